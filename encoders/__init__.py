@@ -1,0 +1,38 @@
+"""Text in, vectors out: dense, SPLADE and BM25 encoders, and cross-encoders that score pairs."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from encoders.bm25 import BM25Encoder
+    from encoders.cross_encoder import CrossEncoder
+    from encoders.dense import DenseEncoder
+    from encoders.encoder import Encoder
+    from encoders.errors import SluiceError
+    from encoders.splade import SpladeEncoder
+
+__all__ = [
+    "BM25Encoder",
+    "CrossEncoder",
+    "DenseEncoder",
+    "Encoder",
+    "SluiceError",
+    "SpladeEncoder",
+]
+
+_HOMES = {
+    "BM25Encoder": "encoders.bm25",
+    "CrossEncoder": "encoders.cross_encoder",
+    "DenseEncoder": "encoders.dense",
+    "Encoder": "encoders.encoder",
+    "SluiceError": "encoders.errors",
+    "SpladeEncoder": "encoders.splade",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'encoders' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,287 @@
+"""BM25 as a sparse encoder: documents carry term frequency and length, queries carry idf.
+
+The score of Lucene's BM25 is a dot product. With tf the count of a term in a document, dl the
+document's number of terms, avgdl the average of dl, N documents and df of them with the term:
+
+    document weight = tf / (tf + k1 * (1 - b + b * dl / avgdl))
+    query weight    = count in the query * ln(1 + (N - df + 0.5) / (df + 0.5))
+
+so one inverted index serves BM25 and learned sparse encoders, and added documents change only the
+query's side and, slowly, avgdl. (Robertson and Zaragoza, 2009; Lucene since version 8 leaves out
+the constant factor k1 + 1.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+
+from encoders.analysis import analyzer
+from encoders.errors import ConfigError, DataError, IndexFormatError, ModelError
+from encoders.files import fingerprint_of, new_generation, open_generation
+from encoders.term_counts import TermCounts, counted
+
+FORMAT, VERSION = "sluice.bm25", 1
+Weights = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+class _Vocabulary(dict[str, int]):
+    """Term to column; indexing it by a new term gives that term the next column."""
+
+    def __missing__(self, term: str) -> int:
+        self[term] = column = len(self)
+        return column
+
+    def shrink(self, size: int) -> None:
+        """Forget all but the first ``size`` terms."""
+        while len(self) > size:
+            self.popitem()
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """What BM25 counts over a collection."""
+
+    frequencies: np.ndarray[tuple[int], np.dtype[np.int64]]  # [vocabulary] documents with the term
+    documents: int
+    length: int  # terms of all documents together
+
+    def plus(self, counts: TermCounts, width: int, sign: int = 1) -> _Totals:
+        """Return the totals with ``counts`` added, or taken away; at ``width`` terms."""
+        frequencies = sign * np.bincount(counts.terms, minlength=width)
+        frequencies[: len(self.frequencies)] += self.frequencies
+        return _Totals(
+            frequencies,
+            self.documents + sign * len(counts.lengths),
+            self.length + sign * int(counts.lengths.sum()),
+        )
+
+
+_NOTHING = _Totals(np.zeros(0, np.int64), 0, 0)
+
+
+class BM25Encoder:
+    """Lucene's BM25 in the form of an encoder of sparse vectors; the similarity is the dot product.
+
+    ``k1`` >= 0 damps repetitions, ``b`` in [0, 1] is the strength of length normalisation; the
+    defaults are Anserini's. ``language`` chooses the analyser, see ``encoders.analysis.analyzer``.
+    N and avgdl count empty documents too, and lengths are exact where Lucene keeps one byte.
+
+    ``fit`` or ``fit_documents`` comes first. Vectors have one column per term of the vocabulary, in
+    order of first appearance; ``add_documents`` appends columns and never moves one.
+    """
+
+    def __init__(self, k1: float = 0.9, b: float = 0.4, language: str = "en") -> None:
+        self.k1 = _number("k1", k1, math.inf)
+        self.b = _number("b", b, 1.0)
+        self._analyzer = analyzer(language)
+        self.language = self._analyzer.language
+        self._vocabulary: _Vocabulary | None = None
+        self._totals = _NOTHING
+        self._average = 0.0
+        self._fingerprint: str | None = None
+
+    @property
+    def dim(self) -> int:
+        """The number of terms in the vocabulary."""
+        return len(self._terms())
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """A copy of the vocabulary: term to column."""
+        return dict(self._terms())
+
+    @property
+    def documents(self) -> int:
+        """N: the documents counted so far."""
+        return self._totals.documents
+
+    @property
+    def average_length(self) -> float:
+        """The avgdl in use: that of the last fit, whatever was added or removed since."""
+        return self._average
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of settings, vocabulary and counts."""
+        if self._fingerprint is None:
+            hashes = [hashlib.sha256(data).hexdigest() for data in self._arrays_as_bytes()]
+            self._fingerprint = fingerprint_of(FORMAT, self._settings(), self._counts(), hashes)
+        return self._fingerprint
+
+    def fit(self, texts: Iterable[str]) -> Self:
+        """Count the terms of ``texts``, which are read once and not kept; return the encoder."""
+        self._fit(texts, None)
+        return self
+
+    def fit_documents(self, texts: Iterable[str]) -> sp.csr_array:
+        """Fit on ``texts`` and return their vectors; each text is analysed once.
+
+        Memory beside the result: 8 bytes for each pair of a document and one of its terms.
+        """
+        kept: list[TermCounts] = []
+        self._fit(texts, kept.append)
+        return self._impacts(kept)
+
+    def encode_documents(self, texts: Sequence[str]) -> sp.csr_array:
+        """Return documents' vectors [n, vocabulary] under the avgdl in use.
+
+        Terms outside the vocabulary are left out, though they count for the length.
+        """
+        return self._impacts(list(counted(texts, self._analyzer, self._terms().get)))
+
+    def encode_queries(self, texts: Sequence[str]) -> sp.csr_array:
+        """Return queries' vectors [n, vocabulary]: count times idf, of terms some document has."""
+        chunks = list(counted(texts, self._analyzer, self._terms().get))
+        totals = self._totals
+
+        def weights(counts: TermCounts) -> Weights:
+            frequency = totals.frequencies[counts.terms].astype(np.float64)
+            idf = np.log1p((totals.documents - frequency + 0.5) / (frequency + 0.5))
+            return np.where(frequency > 0, counts.counts * idf, 0.0)
+
+        matrix = _matrix(chunks, weights, self.dim)
+        matrix.eliminate_zeros()  # terms whose last document was removed
+        return matrix
+
+    def add_documents(self, texts: Iterable[str]) -> sp.csr_array:
+        """Count ``texts`` in, let the vocabulary grow, and return the new documents' vectors.
+
+        idf becomes what a fit on all documents would give. avgdl stays that of the last fit, so
+        that old and new vectors agree; fit again (when the index is rebuilt) once the average
+        length has drifted. After a fit on no terms at all, the first addition sets it.
+        """
+        vocabulary, totals, kept = self._terms(), self._totals, list[TermCounts]()
+        size = len(vocabulary)
+        try:
+            for counts in counted(texts, self._analyzer, vocabulary.__getitem__):
+                totals = totals.plus(counts, len(vocabulary))
+                kept.append(counts)
+        except BaseException:
+            vocabulary.shrink(size)  # a bad line among the texts leaves the encoder as it was
+            raise
+        self._set(vocabulary, totals, self._average or _average(totals))
+        return self._impacts(kept)
+
+    def remove_documents(self, texts: Iterable[str]) -> None:
+        """Count ``texts``, which must have been counted in before, out again.
+
+        Their terms keep their columns. Raises ``DataError``, and changes nothing, for texts that
+        cannot be among the documents counted so far.
+        """
+        vocabulary, totals = self._terms(), self._totals
+        for counts in counted(texts, self._analyzer, vocabulary.get):
+            totals = totals.plus(counts, len(vocabulary), sign=-1)
+            unknown = int(counts.lengths.sum()) != int(counts.counts.sum())
+            if unknown or totals.documents < 0 or totals.frequencies.min(initial=0) < 0:
+                raise DataError(
+                    "remove_documents: among the texts is one that was never fitted or added; "
+                    "expected exactly the texts that were; nothing was removed"
+                )
+        self._set(vocabulary, totals, self._average)
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write the encoder as a new generation of the folder ``path``."""
+        facts = {**self._settings(), **self._counts(), "fingerprint": self.fingerprint}
+        terms, frequencies = self._arrays_as_bytes()
+        with new_generation(Path(path), FORMAT, VERSION, facts) as folder:
+            (folder / "vocabulary.txt").write_bytes(terms)
+            np.save(folder / "frequencies.npy", np.frombuffer(frequencies, np.int64))
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path, *, generation: str | None = None) -> Self:
+        """Load what ``save_pretrained`` wrote: the current generation, or the one named."""
+        facts, folder = open_generation(Path(path), FORMAT, VERSION, generation=generation)
+        encoder = cls(k1=facts["k1"], b=facts["b"], language=facts["language"])
+        text = (folder / "vocabulary.txt").read_text(encoding="utf-8")
+        terms = text.split("\n")[:-1]
+        frequencies = np.load(folder / "frequencies.npy", allow_pickle=False)
+        vocabulary = _Vocabulary(zip(terms, range(len(terms)), strict=True))
+        if not len(vocabulary) == len(terms) == len(frequencies):
+            raise IndexFormatError(
+                f"{folder}: {len(terms):,} lines, {len(vocabulary):,} distinct, in vocabulary.txt "
+                f"and {len(frequencies):,} document frequencies; expected as many of each: rebuild"
+            )
+        totals = _Totals(frequencies, int(facts["documents"]), int(facts["length"]))
+        encoder._set(vocabulary, totals, float(facts["average_length"]))
+        return encoder
+
+    def _fit(self, texts: Iterable[str], keep: Callable[[TermCounts], None] | None) -> None:
+        vocabulary, totals = _Vocabulary(), _NOTHING
+        for counts in counted(texts, self._analyzer, vocabulary.__getitem__):
+            totals = totals.plus(counts, len(vocabulary))
+            if keep:
+                keep(counts)
+        self._set(vocabulary, totals, _average(totals))
+
+    def _set(self, vocabulary: _Vocabulary, totals: _Totals, average: float) -> None:
+        self._vocabulary, self._totals, self._average = vocabulary, totals, average
+        self._fingerprint = None
+
+    def _terms(self) -> _Vocabulary:
+        if self._vocabulary is None:
+            raise ModelError(
+                "BM25Encoder: it has counted no documents yet; call fit(texts) or "
+                "fit_documents(texts) first, or load one with from_pretrained(path)"
+            )
+        return self._vocabulary
+
+    def _impacts(self, chunks: list[TermCounts]) -> sp.csr_array:
+        def impacts(counts: TermCounts) -> Weights:
+            relative = counts.lengths / (self._average or 1.0)
+            damping = self.k1 * (1.0 - self.b + self.b * relative)
+            frequency = counts.counts.astype(np.float64)
+            return frequency / (frequency + np.repeat(damping, counts.sizes))
+
+        return _matrix(chunks, impacts, self.dim)
+
+    def _settings(self) -> dict[str, Any]:
+        return {"k1": self.k1, "b": self.b, "language": self.language}
+
+    def _counts(self) -> dict[str, Any]:
+        totals = self._totals
+        lengths = {"length": totals.length, "average_length": self._average}
+        return {"documents": totals.documents, **lengths}
+
+    def _arrays_as_bytes(self) -> tuple[bytes, bytes]:
+        terms = "".join(f"{term}\n" for term in self._terms())
+        return terms.encode("utf-8"), self._totals.frequencies.tobytes()
+
+
+def _matrix(
+    chunks: list[TermCounts], weigh: Callable[[TermCounts], Weights], width: int
+) -> sp.csr_array:
+    """Return the rows of all chunks as one matrix; empties ``chunks`` to free them as it goes."""
+    sizes = np.concatenate([np.zeros(1, np.int64), *(counts.sizes for counts in chunks)])
+    ends = np.cumsum(sizes)
+    columns, values = np.empty(ends[-1], np.int32), np.empty(ends[-1], np.float32)
+    start = 0
+    chunks.reverse()
+    while chunks:
+        counts = chunks.pop()
+        place = slice(start, start := start + len(counts.terms))
+        columns[place], values[place] = counts.terms, weigh(counts)
+    small = ends[-1] <= np.iinfo(np.int32).max
+    rows = ends.astype(np.int32) if small else ends
+    matrix = sp.csr_array((values, columns, rows), shape=(len(sizes) - 1, width))
+    matrix.has_sorted_indices = True
+    matrix.has_canonical_format = True
+    return matrix
+
+
+def _average(totals: _Totals) -> float:
+    return totals.length / totals.documents if totals.documents else 0.0
+
+
+def _number(name: str, value: float, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        upper = "" if most == math.inf else f" and at most {most:g}"
+        raise ConfigError(f"bm25.{name}: {value!r}; expected a number of at least 0{upper}")
+    return float(value)

@@ -1,0 +1,129 @@
+"""From ``{type: name, ...arguments}`` to an object: the factory's signature is the schema."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+from encoders.errors import ConfigError, suggest
+
+Table = Mapping[str, str]  # type name -> "module:Class" or "module:Class.method"
+
+
+def resolve(target: str) -> Any:
+    """Import ``package.module:Name.attribute`` and return what it names."""
+    module, _, name = target.partition(":")
+    found = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def factory(name: str, table: Table, *, where: str, allow: Collection[str] | None = None) -> Any:
+    """Return the factory a type name stands for.
+
+    A name with a colon is the user's own ``package.module:Class``. ``allow=None`` accepts any such
+    name (the user's own YAML); a collection accepts only its members (somebody's saved folder).
+    """
+    if name in table:
+        return resolve(table[name])
+    if ":" not in name:
+        raise ConfigError(
+            f"{where}.type: unknown type {name!r}; known: {', '.join(sorted(table))}"
+            f"{suggest(name, table)}"
+        )
+    if allow is not None and name not in allow:
+        raise ConfigError(
+            f"{where}.type: {name!r} is not built in, and a saved folder may not import code; "
+            f"pass allow=[{name!r}] if you trust it"
+        )
+    try:
+        return resolve(name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{where}.type: cannot import {name!r}: {error}") from error
+
+
+def check_arguments(
+    make: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    *,
+    where: str,
+    given: Collection[str] = (),
+) -> None:
+    """Raise ``ConfigError`` unless ``arguments`` fit the signature of ``make``.
+
+    ``given`` names the parameters that the caller supplies itself and YAML may not.
+    """
+    signature = inspect.signature(make)
+    hints = typing.get_type_hints(make if not inspect.isclass(make) else make.__init__)
+    parameters = {
+        name: parameter
+        for name, parameter in signature.parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and name not in given
+    }
+    kind = where.rsplit(".", 1)[-1]
+    for name, value in arguments.items():
+        if name not in parameters:
+            raise ConfigError(
+                f"{where}.{name}: {kind} takes {', '.join(parameters) or 'no arguments'}"
+                f"{suggest(name, parameters)}"
+            )
+        if name in hints and not _fits(value, hints[name]):
+            raise ConfigError(
+                f"{where}.{name}: {value!r} is a {type(value).__name__}, "
+                f"expected {_spelled(hints[name])}"
+            )
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and name not in arguments:
+            raise ConfigError(f"{where}: {kind} needs '{name}'")
+
+
+def build(
+    spec: Mapping[str, Any],
+    table: Table,
+    *,
+    where: str,
+    allow: Collection[str] | None = None,
+    **given: Any,
+) -> Any:
+    """Make what ``{type: name, ...arguments}`` describes; ``given`` is added by the caller."""
+    if "type" not in spec:
+        raise ConfigError(f"{where}: needs 'type', one of {', '.join(sorted(table))}")
+    make = factory(str(spec["type"]), table, where=where, allow=allow)
+    arguments = {key: value for key, value in spec.items() if key != "type"}
+    check_arguments(make, arguments, where=where, given=given)
+    return make(**arguments, **given)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if hint is Any or isinstance(hint, typing.TypeVar):
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in get_args(hint))
+    if origin is Literal:
+        return value in get_args(hint)
+    if hint is None or hint is type(None):
+        return value is None
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint in (str, bool):
+        return isinstance(value, hint)
+    if origin in (list, tuple, set, frozenset) or hint in (list, tuple):
+        return isinstance(value, (list, tuple))
+    if origin is dict or hint is dict:
+        return isinstance(value, dict)
+    return True  # protocols, paths and classes are checked by the factory itself
+
+
+def _spelled(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(repr(option) for option in get_args(hint))
+    return str(getattr(hint, "__name__", None) if get_origin(hint) is None else hint)

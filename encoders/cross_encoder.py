@@ -1,0 +1,150 @@
+"""Cross-encoders: one score for a (query, document) pair read together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from encoders.errors import ConfigError, ModelError
+from encoders.files import fingerprint_of, replaced_folder
+from encoders.layout import read_layout, write_sidecar
+from encoders.transformer import Dtype, Features, TransformerModel, length_limit, load
+
+
+class CrossEncoder(TransformerModel):
+    """A sequence classifier of one label over "query [SEP] document"; scores are raw logits.
+
+    (Nogueira and Cho, 2019, arXiv 1901.04085.)
+    """
+
+    kind = "cross_encoder"
+    head_parameters = ("classifier", "pooler", "score")
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        max_length: int = 512,
+        device: str = "auto",
+        dtype: Dtype = "float32",
+        batch_tokens: int = 4096,
+    ) -> None:
+        labels = int(model.config.num_labels)
+        if labels != 1:
+            raise ModelError(f"{type(model).__name__} has {labels} labels; a reranker has one")
+        super().__init__(model, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
+        self.model = model
+        self.max_length = max_length
+        self._segments = "token_type_ids" in inspect.signature(model.forward).parameters
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        *,
+        max_length: int | None = None,
+        device: str = "auto",
+        dtype: Dtype = "float32",
+        batch_tokens: int = 4096,
+        seed: int = 13,
+    ) -> CrossEncoder:
+        """Load a cross-encoder, or any encoder under a fresh one-label head drawn by ``seed``.
+
+        ``max_length`` is in tokens, both texts and special tokens together; the document is cut
+        first, as long as it is the longer one.
+        """
+        from transformers import AutoModelForSequenceClassification
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network, tokenizer, folder = load(
+                AutoModelForSequenceClassification, str(model), num_labels=1
+            )
+        limit = length_limit(tokenizer, network.config)
+        layout = read_layout(folder)
+        length = max_length or min(layout.max_length or limit, limit)
+        if not 5 <= length <= limit:
+            raise ConfigError(f"max_length: {length}; the model takes 5 to {limit} tokens")
+        return cls(
+            network,
+            tokenizer,
+            max_length=length,
+            device=device,
+            dtype=dtype,
+            batch_tokens=batch_tokens,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of weights, tokenizer and length."""
+        return fingerprint_of(self.weights_hash(), {"kind": self.kind, "length": self.max_length})
+
+    def _token_ids(
+        self, pairs: Sequence[tuple[str, str]]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        encoded = self.tokenizer(
+            [query for query, _ in pairs],
+            [document for _, document in pairs],
+            truncation=True,
+            max_length=self.max_length,
+            return_attention_mask=False,
+            return_token_type_ids=True,
+        )
+        return encoded["input_ids"], encoded["token_type_ids"]
+
+    def tokenize_pairs(self, pairs: Sequence[tuple[str, str]]) -> Features:
+        """Return the padded features of (query, document) pairs, ready for ``logits``."""
+        ids, types = self._token_ids(pairs)
+        return self._with_types(self.pad(ids), types)
+
+    def _with_types(self, features: Features, types: Sequence[Sequence[int]]) -> Features:
+        if not self._segments:  # DistilBERT knows no segments
+            return features
+        segments = torch.zeros_like(features["input_ids"])
+        for row, text in enumerate(types):
+            segments[row, : len(text)] = torch.tensor(text, dtype=torch.long)
+        return {**features, "token_type_ids": segments}
+
+    def logits(self, features: Features) -> Tensor:
+        """Return one raw logit per pair, float32 ``[n]``, with gradients."""
+        scores: Tensor = self.model(**features).logits
+        return scores.float().squeeze(-1)
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        """Return one raw logit per (query, document) pair, float32 ``[n]``, in input order."""
+        scores = np.zeros(len(pairs), np.float32)
+        types: list[list[int]] = []
+        offset = 0
+
+        def tokens_of(start: int, stop: int) -> list[list[int]]:
+            nonlocal types, offset
+            ids, types = self._token_ids(pairs[start:stop])
+            offset = start
+            return ids
+
+        def store(rows: np.ndarray, features: Features) -> None:
+            chosen = [types[row - offset] for row in rows]
+            scores[rows] = self.logits(self._with_types(features, chosen)).cpu().numpy()
+
+        self.map_batches(len(pairs), tokens_of, store, label="score pairs", unit="pairs")
+        return scores
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write a folder that sentence-transformers' CrossEncoder loads with raw logits."""
+        with replaced_folder(Path(path)) as folder:
+            config = self.model.config
+            # Without this key, sentence-transformers applies a sigmoid to one-label models.
+            config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
+            self.model.save_pretrained(folder)
+            limit = int(self.tokenizer.model_max_length)
+            self.tokenizer.model_max_length = self.max_length  # where CrossEncoder looks for it
+            self.tokenizer.save_pretrained(folder)
+            self.tokenizer.model_max_length = limit
+            write_sidecar(folder, {"type": self.kind, "max_length": self.max_length})

@@ -1,0 +1,273 @@
+"""Dense bi-encoders: one vector per text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from encoders.encoder import Dense, Side
+from encoders.errors import ConfigError, ModelError
+from encoders.files import replaced_folder
+from encoders.layout import read_layout, write_dense, write_sidecar
+from encoders.pooling import POOLINGS
+from encoders.transformer import Dtype, Features, TextEncoder, length_limit, load
+
+Pooling = Literal["cls", "mean", "mean_sqrt", "max", "last", "weighted_mean"]
+_ACTIVATIONS = {
+    "Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU,
+    "Sigmoid": nn.Sigmoid,
+}  # fmt: skip
+
+
+class Projection(nn.Module):
+    """A linear layer and an activation over pooled vectors (sentence-transformers' Dense)."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, bias: bool = True, activation: str = "Identity"
+    ) -> None:
+        super().__init__()
+        if activation not in _ACTIVATIONS:
+            raise ModelError(
+                f"projection activation {activation!r}; known: {', '.join(_ACTIVATIONS)}"
+            )
+        self.linear = nn.Linear(inputs, outputs, bias=bias)
+        self.activation_name = activation
+        self.activation = _ACTIVATIONS[activation]()
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Map ``[n, inputs]`` to ``[n, outputs]``."""
+        projected: Tensor = self.activation(self.linear(vectors))
+        return projected
+
+
+class DenseEncoder(TextEncoder):
+    """A transformer, a pooling, an optional projection, an optional normalisation.
+
+    Vectors are float32 ``[n, dim]``. With ``normalize`` they have unit length and the similarity is
+    the cosine; without, it is the dot product. (Karpukhin et al., 2020, DPR; Reimers and Gurevych,
+    2019, Sentence-BERT.)
+    """
+
+    kind = "dense"
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        pooling: Pooling = "mean",
+        projection: Projection | None = None,
+        normalize: bool = True,
+        pool_prompt: bool = True,
+        **options: Any,
+    ) -> None:
+        if pooling not in POOLINGS:
+            raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
+        parts = nn.ModuleDict({"model": model})
+        if projection is not None:
+            parts["projection"] = projection
+        super().__init__(parts, tokenizer, **options)
+        self.model = model
+        self.projection = projection
+        self.pooling = pooling
+        self.normalize = normalize
+        self.pool_prompt = pool_prompt
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        *,
+        pooling: Pooling | None = None,
+        projection: int | None = None,
+        normalize: bool | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        query_length: int | None = None,
+        document_length: int | None = None,
+        device: str = "auto",
+        dtype: Dtype = "float32",
+        batch_tokens: int = 4096,
+        seed: int = 13,
+    ) -> DenseEncoder:
+        """Load a sentence-transformers folder or a bare transformers encoder, by path or hub id.
+
+        Arguments left at None come from the folder; a bare encoder gets mean pooling and
+        normalisation. ``projection`` adds a fresh linear layer to that many dimensions (its start
+        is drawn by ``seed``). Lengths are in tokens, prompts are put before the text.
+        """
+        from transformers import AutoModel
+
+        network, tokenizer, folder = load(AutoModel, str(model))
+        layout = read_layout(folder)
+        if layout.splade_pooling:
+            raise ModelError(
+                f"{folder}: a SPLADE folder; load it with SpladeEncoder (type: splade)"
+            )
+        extra = layout.sidecar
+        head = _read_projection(layout.projection) if layout.projection else None
+        if projection is not None:
+            inputs = int(network.config.hidden_size)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                head = Projection(inputs, projection)
+        limit = length_limit(tokenizer, network.config)
+        longest = min(layout.max_length or limit, limit)
+        default = layout.prompts.get(layout.default_prompt or "", "")
+        prompts = layout.prompts
+        if normalize is None:
+            normalize = "Normalize" in layout.modules or not layout.modules
+        found = {
+            "query_prompt": prompts.get("query", default),
+            "document_prompt": prompts.get("document", prompts.get("passage", default)),
+            "query_length": min(int(extra.get("query_length", longest)), limit),
+            "document_length": min(int(extra.get("document_length", longest)), limit),
+        }
+        asked = {
+            "query_prompt": query_prompt, "document_prompt": document_prompt,
+            "query_length": query_length, "document_length": document_length,
+        }  # fmt: skip
+        found |= {key: value for key, value in asked.items() if value is not None}
+        _check_lengths(found, limit)
+        return cls(
+            network,
+            tokenizer,
+            pooling=pooling or layout.pooling or "mean",  # type: ignore[arg-type]
+            projection=head,
+            normalize=normalize,
+            pool_prompt=layout.pool_prompt,
+            device=device,
+            dtype=dtype,
+            batch_tokens=batch_tokens,
+            **found,
+        )
+
+    @property
+    def dim(self) -> int:
+        """The number of dimensions of a vector."""
+        if self.projection is not None:
+            return self.projection.linear.out_features
+        return int(self.model.config.hidden_size)
+
+    @property
+    def similarity(self) -> Literal["cosine", "dot"]:
+        """The similarity the vectors are made for."""
+        return "cosine" if self.normalize else "dot"
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return what besides weights and tokenizer decides the vectors."""
+        activation = self.projection.activation_name if self.projection else None
+        return {
+            **super().settings(), "pooling": self.pooling, "normalize": self.normalize,
+            "pool_prompt": self.pool_prompt, "activation": activation,
+        }  # fmt: skip
+
+    def embed(self, features: Features, side: Side) -> Tensor:
+        """Return the vectors ``[n, dim]`` of tokenised texts, float32, with gradients."""
+        mask = features["attention_mask"]
+        states = self.model(input_ids=features["input_ids"], attention_mask=mask).last_hidden_state
+        if not self.pool_prompt and self.prompts[side]:
+            mask = mask.clone()
+            mask[:, : len(self.tokenizer(self.prompts[side])["input_ids"]) - 1] = 0
+        vectors = POOLINGS[self.pooling](states.float(), mask)
+        if self.projection is not None:
+            vectors = self.projection(vectors).float()
+        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+
+    def encode_queries(self, texts: Sequence[str]) -> Dense:
+        """Return the queries' vectors, float32 ``[n, dim]``, in input order."""
+        return self._encode(texts, "query")
+
+    def encode_documents(self, texts: Sequence[str]) -> Dense:
+        """Return the documents' vectors, float32 ``[n, dim]``, in input order."""
+        return self._encode(texts, "document")
+
+    def _encode(self, texts: Sequence[str], side: Side) -> Dense:
+        vectors = np.zeros((len(texts), self.dim), np.float32)
+
+        def store(rows: np.ndarray, features: Features) -> None:
+            vectors[rows] = self.embed(features, side).float().cpu().numpy()
+
+        self.map_batches(
+            len(texts),
+            lambda start, stop: self.token_ids(texts[start:stop], side),
+            store,
+            label=f"encode {side} texts",
+            unit="texts",
+        )
+        return vectors
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write a sentence-transformers folder (legacy layout), replacing ``path`` in one step."""
+        with replaced_folder(Path(path)) as folder:
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            write_dense(
+                folder,
+                hidden=int(self.model.config.hidden_size),
+                pooling=self.pooling,
+                pool_prompt=self.pool_prompt,
+                projected=self.projection is not None,
+                normalize=self.normalize,
+                max_length=max(self.lengths.values()),
+                prompts=self.prompts,
+                similarity=self.similarity,
+            )
+            if self.projection is not None:
+                _write_projection(self.projection, folder / "2_Dense")
+            write_sidecar(
+                folder,
+                {
+                    "type": self.kind,
+                    "query_length": self.lengths["query"],
+                    "document_length": self.lengths["document"],
+                },
+            )
+
+
+def _check_lengths(found: Mapping[str, Any], limit: int) -> None:
+    for side in ("query_length", "document_length"):
+        if not 3 <= found[side] <= limit:
+            raise ConfigError(f"{side}: {found[side]}; the model takes 3 to {limit} tokens")
+
+
+def _read_projection(folder: Path) -> Projection:
+    import json
+
+    from safetensors.torch import load_file
+
+    weights = folder / "model.safetensors"
+    if not weights.exists():
+        raise ModelError(f"{weights}: missing; Dense weights are read from safetensors only")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    activation = str(config.get("activation_function", "Identity")).rsplit(".", 1)[-1]
+    projection = Projection(
+        int(config["in_features"]),
+        int(config["out_features"]),
+        bias=bool(config.get("bias", True)),
+        activation=activation,
+    )
+    projection.load_state_dict(load_file(weights))
+    return projection
+
+
+def _write_projection(projection: Projection, folder: Path) -> None:
+    import json
+
+    from safetensors.torch import save_file
+
+    module = type(projection.activation).__module__
+    config = {
+        "in_features": projection.linear.in_features,
+        "out_features": projection.linear.out_features,
+        "bias": projection.linear.bias is not None,
+        "activation_function": f"{module}.{projection.activation_name}",
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    weights = {key: value.detach().cpu() for key, value in projection.state_dict().items()}
+    save_file(weights, folder / "model.safetensors")

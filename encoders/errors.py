@@ -1,0 +1,53 @@
+"""The exceptions Sluice raises, drawn once.
+
+    SluiceError
+    ├── ConfigError         a key, type, name or measure in YAML, on the command line or in a call
+    ├── DataError           a corpus, queries, qrels or run file; vectors; texts
+    ├── ModelError          a model folder or id that cannot be loaded or is of the wrong kind
+    ├── IndexFormatError    a saved index or retriever: missing, damaged, newer, another encoder's
+    └── MissingPackageError an optional package that is not installed
+
+Every message says where, what was found, what was expected, and the remedy. The command line prints
+it on one line and exits with code 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SluiceError(Exception):
+    """The root of every error that is the input's fault and not the program's."""
+
+
+class ConfigError(SluiceError):
+    """A setting that is unknown, of the wrong type, or contradicts another."""
+
+
+class DataError(SluiceError):
+    """Input data that cannot be read as what it claims to be."""
+
+
+class ModelError(SluiceError):
+    """A model that cannot be found, read, or used for what was asked."""
+
+
+class IndexFormatError(SluiceError):
+    """A saved index or retriever that is missing, damaged, too new, or bound to another encoder."""
+
+
+class MissingPackageError(SluiceError):
+    """An optional package is needed; the message carries the line that installs it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package}, which is not installed: "
+            f"pip install 'sluice-ir[{extra}]'"
+        )
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the known name nearest to ``name``, or an empty string."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""

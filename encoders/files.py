@@ -1,0 +1,235 @@
+"""Folders that change in one step: hashes, manifests, generations, and whole-folder replacement.
+
+A *generation folder* keeps its data in immutable subfolders and names the current one in
+``manifest.json``, which is replaced last (``os.replace`` after fsync). A kill at any instant leaves
+the old state or the new one; readers keep the files they opened. One generation back is kept, so
+that a reader between manifest and files, or an outer manifest that pins it, still finds it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from encoders.errors import IndexFormatError
+
+MANIFEST = "manifest.json"
+CHECKSUM_LIMIT = 64 * 1024 * 1024  # below this many bytes, opening checks every checksum
+
+
+def file_hash(path: Path) -> str:
+    """Return the sha256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def fingerprint_of(*parts: object) -> str:
+    """Return 32 hexadecimal digits that change whenever any JSON-serialisable part changes."""
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a folder's entries to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace ``path`` by ``data`` in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with draft.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.replace(path)
+    sync(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` (UTF-8) in one step."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace ``path`` by ``value`` as indented JSON in one step."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of ours; a missing or damaged one is an ``IndexFormatError``."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise IndexFormatError(f"{path}: no such file; expected a folder Sluice wrote") from None
+    except (ValueError, OSError) as error:
+        raise IndexFormatError(
+            f"{path}: not readable as JSON ({error}); rebuild the folder"
+        ) from None
+
+
+def _described(folder: Path) -> dict[str, dict[str, Any]]:
+    files = {}
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and file.name != MANIFEST:
+            sync(file)
+            name = file.relative_to(folder).as_posix()
+            files[name] = {"bytes": file.stat().st_size, "sha256": file_hash(file)}
+    return files
+
+
+@contextmanager
+def writer_lock(path: Path) -> Iterator[None]:
+    """Hold the folder's only writer's place; a second writer gets an error instead of a race."""
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / ".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise IndexFormatError(
+                f"{path}: another process is writing here; wait for it, or stop it, and try again"
+            ) from None
+        yield
+
+
+@contextmanager
+def new_generation(
+    path: Path, format_name: str, version: int, facts: Mapping[str, Any]
+) -> Iterator[Path]:
+    """Yield an empty folder to write into; leaving the block makes it the folder's current state.
+
+    An exception inside the block leaves the previous state current. ``facts`` go into the manifest
+    (they are read when the block ends, so a dict may be filled inside it).
+    """
+    with writer_lock(path):
+        current = _current_name(path)
+        numbers = [int(p.name[1:]) for p in path.glob("g[0-9]*") if p.name[1:].isdigit()]
+        for stale in path.glob("g[0-9]*"):  # what the last write, or a killed one, left behind
+            if stale.name != current:
+                shutil.rmtree(stale, ignore_errors=True)
+        name = f"g{max(numbers, default=0) + 1:06d}"
+        folder = path / name
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+            manifest = {
+                "format": format_name,
+                "version": version,
+                "generation": name,
+                **facts,
+                "files": _described(folder),
+            }
+            write_json(folder / MANIFEST, manifest)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        write_json(path / MANIFEST, manifest)
+
+
+def _current_name(path: Path) -> str | None:
+    manifest = path / MANIFEST
+    return str(read_json(manifest).get("generation")) if manifest.exists() else None
+
+
+def pin_generation(path: Path, name: str) -> None:
+    """Make generation ``name`` current again: undoes a write its outer manifest never saw."""
+    if _current_name(path) != name:
+        write_json(path / MANIFEST, read_json(path / name / MANIFEST))
+
+
+def open_generation(
+    path: Path, format_name: str, version: int, *, generation: str | None = None
+) -> tuple[dict[str, Any], Path]:
+    """Return ``(manifest, folder)`` of the current (or the named) generation, checked.
+
+    Sizes are checked always, checksums when the files are below 64 MB together; ``verify`` checks
+    them whatever the size. Raises ``IndexFormatError`` for a missing, damaged or newer folder.
+    """
+    manifest = read_json(path / (generation or ".") / MANIFEST)
+    if not isinstance(manifest, dict) or manifest.get("format") != format_name:
+        found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+        raise IndexFormatError(f"{path / MANIFEST}: format is {found!r}, expected {format_name!r}")
+    if int(manifest.get("version", 0)) > version:
+        raise IndexFormatError(
+            f"{path / MANIFEST}: format version {manifest['version']}, but this Sluice "
+            f"reads up to {version}; upgrade sluice-ir"
+        )
+    folder = path / str(manifest["generation"])
+    total = sum(int(entry["bytes"]) for entry in manifest["files"].values())
+    _check_files(folder, manifest["files"], checksums=total < CHECKSUM_LIMIT)
+    return manifest, folder
+
+
+def verify(path: Path) -> int:
+    """Check every size and checksum the folder's manifest names; return the number of files."""
+    manifest = read_json(path / MANIFEST)
+    _check_files(path / str(manifest["generation"]), manifest["files"], checksums=True)
+    return len(manifest["files"])
+
+
+def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, checksums: bool) -> None:
+    for name, entry in files.items():
+        file = folder / name
+        if not file.is_file():
+            raise IndexFormatError(f"{file}: the manifest names it but it is missing; rebuild")
+        if file.stat().st_size != entry["bytes"]:
+            raise IndexFormatError(
+                f"{file}: {file.stat().st_size:,} bytes, the manifest says {entry['bytes']:,}; "
+                "the file was truncated or edited: rebuild"
+            )
+        if checksums and file_hash(file) != entry["sha256"]:
+            raise IndexFormatError(
+                f"{file}: its checksum differs from the manifest's; the file was edited or "
+                "damaged: rebuild"
+            )
+
+
+@contextmanager
+def replaced_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder that takes ``path``'s place when the block ends without an exception.
+
+    For folders whose files must lie at the top (model folders). Between the two renames ``path``
+    is absent for an instant; ``settle`` puts the previous folder back if a kill fell there.
+    """
+    settle(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+        for file in draft.rglob("*"):
+            sync(file)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    previous = _previous(path)
+    if path.exists():
+        path.rename(previous)
+    draft.rename(path)
+    sync(path.parent)
+    shutil.rmtree(previous, ignore_errors=True)
+
+
+def settle(path: Path) -> None:
+    """Undo a replacement that was killed halfway: put the previous folder back where it was."""
+    previous = _previous(path)
+    if previous.exists():
+        if path.exists():
+            shutil.rmtree(previous, ignore_errors=True)
+        else:
+            previous.rename(path)
+
+
+def _previous(path: Path) -> Path:
+    return path.with_name(f".{path.name}.previous")

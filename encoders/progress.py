@@ -1,0 +1,93 @@
+"""Progress of long work: a bar with rate and time left on a terminal, plain log lines elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+log = logging.getLogger("sluice")
+LOG_EVERY = 15.0  # seconds between plain log lines
+
+
+class Advance(Protocol):
+    """Callable that reports ``amount`` more units done."""
+
+    def __call__(self, amount: int = 1) -> None:
+        """Report ``amount`` more units done."""
+        ...
+
+
+@contextmanager
+def progress(
+    label: str, total: int | None, unit: str = "items", *, show: bool = True
+) -> Iterator[Advance]:
+    """Report work of ``total`` units (None when unknown); yields ``advance(amount)``.
+
+    On a terminal this is a bar with rate and ETA; otherwise a log line at the end and, for work
+    that takes long, every 15 seconds.
+    """
+    if not show:
+        yield lambda amount=1: None
+    elif sys.stderr.isatty():
+        with _bar(label, total, unit) as advance:
+            yield advance
+    else:
+        with _lines(label, total, unit) as advance:
+            yield advance
+
+
+@contextmanager
+def _bar(label: str, total: int | None, unit: str) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as display:
+        task = display.add_task(label, total=total, rate="")
+        start, done = time.monotonic(), 0
+
+        def advance(amount: int = 1) -> None:
+            nonlocal done
+            done += amount
+            rate = done / max(time.monotonic() - start, 1e-9)
+            display.update(task, advance=amount, rate=f"{rate:,.1f} {unit}/s")
+
+        yield advance
+
+
+@contextmanager
+def _lines(label: str, total: int | None, unit: str) -> Iterator[Advance]:
+    start = last = time.monotonic()
+    done = 0
+
+    def advance(amount: int = 1) -> None:
+        nonlocal done, last
+        done += amount
+        now = time.monotonic()
+        if now - last >= LOG_EVERY:
+            last = now
+            rate = done / (now - start)
+            left = f" of {total:,}, {(total - done) / rate:,.0f} s left" if total and rate else ""
+            log.info("%s: %s%s (%.1f %s/s)", label, f"{done:,}", left, rate, unit)
+
+    yield advance
+    seconds = time.monotonic() - start
+    log.info("%s: %s %s in %.1f s", label, f"{done:,}", unit, seconds)

@@ -1,0 +1,240 @@
+"""SPLADE: sparse vectors over the vocabulary from a masked-language-model head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+
+from encoders.encoder import Side
+from encoders.errors import ConfigError, ModelError
+from encoders.files import read_json, replaced_folder
+from encoders.layout import read_layout, write_sidecar, write_splade
+from encoders.models import model_folder
+from encoders.splade_pooling import splade_max, splade_sum
+from encoders.transformer import Dtype, Features, TextEncoder, length_limit, load
+
+_POOLS = {"max": splade_max, "sum": splade_sum}
+_ACTIVATIONS = ("relu", "log1p_relu")
+
+
+class SpladeEncoder(TextEncoder):
+    """Term weights ``w_j = pool_i log(1 + relu(logit_ij))`` over the real positions ``i``.
+
+    Vectors are float32 ``csr_array [n, vocab]`` with sorted indices; the similarity is the dot
+    product. ``pooling`` is max (v2, the default) or sum (v1); ``query_top_k`` and
+    ``document_top_k`` keep only the heaviest terms of a text (ties: the lower term id);
+    ``query_model="bow"`` is SPLADE-doc: a query is the set of its own tokens with weight 1 and no
+    network runs for it. (Formal et al., 2021, arXiv 2107.05720 and 2109.10086.)
+    """
+
+    kind = "splade"
+    similarity: Literal["dot"] = "dot"
+    head_parameters = ("cls.", "lm_head.", "vocab_", "head.", "decoder.")
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        pooling: Literal["max", "sum"] = "max",
+        activation: Literal["relu", "log1p_relu"] = "relu",
+        query_model: Literal["shared", "bow"] = "shared",
+        query_top_k: int | None = None,
+        document_top_k: int | None = None,
+        **options: Any,
+    ) -> None:
+        if pooling not in _POOLS:
+            raise ConfigError(f"pooling: {pooling!r}; SPLADE pools by max or sum")
+        if activation not in _ACTIVATIONS:
+            raise ConfigError(f"activation: {activation!r}; known: {', '.join(_ACTIVATIONS)}")
+        super().__init__(model, tokenizer, **options)
+        self.model = model
+        self.pooling = pooling
+        self.activation = activation
+        self.query_model = query_model
+        self.top_k = {"query": query_top_k, "document": document_top_k}
+        decoder = model.get_output_embeddings()
+        if not isinstance(decoder, nn.Linear):
+            raise ModelError(
+                f"{type(model).__name__} ends in {type(decoder).__name__}, expected a masked "
+                "language model whose last layer is linear over the vocabulary"
+            )
+        self._decoder = decoder
+        # The pooling applies the decoder itself, in chunks; inside the model it passes through.
+        decoder.forward = _passed_through  # type: ignore[assignment]
+        special = [i for i in tokenizer.all_special_ids if i < decoder.out_features]
+        self._special = torch.tensor(sorted(special), dtype=torch.long)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        *,
+        pooling: Literal["max", "sum"] | None = None,
+        activation: Literal["relu", "log1p_relu"] | None = None,
+        query_model: Literal["shared", "bow"] | None = None,
+        query_top_k: int | None = None,
+        document_top_k: int | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        query_length: int | None = None,
+        document_length: int | None = None,
+        device: str = "auto",
+        dtype: Dtype = "float32",
+        batch_tokens: int = 4096,
+    ) -> SpladeEncoder:
+        """Load a masked language model or a SPLADE folder (ours or sentence-transformers').
+
+        Arguments left at None come from the folder. An encoder without a language-model head is
+        a ``ModelError``: ``SpladeEncoder.start`` gives it one.
+        """
+        from transformers import AutoModelForMaskedLM
+
+        source = model_folder(str(model))
+        if not has_mlm_head(source):
+            raise ModelError(
+                f"{source}: has no masked-language-model head; start one from texts with "
+                "SpladeEncoder.start(model, texts), or `start: true` under encoder: in YAML"
+            )
+        network, tokenizer, folder = load(AutoModelForMaskedLM, str(model))
+        layout = read_layout(folder)
+        if "Pooling" in layout.modules:
+            raise ModelError(f"{folder}: a dense folder; load it with DenseEncoder (type: dense)")
+        limit = length_limit(tokenizer, network.config)
+        longest = min(layout.max_length or limit, limit)
+        found: dict[str, Any] = {
+            "pooling": layout.splade_pooling or "max",
+            "activation": layout.activation,
+            "query_model": layout.sidecar.get("query_model", "shared"),
+            "query_top_k": layout.sidecar.get("query_top_k"),
+            "document_top_k": layout.sidecar.get("document_top_k"),
+            "query_prompt": layout.prompts.get("query", ""),
+            "document_prompt": layout.prompts.get("document", ""),
+            "query_length": layout.sidecar.get("query_length", longest),
+            "document_length": layout.sidecar.get("document_length", longest),
+        }
+        asked = {
+            "pooling": pooling, "activation": activation, "query_model": query_model,
+            "query_top_k": query_top_k, "document_top_k": document_top_k,
+            "query_prompt": query_prompt, "document_prompt": document_prompt,
+            "query_length": query_length, "document_length": document_length,
+        }  # fmt: skip
+        found |= {key: value for key, value in asked.items() if value is not None}
+        for side in ("query_length", "document_length"):
+            if not 3 <= found[side] <= limit:
+                raise ConfigError(f"{side}: {found[side]}; the model takes 3 to {limit} tokens")
+        return cls(
+            network, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens, **found
+        )
+
+    @property
+    def dim(self) -> int:
+        """The size of the vocabulary."""
+        return self._decoder.out_features
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return what besides weights and tokenizer decides the vectors."""
+        return {
+            **super().settings(), "pooling": self.pooling, "activation": self.activation,
+            "query_model": self.query_model, "top_k": self.top_k,
+        }  # fmt: skip
+
+    def embed(self, features: Features, side: Side) -> Tensor:
+        """Return term weights ``[n, vocab]`` of tokenised texts, float32, with gradients."""
+        ids, mask = features["input_ids"], features["attention_mask"]
+        if side == "query" and self.query_model == "bow":
+            vectors = torch.zeros((len(ids), self.dim), device=ids.device)
+            vectors.scatter_reduce_(1, ids, mask.float(), reduce="amax")
+            vectors[:, self._special.to(ids.device)] = 0.0
+            return vectors
+        states = self.model(input_ids=ids, attention_mask=mask).logits
+        bias: Tensor | None = self._decoder.bias
+        if bias is None:
+            bias = torch.zeros(self.dim, device=ids.device)
+        vectors = _POOLS[self.pooling](
+            states, mask, self._decoder.weight, bias, twice=self.activation == "log1p_relu"
+        )
+        limit = self.top_k[side]
+        return keep_top(vectors, limit) if limit is not None else vectors
+
+    def encode_queries(self, texts: Sequence[str]) -> sp.csr_array:
+        """Return the queries' term weights, float32 ``csr_array [n, vocab]``, in input order."""
+        return self._encode(texts, "query")
+
+    def encode_documents(self, texts: Sequence[str]) -> sp.csr_array:
+        """Return the documents' term weights, float32 ``csr_array [n, vocab]``, in input order."""
+        return self._encode(texts, "document")
+
+    def _encode(self, texts: Sequence[str], side: Side) -> sp.csr_array:
+        terms: list[np.ndarray] = [np.empty(0, np.int32)] * len(texts)
+        weights: list[np.ndarray] = [np.empty(0, np.float32)] * len(texts)
+
+        def store(rows: np.ndarray, features: Features) -> None:
+            matrix = sp.csr_array(self.embed(features, side).float().cpu().numpy())
+            for place, row in enumerate(rows):
+                span = slice(matrix.indptr[place], matrix.indptr[place + 1])
+                terms[row], weights[row] = matrix.indices[span], matrix.data[span]
+
+        self.map_batches(
+            len(texts),
+            lambda start, stop: self.token_ids(texts[start:stop], side),
+            store,
+            label=f"encode {side} texts",
+            unit="texts",
+        )
+        pointers = np.zeros(len(texts) + 1, np.int64)
+        np.cumsum([len(t) for t in terms], out=pointers[1:])
+        indices = np.concatenate(terms).astype(np.int32) if texts else np.empty(0, np.int32)
+        data = np.concatenate(weights) if texts else np.empty(0, np.float32)
+        return sp.csr_array((data, indices, pointers), shape=(len(texts), self.dim))
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write a folder that sentence-transformers' SparseEncoder loads, in one step."""
+        with replaced_folder(Path(path)) as folder:
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            write_splade(
+                folder,
+                vocabulary=self.dim,
+                pooling=self.pooling,
+                activation=self.activation,
+                max_length=max(self.lengths.values()),
+                prompts=self.prompts,
+            )
+            write_sidecar(
+                folder,
+                {
+                    "type": self.kind,
+                    "query_length": self.lengths["query"],
+                    "document_length": self.lengths["document"],
+                    "query_model": self.query_model,
+                    "query_top_k": self.top_k["query"],
+                    "document_top_k": self.top_k["document"],
+                },
+            )
+
+
+def keep_top(vectors: Tensor, limit: int) -> Tensor:
+    """Keep the ``limit`` largest weights of each row and zero the rest; ties: the lower column."""
+    if limit < 1:
+        raise ConfigError(f"top_k: {limit}; expected 1 or more, or nothing for no limit")
+    if limit >= vectors.shape[1]:
+        return vectors
+    order = torch.sort(vectors.detach(), dim=1, descending=True, stable=True).indices[:, :limit]
+    return vectors * torch.zeros_like(vectors).scatter_(1, order, 1.0)
+
+
+def has_mlm_head(folder: Path) -> bool:
+    """Return whether a model folder's architecture is a masked language model."""
+    names = read_json(folder / "config.json").get("architectures") or []
+    return any(str(name).endswith("ForMaskedLM") for name in names)
+
+
+def _passed_through(states: Tensor) -> Tensor:
+    return states

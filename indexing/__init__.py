@@ -1,0 +1,48 @@
+"""Vectors in, hits out: exact, approximate and inverted indexes behind one class.
+
+The names load on first use, so that ``import indexing`` needs neither faiss nor numba.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from indexing.table import INDEXES
+
+if TYPE_CHECKING:
+    from indexing.faiss_index import FaissIndex
+    from indexing.flat import FlatIndex
+    from indexing.folder import open_index
+    from indexing.hits import Hits
+    from indexing.index import Index
+    from indexing.inverted import InvertedIndex
+
+__all__ = [
+    "INDEXES",
+    "FaissIndex",
+    "FlatIndex",
+    "Hits",
+    "Index",
+    "InvertedIndex",
+    "open_index",
+]
+
+_HOMES = {
+    "FaissIndex": "indexing.faiss_index",
+    "FlatIndex": "indexing.flat",
+    "Hits": "indexing.hits",
+    "Index": "indexing.index",
+    "InvertedIndex": "indexing.inverted",
+    "open_index": "indexing.folder",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,30 @@
+"""What a search returns: rows and scores, one line per query."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+MISSING_ROW = -1
+MISSING_SCORE = -np.inf
+
+
+class Hits(NamedTuple):
+    """The best documents of each query: score descending, then row ascending.
+
+    ``rows`` is int64 ``[n, k]`` and ``scores`` float32 ``[n, k]``; higher is better whatever the
+    metric. Places that no document fills hold row -1 and score -inf, and stand last.
+    """
+
+    rows: NDArray[np.int64]
+    scores: NDArray[np.float32]
+
+    @classmethod
+    def missing(cls, queries: int, k: int) -> Hits:
+        """Return ``[queries, k]`` places that no document fills."""
+        return cls(
+            np.full((queries, k), MISSING_ROW, dtype=np.int64),
+            np.full((queries, k), MISSING_SCORE, dtype=np.float32),
+        )

@@ -1,0 +1,168 @@
+"""What every index is: rows, tombstones, checked input, hits, and a folder to open again."""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from encoders.errors import ConfigError, suggest
+from numpy.typing import ArrayLike, NDArray
+
+from indexing.hits import Hits
+from indexing.live import LiveRows, Mask, Rows
+
+Parameters = Mapping[str, Any]
+
+
+class Index(ABC):
+    """Vectors in rows, found again by similarity; higher scores are better.
+
+    Rows are numbered in the order of adding and stay until ``compact``. A new kind of index fills
+    in the methods below that begin with an underscore; this class owns rows, tombstones and checks.
+    Searches may run in several threads; changes need the caller's own lock.
+    """
+
+    type_name: ClassVar[str] = ""  # name in the table of types; empty for a user's own class
+
+    def __init__(self) -> None:
+        self.encoder_fingerprint = ""  # of the encoder whose vectors these are; "" is unknown
+        self._live = LiveRows()
+
+    def __len__(self) -> int:
+        """Number of live documents: rows allotted less rows deleted."""
+        return len(self._live)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows allotted since the last ``compact``, deleted ones included."""
+        return self._live.total
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes of the arrays that are stored."""
+
+    def train(self, sample: Any) -> None:
+        """Learn from sample vectors what the index needs before ``add``; most need nothing."""
+
+    def add(self, vectors: Any) -> Rows:
+        """Append document vectors and return their rows, int64 ``[n]``.
+
+        The vectors are copied. ``DataError`` for NaN, a wrong dtype or width; then nothing is
+        added.
+        """
+        documents = self._checked(vectors, "documents")
+        count = int(documents.shape[0])
+        if count:
+            self._append(documents)
+        return self._live.extend(count)
+
+    def search(
+        self,
+        vectors: Any,
+        k: int,
+        *,
+        keep: ArrayLike | None = None,
+        params: Parameters | None = None,
+    ) -> Hits:
+        """Return the ``k`` best live documents of each query, ties by row ascending.
+
+        ``keep`` restricts the search: a boolean mask over all rows, or the allowed row numbers.
+        ``params`` are the search parameters of approximate indexes, for this call alone. Where
+        fewer than ``k`` documents can be hits, the rest is row -1 and score -inf.
+        """
+        k = _checked_cutoff(k)
+        queries = self._checked(vectors, "queries")
+        allowed = self._live.allowed(keep)
+        given = dict(params or {})
+        self._check_parameters(given)
+        count = int(queries.shape[0])
+        if not count or not k or not len(self) or (allowed is not None and not allowed.any()):
+            return Hits.missing(count, k)
+        return self._search(queries, k, allowed, given)
+
+    def delete(self, rows: ArrayLike) -> None:
+        """Put tombstones on ``rows``: they are no hits any more and keep their numbers.
+
+        ``DataError`` for an unknown or already deleted row; then nothing is deleted.
+        """
+        self._live.delete(rows)
+
+    def compact(self) -> Rows:
+        """Drop deleted rows and close the gaps; return old row -> new row (-1 where deleted)."""
+        allowed = self._live.allowed()
+        if allowed is not None:
+            self._keep_only(allowed)
+        return self._live.compact()
+
+    def save(self, path: str | Path) -> None:
+        """Write the index as the new state of the folder ``path``, in one step.
+
+        A kill at any instant leaves the former state or this one. ``open_index`` reads it.
+        """
+        from indexing.folder import save_index
+
+        save_index(self, Path(path))
+
+    @abstractmethod
+    def _checked(self, vectors: Any, what: str) -> Any:
+        """Return the vectors in the index's own form ``[n, width]``, or raise ``DataError``."""
+
+    @abstractmethod
+    def _append(self, documents: Any) -> None:
+        """Store at least one checked document; on an error leave the index as it was."""
+
+    @abstractmethod
+    def _search(
+        self, queries: Any, k: int, allowed: Mask | None, parameters: dict[str, Any]
+    ) -> Hits:
+        """Search with at least one query, one candidate and ``k`` above 0."""
+
+    @abstractmethod
+    def _keep_only(self, allowed: Mask) -> None:
+        """Drop the stored rows that ``allowed`` excludes; the others move up in order."""
+
+    @abstractmethod
+    def _write(self, folder: Path) -> dict[str, Any]:
+        """Write the data files into an empty folder; return the facts that describe them."""
+
+    @classmethod
+    @abstractmethod
+    def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
+        """Open what ``_write`` wrote, mapped into memory; rows and tombstones are set after."""
+
+    def _search_parameters(self) -> tuple[str, ...]:
+        """Names that ``params`` may have."""
+        return ()
+
+    def _check_parameters(self, given: Mapping[str, Any]) -> None:
+        known = self._search_parameters()
+        for name in given:
+            if name not in known:
+                takes = f"takes {', '.join(known)}" if known else "takes none"
+                raise ConfigError(
+                    f"params: unknown search parameter {name!r}; this index {takes}"
+                    f"{suggest(name, known)}"
+                )
+
+
+def _checked_cutoff(k: int) -> int:
+    try:
+        value = operator.index(k)
+    except TypeError:
+        raise ConfigError(f"k is {k!r}, expected a whole number") from None
+    if value < 0:
+        raise ConfigError(f"k is {value}, expected 0 or more")
+    return value
+
+
+def best_first(
+    rows: NDArray[np.int64], scores: NDArray[np.float32], k: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the first ``k`` of one query's candidates: score descending, then row ascending."""
+    order = np.lexsort((rows, -scores))[:k]
+    return rows[order], scores[order]

@@ -1,0 +1,218 @@
+"""The three files of a BEIR folder, read line by line; every bad line is one ``DataError``."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, TypeVar, cast
+
+from encoders.errors import DataError, suggest
+from retrieval.document import Document
+from retrieval.seen_ids import SeenIds
+
+log = logging.getLogger("sluice")
+Entry = TypeVar("Entry", Document, tuple[str, str])
+
+CORPUS_FIELDS = "{'_id': ..., 'title': ..., 'text': ...}"
+QUERY_FIELDS = "{'_id': ..., 'text': ...}"
+QRELS_HEADER = ("query-id", "corpus-id", "score")
+WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+
+
+def read_documents(path: Path) -> Iterator[Document]:
+    """Stream the documents of a corpus file (``.jsonl`` or ``.jsonl.gz``).
+
+    A missing or null title is empty. Memory: eight bytes a document, for finding a second document
+    of the same id, which is reported within some thousand lines.
+    """
+    return _distinct(path, CORPUS_FIELDS, _document)
+
+
+def read_queries(path: Path) -> Iterator[tuple[str, str]]:
+    """Stream the (id, text) pairs of a queries file (``.jsonl`` or ``.jsonl.gz``)."""
+    return _distinct(path, QUERY_FIELDS, _query)
+
+
+def read_qrels(path: Path) -> dict[str, dict[str, int]]:
+    """Read judgements as query id -> {document id: grade}, in the order of the file.
+
+    The header line may be absent. Where a pair is judged twice with different grades the later one
+    counts, as in BEIR's own loader, and one warning says so.
+    """
+    qrels: dict[str, dict[str, int]] = {}
+    changed: list[str] = []
+    for number, line in read_lines(path):
+        columns = tuple(column.strip() for column in line.split("\t"))
+        if number == 1 and columns == QRELS_HEADER:
+            continue
+        query_id, document_id, grade = _judgement(path, number, columns)
+        judged = qrels.setdefault(query_id, {})
+        if judged.get(document_id, grade) != grade:
+            changed.append(f"{query_id} {document_id}")
+        judged[document_id] = grade
+    if not qrels:
+        raise DataError(
+            f"{path}: no judgements; expected lines of query id, document id and grade, "
+            "tab-separated, below the header 'query-id corpus-id score'"
+        )
+    if changed:
+        log.warning(
+            "%s: %s pairs are judged twice with different grades, the later counts: %s",
+            path,
+            f"{len(changed):,}",
+            ", ".join(changed[:3]),
+        )
+    return qrels
+
+
+def _judgement(path: Path, number: int, columns: tuple[str, ...]) -> tuple[str, str, int]:
+    if len(columns) != 3:
+        remedy = "; a TREC qrels file has four: drop its second column" if len(columns) == 4 else ""
+        raise DataError(
+            f"{path}:{number}: {len(columns)} tab-separated column{'s' * (len(columns) != 1)}, "
+            f"expected 3: query id, document id, grade{remedy}"
+        )
+    query_id, document_id, grade = columns
+    if not query_id or not document_id:
+        raise DataError(f"{path}:{number}: an empty id; expected query id, document id and grade")
+    if not WHOLE_NUMBER.fullmatch(grade):
+        hint = (
+            "; the header line is 'query-id', 'corpus-id', 'score', tab-separated"
+            if number == 1
+            else ""
+        )
+        raise DataError(
+            f"{path}:{number}: grade {grade!r} is not a whole number; write 0 for not relevant, "
+            f"1 or more for relevant{hint}"
+        )
+    return query_id, document_id, int(grade)
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """Open a file for reading bytes, decompressing where its name ends in ``.gz``."""
+    return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Stream (line number from 1, text) of the lines that are not blank."""
+    number = 0
+    try:
+        with open_bytes(path) as stream:
+            for number, raw in enumerate(stream, 1):
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                if line and not line.isspace():
+                    yield number, line
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}:{number}: byte {error.start} of the line is not UTF-8 "
+            f"({error.reason}); convert the file, for instance with iconv -t UTF-8"
+        ) from None
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}:{number + 1}: cannot read on ({error}); fetch it again") from None
+
+
+def read_objects(path: Path, expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Stream (line number, object) of a JSON-lines file; ``expected`` shows one in messages."""
+    for number, line in read_lines(path):
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise DataError(
+                f"{path}:{number}: not JSON ({error}); expected one object a line: {expected}"
+            ) from None
+        if not isinstance(value, dict):
+            raise DataError(
+                f"{path}:{number}: a JSON {type(value).__name__}, expected an object: {expected}"
+            )
+        # Only an escape can put half a surrogate pair into valid UTF-8, so few lines are tested.
+        if "\\ud" in line or "\\uD" in line:
+            _refuse_surrogates(path, number, value)
+        yield number, value
+
+
+def _refuse_surrogates(path: Path, number: int, value: dict[str, Any]) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{path}:{number}: an escape \\ud... without its partner stands for no character; "
+            "remove it"
+        ) from None
+
+
+def _distinct(
+    path: Path, expected: str, make: Callable[[str, dict[str, Any], str], Entry]
+) -> Iterator[Entry]:
+    """Stream the entries of a file, none of whose ids may occur twice."""
+    seen = SeenIds()
+    number = 0
+    for number, value in read_objects(path, expected):
+        entry = make(f"{path}:{number}", value, expected)
+        for suspect in seen.add(entry[0], number):
+            _refuse_repetition(path, expected, *suspect)
+        yield entry
+    for suspect in seen.suspects():
+        _refuse_repetition(path, expected, *suspect)
+    if number == 0:
+        raise DataError(f"{path}: empty; expected one JSON object a line: {expected}")
+
+
+def _refuse_repetition(path: Path, expected: str, name: str, number: int) -> None:
+    for earlier, value in read_objects(path, expected):
+        if earlier >= number:
+            return  # two ids that share a hash
+        if str(value.get("_id")) == name:
+            raise DataError(
+                f"{path}:{number}: id {name!r} again, first in line {earlier}; "
+                "ids are unique: remove or rename one"
+            )
+
+
+def _document(where: str, value: dict[str, Any], expected: str) -> Document:
+    title = value.get("title")
+    if title is not None and not isinstance(title, str):
+        raise DataError(f"{where}: 'title' is {_shown(title)}, expected a string: {expected}")
+    return Document(_id(where, value, expected), title or "", _text(where, value, expected))
+
+
+def _query(where: str, value: dict[str, Any], expected: str) -> tuple[str, str]:
+    return _id(where, value, expected), _text(where, value, expected)
+
+
+def _id(where: str, value: dict[str, Any], expected: str) -> str:
+    name = _field(where, value, "_id", expected)
+    if isinstance(name, int) and not isinstance(name, bool):
+        return str(name)
+    if not isinstance(name, str) or not name:
+        raise DataError(
+            f"{where}: '_id' is {_shown(name)}, expected a string that is not empty: {expected}"
+        )
+    return name
+
+
+def _text(where: str, value: dict[str, Any], expected: str) -> str:
+    text = _field(where, value, "text", expected)
+    if not isinstance(text, str):
+        raise DataError(f"{where}: 'text' is {_shown(text)}, expected a string: {expected}")
+    return text
+
+
+def _field(where: str, value: dict[str, Any], field: str, expected: str) -> Any:
+    if field not in value:
+        found = ", ".join(repr(key) for key in list(value)[:8]) or "none"
+        raise DataError(
+            f"{where}: no field {field!r} among {found}; expected {expected}{suggest(field, value)}"
+        )
+    return value[field]
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."

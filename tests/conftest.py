@@ -1,0 +1,58 @@
+"""Threads are pinned and the network is switched off before anything heavy is imported."""
+
+import os
+
+os.environ.update(
+    OMP_NUM_THREADS="1",
+    MKL_NUM_THREADS="1",
+    NUMBA_NUM_THREADS="1",
+    TOKENIZERS_PARALLELISM="false",
+    HF_HUB_OFFLINE="1",
+    HF_DATASETS_OFFLINE="1",
+)
+
+from pathlib import Path  # noqa: E402
+
+import pytest  # noqa: E402
+from tiny_models import save_model  # noqa: E402
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def collections() -> Path:
+    """The folder of real collections; tests that need it are skipped where it is absent."""
+    folder = Path(os.environ.get("SLUICE_DATA", SHARED))
+    if not (folder / "scifact" / "corpus.jsonl").exists():
+        pytest.skip("the real collections are not here: set SLUICE_DATA to a folder that has them")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("models") / "bert", "Model")
+
+
+@pytest.fixture(scope="session")
+def masked_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("models") / "masked", "ForMaskedLM")
+
+
+@pytest.fixture(scope="session")
+def pair_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "pairs"
+    return save_model(folder, "ForSequenceClassification", num_labels=1)
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    return [
+        "gold in the river",
+        "",
+        "a sluice is a water search for gold, stone and gold",
+        "dense and sparse vectors",
+        "x",
+        " ".join(["deep water"] * 60),
+        "gold in the river",
+        "Rank the DOCUMENT by score; learn to rank.",
+    ]

@@ -1,0 +1,108 @@
+"""From the examples of a batch to the labels and the mask of its score matrix."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import torch
+
+from training.example import Example
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Negatives = Literal["all", "own", "inbatch_pos", "inbatch_pos+own"]
+
+
+class Targets(NamedTuple):
+    """What each cell of a score matrix means.
+
+    ``labels`` ``[B, N]`` float, 0 off a query's own documents; ``mask`` ``[B, N]`` bool, False
+    where a cell must not count; ``positives`` ``[B]``, the column of each query's first positive;
+    ``places`` ``[B, N]`` bool, where a document stands at all (False only in padded groups).
+    """
+
+    labels: Tensor
+    mask: Tensor
+    positives: Tensor
+    places: Tensor
+
+
+def matrix_targets(
+    examples: Sequence[Example], negatives: Negatives = "all", *, same_side: bool = False
+) -> Targets:
+    """Describe the matrix of every query against every document of the batch, in their order.
+
+    Masked are documents relevant to a query without being its own labelled positive: by id (the
+    example's ``relevant``) and by text (the same text as its positive). ``same_side`` appends two
+    blocks ``[B, B]``, queries against queries and positives against positives, all negatives but
+    the pairs that share a query text or a relevant document.
+    """
+    owner = torch.tensor([row for row, e in enumerate(examples) for _ in e.documents])
+    flat = torch.tensor([label for e in examples for label in e.labels])
+    own = owner[None, :] == torch.arange(len(examples))[:, None]  # [B, N]
+    labels = torch.where(own, flat[None, :], 0.0)
+    known = _known(examples)
+    allowed = {
+        "all": torch.ones_like(own),
+        "own": own,
+        "inbatch_pos": (flat > 0).expand_as(own),
+        "inbatch_pos+own": (flat > 0) | own,
+    }[negatives]
+    mask = (allowed & ~known) | (own & (labels > 0))
+    starts = [0]
+    for example in examples:
+        starts.append(starts[-1] + len(example.documents))
+    positives = torch.tensor(
+        [start + e.positive for start, e in zip(starts, examples, strict=False)]
+    )
+    if same_side:
+        side = _same_side(examples, known[:, positives])
+        labels = torch.cat([labels, torch.zeros(len(examples), 2 * len(examples))], dim=1)
+        mask = torch.cat([mask, side, side], dim=1)
+    return Targets(labels, mask, positives, torch.ones_like(mask))
+
+
+def group_targets(examples: Sequence[Example]) -> Targets:
+    """Describe the matrix of every query against its own documents, padded to the largest group."""
+    width = max(len(e.documents) for e in examples)
+    labels = torch.zeros(len(examples), width)
+    places = torch.zeros(len(examples), width, dtype=torch.bool)
+    mask = torch.zeros(len(examples), width, dtype=torch.bool)
+    known = _known(examples)
+    start = 0
+    for row, example in enumerate(examples):
+        end = len(example.documents)
+        labels[row, :end] = torch.tensor(example.labels)
+        places[row, :end] = True
+        mask[row, :end] = ~known[row, start : start + end] | (labels[row, :end] > 0)
+        start += end
+    return Targets(labels, mask, torch.tensor([e.positive for e in examples]), places)
+
+
+def _known(examples: Sequence[Example]) -> Tensor:
+    """``[B, N]``: the document is relevant to the query, by id or by its positive's very text."""
+    by_id: dict[str, list[int]] = defaultdict(list)
+    by_text: dict[str, list[int]] = defaultdict(list)
+    column = 0
+    for example in examples:
+        for document in example.documents:
+            by_id[document.id].append(column)
+            by_text[document.text].append(column)
+            column += 1
+    known = torch.zeros(len(examples), column, dtype=torch.bool)
+    for row, example in enumerate(examples):
+        own = [d for d, label in zip(example.documents, example.labels, strict=True) if label > 0]
+        columns = [c for doc_id in example.relevant for c in by_id.get(doc_id, ())]
+        columns += [c for d in own for c in (*by_id[d.id], *by_text[d.text])]
+        known[row, columns] = True
+    return known
+
+
+def _same_side(examples: Sequence[Example], known: Tensor) -> Tensor:
+    """``[B, B]``: two examples whose queries and positives can be negatives of each other."""
+    queries = [e.query for e in examples]
+    twins = torch.tensor([[a.id == b.id or a.text == b.text for b in queries] for a in queries])
+    return ~(known | known.T | twins)

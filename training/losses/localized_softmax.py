@@ -1,0 +1,36 @@
+"""Localised softmax: the positive against the negatives mined for the same query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from training.batch import Negatives
+from training.losses.info_nce import contrast
+
+
+@dataclass(frozen=True, slots=True)
+class LocalizedSoftmax:
+    """``mean_i [log sum_j exp(s_ij) - s_i+]``, j over the group of query i only.
+
+    For cross-encoders over raw logits. Gao, Dai and Callan 2021 (localised contrastive estimation).
+    """
+
+    @property
+    def negatives(self) -> Negatives:
+        """A group holds the query's own documents and no others."""
+        return "own"
+
+    def __call__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss; a label above 0 marks a positive. ``teacher`` is not used."""
+        mask = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
+        return contrast(scores, labels, mask, weights)

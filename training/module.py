@@ -1,0 +1,71 @@
+"""The module that the Trainer trains: one forward pass for both sides of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from training.protocol import BiEncoder, Features, PairEncoder, Trainable
+
+
+class TrainedModule(nn.Module):
+    """An encoder's parameters under one forward pass, so that distributed wrappers see all use."""
+
+    def __init__(self, encoder: Trainable) -> None:
+        super().__init__()
+        self.weights = encoder.module
+
+    def unique_state(self) -> dict[str, Tensor]:
+        """Return the state with tensors that share memory (tied embeddings) named once."""
+        return {name: tensor.contiguous() for name, tensor in self._originals().values()}
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load what ``unique_state`` returned; a missing or foreign name is an error."""
+        originals = self._originals()
+        complete = {
+            name: state_dict[originals[_memory(tensor)][0]]
+            for name, tensor in self.state_dict().items()
+            if originals[_memory(tensor)][0] in state_dict
+        }
+        foreign = {name: value for name, value in state_dict.items() if name not in complete}
+        return super().load_state_dict({**complete, **foreign}, strict=True, assign=assign)
+
+    def _originals(self) -> dict[tuple[object, ...], tuple[str, Tensor]]:
+        first: dict[tuple[object, ...], tuple[str, Tensor]] = {}
+        for name, tensor in self.state_dict().items():
+            first.setdefault(_memory(tensor), (name, tensor))
+        return first
+
+
+def _memory(tensor: Tensor) -> tuple[object, ...]:
+    # Empty tensors all lie at address 0.
+    place = tensor.data_ptr() or id(tensor)
+    return place, tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+class BiEncoderModule(TrainedModule):
+    """Queries and documents to vectors."""
+
+    def __init__(self, encoder: BiEncoder) -> None:
+        super().__init__(encoder)
+        self.encoder = encoder
+
+    def forward(self, query: Features, document: Features) -> tuple[Tensor, Tensor]:
+        """Return vectors ``[B, dim]`` and ``[N, dim]``."""
+        return self.encoder.embed(query, "query"), self.encoder.embed(document, "document")
+
+
+class PairModule(TrainedModule):
+    """Pairs to scores."""
+
+    def __init__(self, encoder: PairEncoder) -> None:
+        super().__init__(encoder)
+        self.encoder = encoder
+
+    def forward(self, pairs: Features) -> Tensor:
+        """Return raw scores ``[n]``."""
+        return self.encoder.logits(pairs)
