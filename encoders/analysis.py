@@ -126,6 +126,12 @@ def analyzer(language: str) -> Analyzer:
             f"language: unknown language {language!r}; expected one of "
             f"{', '.join(sorted(known))}{suggest(name, known)}"
         )
+    return _analyzer(found)
+
+
+@cache
+def _analyzer(found: str) -> Analyzer:
+    """Return the one analyser of a language, so that all encoders share its remembered terms."""
     if found == "en":
         return Analyzer(found, _lowered_words, _english(_stemmer("porter")))
     if found == "cjk":
@@ -194,6 +200,8 @@ def _porter(snowball: Term) -> Term:
         if len(word) <= 2:
             return word
         found = snowball(word)
+        if word[-1] == "e":  # the rules below apply before a last e is dropped
+            return found
         if found.endswith("bli") and _has_measure(found[:-3]):
             return snowball(found[:-1] + "e")
         if found.endswith("logi") and _has_measure(found[:-4]):

@@ -180,7 +180,8 @@ class BM25Encoder:
         for counts in counted(texts, self._analyzer, vocabulary.get):
             totals = totals.plus(counts, len(vocabulary), sign=-1)
             unknown = int(counts.lengths.sum()) != int(counts.counts.sum())
-            if unknown or totals.documents < 0 or totals.frequencies.min(initial=0) < 0:
+            least = min(totals.documents, totals.length, totals.frequencies.min(initial=0))
+            if unknown or least < 0:
                 raise DataError(
                     "remove_documents: among the texts is one that was never fitted or added; "
                     "expected exactly the texts that were; nothing was removed"

@@ -28,3 +28,11 @@ class Hits(NamedTuple):
             np.full((queries, k), MISSING_ROW, dtype=np.int64),
             np.full((queries, k), MISSING_SCORE, dtype=np.float32),
         )
+
+
+def best_first(
+    rows: NDArray[np.int64], scores: NDArray[np.float32], k: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the first ``k`` of one query's candidates: score descending, then row ascending."""
+    order = np.lexsort((rows, -scores))[:k]
+    return rows[order], scores[order]

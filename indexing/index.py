@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
-from encoders.errors import ConfigError, suggest
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from encoders.errors import ConfigError, suggest
 from indexing.hits import Hits
 from indexing.live import LiveRows, Mask, Rows
 
@@ -48,6 +47,7 @@ class Index(ABC):
 
     def train(self, sample: Any) -> None:
         """Learn from sample vectors what the index needs before ``add``; most need nothing."""
+        self._checked(sample, "sample")
 
     def add(self, vectors: Any) -> Rows:
         """Append document vectors and return their rows, int64 ``[n]``.
@@ -158,11 +158,3 @@ def _checked_cutoff(k: int) -> int:
     if value < 0:
         raise ConfigError(f"k is {value}, expected 0 or more")
     return value
-
-
-def best_first(
-    rows: NDArray[np.int64], scores: NDArray[np.float32], k: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the first ``k`` of one query's candidates: score descending, then row ascending."""
-    order = np.lexsort((rows, -scores))[:k]
-    return rows[order], scores[order]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from encoders.errors import DataError
 from numpy.typing import ArrayLike, NDArray
+
+from encoders.errors import DataError
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from encoders.errors import DataError
 from numpy.typing import NDArray
 from scipy import sparse
+
+from encoders.errors import DataError
 
 Dense = NDArray[np.float32]
 
@@ -66,10 +67,11 @@ def checked_sparse(vectors: Any, what: str) -> sparse.csr_array[Any]:
         kind = type(vectors).__name__
         remedy = "; dense vectors go into FlatIndex or FaissIndex" if kind == "ndarray" else ""
         raise DataError(f"{what}: {kind}, expected a scipy.sparse.csr_array [n, terms]{remedy}")
-    _check_floating(vectors.dtype, what)
-    if vectors.ndim != 2:
-        raise DataError(f"{what}: shape {vectors.shape}, expected [n, terms]")
-    matrix = sparse.csr_array(vectors)
+    given: Any = vectors  # one of scipy's many sparse classes
+    _check_floating(given.dtype, what)
+    if given.ndim != 2:
+        raise DataError(f"{what}: shape {given.shape}, expected [n, terms]")
+    matrix: sparse.csr_array[Any] = sparse.csr_array(given)
     try:
         matrix.check_format(full_check=True)
     except ValueError as error:

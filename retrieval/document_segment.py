@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ class SegmentFiles(NamedTuple):
 
 def id_hash(document_id: str) -> int:
     """Return 64 bits of an id, the same in every process."""
-    digest = hashlib.blake2b(document_id.encode("utf-8"), digest_size=8).digest()
+    digest = hashlib.blake2b(document_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
@@ -142,11 +142,11 @@ class Segment:
     def __init__(self, folder: Path, number: int) -> None:
         self.files = files = SegmentFiles.of(folder, number)
         self._ids = _mapped(files.ids)
-        self._id_offsets = _array(files.id_offsets)
-        self.id_hashes = _array(files.id_hashes)
-        self._id_rows = _array(files.id_rows)
+        self._id_offsets: NDArray[np.int64] = _array(files.id_offsets)
+        self.id_hashes: NDArray[np.uint64] = _array(files.id_hashes)
+        self._id_rows: NDArray[np.int64] = _array(files.id_rows)
         self._texts = _mapped(files.texts)
-        self._blocks = _array(files.blocks)
+        self._blocks: NDArray[np.int64] = _array(files.blocks)
         self._block = lru_cache(CACHED_BLOCKS)(self._read_block)
 
     def __len__(self) -> int:
@@ -220,7 +220,7 @@ class Segment:
         return raw, list(accumulate(lengths, initial=4 * len(lengths))), first
 
 
-def _array(path: Path) -> NDArray[np.int64]:
+def _array(path: Path) -> NDArray[Any]:
     # As a plain view: indexing numpy's memmap class costs several times more.
     return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)  # type: ignore[no-any-return]
 

@@ -58,7 +58,6 @@ class DocumentStore:
         manifest, folder = open_generation(self.path, FORMAT, VERSION, generation=generation)
         counts = [int(count) for count in manifest["segments"]]
         self.generation = str(manifest["generation"])
-        self._folder = folder
         self._segments = [Segment(folder, number + 1) for number in range(len(counts))]
         self._starts = np.cumsum([0, *counts])  # first row of each segment, and the end
         self.deleted: NDArray[np.int64] = np.load(folder / DELETED, allow_pickle=False)

@@ -190,13 +190,14 @@ def _first_line(path: Path) -> bytes:
 
 
 def _is_plain(path: Path, line: bytes) -> bool:
-    """Say whether fields are parted by one space (or tab, if line 1 has one), lines by a newline."""
+    """Say whether single spaces (or tabs, if line 1 has one) part fields, newlines lines."""
     if line[:1] <= b" " or line[:2] == GZIP_MAGIC or line.startswith(codecs.BOM_UTF8):
         return False
     separator = 9 if b"\t" in line else 32
-    block = np.full(_SCAN + 1, 64, dtype=np.uint8)  # a byte of the block before, and the block
+    store = bytearray(b"@") * (_SCAN + 1)  # the last byte of the block before, then the block
+    block = np.frombuffer(store, dtype=np.uint8)
     with path.open("rb") as stream:
-        while count := stream.readinto(memoryview(block)[1:]):
+        while count := stream.readinto(memoryview(store)[1:]):
             part = block[: count + 1]
             white = part <= 32
             strange = white & (part != separator) & (part != 10)
@@ -204,7 +205,7 @@ def _is_plain(path: Path, line: bytes) -> bool:
             strange[1:] |= white[1:] & white[:-1]
             if bool(strange.any()):
                 return False
-            block[0] = part[-1]
+            store[0] = store[count]
     return True
 
 

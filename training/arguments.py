@@ -91,7 +91,10 @@ def result_settings(trainer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(trainer: Mapping[str, Any]) -> None:
-    known = {field.name: str(field.type) for field in dataclasses.fields(TrainingArguments)}
+    known = {
+        field.name: getattr(field.type, "__name__", str(field.type)).removesuffix(" | None")
+        for field in dataclasses.fields(TrainingArguments)
+    }
     for key, value in trainer.items():
         if key in DECIDED:
             raise ConfigError(f"trainer.{key}: is decided by {DECIDED[key]}; leave it out here")
@@ -100,7 +103,7 @@ def _check(trainer: Mapping[str, Any]) -> None:
                 f"trainer.{key}: transformers.TrainingArguments has no such key"
                 f"{suggest(key, known)}"
             )
-        expected = known[key].removesuffix(" | None")
+        expected = known[key]
         good = value is None or {
             "float": isinstance(value, (int, float)) and not isinstance(value, bool),
             "int": isinstance(value, int) and not isinstance(value, bool),

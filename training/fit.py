@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -135,10 +136,14 @@ def _check_precision(encoder: BiEncoder | PairEncoder) -> None:
 
 
 def _described(loss: Loss) -> dict[str, Any]:
-    """The loss's class and its plain settings, for comparing two trainings."""
-    names = getattr(type(loss), "__slots__", None) or vars(loss)
-    plain = {name: getattr(loss, name, None) for name in names}
+    """The loss's name and its plain settings, for comparing two trainings."""
+    named = loss if hasattr(loss, "__qualname__") else type(loss)  # a function, or a class's object
+    settings = (
+        {field.name: getattr(loss, field.name) for field in dataclasses.fields(loss)}
+        if dataclasses.is_dataclass(loss)
+        else getattr(loss, "__dict__", {})
+    )
     return {
-        "type": f"{type(loss).__module__}:{type(loss).__qualname__}",
-        **{k: v for k, v in plain.items() if isinstance(v, (int, float, str, type(None)))},
+        "type": f"{named.__module__}:{getattr(named, '__qualname__', '')}",
+        **{k: v for k, v in settings.items() if isinstance(v, (int, float, str, type(None)))},
     }

@@ -18,7 +18,7 @@ from transformers import (
     TrainerControl,
     TrainingArguments,
 )
-from transformers.trainer_utils import SaveStrategy, rotate_checkpoints
+from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from encoders.errors import ConfigError, DataError, suggest
@@ -158,7 +158,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         total: Tensor = sum(penalties.values(), start=loss)
         if not torch.isfinite(total):
             raise DataError(
-                f"training step {self.state.global_step + 1}: the loss is {float(total)}; the last "
+                f"training step {self.state.global_step + 1}: the loss is {total.item()}; the last "
                 "checkpoint is kept: lower the learning rate or look at the batch's texts"
             )
         return (total, outputs) if return_outputs else total
@@ -302,7 +302,3 @@ class _Conductor(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.trainer.regulariser is not None:
             self.trainer.regulariser.advance()
-        last = state.global_step >= state.max_steps
-        if last and args.eval_strategy != "no":
-            control.should_evaluate = True  # the last weights compete for the best, too
-            control.should_save = control.should_save or args.save_strategy == SaveStrategy.STEPS

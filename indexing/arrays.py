@@ -1,0 +1,61 @@
+"""Arrays as ``.npy`` files: written chunk by chunk, opened by memory map, checked against facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import DTypeLike, NDArray
+
+from encoders.errors import IndexFormatError
+
+
+def write_array(
+    path: Path, chunks: Iterable[NDArray[Any]], shape: tuple[int, ...], dtype: DTypeLike
+) -> None:
+    """Write chunks one after the other as one C-ordered array; memory stays at one chunk."""
+    kind = np.dtype(dtype)
+    with path.open("wb") as stream:
+        npy.write_array_header_2_0(
+            stream, {"descr": npy.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+        )
+        for chunk in chunks:
+            np.ascontiguousarray(chunk, dtype=kind).tofile(stream)
+
+
+def open_array(
+    path: Path, dtype: DTypeLike, shape: tuple[int | None, ...], *, mapped: bool = True
+) -> NDArray[Any]:
+    """Open an array read-only, mapped into memory; never unpickles.
+
+    In ``shape``, None stands for any length. ``IndexFormatError`` when the file is no such array.
+    """
+    try:
+        array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise IndexFormatError(f"{path}: not readable as an array ({error}); rebuild") from None
+    fits = len(array.shape) == len(shape) and all(
+        want is None or want == have for want, have in zip(shape, array.shape, strict=True)
+    )
+    if array.dtype != np.dtype(dtype) or not fits or not array.flags.c_contiguous:
+        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        raise IndexFormatError(
+            f"{path}: {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of shape "
+            f"({wanted}); the file or the manifest was edited: rebuild"
+        )
+    plain = np.asarray(array).view(np.ndarray)
+    plain.setflags(write=False)
+    return plain
+
+
+def fact(facts: Mapping[str, Any], name: str, kind: type, where: Path) -> Any:
+    """Return one value of a manifest, checked to be of its type; numbers are not negative."""
+    value: Any = facts.get(name)
+    if not isinstance(value, kind) or (kind is int and (isinstance(value, bool) or value < 0)):
+        raise IndexFormatError(
+            f"{where}: manifest entry {name!r} is {value!r}, expected {kind.__name__}; rebuild"
+        )
+    return value

@@ -1,0 +1,294 @@
+"""Dense search by FAISS: any factory string, behind the class that every index shares."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import faiss
+import numpy as np
+from encoders.errors import ConfigError, DataError, IndexFormatError
+from numpy.typing import NDArray
+
+from indexing.arrays import fact
+from indexing.exact import Metric, checked_metric, norms_of
+from indexing.faiss_structure import (
+    POINTS_PER_CENTROID,
+    centroids,
+    parameter_names,
+    search_parameters,
+)
+from indexing.hits import Hits
+from indexing.index import Index
+from indexing.live import Mask
+from indexing.vectors import Dense, checked_dense
+
+log = logging.getLogger("sluice")
+
+FILE = "index.faiss"
+NORM_TOLERANCE = 1e-3
+BLAS_QUERIES = 16  # batches from this size on go through BLAS; below, one scan a query is faster
+COPY_BLOCK = 65_536  # vectors read back at a time by compact
+FETCHED = 1 << 22  # places of one over-fetched batch
+
+
+class FaissIndex(Index):
+    """Approximate or exact dense search by the FAISS index that ``factory`` describes.
+
+    ``factory`` is a string of FAISS's index factory (``"Flat"``, ``"HNSW32"``, ``"IVF1024,SQ8"``,
+    ``"OPQ48,IVF256,PQ48,RFlat"``). ``metric`` is ``ip``, ``l2`` (scores are negative squared
+    distances) or ``cosine``: the inner product of vectors that must come normalised (within 1e-3;
+    all-zero vectors pass). Hits are ordered by score, then row, inside what FAISS returned; which
+    of equal documents it returns at the boundary of ``k`` is its own choice.
+
+    Indexes that need training take ``train(sample)``, or train on the first vectors added and log
+    it; at most ``train_size`` of them, drawn by ``seed``. ``params`` of a search are ``nprobe``,
+    ``max_codes``, ``efSearch``, ``k_factor`` and ``quantizer_efSearch``, where the type has them.
+
+    Deleted and kept-out rows are masked inside FAISS where the type takes selectors. Elsewhere
+    (product quantisers without inverted file, NSG, LSH) more hits are fetched and filtered, in
+    rounds until enough remain: slow when ``keep`` leaves few rows. ``compact`` builds the index
+    again from the vectors it can read back, which for quantised types are the decoded ones.
+    """
+
+    type_name = "faiss"
+
+    def __init__(
+        self,
+        factory: str,
+        *,
+        metric: Metric = "ip",
+        train_size: int | None = None,
+        seed: int = 13,
+    ) -> None:
+        super().__init__()
+        self.factory = factory
+        self.metric: Metric = checked_metric(metric)
+        if train_size is not None and train_size < 1:
+            raise ConfigError(f"train_size is {train_size}, expected 1 or more, or None")
+        self.train_size = train_size
+        self.seed = seed
+        self._index: Any = None  # made when the width is known
+        self._mapped = False  # opened from a file: read-only until copied
+        _refuse_unknown(factory)
+
+    @property
+    def width(self) -> int | None:
+        """Dimensions of the vectors; None before the first ``train`` or ``add``."""
+        return None if self._index is None else int(self._index.d)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the FAISS index as it is written to a file."""
+        total = 0
+
+        def count(data: bytes) -> int:
+            nonlocal total
+            total += len(data)
+            return len(data)
+
+        if self._index is not None:
+            faiss.write_index(self._index, faiss.PyCallbackIOWriter(count, 1 << 20))
+        return total
+
+    def train(self, sample: Any) -> None:
+        """Train on vectors ``[n, dim]`` that are like those to be added.
+
+        ``DataError`` when they are fewer than the centroids to be placed; fewer than 39 for each
+        is said in the log. An index that needs no training takes only the width from them.
+        """
+        vectors = self._checked(sample, "training sample")
+        if self._index is not None and self._index.is_trained:
+            if self.rows:
+                raise DataError("train: the index already holds documents; make a new one")
+            self._index = None
+        self._train(vectors)
+
+    def _train(self, vectors: Dense) -> None:
+        index = self._index if self._index is not None else self._made(vectors.shape[1])
+        if not index.is_trained:
+            if self.train_size is not None and len(vectors) > self.train_size:
+                chosen = np.random.default_rng(self.seed).choice(
+                    len(vectors), self.train_size, replace=False
+                )
+                vectors = vectors[np.sort(chosen)]
+            self._check_training_size(index, len(vectors))
+            try:
+                index.train(vectors)
+            except RuntimeError as error:
+                raise DataError(
+                    f"faiss {self.factory!r}: training on {len(vectors):,} vectors failed: "
+                    f"{_reason(error)}"
+                ) from None
+        self._index = index
+
+    def _check_training_size(self, index: Any, count: int) -> None:
+        wanted = centroids(index)
+        if count < max(wanted, 1):
+            raise DataError(
+                f"faiss {self.factory!r}: {count:,} training vectors for {wanted:,} centroids; "
+                f"give train() at least {wanted:,}, better {wanted * POINTS_PER_CENTROID:,}, or "
+                "choose a factory with fewer"
+            )
+        if count < wanted * POINTS_PER_CENTROID:
+            log.warning(
+                "faiss %r: %s training vectors for %s centroids; %s would be sane",
+                self.factory,
+                f"{count:,}",
+                f"{wanted:,}",
+                f"{wanted * POINTS_PER_CENTROID:,}",
+            )
+
+    def _made(self, width: int) -> Any:
+        kind = faiss.METRIC_L2 if self.metric == "l2" else faiss.METRIC_INNER_PRODUCT
+        try:
+            return faiss.index_factory(width, self.factory, kind)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"factory: faiss cannot make {self.factory!r} for {width} dimensions and metric "
+                f"{self.metric!r}: {_reason(error)}"
+            ) from None
+
+    def _checked(self, vectors: Any, what: str) -> Dense:
+        dense = checked_dense(vectors, self.width, what)
+        if self.metric == "cosine":
+            norms = norms_of(dense)
+            wrong = np.flatnonzero((np.abs(norms - 1) > NORM_TOLERANCE) & (norms > 0))
+            if len(wrong):
+                raise DataError(
+                    f"{what}: row {wrong[0]} has norm {norms[wrong[0]]:.4g}, and metric 'cosine' "
+                    "expects normalised vectors; divide each by its norm (an encoder with "
+                    "normalize=True does), or choose metric='ip'"
+                )
+        return dense
+
+    def _append(self, documents: Dense) -> None:
+        if self._index is None or not self._index.is_trained:
+            self._train(documents)
+            if centroids(self._index):
+                log.info(
+                    "faiss %r: not trained before the first add; trained on its %s vectors",
+                    self.factory,
+                    f"{len(documents):,}",
+                )
+        if self._mapped:  # FAISS aborts the process when a mapped index grows
+            self._index = _copied(self._index)
+            self._mapped = False
+        try:
+            self._index.add(documents)
+        except RuntimeError as error:
+            raise DataError(f"faiss {self.factory!r}: add failed: {_reason(error)}") from None
+
+    def _search(
+        self, queries: Dense, k: int, allowed: Mask | None, parameters: dict[str, Any]
+    ) -> Hits:
+        # FAISS 1.15 goes through BLAS only when batch x width reaches 128,000; its older bound
+        # of a few queries is several times faster on flat and IVF training.
+        faiss.cvar.distance_compute_blas_threshold = BLAS_QUERIES * self._index.d
+        places = min(k, self.rows)
+        found = None if allowed is None else self._selected(queries, places, allowed, parameters)
+        if allowed is None:
+            asked = search_parameters(self._index, parameters, None)
+            found = self._index.search(queries, places, params=asked)
+        elif found is None:
+            found = self._filtered(queries, places, allowed, parameters)
+        assert_free = found
+        scores, rows = assert_free
+        return self._hits(rows, scores, k)
+
+    def _selected(
+        self, queries: Dense, k: int, allowed: Mask, parameters: dict[str, Any]
+    ) -> tuple[Dense, NDArray[np.int64]] | None:
+        """Search with the mask inside FAISS; None where the type cannot."""
+        bits = np.packbits(allowed, bitorder="little")
+        asked = search_parameters(self._index, parameters, faiss.IDSelectorBitmap(bits))
+        try:
+            scores, rows = self._index.search(queries, k, params=asked)
+        except RuntimeError:
+            return None
+        return (scores, rows) if allowed[rows[rows >= 0]].all() else None
+
+    def _filtered(
+        self, queries: Dense, k: int, allowed: Mask, parameters: dict[str, Any]
+    ) -> tuple[Dense, NDArray[np.int64]]:
+        """Search for more than ``k`` and drop what is not allowed, until ``k`` remain."""
+        asked = search_parameters(self._index, parameters, None)
+        scores = np.full((len(queries), k), np.nan, dtype=np.float32)
+        rows = np.full((len(queries), k), -1, dtype=np.int64)
+        open_queries = np.arange(len(queries))
+        enough, fetch = min(k, int(np.count_nonzero(allowed))), 2 * k
+        while len(open_queries):
+            fetch = min(fetch, self.rows)
+            unfinished = []
+            step = max(1, FETCHED // fetch)
+            for start in range(0, len(open_queries), step):
+                part = open_queries[start : start + step]
+                part_scores, part_rows = self._index.search(queries[part], fetch, params=asked)
+                for query, line, values in zip(part, part_rows, part_scores, strict=True):
+                    places = np.flatnonzero((line >= 0) & allowed[line])[:k]
+                    # A line with a gap at its end is all that this query can reach.
+                    if len(places) >= enough or line[-1] < 0 or fetch == self.rows:
+                        rows[query, : len(places)] = line[places]
+                        scores[query, : len(places)] = values[places]
+                    else:
+                        unfinished.append(query)
+            open_queries, fetch = np.asarray(unfinished, dtype=np.int64), 4 * fetch
+        return scores, rows
+
+    def _hits(self, rows: NDArray[np.int64], scores: Dense, k: int) -> Hits:
+        better = -scores if self.metric == "l2" else scores
+        better = np.where(rows >= 0, better, np.float32(-np.inf))
+        order = np.lexsort((rows, -better), axis=-1)
+        hits = Hits.missing(len(rows), k)
+        hits.rows[:, : rows.shape[1]] = np.take_along_axis(rows, order, axis=-1)
+        hits.scores[:, : rows.shape[1]] = np.take_along_axis(better, order, axis=-1)
+        return hits
+
+    def _keep_only(self, allowed: Mask) -> None:
+        compacted = _copied(self._index)
+        compacted.reset()
+        try:
+            for start in range(0, self.rows, COPY_BLOCK):
+                mask = allowed[start : start + COPY_BLOCK]
+                if mask.any():
+                    compacted.add(self._index.reconstruct_n(start, len(mask))[mask])
+        except RuntimeError as error:
+            raise ConfigError(
+                f"compact: faiss {self.factory!r} cannot give its vectors back "
+                f"({_reason(error)}); build the index again from the corpus"
+            ) from None
+        self._index, self._mapped = compacted, False
+
+    def _search_parameters(self) -> tuple[str, ...]:
+        return parameter_names(self._index if self._index is not None else self._made(PROBE))
+
+    def _write(self, folder: Path) -> dict[str, Any]:
+        if self._index is not None:
+            faiss.write_index(self._index, str(folder / FILE))
+        return {
+            "factory": self.factory,
+            "metric": self.metric,
+            "dim": self.width or 0,
+            "rows": self.rows,
+            "train_size": self.train_size,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
+        try:
+            index = cls(
+                fact(facts, "factory", str, folder),
+                metric=fact(facts, "metric", str, folder),
+                train_size=facts.get("train_size"),
+                seed=fact(facts, "seed", int, folder),
+            )
+        except ConfigError as error:
+            raise IndexFormatError(f"{folder}: {error}") from None
+        width, rows = fact(facts, "dim", int, folder), fact(facts, "rows", int, folder)
+        if width:
+            index._index = _opened(folder / FILE, width, rows)
+            index._mapped = True
+        return index

@@ -1,0 +1,89 @@
+"""What a FAISS index is made of: its search parameters and how many training vectors it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import faiss
+
+QUANTIZER = "quantizer_"  # prefix of parameters for the coarse quantizer of an inverted file
+POINTS_PER_CENTROID = 39  # fewer, and FAISS's own k-means warns
+
+
+def parts(index: Any) -> Iterator[Any]:
+    """Yield an index and what it wraps, outermost first.
+
+    The parts are views: they live as long as ``index`` does.
+    """
+    part = faiss.downcast_index(index)
+    yield part
+    if isinstance(part, faiss.IndexPreTransform):
+        yield from parts(part.index)
+    elif isinstance(part, faiss.IndexRefine):
+        yield from parts(part.base_index)
+
+
+def parameter_names(index: Any) -> tuple[str, ...]:
+    """Return the search parameters that ``search_parameters`` can set for this index."""
+    names: list[str] = []
+    for part in parts(index):
+        if isinstance(part, faiss.IndexRefine):
+            names.append("k_factor")
+        elif isinstance(part, faiss.IndexHNSW):
+            names.append("efSearch")
+        elif isinstance(part, faiss.IndexIVF):
+            names += ["nprobe", "max_codes"]
+            names += [QUANTIZER + name for name in parameter_names(part.quantizer)]
+    return tuple(names)
+
+
+def search_parameters(index: Any, given: Mapping[str, Any], selector: Any) -> Any:
+    """Return FAISS's parameter object for one search, or None when nothing is asked for.
+
+    What ``given`` does not name is taken from the index: FAISS's own defaults in these objects
+    are others (``nprobe`` 1 whatever the index says). ``selector`` restricts the ids, or is None.
+    """
+    if not given and selector is None:
+        return None
+    part = faiss.downcast_index(index)
+    chosen = {} if selector is None else {"sel": selector}
+    if isinstance(part, faiss.IndexPreTransform):
+        inner = search_parameters(part.index, given, selector)
+        return faiss.SearchParametersPreTransform(index_params=inner)
+    if isinstance(part, faiss.IndexRefine):
+        base = {name: value for name, value in given.items() if name != "k_factor"}
+        return faiss.IndexRefineSearchParameters(
+            k_factor=float(given.get("k_factor", part.k_factor)),
+            base_index_params=search_parameters(part.base_index, base, selector),
+        )
+    if isinstance(part, faiss.IndexHNSW):
+        return faiss.SearchParametersHNSW(
+            efSearch=int(given.get("efSearch", part.hnsw.efSearch)), **chosen
+        )
+    if isinstance(part, faiss.IndexIVF):
+        coarse = {
+            name.removeprefix(QUANTIZER): value
+            for name, value in given.items()
+            if name.startswith(QUANTIZER)
+        }
+        return faiss.SearchParametersIVF(
+            nprobe=int(given.get("nprobe", part.nprobe)),
+            max_codes=int(given.get("max_codes", part.max_codes)),
+            quantizer_params=search_parameters(part.quantizer, coarse, None),
+            **chosen,
+        )
+    return faiss.SearchParameters(**chosen)
+
+
+def centroids(index: Any) -> int:
+    """Return the largest number of centroids that training places in one space; 0 for none."""
+    most = 0
+    for part in parts(index):
+        if isinstance(part, faiss.IndexIVF):
+            most = max(most, int(part.nlist))
+        for quantizer in ("pq", "rq"):
+            found = getattr(part, quantizer, None)
+            if isinstance(found, faiss.ProductQuantizer):
+                most = max(most, int(found.ksub))
+    return most

@@ -1,0 +1,108 @@
+"""Saved indexes: generation folders whose manifest names the type, the counts and the encoder."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Collection, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from encoders.build import factory
+from encoders.errors import ConfigError, DataError, IndexFormatError
+from encoders.files import MANIFEST, new_generation, open_generation
+from indexing.arrays import fact, open_array, write_array
+from indexing.index import Index
+from indexing.live import LiveRows
+from indexing.table import INDEXES
+
+FORMAT = "sluice.index"
+VERSION = 1
+DELETED = "deleted.npy"
+
+
+def save_index(index: Index, path: Path) -> None:
+    """Write ``index`` as the new current generation of the folder ``path``.
+
+    Saving onto the folder the index was opened from is safe: its files are never written again.
+    """
+    facts: dict[str, Any] = {}
+    with new_generation(path, FORMAT, VERSION, facts) as folder:
+        facts.update(
+            type=index.type_name or f"{type(index).__module__}:{type(index).__qualname__}",
+            rows=index.rows,
+            documents=len(index),
+            encoder_fingerprint=index.encoder_fingerprint,
+            packages=_packages(),
+            index=index._write(folder),
+        )
+        deleted = index._live.deleted
+        write_array(folder / DELETED, [deleted], deleted.shape, np.int64)
+
+
+def open_index(
+    path: str | Path,
+    *,
+    generation: str | None = None,
+    encoder_fingerprint: str | None = None,
+    allow: Collection[str] = (),
+) -> Index:
+    """Open a saved index; its arrays are mapped into memory, not read.
+
+    Changes to an opened index stay in memory until ``save``. ``generation`` names another state
+    than the current one. With ``encoder_fingerprint``, an index whose manifest names another
+    encoder is refused; one that names none is not. Built-in types open; somebody's own class only
+    when ``allow`` names it, because opening it imports it. ``IndexFormatError`` for a folder that
+    is missing, damaged, edited, newer, or bound to another encoder.
+    """
+    path = Path(path)
+    try:
+        manifest, folder = open_generation(path, FORMAT, VERSION, generation=generation)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise IndexFormatError(
+            f"{path / MANIFEST}: damaged, {type(error).__name__} {error}; rebuild the folder"
+        ) from None
+    where = path / MANIFEST
+    bound = fact(manifest, "encoder_fingerprint", str, where)
+    if encoder_fingerprint is not None and bound not in ("", encoder_fingerprint):
+        raise IndexFormatError(
+            f"{path}: built with the encoder {bound}, opened with {encoder_fingerprint}; "
+            "open it with its own encoder or build it again with this one"
+        )
+    index = _index_class(manifest, where, allow)._read(folder, fact(manifest, "index", dict, where))
+    index.encoder_fingerprint = bound
+    index._live = _open_rows(folder, manifest, where)
+    return index
+
+
+def _index_class(manifest: Mapping[str, Any], where: Path, allow: Collection[str]) -> type[Index]:
+    name = fact(manifest, "type", str, where)
+    try:
+        found = factory(name, INDEXES, where=str(where), allow=allow)
+    except ConfigError as error:
+        raise IndexFormatError(str(error)) from None
+    if not (isinstance(found, type) and issubclass(found, Index)):
+        raise IndexFormatError(f"{where}: type {name!r} is no subclass of indexing.Index")
+    return found
+
+
+def _open_rows(folder: Path, manifest: Mapping[str, Any], where: Path) -> LiveRows:
+    rows = fact(manifest, "rows", int, where)
+    gone = rows - fact(manifest, "documents", int, where)
+    deleted = open_array(folder / DELETED, np.int64, (gone,), mapped=False)
+    try:
+        return LiveRows(rows, deleted)
+    except DataError as error:
+        raise IndexFormatError(f"{folder / DELETED}: {error}; rebuild") from None
+
+
+def _packages() -> dict[str, str]:
+    packages = {"python": platform.python_version()}
+    for name in ("sluice-ir", "numpy", "scipy", "faiss-cpu", "numba"):
+        try:
+            packages[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # another build of it may be installed
+            continue
+    return packages

@@ -1,0 +1,127 @@
+"""Pipelines written as text: ``(bm25 | dense) % 200 >> cross(depth=50)``, parsed safely.
+
+The grammar is Python's, read by ``ast`` and never executed: names, ``|``, ``%`` and ``>>``, and
+calls with constants. Nothing else is understood.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from encoders.errors import ConfigError, suggest
+from retrieval.fuse import METHODS, Fuse
+from retrieval.rerank import Rerank
+from retrieval.stage import Stage
+
+Make = Callable[[], Any]  # opens the stage or scorer a name stands for
+
+
+def names_in(text: str, *, where: str) -> Iterator[str]:
+    """Yield the names of retrievers and rerankers an expression uses, once each."""
+    seen = set()
+    for node in ast.walk(_tree(text, where)):
+        if isinstance(node, ast.Name) and node.id not in METHODS and node.id not in seen:
+            seen.add(node.id)
+            yield _spelled(node.id)
+
+
+def parse(text: str, names: Mapping[str, Make], *, where: str = "pipeline") -> Stage:
+    """Return the stage an expression describes.
+
+    ``names`` opens retrievers, pipelines (a ``Stage``) and scorers by name; a scorer called with
+    ``depth`` is a ``Rerank``. Raises ``ConfigError`` for anything else, with the nearest name.
+    """
+    return _Reader(text, names, where).stage(_tree(text, where))
+
+
+def _tree(text: str, where: str) -> ast.expr:
+    try:
+        return ast.parse(_joined(text), mode="eval").body
+    except SyntaxError as error:
+        raise ConfigError(
+            f"{where}: {text!r} is not a pipeline ({error.msg}); expected names joined by "
+            "|, % and >>, as in (bm25 | dense) % 200 >> cross(depth=50)"
+        ) from None
+
+
+_HYPHEN = "ー"  # a letter to Python, and in nobody's name
+
+
+def _joined(text: str) -> str:
+    """Make names with hyphens (``dense-zero-shot``) names to Python."""
+    return re.sub(r"(?<=\w)-(?=\w)", _HYPHEN, text.strip())
+
+
+def _spelled(name: str) -> str:
+    return name.replace(_HYPHEN, "-")
+
+
+class _Reader:
+    def __init__(self, text: str, names: Mapping[str, Make], where: str) -> None:
+        self.text, self.names, self.where = text, names, where
+
+    def fail(self, reason: str) -> ConfigError:
+        return ConfigError(f"{self.where}: {reason} in {self.text!r}")
+
+    def stage(self, node: ast.expr) -> Stage:
+        if isinstance(node, ast.BinOp):
+            return self._operation(node)
+        if isinstance(node, ast.Name):
+            return self._named(node.id, {})
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return self._call(node, node.func.id)
+        raise self.fail(f"{_spelled(ast.unparse(node))!r} is not a name, a call, |, % or >>")
+
+    def _operation(self, node: ast.BinOp) -> Stage:
+        if isinstance(node.op, ast.Mod):
+            return self.stage(node.left) % self._constant(node.right)
+        if isinstance(node.op, ast.RShift):
+            return self.stage(node.left) >> self.stage(node.right)
+        if isinstance(node.op, ast.BitOr):
+            return self.stage(node.left) | self.stage(node.right)
+        raise self.fail(f"operator {type(node.op).__name__} has no meaning")
+
+    def _call(self, node: ast.Call, name: str) -> Stage:
+        options = {}
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                raise self.fail("** has no meaning")
+            options[keyword.arg] = self._constant(keyword.value)
+        if name in METHODS:
+            parts = [self.stage(argument) for argument in node.args]
+            if len(parts) < 2:
+                raise self.fail(f"{name}(...) fuses two stages or more")
+            self._check(options, ("rank_constant", "weights", "normalise"), name)
+            return Fuse(parts, method=name, **options)  # type: ignore[arg-type]
+        if node.args:
+            raise self.fail(f"{_spelled(name)} takes named arguments only, as in depth=50")
+        return self._named(name, options)
+
+    def _named(self, name: str, options: dict[str, Any]) -> Stage:
+        name = _spelled(name)
+        if name not in self.names:
+            known = ", ".join(sorted(self.names)) or "none are defined"
+            raise self.fail(f"unknown name {name!r} (known: {known}{suggest(name, self.names)})")
+        made = self.names[name]()
+        if isinstance(made, Stage):
+            self._check(options, (), name)
+            return made
+        self._check(options, ("depth",), name)
+        depth = options.get("depth", 100)
+        return Rerank(made, depth, name=f"{name}(depth={depth})")
+
+    def _check(self, options: Mapping[str, Any], known: tuple[str, ...], name: str) -> None:
+        for key in options:
+            if key not in known:
+                takes = f"takes {', '.join(known)}" if known else "takes no arguments"
+                raise self.fail(f"{name} {takes}, not {key!r}{suggest(key, known)}")
+
+    def _constant(self, node: ast.expr) -> Any:
+        try:
+            value = ast.literal_eval(node)
+        except (ValueError, SyntaxError):
+            raise self.fail(f"{_spelled(ast.unparse(node))!r} is not a constant") from None
+        return _spelled(value) if isinstance(value, str) else value

@@ -1,0 +1,312 @@
+"""The retriever: an encoder, an index and the documents, as one folder and one stage."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from encoders.errors import ConfigError, DataError, IndexFormatError
+from encoders.files import writer_lock
+from encoders.progress import progress
+from retrieval.document_store import DocumentStore, open_documents, write_documents
+from retrieval.provenance import provenance
+from retrieval.retriever_folder import (
+    DOCUMENTS,
+    INDEX,
+    Head,
+    check_encoder,
+    open_placed_encoder,
+    place_encoder,
+    read_head,
+    roll_back,
+    write_head,
+)
+from retrieval.run import Ranking, Run
+from retrieval.score_order import canonical_order
+from retrieval.stage import DEPTH, Queries, Stage
+
+if TYPE_CHECKING:
+    from encoders.encoder import Encoder
+    from indexing import Index
+    from retrieval.document import Document
+
+log = logging.getLogger("sluice")
+
+CHUNK = 16_384  # documents encoded at a time: bounds memory while indexing
+BATCH = 512  # queries searched at a time
+
+
+class Retriever(Stage):
+    """Finds documents for queries: ``build`` once, ``open`` anywhere, ``search`` or ``run``.
+
+    The folder binds the index to its encoder's fingerprint; another encoder is refused. ``add`` and
+    ``delete`` work by document id and are on disk when they return; a kill leaves the state before
+    or after. ``len`` is the number of documents.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        head: Head,
+        *,
+        encoder: Encoder | None = None,
+        allow: Collection[str] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path = path
+        self.head = head
+        self.name = head.name
+        self._allow, self._options = allow, dict(options or {})
+        self._lock = threading.Lock()
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if encoder is not None:
+            check_encoder(path, head, encoder)
+            self.encoder = encoder
+
+    @classmethod
+    def build(
+        cls,
+        encoder: Encoder,
+        corpus: Iterable[Document],
+        *,
+        index: Index | None = None,
+        path: str | Path | None = None,
+        name: str = "",
+        config: Mapping[str, Any] | None = None,
+    ) -> Retriever:
+        """Encode a corpus into an index and write the folder ``path`` in one step.
+
+        ``index`` is empty and defaults to ``FlatIndex()`` for dense and ``InvertedIndex()`` for
+        sparse vectors. Encoders that learn from the corpus (BM25) are fitted to it. An existing
+        retriever at ``path`` stays until the new one is whole. Without ``path`` the folder is
+        temporary and goes with the object. ``config`` is noted in ``retriever.json``.
+        """
+        temporary = tempfile.TemporaryDirectory(prefix="sluice-") if path is None else None
+        folder = Path(temporary.name if temporary is not None else str(path))
+        start = time.monotonic()
+        with writer_lock(folder):
+            roll_back(folder)
+            documents = write_documents(folder / DOCUMENTS, corpus)
+            filled = _filled(encoder, documents, index)
+            filled.encoder_fingerprint = str(encoder.fingerprint)
+            filled.save(folder / INDEX)
+            origin = provenance(config or {}, seconds=time.monotonic() - start)
+            head = _head(folder, name or folder.name, encoder, documents, origin)
+            write_head(folder, head)
+        retriever = cls(folder, head, encoder=encoder)
+        retriever._temporary = temporary  # lives as long as the object
+        return retriever
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        encoder: Encoder | None = None,
+        allow: Collection[str] = (),
+        **options: Any,
+    ) -> Retriever:
+        """Open a folder; the encoder is loaded when the first query needs it.
+
+        ``options`` (``device``, ``dtype``) go to the encoder. ``allow`` names encoder classes of
+        your own that the folder may import. Raises ``IndexFormatError`` for a folder that is
+        missing, damaged or newer, and for an ``encoder`` other than the index was built with.
+        """
+        folder = Path(path)
+        return cls(folder, read_head(folder), encoder=encoder, allow=allow, options=options)
+
+    @cached_property
+    def encoder(self) -> Any:
+        """The encoder the index is bound to."""
+        return open_placed_encoder(self.path, self.head, allow=self._allow, options=self._options)
+
+    @cached_property
+    def index(self) -> Index:
+        """The index, memory-mapped."""
+        from indexing import open_index
+
+        found = open_index(self.path / INDEX, generation=self.head.index_generation)
+        if found.encoder_fingerprint != self.head.encoder_fingerprint:
+            raise IndexFormatError(
+                f"{self.path}: the index was built with encoder {found.encoder_fingerprint[:12]}, "
+                f"{self.path.name} says {self.head.encoder_fingerprint[:12]}; rebuild it"
+            )
+        return found
+
+    @cached_property
+    def store(self) -> DocumentStore:
+        """The ids and texts, memory-mapped."""
+        return open_documents(self.path / DOCUMENTS, generation=self.head.documents_generation)
+
+    @property
+    def documents(self) -> DocumentStore:
+        """Where later stages read texts."""
+        return self.store
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Search every query to depth ``k`` (1,000 unless given): ties by document id descending.
+
+        A query of white space has no hits; that is said once.
+        """
+        depth = DEPTH if k is None else k
+        blank = [query for query, text in queries.items() if not text.strip()]
+        if blank:
+            log.warning("%d empty queries have no hits (first: %r)", len(blank), blank[0])
+        wanted = [query for query in queries if queries[query].strip()]
+        rankings = dict.fromkeys(queries, Ranking([], []))
+        if wanted:
+            vectors = self.encoder.encode_queries([queries[query] for query in wanted])
+            show = len(wanted) > 2 * BATCH
+            with progress(f"search {self.name}", len(wanted), "queries", show=show) as advance:
+                for start in range(0, len(wanted), BATCH):
+                    block = wanted[start : start + BATCH]
+                    rankings.update(self._searched(block, vectors[start : start + BATCH], depth))
+                    advance(len(block))
+        return Run(rankings, name=self.name)
+
+    def _searched(
+        self, queries: Sequence[str], vectors: Any, k: int
+    ) -> Iterator[tuple[str, Ranking]]:
+        hits = self.index.search(vectors, k)
+        found = hits.rows >= 0
+        ids = np.array(self.store.ids(hits.rows[found]), dtype=object)
+        stops = np.cumsum(found.sum(axis=1))
+        for place, query in enumerate(queries):
+            doc_ids = ids[stops[place] - found[place].sum() : stops[place]].tolist()
+            scores = hits.scores[place][found[place]]
+            if len(scores) > 1 and (scores[1:] == scores[:-1]).any():
+                order = canonical_order(doc_ids, scores)
+                doc_ids, scores = [doc_ids[at] for at in order.tolist()], scores[order]
+            yield query, Ranking(doc_ids, scores)
+
+    def add(self, documents: Iterable[Document]) -> int:
+        """Add documents and return how many; an id that is there already is a ``DataError``.
+
+        BM25 counts the new documents into idf at once; its average length stays that of the build
+        until ``compact``.
+        """
+        with self._changing():
+            rows = self.store.append(documents)
+            if len(rows) == 0:
+                return 0
+            for start in range(0, len(rows), CHUNK):
+                chunk = self.store.documents(rows[start : start + CHUNK])
+                texts = [document.full_text for document in chunk]
+                grow = getattr(self.encoder, "add_documents", self.encoder.encode_documents)
+                self.index.add(grow(texts))
+        return len(rows)
+
+    def delete(self, document_ids: Sequence[str]) -> int:
+        """Delete documents by id and return how many; an unknown id is a ``DataError``."""
+        wanted = list(dict.fromkeys(document_ids))
+        with self._changing():
+            rows = self.store.rows(wanted)
+            unknown = [name for name, row in zip(wanted, rows, strict=True) if row < 0]
+            if unknown:
+                raise DataError(
+                    f"{self.path}: no document {unknown[0]!r} (and {len(unknown) - 1} more); "
+                    "nothing was deleted"
+                )
+            if hasattr(self.encoder, "remove_documents"):
+                self.encoder.remove_documents(self.store.texts(wanted))
+            self.index.delete(rows)
+            self.store.delete(rows)
+        return len(wanted)
+
+    def compact(self) -> None:
+        """Give back the room of deleted documents; BM25 is refitted, average length included."""
+        with self._changing():
+            self.store.compact()
+            if hasattr(self.encoder, "fit_documents"):
+                from indexing import InvertedIndex
+
+                self.__dict__["index"] = _filled(self.encoder, self.store, InvertedIndex())
+            else:
+                self.index.compact()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the folder for one change: committed by ``retriever.json``, undone on an error."""
+        with self._lock, writer_lock(self.path):
+            if read_head(self.path) != self.head:
+                raise IndexFormatError(
+                    f"{self.path}: changed by another process since it was opened; open it again"
+                )
+            roll_back(self.path)
+            _ = self.encoder, self.index, self.store
+            try:
+                yield
+                self.index.encoder_fingerprint = str(self.encoder.fingerprint)
+                self.index.save(self.path / INDEX)
+                head = _head(self.path, self.name, self.encoder, self.store, self.head.origin)
+                write_head(self.path, head)
+            except BaseException:
+                roll_back(self.path)
+                self._forget()
+                raise
+            self.head = head
+
+    def _forget(self) -> None:
+        """Drop half-changed parts: they are opened again from what the folder pins."""
+        for part in ("index", "store", *(["encoder"] if self.head.encoder_generation else [])):
+            self.__dict__.pop(part, None)
+
+
+def _head(
+    folder: Path, name: str, encoder: Encoder, documents: DocumentStore, origin: dict[str, Any]
+) -> Head:
+    from encoders.files import MANIFEST, read_json
+
+    manifest = read_json(folder / INDEX / MANIFEST)
+    return Head(
+        name=name,
+        index_generation=str(manifest["generation"]),
+        documents_generation=documents.generation,
+        documents=len(documents),
+        index_bytes=sum(int(entry["bytes"]) for entry in manifest["files"].values()),
+        origin=origin,
+        **place_encoder(folder, encoder),
+    )
+
+
+def _filled(encoder: Any, documents: DocumentStore, index: Index | None) -> Index:
+    """Return an index of every document of the store, in row order."""
+    from indexing import FlatIndex, InvertedIndex
+
+    if index is not None and index.rows:
+        raise ConfigError(f"index: has {index.rows:,} rows already; build takes an empty one")
+    if hasattr(encoder, "fit_documents"):
+        filled = InvertedIndex() if index is None else index
+        filled.add(encoder.fit_documents(document.full_text for document in documents))
+        return filled
+    with progress("index", len(documents), "documents", show=len(documents) > CHUNK) as advance:
+        for chunk in _chunks(documents):
+            vectors = encoder.encode_documents(chunk)
+            if index is None:
+                index = FlatIndex() if isinstance(vectors, np.ndarray) else InvertedIndex()
+            index.add(vectors)
+            advance(len(chunk))
+    return index if index is not None else FlatIndex()
+
+
+def _chunks(documents: DocumentStore) -> Iterator[list[str]]:
+    chunk: list[str] = []
+    for document in documents:
+        chunk.append(document.full_text)
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

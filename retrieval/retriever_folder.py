@@ -1,0 +1,152 @@
+"""The folder of a retriever: encoder, index and documents bound together by ``retriever.json``.
+
+``retriever.json`` is replaced last and pins the generation of each part, so a kill at any instant
+leaves the old retriever or the new one. What a killed write left behind is undone by the next.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from encoders.build import resolve
+from encoders.errors import IndexFormatError
+from encoders.files import MANIFEST, pin_generation, read_json, verify, write_json
+from encoders.registry import open_encoder
+
+FORMAT = "sluice.retriever"
+VERSION = 1
+HEAD = "retriever.json"
+INDEX = "index"
+DOCUMENTS = "documents"
+
+
+@dataclass(slots=True)
+class Head:
+    """What ``retriever.json`` says.
+
+    ``encoder`` is a folder beside it; ``encoder_generation`` is set for encoders that change with
+    the documents (BM25). ``encoder_type`` is set for a user's own class.
+    """
+
+    name: str
+    encoder: str
+    encoder_fingerprint: str
+    index_generation: str
+    documents_generation: str
+    encoder_generation: str | None = None
+    encoder_type: str | None = None
+    documents: int = 0
+    index_bytes: int = 0
+    origin: dict[str, Any] = field(default_factory=dict)
+
+
+def read_head(path: Path) -> Head:
+    """Read and check ``retriever.json``; anything but a retriever is an ``IndexFormatError``."""
+    if not (path / HEAD).exists():
+        raise IndexFormatError(
+            f"{path}: no {HEAD} here; expected a retriever folder (sluice index CONFIG makes one)"
+        )
+    facts = read_json(path / HEAD)
+    if not isinstance(facts, dict) or facts.pop("format", None) != FORMAT:
+        raise IndexFormatError(f"{path / HEAD}: not a retriever's; rebuild with sluice index")
+    version = facts.pop("version", 0)
+    if version > VERSION:
+        raise IndexFormatError(
+            f"{path / HEAD}: format version {version}, this Sluice reads up to {VERSION}; "
+            "upgrade sluice-ir"
+        )
+    try:
+        return Head(**facts)
+    except TypeError as error:
+        raise IndexFormatError(f"{path / HEAD}: damaged ({error}); rebuild") from None
+
+
+def write_head(path: Path, head: Head) -> None:
+    """Make ``head`` the retriever's current state, then remove encoders it does not use."""
+    write_json(path / HEAD, {"format": FORMAT, "version": VERSION, **asdict(head)})
+    for folder in path.glob("encoder*"):
+        if folder.is_dir() and folder.name != head.encoder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def roll_back(path: Path) -> None:
+    """Undo what a killed write left: parts go back to the generations ``retriever.json`` pins."""
+    if not (path / HEAD).exists():
+        return
+    head = read_head(path)
+    pin_generation(path / INDEX, head.index_generation)
+    pin_generation(path / DOCUMENTS, head.documents_generation)
+    if head.encoder_generation:
+        pin_generation(path / head.encoder, head.encoder_generation)
+
+
+def place_encoder(path: Path, encoder: Any) -> dict[str, Any]:
+    """Store the encoder in the folder; return the head's encoder fields.
+
+    A folder in use is never written over: another encoder gets a folder of another name. An
+    encoder that changes with the documents (BM25) keeps its folder and adds a generation.
+    """
+    fingerprint = str(encoder.fingerprint)
+    changing = hasattr(encoder, "fit_documents")
+    name = "encoder"
+    if (path / HEAD).exists():
+        head = read_head(path)
+        same = head.encoder_fingerprint == fingerprint and not changing
+        kept = same or (changing and head.encoder_generation is not None)
+        name = head.encoder if kept else f"encoder-{fingerprint[:8]}"
+        if not same:
+            encoder.save_pretrained(path / name)
+    else:
+        encoder.save_pretrained(path / name)
+    fields: dict[str, Any] = {"encoder": name, "encoder_fingerprint": fingerprint}
+    if changing:
+        fields["encoder_generation"] = read_json(path / name / MANIFEST)["generation"]
+    cls = type(encoder)
+    if not cls.__module__.startswith("encoders."):
+        fields["encoder_type"] = f"{cls.__module__}:{cls.__qualname__}"
+    return fields
+
+
+def open_placed_encoder(
+    path: Path, head: Head, *, allow: Collection[str] = (), options: Mapping[str, Any] | None = None
+) -> Any:
+    """Load the encoder a retriever is bound to and check that it is still that one."""
+    source = path / head.encoder
+    given = dict(options or {})
+    if head.encoder_type:
+        if head.encoder_type not in allow:
+            raise IndexFormatError(
+                f"{path}: its encoder is {head.encoder_type}, which is not built in, and a saved "
+                f"folder may not import code; pass allow=[{head.encoder_type!r}] if you trust it"
+            )
+        encoder = resolve(head.encoder_type).from_pretrained(source, **given)
+    elif head.encoder_generation:
+        encoder = open_encoder(source, generation=head.encoder_generation)
+    else:
+        encoder = open_encoder(source, **given)
+    check_encoder(path, head, encoder)
+    return encoder
+
+
+def check_encoder(path: Path, head: Head, encoder: Any) -> None:
+    """Raise ``IndexFormatError`` unless ``encoder`` is the one the index was built with."""
+    found = str(encoder.fingerprint)
+    if found != head.encoder_fingerprint:
+        raise IndexFormatError(
+            f"{path}: the index was built with encoder {head.encoder_fingerprint[:12]} "
+            f"({head.encoder}), this one is {found[:12]}; their vectors do not compare: open it "
+            "without encoder=, or rebuild the index with the new encoder"
+        )
+
+
+def verify_retriever(path: Path) -> int:
+    """Check every checksum of index and documents, and the encoder's fingerprint; count files."""
+    head = read_head(path)
+    roll_back(path)
+    files = verify(path / INDEX) + verify(path / DOCUMENTS)
+    open_placed_encoder(path, head)
+    return files + 1

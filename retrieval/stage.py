@@ -1,0 +1,127 @@
+"""Stages and their algebra: ``a >> b`` then, ``a % k`` cut, ``a | b`` fuse."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from encoders.errors import ConfigError
+from retrieval.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retrieval.fuse import Fuse
+
+DEPTH = 1000  # how deep a retriever inside a pipeline searches when no cut says otherwise
+
+Queries = Mapping[str, str]  # query id -> text
+
+
+class Texts(Protocol):
+    """Where a stage finds the text of a document: a retriever's document store."""
+
+    def texts(self, document_ids: Sequence[str]) -> list[str]:
+        """Return the full texts of documents, in the order of the ids."""
+        ...
+
+
+class Hit(NamedTuple):
+    """One document found: its id, its score (higher is better) and its text."""
+
+    doc_id: str
+    score: float
+    text: str
+
+
+class Stage(ABC):
+    """A step of a pipeline: queries, and the run so far, to a run.
+
+    Every operator returns a stage again. Retrievers ignore the run they are given; rerankers need
+    one. ``k`` is how many documents per query the caller will look at: a stage may return fewer
+    (there are no more) or more (it had them anyway).
+    """
+
+    name: str = ""
+
+    @abstractmethod
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Return a ranking for each query, best first."""
+
+    @property
+    def documents(self) -> Texts | None:
+        """Where the texts of this stage's documents are, None if it has no store."""
+        return None
+
+    def attached(self, documents: Texts) -> Stage:
+        """Return the stage with a document store to read texts from, if it needs one."""
+        return self
+
+    def search(self, query: str, k: int = 10) -> list[Hit]:
+        """Return the ``k`` best documents for one query."""
+        if k < 1:
+            raise ConfigError(f"k: {k}; expected 1 or more")
+        ranking = self.run({"query": query}, None, k)["query"][:k]
+        texts = [""] * len(ranking)
+        if self.documents is not None:
+            texts = self.documents.texts(list(ranking.doc_ids))
+        return [Hit(doc, score, text) for (doc, score), text in zip(ranking, texts, strict=True)]
+
+    def __rshift__(self, second: Stage) -> Then:
+        return Then(self, second) if isinstance(second, Stage) else NotImplemented
+
+    def __mod__(self, k: int) -> Cut:
+        return Cut(self, k)
+
+    def __or__(self, other: Stage) -> Fuse:
+        from retrieval.fuse import Fuse
+
+        return Fuse.joining(self, other) if isinstance(other, Stage) else NotImplemented
+
+
+class Then(Stage):
+    """``first >> second``: the second stage works on what the first returns."""
+
+    def __init__(self, first: Stage, second: Stage) -> None:
+        self.first = first
+        self.second = second if first.documents is None else second.attached(first.documents)
+        self.name = f"{first.name} >> {second.name}"
+
+    @property
+    def documents(self) -> Texts | None:
+        """The first stage's store, else the second's."""
+        return self.first.documents or self.second.documents
+
+    def attached(self, documents: Texts) -> Stage:
+        """Return the pair with a store for whichever part needs one."""
+        return Then(self.first.attached(documents), self.second.attached(documents))
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Run the first stage to its full depth, then the second on its run."""
+        return self.second.run(queries, self.first.run(queries, given, max(DEPTH, k or 0)), k)
+
+
+class Cut(Stage):
+    """``stage % k``: at most the first ``k`` documents; a retriever then searches no deeper."""
+
+    def __init__(self, stage: Stage, k: int) -> None:
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise ConfigError(f"% {k!r}: a cut takes a whole number of documents, 1 or more")
+        self.stage = stage
+        self.k = k
+        self.name = f"({stage.name}) % {k}" if " " in stage.name else f"{stage.name} % {k}"
+
+    @property
+    def documents(self) -> Texts | None:
+        """The store of the stage that is cut."""
+        return self.stage.documents
+
+    def attached(self, documents: Texts) -> Stage:
+        """Return the cut over the stage with a store."""
+        return Cut(self.stage.attached(documents), self.k)
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Run the stage for no more documents than the cut lets through."""
+        depth = self.k if k is None else min(k, self.k)
+        return self.stage.run(queries, given, depth).top(self.k)

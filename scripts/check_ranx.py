@@ -1,0 +1,72 @@
+"""Check reciprocal rank fusion and the measures against ranx on random runs without ties.
+
+    python scripts/check_ranx.py
+
+ranx compiles for up to a minute on first use, which is why this is no test.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from retrieval.evaluation import evaluate
+from retrieval.fusion import reciprocal_rank_fusion, weighted_fusion
+from retrieval.run import Run
+
+MEASURES = {
+    "nDCG@10": "ndcg@10",
+    "R@20": "recall@20",
+    "AP": "map",
+    "RR": "mrr",
+    "P@5": "precision@5",
+}
+
+
+def main() -> None:
+    """Compare both sides and exit with an error on any difference above 1e-6."""
+    import ranx
+
+    rng = np.random.default_rng(13)
+    queries = [f"q{i}" for i in range(50)]
+
+    def random_run(name: str) -> Run:
+        ids = np.array([f"d{i}" for i in range(200)])
+        return Run({q: {str(d): float(s) for d, s in zip(rng.permutation(ids)[:100],
+                    rng.permutation(1000)[:100], strict=True)} for q in queries}, name=name)  # fmt: skip
+
+    runs = [random_run("first"), random_run("second")]
+    theirs = [ranx.Run(run.to_dict(), name=run.name) for run in runs]
+    pairs = [
+        (
+            "reciprocal rank fusion",
+            reciprocal_rank_fusion(runs, k=60),
+            ranx.fuse(theirs, norm=None, method="rrf", params={"k": 60}),
+        ),
+        (
+            "min-max and weights",
+            weighted_fusion(runs, [0.3, 0.7], "min-max"),
+            ranx.fuse(theirs, norm="min-max", method="wsum", params={"weights": (0.3, 0.7)}),
+        ),
+    ]
+    worst = 0.0
+    for label, ours, fused in pairs:
+        expected = fused.to_dict()
+        for query, hits in ours.to_dict().items():
+            if hits.keys() != expected[query].keys():
+                raise SystemExit(f"{label}: other documents in {query}")
+            worst = max(worst, *(abs(score - expected[query][doc]) for doc, score in hits.items()))
+        print(f"{label}: largest difference {worst:.1e}")
+    qrels = {q: {f"d{i}": int(g) for i, g in enumerate(rng.integers(0, 3, 200))} for q in queries}
+    ours_mean = evaluate(runs[0], qrels, MEASURES).mean
+    their_mean = ranx.evaluate(ranx.Qrels(qrels), theirs[0], list(MEASURES.values()))
+    for name, their_name in MEASURES.items():
+        difference = abs(ours_mean[name] - their_mean[their_name])
+        worst = max(worst, difference)
+        print(f"{name}: {ours_mean[name]:.6f}, ranx {their_mean[their_name]:.6f}")
+    if worst > 1e-6:
+        raise SystemExit(f"largest difference {worst}")
+    print("same values")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from encoders.errors import DataError
+from retrieval.run import Run
+from retrieval.trec_files import read_qrels
+
+
+def write(folder: Path, text: str | bytes) -> Path:
+    path = folder / "file.txt"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+GOOD = "q1 Q0 b 1 1.5 t\nq1 Q0 a 2 2.5 t\nq2 Q0 a 1 1 t\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD,
+        GOOD.rstrip("\n"),
+        GOOD.replace(" ", "\t"),
+        GOOD.replace(" ", "  \t"),
+        GOOD.replace("\n", "\r\n"),
+        "\n  " + GOOD.replace("\n", " \n\n"),
+        "\ufeff" + GOOD,
+        GOOD.replace("Q0 ", "")
+        .replace(" 1 1.5 t", " 1.5")
+        .replace(" 2 2.5 t", " 2.5")
+        .replace("a 1 1 t", "a +1"),
+        "q1\tb\t1.5\nq2\ta\t1e0\nq1\ta\t2.5\n",
+        gzip.compress(GOOD.encode()),
+    ],
+)
+def test_run_forms(tmp_path: Path, text: str | bytes) -> None:
+    run = Run.load(write(tmp_path, text))
+    assert run.to_dict() == {"q1": {"a": 2.5, "b": 1.5}, "q2": {"a": 1.0}}
+    assert list(run["q1"].doc_ids) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "empty"),
+        (" \n\n", "empty"),
+        ("q Q0 a 1 2.0 t\nq Q0 b 2\n", r":2: 4 columns, expected 6 columns"),
+        ("q Q0 a 1 2.0 t\n\nq Q0 b 2 1.0 t x\n", r":3: 7 columns"),
+        ("q Q0 a 1 2.0 t\nq  b 2 1.0 t\n", r":2: 5 columns"),
+        ("word\n", r":1: 1 column,"),
+        ("q a 1.0\nq Q0 b 1 0.5 t\n", r":2: 6 columns"),
+        ("q Q0 a 1 2.0 t\nq Q0 b 2 high t\n", r":2: score 'high'"),
+        ("q Q0 a 1 2.0 t\nq Q0 b 2 nan t\n", r":2: score 'nan'"),
+        ("q Q0 a 1 2.0 t\nq Q0 b 2 inf t\n", r":2: score 'inf'"),
+        ("q Q0 a 1 2.0 t\nq Q0 b 2 1_0 t\n", r":2: score '1_0'"),
+        ("q Q0 a 1 2.0 t\nq Q0 b 2 1e60 t\n", r":2: score '1e60'"),
+        ("q Q0 a 1 2.0 t\np Q0 a 1 2.0 t\nq Q0 a 2 1.0 t\n", r":3: document 'a'.*second time"),
+        (b"q Q0 a 1 2.0 t\nq Q0 \xff 2 1.0 t\n", r":2: byte 0xff is not UTF-8"),
+        (b"\x1f\x8bnot gzip", "damaged gzip"),
+        (gzip.compress(GOOD.encode())[:-9], "damaged gzip"),
+    ],
+)
+def test_bad_runs_name_the_line(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        Run.load(write(tmp_path, text))
+    assert "file.txt" in str(caught.value)
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        Run.load(tmp_path / "none.trec")
+    with pytest.raises(DataError, match="cannot be read"):
+        Run.load(tmp_path)
+
+
+@settings(derandomize=True, max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["q1", "q2", "q10"]),
+            st.text("aé本0", min_size=1, max_size=20),
+            st.sampled_from([0.0, -0.0, 1.0, -2.5, 1e-3]),
+        ),
+        unique_by=lambda row: row[:2],
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_scattered_rows_with_ties_are_grouped_and_ordered(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, float]]
+) -> None:
+    text = "".join(f"{query} Q0 {doc} 1 {score} t\n" for query, doc, score in rows)
+    run = Run.load(write(tmp_path_factory.mktemp("run"), text))
+    hits: dict[str, dict[str, float]] = {}
+    for query, doc, score in rows:
+        hits.setdefault(query, {})[doc] = score
+    expected = Run(hits)
+    assert list(run) == list(expected)
+    for query, ranking in expected.items():
+        assert list(run[query].doc_ids) == list(ranking.doc_ids)
+        np.testing.assert_array_equal(run[query].scores, ranking.scores)
+
+
+def test_many_blocks(tmp_path: Path) -> None:
+    """A file of several parser blocks, whose later blocks bring new queries."""
+    lines = [f"query-{i // 400} Q0 document-{i * 37 % 100_003} {i} {-i} a-long-tag-{'x' * 60}"
+             for i in range(90_000)]  # fmt: skip
+    run = Run.load(write(tmp_path, "\n".join(lines)))
+    assert len(run) == 225
+    assert list(run)[-1] == "query-224"
+    assert run["query-224"][0] == (f"document-{89_600 * 37 % 100_003}", -89_600.0)
+    assert sum(map(len, run.values())) == 90_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "q1 0 a 1\nq1 0 b -2\nq2 0 a 0\n",
+        "query-id\tcorpus-id\tscore\nq1\ta\t1\nq1\tb\t-2\nq2\ta\t0\n",
+        "q1\ta\t1\r\nq1\tb\t-2\r\n\r\nq2\ta\t0\r\nq1\ta\t1\r\n",
+        gzip.compress(b"q1 0 a 1\nq1 0 b -2\nq2 0 a 0\n"),
+    ],
+)
+def test_qrels_forms(tmp_path: Path, text: str | bytes) -> None:
+    assert read_qrels(write(tmp_path, text)) == {"q1": {"a": 1, "b": -2}, "q2": {"a": 0}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no judgements"),
+        ("query-id\tcorpus-id\tscore\n", "no judgements"),
+        ("q 0 a 1\nq 0 b\n", r":2: 3 columns"),
+        ("q a\n", r":1: 2 columns"),
+        ("q 0 a 1\nq 0 b high\n", r":2: grade 'high' is no integer"),
+        ("q 0 a 1.5\n", r":1: grade '1.5' is no integer"),
+        ("q 0 a 1\nq 0 a 2\n", r":2: document 'a'.*grade 2, an earlier line says 1"),
+        (b"q 0 a 1\nq 0 \xe9 1\n", r":2: byte 0xe9"),
+    ],
+)
+def test_bad_qrels_name_the_line(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_qrels(write(tmp_path, text))
