@@ -52,21 +52,22 @@ def check_arguments(
     arguments: Mapping[str, Any],
     *,
     where: str,
+    kind: str,
     given: Collection[str] = (),
 ) -> None:
     """Raise ``ConfigError`` unless ``arguments`` fit the signature of ``make``.
 
-    ``given`` names the parameters that the caller supplies itself and YAML may not.
+    ``kind`` is what messages call it; ``given`` names the parameters that the caller supplies
+    itself and YAML may not.
     """
     signature = inspect.signature(make)
-    hints = typing.get_type_hints(make if not inspect.isclass(make) else make.__init__)
+    hints = _hints(make)
     parameters = {
         name: parameter
         for name, parameter in signature.parameters.items()
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         and name not in given
     }
-    kind = where.rsplit(".", 1)[-1]
     for name, value in arguments.items():
         if name not in parameters:
             raise ConfigError(
@@ -83,6 +84,24 @@ def check_arguments(
             raise ConfigError(f"{where}: {kind} needs '{name}'")
 
 
+def check(
+    spec: Mapping[str, Any],
+    table: Table,
+    *,
+    where: str,
+    allow: Collection[str] | None = None,
+    given: Collection[str] = (),
+) -> tuple[Any, dict[str, Any]]:
+    """Return the factory and the checked arguments of ``{type: name, ...arguments}``."""
+    if "type" not in spec:
+        raise ConfigError(f"{where}: needs 'type', one of {', '.join(sorted(table))}")
+    kind = str(spec["type"])
+    make = factory(kind, table, where=where, allow=allow)
+    arguments = {key: value for key, value in spec.items() if key != "type"}
+    check_arguments(make, arguments, where=where, kind=kind, given=given)
+    return make, arguments
+
+
 def build(
     spec: Mapping[str, Any],
     table: Table,
@@ -92,12 +111,15 @@ def build(
     **given: Any,
 ) -> Any:
     """Make what ``{type: name, ...arguments}`` describes; ``given`` is added by the caller."""
-    if "type" not in spec:
-        raise ConfigError(f"{where}: needs 'type', one of {', '.join(sorted(table))}")
-    make = factory(str(spec["type"]), table, where=where, allow=allow)
-    arguments = {key: value for key, value in spec.items() if key != "type"}
-    check_arguments(make, arguments, where=where, given=given)
+    make, arguments = check(spec, table, where=where, allow=allow, given=given)
     return make(**arguments, **given)
+
+
+def _hints(make: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(make.__init__ if inspect.isclass(make) else make)
+    except NameError:  # names imported for type checkers only
+        return {}
 
 
 def _fits(value: Any, hint: Any) -> bool:

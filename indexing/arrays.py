@@ -53,8 +53,11 @@ def open_array(
 
 def fact(facts: Mapping[str, Any], name: str, kind: type, where: Path) -> Any:
     """Return one value of a manifest, checked to be of its type; numbers are not negative."""
-    value: Any = facts.get(name)
-    if not isinstance(value, kind) or (kind is int and (isinstance(value, bool) or value < 0)):
+    value = facts.get(name)
+    wrong = not isinstance(value, kind)
+    if isinstance(value, int) and kind is int:
+        wrong = isinstance(value, bool) or value < 0
+    if wrong:
         raise IndexFormatError(
             f"{where}: manifest entry {name!r} is {value!r}, expected {kind.__name__}; rebuild"
         )

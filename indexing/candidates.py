@@ -9,6 +9,7 @@ from indexing.exact import Metric, Norms, exact_scores
 from indexing.hits import best_first
 from indexing.vectors import Dense
 
+PREFIX = 4_096  # documents, or 4 k, from which the first floor is guessed
 SLACK = 64  # candidates beyond 2 k before all but the best k are dropped
 
 
@@ -58,10 +59,12 @@ class Candidates:
         """Use that a block's k-th best approximate score, less the error, bounds the k-th best."""
         if len(approximate) < self._k or not np.isfinite(error):
             return
-        above = approximate[approximate >= np.float32(self._least)]
+        floor = np.float32(self._least)
+        if floor == -np.inf:  # a guess from the front spares a partition of the whole block
+            floor = _kth(approximate[: max(PREFIX, 4 * self._k)], self._k)
+        above = approximate[approximate >= floor]
         if len(above) >= self._k:
-            place = len(above) - self._k
-            self._least = max(self._least, float(np.partition(above, place)[place]) - error)
+            self._least = max(self._least, float(_kth(above, self._k)) - error)
 
     def best(self) -> tuple[NDArray[np.int64], Dense]:
         """Return rows and scores of the ``k`` best, best first."""
@@ -75,3 +78,9 @@ class Candidates:
         self._rows, self._scores, self._count = [rows], [scores], len(rows)
         if len(rows) == self._k:
             self._least = max(self._least, float(scores[-1]))
+
+
+def _kth(scores: Dense, k: int) -> np.float32:
+    """Return the k-th largest of at least ``k`` scores."""
+    place = len(scores) - k
+    return np.float32(np.partition(scores, place)[place])

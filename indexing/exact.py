@@ -17,7 +17,7 @@ Norms = NDArray[np.float64]
 
 UNIT_ROUNDOFF = 2.0**-24  # of float32
 OVERFLOW = 1e37  # norms whose products stay under this cannot overflow float32
-GATHER_VALUES = 1 << 20  # float64 values in one step: 8 MiB
+GATHER_VALUES = 1 << 17  # float64 values in one step: 1 MiB stays in the cache
 
 
 def checked_metric(metric: str) -> Metric:
@@ -37,7 +37,7 @@ def norms_of(vectors: Dense) -> Norms:
     step = max(1, GATHER_VALUES // max(1, vectors.shape[1]))
     for start in range(0, len(vectors), step):
         block = vectors[start : start + step].astype(np.float64)
-        norms[start : start + step] = np.sqrt(np.add.reduce(block * block, axis=1))
+        norms[start : start + step] = np.sqrt(np.einsum("ij,ij->i", block, block))
     return norms
 
 
@@ -46,9 +46,9 @@ def exact_scores(
 ) -> Dense:
     """Return the scores of one query with documents ``[m, dim]``, float32 ``[m]``.
 
-    The sum runs in float64 over each row by itself (numpy's pairwise order, a function of the
-    width alone) and is rounded to float32 once, so equal vectors have equal scores wherever they
-    stand. A BLAS product does not promise that: its order of summing depends on the shapes.
+    The sum runs in float64 over each row by itself (einsum's own loop, whose order of summing is a
+    function of the width alone) and is rounded to float32 once, so equal vectors have equal scores
+    wherever they stand. A BLAS product does not promise that: its order depends on the shapes.
     """
     scores = np.empty(len(documents), dtype=np.float32)
     wide = query.astype(np.float64)
@@ -57,11 +57,9 @@ def exact_scores(
         block = documents[start : start + step].astype(np.float64)
         if metric == "l2":
             block -= wide
-            block *= block
-            sums = -np.add.reduce(block, axis=1)
+            sums = -np.einsum("ij,ij->i", block, block)
         else:
-            block *= wide
-            sums = np.add.reduce(block, axis=1)
+            sums = np.einsum("ij,j->i", block, wide)
         if metric == "cosine":
             length = norms[start : start + step] * query_norm
             sums = np.divide(sums, length, out=np.zeros_like(sums), where=length > 0)

@@ -9,12 +9,15 @@ from typing import Any, Self
 
 import faiss
 import numpy as np
-from encoders.errors import ConfigError, DataError, IndexFormatError
 from numpy.typing import NDArray
 
+from encoders.errors import ConfigError, DataError, IndexFormatError
 from indexing.arrays import fact
 from indexing.exact import Metric, checked_metric, norms_of
+from indexing.faiss_file import copied, open_file, reason, refuse_unknown, written_bytes
+from indexing.faiss_mask import masked_search
 from indexing.faiss_structure import (
+    ALL_PARAMETERS,
     POINTS_PER_CENTROID,
     centroids,
     parameter_names,
@@ -31,7 +34,6 @@ FILE = "index.faiss"
 NORM_TOLERANCE = 1e-3
 BLAS_QUERIES = 16  # batches from this size on go through BLAS; below, one scan a query is faster
 COPY_BLOCK = 65_536  # vectors read back at a time by compact
-FETCHED = 1 << 22  # places of one over-fetched batch
 
 
 class FaissIndex(Index):
@@ -72,7 +74,7 @@ class FaissIndex(Index):
         self.seed = seed
         self._index: Any = None  # made when the width is known
         self._mapped = False  # opened from a file: read-only until copied
-        _refuse_unknown(factory)
+        refuse_unknown(factory)
 
     @property
     def width(self) -> int | None:
@@ -82,16 +84,7 @@ class FaissIndex(Index):
     @property
     def size_bytes(self) -> int:
         """Bytes of the FAISS index as it is written to a file."""
-        total = 0
-
-        def count(data: bytes) -> int:
-            nonlocal total
-            total += len(data)
-            return len(data)
-
-        if self._index is not None:
-            faiss.write_index(self._index, faiss.PyCallbackIOWriter(count, 1 << 20))
-        return total
+        return 0 if self._index is None else written_bytes(self._index)
 
     def train(self, sample: Any) -> None:
         """Train on vectors ``[n, dim]`` that are like those to be added.
@@ -120,7 +113,7 @@ class FaissIndex(Index):
             except RuntimeError as error:
                 raise DataError(
                     f"faiss {self.factory!r}: training on {len(vectors):,} vectors failed: "
-                    f"{_reason(error)}"
+                    f"{reason(error)}"
                 ) from None
         self._index = index
 
@@ -148,7 +141,7 @@ class FaissIndex(Index):
         except RuntimeError as error:
             raise ConfigError(
                 f"factory: faiss cannot make {self.factory!r} for {width} dimensions and metric "
-                f"{self.metric!r}: {_reason(error)}"
+                f"{self.metric!r}: {reason(error)}"
             ) from None
 
     def _checked(self, vectors: Any, what: str) -> Dense:
@@ -174,12 +167,12 @@ class FaissIndex(Index):
                     f"{len(documents):,}",
                 )
         if self._mapped:  # FAISS aborts the process when a mapped index grows
-            self._index = _copied(self._index)
+            self._index = copied(self._index)
             self._mapped = False
         try:
             self._index.add(documents)
         except RuntimeError as error:
-            raise DataError(f"faiss {self.factory!r}: add failed: {_reason(error)}") from None
+            raise DataError(f"faiss {self.factory!r}: add failed: {reason(error)}") from None
 
     def _search(
         self, queries: Dense, k: int, allowed: Mask | None, parameters: dict[str, Any]
@@ -188,66 +181,15 @@ class FaissIndex(Index):
         # of a few queries is several times faster on flat and IVF training.
         faiss.cvar.distance_compute_blas_threshold = BLAS_QUERIES * self._index.d
         places = min(k, self.rows)
-        found = None if allowed is None else self._selected(queries, places, allowed, parameters)
         if allowed is None:
             asked = search_parameters(self._index, parameters, None)
-            found = self._index.search(queries, places, params=asked)
-        elif found is None:
-            found = self._filtered(queries, places, allowed, parameters)
-        assert_free = found
-        scores, rows = assert_free
-        return self._hits(rows, scores, k)
-
-    def _selected(
-        self, queries: Dense, k: int, allowed: Mask, parameters: dict[str, Any]
-    ) -> tuple[Dense, NDArray[np.int64]] | None:
-        """Search with the mask inside FAISS; None where the type cannot."""
-        bits = np.packbits(allowed, bitorder="little")
-        asked = search_parameters(self._index, parameters, faiss.IDSelectorBitmap(bits))
-        try:
-            scores, rows = self._index.search(queries, k, params=asked)
-        except RuntimeError:
-            return None
-        return (scores, rows) if allowed[rows[rows >= 0]].all() else None
-
-    def _filtered(
-        self, queries: Dense, k: int, allowed: Mask, parameters: dict[str, Any]
-    ) -> tuple[Dense, NDArray[np.int64]]:
-        """Search for more than ``k`` and drop what is not allowed, until ``k`` remain."""
-        asked = search_parameters(self._index, parameters, None)
-        scores = np.full((len(queries), k), np.nan, dtype=np.float32)
-        rows = np.full((len(queries), k), -1, dtype=np.int64)
-        open_queries = np.arange(len(queries))
-        enough, fetch = min(k, int(np.count_nonzero(allowed))), 2 * k
-        while len(open_queries):
-            fetch = min(fetch, self.rows)
-            unfinished = []
-            step = max(1, FETCHED // fetch)
-            for start in range(0, len(open_queries), step):
-                part = open_queries[start : start + step]
-                part_scores, part_rows = self._index.search(queries[part], fetch, params=asked)
-                for query, line, values in zip(part, part_rows, part_scores, strict=True):
-                    places = np.flatnonzero((line >= 0) & allowed[line])[:k]
-                    # A line with a gap at its end is all that this query can reach.
-                    if len(places) >= enough or line[-1] < 0 or fetch == self.rows:
-                        rows[query, : len(places)] = line[places]
-                        scores[query, : len(places)] = values[places]
-                    else:
-                        unfinished.append(query)
-            open_queries, fetch = np.asarray(unfinished, dtype=np.int64), 4 * fetch
-        return scores, rows
-
-    def _hits(self, rows: NDArray[np.int64], scores: Dense, k: int) -> Hits:
-        better = -scores if self.metric == "l2" else scores
-        better = np.where(rows >= 0, better, np.float32(-np.inf))
-        order = np.lexsort((rows, -better), axis=-1)
-        hits = Hits.missing(len(rows), k)
-        hits.rows[:, : rows.shape[1]] = np.take_along_axis(rows, order, axis=-1)
-        hits.scores[:, : rows.shape[1]] = np.take_along_axis(better, order, axis=-1)
-        return hits
+            scores, rows = self._index.search(queries, places, params=asked)
+        else:
+            scores, rows = masked_search(self._index, queries, places, allowed, parameters)
+        return _hits(rows, -scores if self.metric == "l2" else scores, k)
 
     def _keep_only(self, allowed: Mask) -> None:
-        compacted = _copied(self._index)
+        compacted = copied(self._index)
         compacted.reset()
         try:
             for start in range(0, self.rows, COPY_BLOCK):
@@ -257,12 +199,12 @@ class FaissIndex(Index):
         except RuntimeError as error:
             raise ConfigError(
                 f"compact: faiss {self.factory!r} cannot give its vectors back "
-                f"({_reason(error)}); build the index again from the corpus"
+                f"({reason(error)}); build the index again from the corpus"
             ) from None
         self._index, self._mapped = compacted, False
 
     def _search_parameters(self) -> tuple[str, ...]:
-        return parameter_names(self._index if self._index is not None else self._made(PROBE))
+        return ALL_PARAMETERS if self._index is None else parameter_names(self._index)
 
     def _write(self, folder: Path) -> dict[str, Any]:
         if self._index is not None:
@@ -289,6 +231,15 @@ class FaissIndex(Index):
             raise IndexFormatError(f"{folder}: {error}") from None
         width, rows = fact(facts, "dim", int, folder), fact(facts, "rows", int, folder)
         if width:
-            index._index = _opened(folder / FILE, width, rows)
+            index._index = open_file(folder / FILE, width, rows)
             index._mapped = True
         return index
+
+
+def _hits(rows: NDArray[np.int64], scores: Dense, k: int) -> Hits:
+    better = np.where(rows >= 0, scores, np.float32(-np.inf))
+    order = np.lexsort((rows, -better), axis=-1)
+    hits = Hits.missing(len(rows), k)
+    hits.rows[:, : rows.shape[1]] = np.take_along_axis(rows, order, axis=-1)
+    hits.scores[:, : rows.shape[1]] = np.take_along_axis(better, order, axis=-1)
+    return hits

@@ -8,6 +8,7 @@ from typing import Any
 import faiss
 
 QUANTIZER = "quantizer_"  # prefix of parameters for the coarse quantizer of an inverted file
+ALL_PARAMETERS = ("nprobe", "max_codes", "efSearch", "k_factor", QUANTIZER + "efSearch")
 POINTS_PER_CENTROID = 39  # fewer, and FAISS's own k-means warns
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -18,8 +19,9 @@ from indexing.index import Index
 from indexing.live import Mask
 from indexing.vectors import Dense, checked_dense
 
-DOCUMENT_BLOCK = 8_192  # documents in one matrix product
-QUERY_BLOCK = 256  # queries in one: 8 MiB of scores
+DOCUMENT_BLOCK = 32_768  # documents in one matrix product
+QUERY_BLOCK = 128  # queries in one: 16 MiB of scores
+SMALLEST_NORM = 1e-30  # documents shorter than this get no bound: their inverse may overflow
 CHUNK = 65_536  # rows up to which small additions are joined
 
 
@@ -100,18 +102,20 @@ class FlatIndex(Index):
 
     def _offer(self, queries: Dense, norms: Norms, block: Block, best: list[Candidates]) -> None:
         """Offer a block of documents, with their approximate scores, to each query's candidates."""
+        lengths = np.where(block.norms > 0, block.norms, 1.0)
         with np.errstate(over="ignore", invalid="ignore"):  # NaN stays a candidate, see there
             scores = queries @ block.vectors.T  # [queries, documents]
             if self.metric == "cosine":
-                lengths = np.where(block.norms > 0, block.norms, 1.0)
                 scores *= (1.0 / lengths).astype(np.float32)
             elif self.metric == "l2":
                 scores *= 2
                 scores -= (block.norms**2).astype(np.float32)
                 scores -= (norms**2).astype(np.float32)[:, None]
         largest, width = float(block.norms.max()), queries.shape[1]
+        scaled_up = self.metric == "cosine" and bool((lengths < SMALLEST_NORM).any())
         for candidates, norm, line in zip(best, norms, scores, strict=True):
             error = error_bound(self.metric, width, float(norm), largest)
+            error = math.inf if scaled_up else error
             candidates.offer(line, error, block.rows, block.vectors, block.norms)
 
     def _blocks(self, allowed: Mask | None) -> Iterator[Block]:

@@ -7,14 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from encoders.errors import ConfigError, DataError, IndexFormatError
 from numba import config
 from numpy.typing import NDArray
 from scipy import sparse
 
+from encoders.errors import ConfigError, DataError, IndexFormatError
 from indexing.accumulate import search_range
 from indexing.arrays import fact, open_array, write_array
 from indexing.hits import Hits
@@ -72,6 +73,7 @@ class InvertedIndex(Index):
         self.n_terms = n_terms
         self._postings = Postings.empty(n_terms or 0)
         self._pending: list[Sparse] = []  # added, not yet sorted into the postings
+        self._building = Lock()
 
     @property
     def width(self) -> int:
@@ -136,11 +138,12 @@ class InvertedIndex(Index):
 
     def _built(self) -> Postings:
         """Return the postings of all documents, after sorting in those added last."""
-        if self._pending:
-            first = self.rows - sum(int(chunk.shape[0]) for chunk in self._pending)
-            self._postings = self._postings.extended(self._pending, first, self.width)
-            self._pending = []
-        return self._postings
+        with self._building:  # two searches may come first at once
+            if self._pending:
+                first = self.rows - sum(int(chunk.shape[0]) for chunk in self._pending)
+                self._postings = self._postings.extended(self._pending, first, self.width)
+                self._pending = []
+            return self._postings
 
     def _search(
         self, queries: Sparse, k: int, allowed: Mask | None, parameters: dict[str, Any]

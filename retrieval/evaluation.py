@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, DataError
 from retrieval.measures import Judgements, Measure, compute, depth_of, parse_measure
-from retrieval.run import Ranking, Run, check_unique
+from retrieval.ranking import Ranking, Run, check_unique
 from retrieval.run_columns import RunColumns
 
 Qrels = Mapping[str, Mapping[str, int]]  # query id -> {document id: grade}

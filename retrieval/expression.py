@@ -14,7 +14,7 @@ from typing import Any
 from encoders.errors import ConfigError, suggest
 from retrieval.fuse import METHODS, Fuse
 from retrieval.rerank import Rerank
-from retrieval.stage import Stage
+from retrieval.stage import Cut, Stage
 
 Make = Callable[[], Any]  # opens the stage or scorer a name stands for
 
@@ -77,7 +77,7 @@ class _Reader:
 
     def _operation(self, node: ast.BinOp) -> Stage:
         if isinstance(node.op, ast.Mod):
-            return self.stage(node.left) % self._constant(node.right)
+            return Cut(self.stage(node.left), self._constant(node.right))
         if isinstance(node.op, ast.RShift):
             return self.stage(node.left) >> self.stage(node.right)
         if isinstance(node.op, ast.BitOr):

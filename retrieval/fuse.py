@@ -7,7 +7,7 @@ from typing import Literal
 
 from encoders.errors import ConfigError, suggest
 from retrieval.fusion import reciprocal_rank_fusion, weighted_fusion
-from retrieval.run import Run
+from retrieval.ranking import Run
 from retrieval.stage import DEPTH, Queries, Stage, Texts
 
 METHODS = ("rrf", "weighted")

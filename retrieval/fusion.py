@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, suggest
-from retrieval.run import Ranking, Run
+from retrieval.ranking import Ranking, Run
 from retrieval.score_order import canonical_order
 
 Normalise = Literal["min-max", "z-score", "none"]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from encoders.errors import ConfigError, DataError
-from retrieval.run import Ranking, Run
+from retrieval.ranking import Ranking, Run
 from retrieval.stage import Queries, Stage, Texts
 
 

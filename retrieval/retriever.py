@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -19,6 +21,7 @@ from encoders.files import writer_lock
 from encoders.progress import progress
 from retrieval.document_store import DocumentStore, open_documents, write_documents
 from retrieval.provenance import provenance
+from retrieval.ranking import Ranking, Run
 from retrieval.retriever_folder import (
     DOCUMENTS,
     INDEX,
@@ -30,7 +33,6 @@ from retrieval.retriever_folder import (
     roll_back,
     write_head,
 )
-from retrieval.run import Ranking, Run
 from retrieval.score_order import canonical_order
 from retrieval.stage import DEPTH, Queries, Stage
 
@@ -67,7 +69,6 @@ class Retriever(Stage):
         self.name = head.name
         self._allow, self._options = allow, dict(options or {})
         self._lock = threading.Lock()
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if encoder is not None:
             check_encoder(path, head, encoder)
             self.encoder = encoder
@@ -90,8 +91,7 @@ class Retriever(Stage):
         retriever at ``path`` stays until the new one is whole. Without ``path`` the folder is
         temporary and goes with the object. ``config`` is noted in ``retriever.json``.
         """
-        temporary = tempfile.TemporaryDirectory(prefix="sluice-") if path is None else None
-        folder = Path(temporary.name if temporary is not None else str(path))
+        folder = Path(tempfile.mkdtemp(prefix="sluice-") if path is None else path)
         start = time.monotonic()
         with writer_lock(folder):
             roll_back(folder)
@@ -103,7 +103,8 @@ class Retriever(Stage):
             head = _head(folder, name or folder.name, encoder, documents, origin)
             write_head(folder, head)
         retriever = cls(folder, head, encoder=encoder)
-        retriever._temporary = temporary  # lives as long as the object
+        if path is None:
+            weakref.finalize(retriever, shutil.rmtree, folder, ignore_errors=True)
         return retriever
 
     @classmethod

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from encoders.errors import ConfigError
-from retrieval.run import Run
+from retrieval.ranking import Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -36,7 +36,7 @@ def write_files(folder: Path, queries: int, depth: int) -> tuple[Path, Path]:
 def with_sluice(run: Path, qrels: Path) -> dict[str, float]:
     """Load and score with Sluice."""
     from retrieval.evaluation import evaluate
-    from retrieval.run import Run
+    from retrieval.ranking import Run
     from retrieval.trec_files import read_qrels
 
     return dict(evaluate(Run.load(run), read_qrels(qrels), MEASURES).mean)

@@ -11,7 +11,7 @@ import numpy as np
 
 from retrieval.evaluation import evaluate
 from retrieval.fusion import reciprocal_rank_fusion, weighted_fusion
-from retrieval.run import Run
+from retrieval.ranking import Run
 
 MEASURES = {
     "nDCG@10": "ndcg@10",
@@ -31,8 +31,11 @@ def main() -> None:
 
     def random_run(name: str) -> Run:
         ids = np.array([f"d{i}" for i in range(200)])
-        return Run({q: {str(d): float(s) for d, s in zip(rng.permutation(ids)[:100],
-                    rng.permutation(1000)[:100], strict=True)} for q in queries}, name=name)  # fmt: skip
+        rankings = {}
+        for query in queries:
+            scores = rng.permutation(1000)[:100].astype(float).tolist()
+            rankings[query] = dict(zip(rng.permutation(ids)[:100].tolist(), scores, strict=True))
+        return Run(rankings, name=name)
 
     runs = [random_run("first"), random_run("second")]
     theirs = [ranx.Run(run.to_dict(), name=run.name) for run in runs]

@@ -11,10 +11,10 @@ os.environ.update(
     HF_DATASETS_OFFLINE="1",
 )
 
-from pathlib import Path  # noqa: E402
+from pathlib import Path
 
-import pytest  # noqa: E402
-from tiny_models import save_model  # noqa: E402
+import pytest
+from tiny_models import save_model
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

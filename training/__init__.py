@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from training.example import Example, Text, pair_examples
-    from training.fit import FitReport, fit
+    from training.fitting import FitReport, fit
     from training.losses import LOSSES
     from training.mining_report import MinedNegatives, MiningReport, Provenance
     from training.negatives import Mining, mine
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "LOSSES": "training.losses",
     "Example": "training.example",
-    "FitReport": "training.fit",
+    "FitReport": "training.fitting",
     "MinedNegatives": "training.mining_report",
     "Mining": "training.negatives",
     "MiningReport": "training.mining_report",
     "Provenance": "training.mining_report",
     "RetrievalTrainer": "training.trainer",
     "Text": "training.example",
-    "fit": "training.fit",
+    "fit": "training.fitting",
     "mine": "training.negatives",
     "pair_examples": "training.example",
 }

@@ -21,6 +21,8 @@ DECIDED = {
     "metric_for_best_model": "evaluate.measures (the first)",
     "resume_from_checkpoint": "output (training resumes by itself)",
     "remove_unused_columns": "nothing: examples have no columns",
+    "auto_find_batch_size": "per_device_train_batch_size: batches are packed before training",
+    "label_smoothing_factor": "loss",
 }
 # Keys that do not change what is learnt: a training may resume with other values.
 FREE = (
@@ -55,7 +57,7 @@ def training_arguments(
     default five times), checkpoints are saved at the same steps, and the best is loaded at the end.
     Raises ``ConfigError`` for an unknown key, a wrong type or a contradiction.
     """
-    _check(trainer)
+    check_trainer(trainer)
     on_terminal = sys.stderr.isatty()
     settings: dict[str, Any] = {
         **DEFAULTS,
@@ -90,7 +92,8 @@ def result_settings(trainer: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in sorted(trainer.items()) if not key.startswith(FREE)}
 
 
-def _check(trainer: Mapping[str, Any]) -> None:
+def check_trainer(trainer: Mapping[str, Any]) -> None:
+    """Raise ``ConfigError`` for a key `trainer` cannot have, or a value of the wrong type."""
     known = {
         field.name: getattr(field.type, "__name__", str(field.type)).removesuffix(" | None")
         for field in dataclasses.fields(TrainingArguments)
@@ -98,6 +101,8 @@ def _check(trainer: Mapping[str, Any]) -> None:
     for key, value in trainer.items():
         if key in DECIDED:
             raise ConfigError(f"trainer.{key}: is decided by {DECIDED[key]}; leave it out here")
+        if key == "train_sampling_strategy" and value not in ("random", "group_by_length"):
+            raise ConfigError(f"trainer.{key}: {value!r}, expected random or group_by_length")
         if key not in known:
             raise ConfigError(
                 f"trainer.{key}: transformers.TrainingArguments has no such key"

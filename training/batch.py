@@ -103,6 +103,13 @@ def _known(examples: Sequence[Example]) -> Tensor:
 
 def _same_side(examples: Sequence[Example], known: Tensor) -> Tensor:
     """``[B, B]``: two examples whose queries and positives can be negatives of each other."""
-    queries = [e.query for e in examples]
-    twins = torch.tensor([[a.id == b.id or a.text == b.text for b in queries] for a in queries])
+    ids = _codes([e.query.id for e in examples])
+    texts = _codes([e.query.text for e in examples])
+    twins = (ids[:, None] == ids) | (texts[:, None] == texts)
     return ~(known | known.T | twins)
+
+
+def _codes(values: Sequence[str]) -> Tensor:
+    """``[B]``: equal numbers for equal strings."""
+    first: dict[str, int] = {}
+    return torch.tensor([first.setdefault(value, len(first)) for value in values])

@@ -34,6 +34,18 @@ class TrainedModule(nn.Module):
         foreign = {name: value for name, value in state_dict.items() if name not in complete}
         return super().load_state_dict({**complete, **foreign}, strict=True, assign=assign)
 
+    def activation_checkpointing_enable(self, **options: Any) -> None:
+        """Trade time for memory in every transformer inside (``trainer.activation_checkpointing``).
+
+        The Trainer asks the module it is given, which is not the transformer itself here.
+        """
+        reached: set[nn.Module] = set()
+        for module in self.weights.modules():
+            enable = getattr(module, "activation_checkpointing_enable", None)
+            if callable(enable) and module not in reached:
+                enable(**options)
+                reached.update(module.modules())  # it has told its own parts
+
     def _originals(self) -> dict[tuple[object, ...], tuple[str, Tensor]]:
         first: dict[tuple[object, ...], tuple[str, Tensor]] = {}
         for name, tensor in self.state_dict().items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import safetensors.torch
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader, Dataset
 from transformers import (
@@ -114,6 +116,15 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         )
         self.loss_is_scaled_for_ga = False  # the loss is a mean over its own batch
         self.remove_callback(PrinterCallback)  # the journal logs instead of printing
+        self._resolve_shares()
+
+    def _resolve_shares(self) -> None:
+        """Turn intervals given as shares of all steps into steps, as checkpoints record them."""
+        *_, total = self.set_initial_training_values(self.args, self.get_train_dataloader())
+        for name in ("save_steps", "eval_steps", "logging_steps"):
+            interval = getattr(self.args, name)
+            if interval is not None and 0 < interval < 1:
+                setattr(self.args, name, math.ceil(total * interval))
 
     def get_train_dataloader(self) -> DataLoader[Example]:
         """Return batches in the sampler's order."""
@@ -260,7 +271,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             output = self.args.output_dir
             state = {} if self.regulariser is None else self.regulariser.state()
             seal(Path(output) / f"checkpoint-{self.state.global_step}", {"regulariser": state})
-            rotate_checkpoints(output, limit, self.state.best_model_checkpoint, use_mtime=True)
+            rotate_checkpoints(output, limit, self.state.best_model_checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
@@ -300,5 +311,7 @@ class _Conductor(TrainerCallback):  # type: ignore[misc]
         self.trainer.begin_epoch(int(state.epoch or 0))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        # A fused optimiser leaves version counters alone, by which fingerprints are cached.
+        increment_version(list(self.trainer.model.parameters()))
         if self.trainer.regulariser is not None:
             self.trainer.regulariser.advance()

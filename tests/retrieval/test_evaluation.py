@@ -7,7 +7,7 @@ import pytest
 
 from encoders.errors import ConfigError, DataError
 from retrieval.evaluation import evaluate
-from retrieval.run import Ranking, Run
+from retrieval.ranking import Ranking, Run
 from retrieval.trec_files import read_qrels
 
 PUBLISHED = {  # data/INDEX.md of the collections

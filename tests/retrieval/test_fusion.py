@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from encoders.errors import ConfigError
 from retrieval.fusion import reciprocal_rank_fusion, weighted_fusion
-from retrieval.run import Ranking, Run
+from retrieval.ranking import Ranking, Run
 
 HITS = st.dictionaries(
     st.sampled_from("abcdefgh"), st.sampled_from([-1.0, 0.0, 0.5, 2.0]), max_size=8

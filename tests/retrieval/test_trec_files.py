@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from encoders.errors import DataError
-from retrieval.run import Run
+from retrieval.ranking import Run
 from retrieval.trec_files import read_qrels
 
 

@@ -6,11 +6,11 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,'-"
 WORDS = (
     "the of and to in is a for on with that by this from river gold stone water sluice query "
     "document search index term weight vector model train learn rank score deep dense sparse"
-).split()
+)
 
 
 def vocabulary() -> list[str]:
-    pieces = [*LETTERS, *("##" + letter for letter in LETTERS), *WORDS]
+    pieces = [*LETTERS, *("##" + letter for letter in LETTERS), *WORDS.split()]
     return ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(pieces)]
 
 

@@ -179,6 +179,7 @@ def test_cross_encoder_learns_its_groups(tiny: ModuleType, tmp_path: Path, loss:
     )
     losses = [line["loss"] for line in report.history if "loss" in line]
     assert losses[-1] < losses[0] - 0.05
+    assert all(p._version >= 40 for p in encoder.module.parameters())  # fingerprints see a change
     assert last_complete(tmp_path) is None
 
 
@@ -281,6 +282,8 @@ def test_off_a_terminal_progress_is_logged(
         ({"output_dir": "x"}, "decided by output"),
         ({"lr_scheduler_type": "linaer"}, "linaer"),
         ({"eval_strategy": "steps"}, "no dev evaluation"),
+        ({"train_sampling_strategy": "sequential"}, "group_by_length"),
+        ({"auto_find_batch_size": True}, "decided by per_device_train_batch_size"),
     ],
 )
 def test_bad_trainer_settings(
@@ -317,3 +320,34 @@ def test_bad_input(tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyP
             tiny.Dense(), tiny.examples(8), InfoNCE(), output=tmp_path / "t",
             trainer={"report_to": "tensorboard"},
         )  # fmt: skip
+
+
+def test_activation_checkpointing_changes_nothing_but_memory(
+    tiny: ModuleType, tmp_path: Path
+) -> None:
+    found = []
+    for checkpointing in (False, True):
+        encoder = tiny.Dense(dropout=0.0)
+        trainer = {
+            "max_steps": 2,
+            "per_device_train_batch_size": 4,
+            "activation_checkpointing": checkpointing,
+            "train_sampling_strategy": "group_by_length",
+        }
+        fit(
+            encoder,
+            tiny.examples(8),
+            InfoNCE(),
+            output=tmp_path / str(checkpointing),
+            trainer=trainer,
+        )
+        found.append(tiny.weights_of(encoder))
+    assert all(torch.allclose(found[0][name], found[1][name], atol=1e-6) for name in found[0])
+
+
+def test_tensorboard_by_name(tiny: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    trainer = {"max_steps": 2, "per_device_train_batch_size": 4, "report_to": "tensorboard"}
+    fit(tiny.Dense(), tiny.examples(8), InfoNCE(), output=tmp_path, trainer=trainer)
+    assert list(tmp_path.rglob("events.out.tfevents.*"))
+    assert lines(tmp_path)

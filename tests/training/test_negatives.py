@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from encoders.build import build as built
 from encoders.errors import ConfigError, DataError
 from training import Mining, mine, pair_examples
 from training.negatives import consistent
@@ -195,6 +196,14 @@ def test_bad_lists(scores: tuple[float, float]) -> None:
     hits = [("a", scores[0]), ("b", scores[1])]
     with pytest.raises(DataError, match="best first"):
         mine({"q": hits}, {"q": {"p": 1}}, Mining())
+
+
+def test_arguments_are_the_yaml_keys() -> None:
+    table = {"mined": "training.negatives:Mining"}
+    spec = {"type": "mined", "per_query": 2, "max_positive_ratio": None, "sampling": "random"}
+    assert built(spec, table, where="negatives.mined") == Mining(2, None, sampling="random")
+    with pytest.raises(ConfigError, match="did you mean 'per_query'"):
+        built({"type": "mined", "per_qery": 2}, table, where="negatives.mined")
 
 
 def test_pair_examples() -> None:

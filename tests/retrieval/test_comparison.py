@@ -7,9 +7,9 @@ import pytest
 import scipy.stats
 
 from encoders.errors import ConfigError
-from retrieval.compare import compare, compare_scores
+from retrieval.comparison import compare, compare_scores
 from retrieval.evaluation import evaluate
-from retrieval.run import Run
+from retrieval.ranking import Run
 from retrieval.table import Table
 
 QRELS = {f"q{i}": {"a": 1} for i in range(30)}

@@ -10,7 +10,7 @@ import numpy as np
 from encoders.errors import ConfigError, suggest
 from retrieval.evaluation import Qrels, Scores, Truth, evaluate
 from retrieval.measures import Measure
-from retrieval.run import Run
+from retrieval.ranking import Run
 from retrieval.significance import fisher_randomisation, holm, paired_t_test
 from retrieval.table import Comparison, Table
 

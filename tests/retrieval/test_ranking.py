@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from encoders.errors import ConfigError, DataError
 from retrieval.evaluation import evaluate
-from retrieval.run import Ranking, Run
+from retrieval.ranking import Ranking, Run
 from retrieval.trec_files import read_qrels
 
 PAPER_TRAP = 7.038531e-26  # its shortest float32 digits land on the neighbour when read as a double

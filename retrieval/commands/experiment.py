@@ -1,0 +1,113 @@
+"""``run``, ``train``, ``index``, ``evaluate``, ``mine``: what a YAML file describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file; see configs/.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY.PATH=VALUE]...", help="Values to use instead of the file's."),
+]
+
+
+def run(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Run an experiment: train, index, evaluate; ends with the table.
+
+    Models go to OUTPUT/models/NAME, retrievers to OUTPUT/retrievers/NAME, runs to
+    OUTPUT/runs/NAME.trec.gz; the figures to OUTPUT/results.json and OUTPUT/report.md.
+    What is whole is not made again, so a killed run goes on where it was.
+
+    Example:  sluice run configs/quickstart.yaml output=runs/mine
+    """
+    from retrieval.jobs import run as run_experiment
+
+    table, experiment = run_experiment(config, overrides or [])
+    typer.echo(str(table))
+    typer.echo(f"\nresults: {experiment.output}/results.json, {experiment.output}/report.md")
+    from retrieval.evaluate_experiment import next_steps
+
+    typer.echo("try next:")
+    for line in next_steps(experiment):
+        typer.echo(f"  {line.replace('`', '')}")
+
+
+def train(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Train one encoder or cross-encoder; the model goes to OUTPUT/model.
+
+    The folder loads in sentence-transformers too. OUTPUT/training holds metrics.jsonl, the mining
+    report, and checkpoints while the training is under way: the same command goes on after a kill.
+
+    Example:  sluice train configs/train-dense.yaml trainer.max_steps=50
+    """
+    from retrieval.jobs import train as train_one
+
+    typer.echo(train_one(config, overrides or []))
+
+
+def index(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Build only this retriever (may be repeated).")
+    ] = None,
+) -> None:
+    """Build the retrievers of an experiment, each into OUTPUT/retrievers/NAME.
+
+    Example:  sluice index configs/index-bm25.yaml dataset=FOLDER
+    """
+    from retrieval.jobs import index as build
+
+    for retriever in build(config, overrides or [], only=only):
+        head = retriever.head
+        typer.echo(f"{retriever.path}: {head.documents:,} documents, {head.index_bytes:,} bytes")
+
+
+def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Evaluate the pipelines of an experiment; makes what is missing first.
+
+    Example:  sluice evaluate configs/beir-scifact.yaml evaluate.split=test
+    """
+    from retrieval.jobs import run as run_experiment
+
+    table, experiment = run_experiment(config, overrides or [])
+    typer.echo(str(table))
+    typer.echo(f"\nresults: {experiment.output}/results.json, {experiment.output}/report.md")
+
+
+def mine(
+    source: Annotated[str, typer.Argument(help="A retriever folder, or a TREC run file.")],
+    dataset: Annotated[str, typer.Argument(help="A dataset: folder, ir_datasets id, name.")],
+    output: Annotated[Path, typer.Option(help="JSON lines {query, pos, neg, ...} to write.")],
+    split: Annotated[str, typer.Option(help="The split whose queries get negatives.")] = "train",
+    per_query: Annotated[int, typer.Option(help="Negatives for each query.")] = 4,
+    max_positive_ratio: Annotated[
+        float, typer.Option(help="Keep s < s+ x this (TopK-PercPos); 0 switches it off.")
+    ] = 0.95,
+    margin: Annotated[float | None, typer.Option(help="Keep s < s+ - this.")] = None,
+    max_score: Annotated[float | None, typer.Option(help="Keep s < this.")] = None,
+    min_score: Annotated[float | None, typer.Option(help="Keep s >= this.")] = None,
+    range_min: Annotated[int, typer.Option(help="First rank looked at, from 0.")] = 0,
+    range_max: Annotated[int | None, typer.Option(help="Rank to stop before.")] = None,
+    sampling: Annotated[str, typer.Option(help="top or random.")] = "top",
+    depth: Annotated[int, typer.Option(help="Candidates looked at for each query.")] = 100,
+    seed: Annotated[int, typer.Option(help="For random sampling.")] = 13,
+) -> None:
+    """Mine hard negatives from a retriever or a run; prints what was kept and dropped, and why.
+
+    Example:  sluice mine runs/x/retrievers/bm25 scifact --output negatives.jsonl --per-query 5
+    """
+    from retrieval.jobs import mine as mine_file
+
+    spec: dict[str, Any] = {
+        "per_query": per_query, "max_positive_ratio": max_positive_ratio or None,
+        "margin": margin, "max_score": max_score, "min_score": min_score,
+        "range_min": range_min, "range_max": range_max, "sampling": sampling, "depth": depth,
+    }  # fmt: skip
+    typer.echo(str(mine_file(source, dataset, output, spec, split=split, seed=seed)))
+
+
+COMMANDS = (run, train, index, evaluate, mine)

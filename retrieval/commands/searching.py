@@ -1,0 +1,142 @@
+"""``search``, ``add``, ``delete``, ``verify``: what is done with a retriever's folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from encoders.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from retrieval.stage import Stage
+
+Folder = Annotated[Path, typer.Argument(metavar="PATH", help="A retriever folder.")]
+
+
+def search(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A retriever folder, or an experiment's output.")
+    ],
+    query: Annotated[str | None, typer.Argument(help="One query.")] = None,
+    queries: Annotated[
+        Path | None, typer.Option(help='A file of queries, JSON lines {"_id", "text"}.')
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="The TREC run to write (gzipped when it ends in .gz).")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Documents for each query.")] = 10,
+    pipeline: Annotated[
+        str | None, typer.Option(help="A pipeline of the experiment at PATH.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Hits as JSON lines.")] = False,
+) -> None:
+    """Search with one query, or with a file of queries into a TREC run.
+
+    Examples:
+      sluice search runs/x/retrievers/bm25 "who found gold in the river"
+      sluice search runs/x "a question" --pipeline cascade
+      sluice search runs/x/retrievers/bm25 --queries Q.jsonl -k 1000 --output run.trec
+    """
+    if (query is None) == (queries is None):
+        raise ConfigError("search: give one query, or --queries FILE with --output FILE")
+    if queries is not None and output is None:
+        raise ConfigError("search: --queries needs --output, the run file to write")
+    stage = _opened(path, pipeline)
+    if queries is not None and output is not None:
+        from retrieval.beir_files import read_queries
+
+        texts = dict(read_queries(queries))
+        run = stage.run(texts, None, k).top(k)
+        run.name = pipeline or path.name
+        run.save(output)
+        typer.echo(f"{output}: {len(run):,} queries")
+        return
+    for rank, hit in enumerate(stage.search(str(query), k), 1):
+        if as_json:
+            typer.echo(json.dumps(hit._asdict(), ensure_ascii=False))
+        else:
+            text = " ".join(hit.text.split())
+            typer.echo(f"{rank:>3}  {hit.score:9.4f}  {hit.doc_id}\n     {text[:160]}")
+
+
+def _opened(path: Path, pipeline: str | None) -> Stage:
+    from retrieval.experiment import SETTINGS, load_pipeline
+    from retrieval.retriever import Retriever
+
+    if pipeline is not None:
+        return load_pipeline(path, pipeline)
+    if (path / SETTINGS).exists():
+        raise ConfigError(
+            f"{path}: is an experiment's output; name one of its pipelines with --pipeline, or "
+            f"give one of its retrievers: {path}/retrievers/NAME"
+        )
+    return Retriever.open(path)
+
+
+def add(
+    path: Folder,
+    documents: Annotated[
+        Path, typer.Argument(help='Documents as JSON lines {"_id", "title", "text"}.')
+    ],
+) -> None:
+    """Add documents to a retriever; an id that is there already is an error.
+
+    Example:  sluice add runs/x/retrievers/bm25 new.jsonl
+    """
+    from retrieval.beir_files import read_documents
+    from retrieval.retriever import Retriever
+
+    retriever = Retriever.open(path)
+    count = retriever.add(read_documents(documents))
+    typer.echo(f"{path}: {count:,} added, {len(retriever):,} documents")
+
+
+def delete(
+    path: Folder,
+    ids: Annotated[list[str] | None, typer.Argument(help="Document ids.")] = None,
+    file: Annotated[Path | None, typer.Option(help="A file with one document id a line.")] = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Give back the room of deleted documents too.")
+    ] = False,
+) -> None:
+    """Delete documents from a retriever by id; an unknown id is an error and deletes nothing.
+
+    Example:  sluice delete runs/x/retrievers/bm25 doc17 doc18
+    """
+    from retrieval.retriever import Retriever
+
+    wanted = list(ids or [])
+    if file is not None:
+        try:
+            wanted += [line for line in file.read_text(encoding="utf-8").splitlines() if line]
+        except UnicodeDecodeError as error:
+            raise DataError(f"{file}: not UTF-8 text ({error})") from None
+    if not wanted and not compact:
+        raise ConfigError("delete: give document ids, or --file with one a line")
+    retriever = Retriever.open(path)
+    count = retriever.delete(wanted) if wanted else 0
+    if compact:
+        retriever.compact()
+    typer.echo(f"{path}: {count:,} deleted, {len(retriever):,} documents")
+
+
+def verify(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A retriever folder, or an experiment's output.")
+    ],
+) -> None:
+    """Check every checksum of a retriever, or of all retrievers of an experiment."""
+    from retrieval.retriever_folder import HEAD, verify_retriever
+
+    found = [path] if (path / HEAD).exists() else sorted(path.glob(f"retrievers/*/{HEAD}"))
+    if not found:
+        raise ConfigError(f"{path}: neither a retriever folder nor an experiment's output")
+    for item in found:
+        folder = item if item.is_dir() else item.parent
+        typer.echo(f"{folder}: {verify_retriever(folder)} files are whole")
+
+
+COMMANDS = (search, add, delete, verify)

@@ -1,0 +1,177 @@
+"""YAML experiments: sections, overrides, and errors that name file, key and nearest name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from encoders.errors import ConfigError, suggest
+
+Component = dict[str, Any]  # {type: name, ...arguments}
+
+
+class Section(BaseModel):
+    """A part of a config; keys it does not know are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class DevSection(Section):
+    """Dev evaluation while training: every ``every`` steps on a sample of the dev split.
+
+    The corpus is the dev queries' relevant documents and others up to ``documents`` in all.
+    """
+
+    measures: list[str] = Field(default=["nDCG@10"], min_length=1)
+    every: int | None = Field(default=None, ge=1)
+    queries: int = Field(default=200, ge=1)
+    documents: int = Field(default=5000, ge=1)
+
+
+class TrainingSection(Section):
+    """One training: what is trained, on which loss and negatives, for how long."""
+
+    encoder: Component
+    loss: Component
+    negatives: Component | None = None
+    sparsity: dict[str, Any] | None = None
+    evaluate: DevSection | None = None
+    trainer: dict[str, Any] = Field(default_factory=dict)
+    head_learning_rate: float | None = Field(default=None, gt=0)
+
+
+class RetrieverSection(Section):
+    """An encoder and the index its vectors go to (flat for dense, inverted for sparse)."""
+
+    encoder: Component
+    index: Component | None = None
+
+
+class EvaluateSection(Section):
+    """What is measured, on which split, against which baseline."""
+
+    measures: list[str] = Field(default=["nDCG@10", "R@100"], min_length=1)
+    baseline: str | None = None
+    split: str = "test"
+    test: Literal["t-test", "fisher"] = "t-test"
+    latency_queries: int = Field(default=200, ge=0)
+
+
+class ExperimentConfig(Section):
+    """``sluice run``: dataset, trainings, retrievers, rerankers, pipelines, evaluation."""
+
+    dataset: str | dict[str, Any]
+    seed: int = 13
+    output: str = "runs/experiment"
+    train: dict[str, TrainingSection] = Field(default_factory=dict)
+    retrievers: dict[str, RetrieverSection] = Field(default_factory=dict)
+    rerankers: dict[str, Component] = Field(default_factory=dict)
+    pipelines: dict[str, str] = Field(default_factory=dict)
+    evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
+
+
+class TrainConfig(TrainingSection):
+    """``sluice train``: one training; the model goes to ``<output>/model``."""
+
+    dataset: str | dict[str, Any]
+    output: str
+    seed: int = 13
+
+
+Config = TypeVar("Config", bound=Section)
+
+
+def load_config(path: str | Path, kind: type[Config], overrides: Sequence[str] = ()) -> Config:
+    """Read a YAML file, apply ``key.path=value`` overrides, and check it.
+
+    Raises ``ConfigError`` that names the file, the key path, the value and the nearest valid name.
+    """
+    file = Path(path)
+    with named_file(file):
+        return checked(_overridden(_read(file), overrides), kind)
+
+
+@contextlib.contextmanager
+def named_file(file: str | Path | None) -> Iterator[None]:
+    """Put the config file's name before the message of a ``ConfigError`` raised inside."""
+    try:
+        yield
+    except ConfigError as error:
+        if file is None or str(error).startswith(f"{file}: "):
+            raise
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def checked(values: Mapping[str, Any], kind: type[Config]) -> Config:
+    """Return the values as a config of ``kind``, or raise ``ConfigError`` with every fault."""
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        faults = [_fault(item, kind) for item in error.errors()]
+        raise ConfigError("; ".join(faults)) from None
+
+
+def json_schema() -> str:
+    """Return the JSON schema of an experiment file, for editors."""
+    return json.dumps(ExperimentConfig.model_json_schema(), indent=2) + "\n"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        near = suggest(file.name, [p.name for p in file.parent.glob("*.y*ml")])
+        raise ConfigError(f"no such file{near}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read as UTF-8 text ({error})") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"expected keys and values, found {type(values).__name__}")
+    return values
+
+
+def _overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    for override in overrides:
+        key, sign, text = override.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"override {override!r}: expected key.path=value")
+        *parents, last = key.split(".")
+        place = values
+        for parent in parents:
+            below = place.setdefault(parent, {})
+            if not isinstance(below, dict):
+                raise ConfigError(f"override {override!r}: {parent} is a value, not a section")
+            place = below
+        try:
+            place[last] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            place[last] = text
+    return values
+
+
+def _fault(item: Any, kind: type[Section]) -> str:
+    path = ".".join(str(part) for part in item["loc"] if part not in ("str", "dict[str,any]"))
+    if item["type"] == "extra_forbidden":
+        known = _keys_at(kind, item["loc"][:-1])
+        near = suggest(str(item["loc"][-1]), known)
+        return f"{path}: unknown key; known here: {', '.join(known)}{near}"
+    if item["type"] == "missing":
+        return f"{path}: needed, but not there"
+    return f"{path}: {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}"
+
+
+def _keys_at(kind: type[Section], path: Sequence[Any]) -> list[str]:
+    """Return the keys of the section that ``path`` leads to."""
+    for part in path:
+        field = kind.model_fields.get(str(part))
+        inner = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
+        found = [t for t in inner if isinstance(t, type) and issubclass(t, Section)]
+        kind = found[0] if found else kind
+    return list(kind.model_fields)

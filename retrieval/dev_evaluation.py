@@ -1,0 +1,102 @@
+"""Dev evaluation while training: a callable from the encoder as it is now to measures."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from retrieval.config import DevSection
+from retrieval.evaluation import Qrels, evaluate
+from retrieval.ranking import Ranking, Run
+
+if TYPE_CHECKING:
+    from retrieval.dataset import Dataset
+
+Evaluate = Callable[[Any], Mapping[str, float]]
+PAIR_DEPTH = 20  # candidates a cross-encoder reranks for each dev query
+
+
+def dev_evaluation(
+    dataset: Dataset, section: DevSection, *, seed: int, candidates: Run | None
+) -> Evaluate:
+    """Return ``evaluate(encoder) -> measures`` over a sample of a dev split.
+
+    Bi-encoders search a sample of the corpus (all relevant documents, and others up to
+    ``section.documents``) exactly. Cross-encoders rerank ``candidates``, a run of the dev queries.
+    """
+    chosen = list(dataset.queries)
+    random.Random(f"dev {seed}").shuffle(chosen)
+    queries = {query: dataset.queries[query] for query in sorted(chosen[: section.queries])}
+    qrels = {query: dataset.qrels[query] for query in queries}
+    if candidates is not None:
+        return _by_reranking(dataset, queries, qrels, section.measures, candidates)
+    return _by_searching(dataset, queries, qrels, section, seed)
+
+
+def _by_searching(
+    dataset: Dataset, queries: dict[str, str], qrels: Qrels, section: DevSection, seed: int
+) -> Evaluate:
+    texts = _sampled(dataset, qrels, section.documents, seed)
+    ids = np.array(list(texts), dtype=object)
+
+    def measured(encoder: Any) -> Mapping[str, float]:
+        from indexing import FlatIndex, InvertedIndex
+
+        vectors = encoder.encode_documents(list(texts.values()))
+        index = FlatIndex() if isinstance(vectors, np.ndarray) else InvertedIndex()
+        index.add(vectors)
+        hits = index.search(encoder.encode_queries(list(queries.values())), 100)
+        rankings = {}
+        for query, rows, scores in zip(queries, hits.rows, hits.scores, strict=True):
+            found = rows >= 0
+            rankings[query] = list(zip(ids[rows[found]].tolist(), scores[found], strict=True))
+        return dict(evaluate(Run(rankings), qrels, section.measures).mean)
+
+    return measured
+
+
+def _by_reranking(
+    dataset: Dataset, queries: dict[str, str], qrels: Qrels, measures: list[str], candidates: Run
+) -> Evaluate:
+    from retrieval.rerank import Rerank
+
+    given = Run({query: candidates.get(query, Ranking([], [])) for query in queries})
+    wanted = {doc for ranking in given.values() for doc in ranking[:PAIR_DEPTH].doc_ids}
+    texts = _Held({d.id: d.full_text for d in dataset.corpus if d.id in wanted})
+
+    def measured(encoder: Any) -> Mapping[str, float]:
+        run = Rerank(encoder, PAIR_DEPTH, documents=texts).run(queries, given)
+        return dict(evaluate(run, qrels, measures).mean)
+
+    return measured
+
+
+class _Held:
+    def __init__(self, held: dict[str, str]) -> None:
+        self._held = held
+
+    def texts(self, document_ids: Any) -> list[str]:
+        return [self._held[name] for name in document_ids]
+
+
+def _sampled(dataset: Dataset, qrels: Qrels, limit: int, seed: int) -> dict[str, str]:
+    """Return id -> text: every relevant document, and a reservoir sample of the others."""
+    relevant = {doc for grades in qrels.values() for doc, grade in grades.items() if grade > 0}
+    room = max(0, limit - len(relevant))
+    chance = random.Random(f"dev corpus {seed}")
+    kept: dict[str, str] = {}
+    others: list[tuple[str, str]] = []
+    seen = 0
+    for document in dataset.corpus:
+        if document.id in relevant:
+            kept[document.id] = document.full_text
+            continue
+        seen += 1
+        if len(others) < room:
+            others.append((document.id, document.full_text))
+        elif room and (place := chance.randrange(seen)) < room:
+            others[place] = (document.id, document.full_text)
+    return {**kept, **dict(others)}

@@ -1,0 +1,137 @@
+"""The four jobs from Python: ``run``, ``train``, ``index``, ``mine``; the CLI calls these."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from encoders.errors import ConfigError, suggest
+from encoders.files import fingerprint_of, write_json, write_text
+from retrieval.components import check_training
+from retrieval.config import (
+    Config,
+    ExperimentConfig,
+    TrainConfig,
+    checked,
+    load_config,
+    named_file,
+)
+from retrieval.dataset import load_dataset
+from retrieval.evaluate_experiment import evaluate_experiment
+from retrieval.experiment import Experiment, open_lists
+from retrieval.mining import mine_negatives
+from retrieval.training_job import train_model
+
+if TYPE_CHECKING:
+    from retrieval.retriever import Retriever
+    from retrieval.table import Table
+    from training import MiningReport
+
+Given = str | Path | Mapping[str, Any]  # a YAML file, or its content
+
+
+def run(config: Given, overrides: Sequence[str] = ()) -> tuple[Table, Experiment]:
+    """Run an experiment and return its table; the rest is in its output folder."""
+    experiment = _experiment(config, overrides)
+    if not experiment.systems:
+        raise ConfigError(f"{config}: has no retrievers and no pipelines; nothing to evaluate")
+    return evaluate_experiment(experiment), experiment
+
+
+def index(
+    config: Given, overrides: Sequence[str] = (), *, only: Sequence[str] | None = None
+) -> list[Retriever]:
+    """Build the retrievers of an experiment (or those named) and return them."""
+    experiment = _experiment(config, overrides)
+    names = list(only or experiment.config.retrievers)
+    if not names:
+        raise ConfigError(f"{config}: has no retrievers to index")
+    for name in names:
+        known = experiment.config.retrievers
+        if name not in known:
+            raise ConfigError(
+                f"{config}: no retriever {name!r}; known: {', '.join(known)}{suggest(name, known)}"
+            )
+    return [experiment.retriever(name) for name in names]
+
+
+def train(config: Given, overrides: Sequence[str] = ()) -> Path:
+    """Train one model and return its folder, ``<output>/model``."""
+    settings, file = _loaded(config, TrainConfig, overrides)
+    output = Path(settings.output)
+    with named_file(file):
+        check_training(settings, "")
+        if isinstance(settings.dataset, dict) and settings.dataset.get("split", "train") != "train":
+            raise ConfigError(
+                f"dataset.split: {settings.dataset['split']!r}: training uses the train split; "
+                "training on what is tested is refused: leave split out"
+            )
+        # A training alone is an experiment without names: lists are inline, folders or runs.
+        alone = Experiment(
+            ExperimentConfig(dataset=settings.dataset, output=settings.output, seed=settings.seed)
+        )
+        return train_model(
+            settings,
+            load_dataset(settings.dataset, None),
+            model_path=output / "model",
+            work_path=output / "training",
+            seed=settings.seed,
+            where="",
+            source=alone.lists,
+            model=lambda name: name,
+            key=fingerprint_of(settings.model_dump(exclude={"output"})),
+        )
+
+
+def mine(
+    source: str,
+    dataset: str,
+    output: Path,
+    spec: Mapping[str, Any],
+    *,
+    split: str = "train",
+    seed: int = 13,
+) -> MiningReport:
+    """Mine negatives into JSON lines and a report beside them; return the report."""
+    from training import Mining
+
+    Mining(**{key: value for key, value in spec.items() if key != "depth"})  # before any work
+    data = load_dataset(dataset, split)
+    mined = mine_negatives(open_lists(source, "mine", []), data, spec, seed=seed)
+    positives = {q: [d for d, g in data.qrels[q].items() if g > 0] for q in mined.negatives}
+    wanted = {doc for docs in (*positives.values(), *mined.negatives.values()) for doc in docs}
+    texts = {d.id: d.full_text for d in data.corpus if d.id in wanted}
+    lines = []
+    for query, negatives in mined.negatives.items():
+        if query not in data.queries:
+            continue
+        here = [doc for doc in positives[query] if doc in texts]
+        line = {
+            "query_id": query,
+            "query": data.queries[query],
+            "pos": [texts[doc] for doc in here],
+            "neg": [texts[doc] for doc in negatives],
+            "pos_ids": here,
+            "neg_ids": list(negatives),
+        }
+        lines.append(json.dumps(line, ensure_ascii=False))
+    write_text(output, "\n".join(lines) + "\n")
+    write_json(output.with_suffix(".report.json"), mined.report.as_dict())
+    return mined.report
+
+
+def _experiment(config: Given, overrides: Sequence[str]) -> Experiment:
+    settings, file = _loaded(config, ExperimentConfig, overrides)
+    experiment = Experiment(settings, file=file)
+    experiment.write_settings()
+    return experiment
+
+
+def _loaded(
+    config: Given, kind: type[Config], overrides: Sequence[str]
+) -> tuple[Config, Path | None]:
+    if isinstance(config, Mapping):
+        return checked(config, kind), None
+    return load_config(config, kind, overrides), Path(config)

@@ -1,0 +1,189 @@
+"""One training from a config: dataset, negatives, examples, dev evaluation, the model's folder."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from encoders.errors import ConfigError, DataError
+from encoders.files import MANIFEST, read_json, settle, write_json
+from retrieval.components import START_KEY, make_encoder, make_loss
+from retrieval.config import TrainingSection
+from retrieval.dataset import Dataset, training_splits
+from retrieval.dev_evaluation import PAIR_DEPTH, dev_evaluation
+from retrieval.mining import mine_negatives
+from retrieval.provenance import provenance
+from retrieval.ranking import Run
+from retrieval.stage import Stage
+
+if TYPE_CHECKING:
+    from training import Example
+
+log = logging.getLogger("sluice")
+
+Source = Callable[[Any, str], Stage | Run]  # `negatives.retriever` and where it stands -> lists
+
+
+def train_model(
+    section: TrainingSection,
+    dataset: Dataset,
+    *,
+    model_path: Path,
+    work_path: Path,
+    seed: int,
+    where: str,
+    source: Source,
+    model: Callable[[str], str],
+    key: str,
+    forbidden: Mapping[str, str] | None = None,
+) -> Path:
+    """Train a model to ``model_path``; return it untouched if the same training made it before.
+
+    Checkpoints, ``metrics.jsonl`` and the mining report lie in ``work_path``; a killed training
+    goes on from its last checkpoint, one with another ``key`` starts anew. ``key`` stands for
+    everything that decides the result. ``forbidden`` holds the queries that are tested: training on
+    one of them is refused.
+    """
+    settle(model_path)
+    if (model_path / MANIFEST).exists() and read_json(model_path / MANIFEST).get("key") == key:
+        log.info("%s: trained already, in %s", where, model_path)
+        return model_path
+    _begin(work_path, key)
+    start = time.monotonic()
+    train, dev = training_splits(dataset, seed)
+    _refuse_test(train, forbidden or {}, where)
+    encoder = _starting_encoder(section, train, where=where, model=model, seed=seed)
+    lists = None
+    if section.negatives is not None:
+        lists = source(section.negatives["retriever"], f"{where}negatives.retriever")
+    examples = _examples(section, train, lists, seed=seed, work_path=work_path)
+    report = _fitted(encoder, section, examples, dev, lists, work_path, seed, where)
+    encoder.save_pretrained(model_path)
+    settings = {"training": section.model_dump(), "dataset": dataset.name, "seed": seed}
+    manifest = {
+        "key": key,
+        "steps": report.steps,
+        "best_step": report.best_step,
+        "best_value": report.best_value,
+        "examples": len(examples),
+        "fingerprint": encoder.fingerprint,
+        **provenance(settings, seconds=time.monotonic() - start),
+    }
+    write_json(model_path / MANIFEST, manifest)
+    for checkpoint in work_path.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    log.info("%s: %d steps in %.0f s, in %s", where, report.steps, report.seconds, model_path)
+    return model_path
+
+
+def _begin(work_path: Path, key: str) -> None:
+    note = work_path / "job.json"
+    if note.exists() and read_json(note).get("key") != key:
+        log.info("%s: the settings changed; the training starts anew", work_path)
+        shutil.rmtree(work_path)
+    write_json(note, {"key": key})
+
+
+def _refuse_test(train: Dataset, forbidden: Mapping[str, str], where: str) -> None:
+    if train.split == "test":
+        raise ConfigError(f"{where}dataset: would train on the test split; choose another")
+    shared = [query for query, text in forbidden.items() if train.queries.get(query) == text]
+    if shared:
+        raise ConfigError(
+            f"{where}dataset: {len(shared):,} training queries are evaluated on too (such as "
+            f"{shared[0]!r}); training on what is tested is refused: use separate splits"
+        )
+
+
+def _starting_encoder(
+    section: TrainingSection, train: Dataset, *, where: str, model: Callable[[str], str], seed: int
+) -> Any:
+    spec = dict(section.encoder)
+    start = spec.pop(START_KEY, None)
+    if start is None:
+        return make_encoder(spec, where=f"{where}encoder", model=model)
+    from encoders.splade_start import start_splade
+
+    if spec.get("type") != "splade":
+        raise ConfigError(f"{where}encoder.{START_KEY}: only splade encoders take a start")
+    spec["model"] = model(str(spec.get("model")))
+    texts = (document.full_text for document in train.corpus)
+    return start_splade(spec, texts, settings=start, where=f"{where}encoder", seed=seed)
+
+
+def _examples(
+    section: TrainingSection,
+    train: Dataset,
+    lists: Stage | Run | None,
+    *,
+    seed: int,
+    work_path: Path,
+) -> list[Example]:
+    from training import pair_examples
+
+    negatives: Mapping[str, Any] = {}
+    if lists is not None:
+        mined = mine_negatives(lists, train, section.negatives or {}, seed=seed)
+        negatives = mined.negatives
+        log.info("mined negatives: %s", mined.report)
+        write_json(work_path / "mining.json", mined.report.as_dict())
+    qrels = {query: grades for query, grades in train.qrels.items() if query in train.queries}
+    wanted = {doc for grades in qrels.values() for doc, grade in grades.items() if grade > 0}
+    wanted.update(doc for found in negatives.values() for doc in found)
+    texts = {d.id: d.full_text for d in train.corpus if d.id in wanted}
+    absent = wanted - texts.keys()
+    if absent:
+        log.warning(
+            "%s: %d documents named by qrels or negatives are not in the corpus (%s)",
+            train.name, len(absent), ", ".join(sorted(absent)[:3]),
+        )  # fmt: skip
+        qrels = {q: {d: g for d, g in grades.items() if d in texts} for q, grades in qrels.items()}
+        negatives = {q: [d for d in found if d in texts] for q, found in negatives.items()}
+    examples = list(pair_examples(train.queries, qrels, texts, negatives))
+    if not examples:
+        raise DataError(f"{train.name}: no training query has a relevant document with a text")
+    return examples
+
+
+def _fitted(
+    encoder: Any,
+    section: TrainingSection,
+    examples: list[Example],
+    dev: Dataset,
+    lists: Stage | Run | None,
+    work_path: Path,
+    seed: int,
+    where: str,
+) -> Any:
+    from training import fit
+
+    evaluate = every = metric = None
+    if section.evaluate is not None:
+        candidates = None
+        if hasattr(encoder, "tokenize_pairs"):
+            if lists is None:
+                raise ConfigError(
+                    f"{where}evaluate: a cross-encoder reranks what the negatives' retriever "
+                    "finds; give negatives, or leave evaluate out"
+                )
+            candidates = lists if isinstance(lists, Run) else lists.run(dev.queries, k=PAIR_DEPTH)
+        evaluate = dev_evaluation(dev, section.evaluate, seed=seed, candidates=candidates)
+        every = section.evaluate.every
+        metric = section.evaluate.measures[0]
+    return fit(
+        encoder,
+        examples,
+        make_loss(section.loss, where=f"{where}loss"),
+        output=work_path,
+        trainer=section.trainer,
+        sparsity=section.sparsity,
+        evaluate=evaluate,
+        evaluate_every=every,
+        metric=metric,
+        seed=seed,
+        head_learning_rate=section.head_learning_rate,
+    )

@@ -1,0 +1,122 @@
+"""Every index behind one fixture, with vectors of its kind and brute force to compare it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+
+from indexing import FaissIndex, FlatIndex, Hits, Index, InvertedIndex
+
+WIDTH = 12
+Table = NDArray[np.float32]
+
+
+def ranked(scores: Table, possible: NDArray[np.bool_], k: int) -> Hits:
+    """The k best possible rows of each line: score descending, then row ascending."""
+    hits = Hits.missing(len(scores), k)
+    for query, line in enumerate(scores):
+        order = np.lexsort((np.arange(len(line)), -line))
+        best = order[possible[query][order]][:k]
+        hits.rows[query, : len(best)] = best
+        hits.scores[query, : len(best)] = line[best]
+    return hits
+
+
+def dense_scores(queries: Table, documents: Table, metric: str) -> Table:
+    """float64 scores row by row, rounded once."""
+    scores = np.zeros((len(queries), len(documents)), dtype=np.float32)
+    for i, query in enumerate(queries.astype(np.float64)):
+        for j, document in enumerate(documents.astype(np.float64)):
+            if metric == "l2":
+                value = -float(((query - document) ** 2).sum())
+            else:
+                value = float((query * document).sum())
+                length = float(np.linalg.norm(query) * np.linalg.norm(document))
+                if metric == "cosine":
+                    value = value / length if length else 0.0
+            scores[i, j] = value
+    return scores
+
+
+def sparse_scores(queries: Table, documents: Table) -> tuple[Table, NDArray[np.bool_]]:
+    """Sequential float32 sums over ascending terms, and who shares a term."""
+    scores = np.zeros((len(queries), len(documents)), dtype=np.float32)
+    for term in range(min(queries.shape[1], documents.shape[1])):
+        scores += queries[:, term, None] * documents[None, :, term]
+    both = min(queries.shape[1], documents.shape[1])
+    shared = ((queries[:, None, :both] > 0) & (documents[None, :, :both] > 0)).any(axis=2)
+    return scores, shared
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of index: how to make it, its vectors, and its brute force."""
+
+    name: str
+    make: Callable[[], Index]
+    metric: str = ""
+
+    @property
+    def is_sparse(self) -> bool:
+        return not self.metric
+
+    def table(self, rng: np.random.Generator, count: int) -> Table:
+        """Small whole numbers: exact in every order of summing, with many ties and duplicates."""
+        if self.is_sparse:
+            return rng.integers(0, 3, (count, WIDTH)).astype(np.float32) * (
+                rng.random((count, WIDTH)) < 0.4
+            )
+        if self.metric == "cosine":
+            return np.eye(WIDTH, dtype=np.float32)[rng.integers(0, WIDTH, count)]
+        return rng.integers(-2, 3, (count, WIDTH)).astype(np.float32)
+
+    def vectors(self, table: Table) -> Any:
+        return sparse.csr_array(table) if self.is_sparse else table
+
+    def expected(
+        self, queries: Table, documents: Table, k: int, live: NDArray[np.bool_] | None = None
+    ) -> Hits:
+        possible = np.ones((len(queries), len(documents)), dtype=np.bool_)
+        if self.is_sparse:
+            scores, possible = sparse_scores(queries, documents)
+        else:
+            scores = dense_scores(queries, documents, self.metric)
+        return ranked(scores, possible if live is None else possible & live, k)
+
+
+KINDS = [
+    Kind("flat-ip", FlatIndex, "ip"),
+    Kind("flat-cosine", lambda: FlatIndex("cosine"), "cosine"),
+    Kind("flat-l2", lambda: FlatIndex("l2"), "l2"),
+    Kind("inverted", InvertedIndex),
+    Kind("faiss-ip", lambda: FaissIndex("Flat", metric="ip"), "ip"),
+    Kind("faiss-l2", lambda: FaissIndex("Flat", metric="l2"), "l2"),
+    Kind("faiss-cosine", lambda: FaissIndex("Flat", metric="cosine"), "cosine"),
+]
+
+
+@pytest.fixture(params=KINDS, ids=lambda k: k.name)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return request.param  # type: ignore[no-any-return]
+
+
+def assert_same(found: Hits, expected: Hits, *, rows: bool = True) -> None:
+    """Equal scores, and equal rows unless the index chooses between ties itself."""
+    assert found.rows.dtype == np.int64
+    assert found.scores.dtype == np.float32
+    np.testing.assert_array_equal(found.scores, expected.scores)
+    if rows:
+        np.testing.assert_array_equal(found.rows, expected.rows)
+    else:
+        np.testing.assert_array_equal(found.rows < 0, expected.rows < 0)
+
+
+@pytest.fixture
+def same() -> Callable[..., None]:
+    return assert_same

@@ -1,0 +1,148 @@
+"""Configs: every fault is named by file, key, value and the nearest valid name."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from encoders.errors import ConfigError
+from retrieval.components import check_experiment, check_training
+from retrieval.config import ExperimentConfig, TrainConfig, json_schema, load_config
+from retrieval.experiment import Experiment
+
+GOOD = {
+    "dataset": "pydocs",
+    "train": {
+        "ft": {
+            "encoder": {"type": "dense", "model": "some/model"},
+            "loss": {"type": "info_nce", "temperature": 0.05},
+            "negatives": {"type": "mined", "retriever": "bm25", "per_query": 2},
+            "trainer": {"learning_rate": 3.0e-5},
+        }
+    },
+    "retrievers": {
+        "bm25": {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}},
+        "dense": {"encoder": {"type": "dense", "model": "ft"}, "index": {"type": "flat"}},
+    },
+    "rerankers": {"cross": {"type": "cross_encoder", "model": "some/model"}},
+    "pipelines": {"bm25": "bm25", "cascade": "(bm25 | dense) % 50 >> cross(depth=10)"},
+    "evaluate": {"measures": ["nDCG@10"], "baseline": "bm25"},
+}
+
+
+def changed(path: str, value: object) -> dict:
+    """GOOD with one value replaced (or removed, for None)."""
+    config = json.loads(json.dumps(GOOD))
+    *parents, last = path.split("/")
+    place = config
+    for parent in parents:
+        place = place[parent]
+    place.pop(last, None)
+    if value is not None:
+        place[last] = value
+    return config
+
+
+def opened(tmp_path: Path, config: object, overrides: list[str] | None = None) -> Experiment:
+    file = tmp_path / "x.yaml"
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return Experiment(load_config(file, ExperimentConfig, overrides or []), file=file)
+
+
+def test_a_good_config_passes(tmp_path: Path) -> None:
+    experiment = opened(tmp_path, GOOD, ["output=elsewhere", "train.ft.trainer.max_steps=7"])
+    assert experiment.config.output == "elsewhere"
+    assert experiment.config.train["ft"].trainer == {"learning_rate": 3.0e-5, "max_steps": 7}
+    assert experiment.systems == ["bm25", "cascade"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("datset", "x", "datset: unknown key.*did you mean 'dataset'"),
+        ("dataset", None, "dataset: needed"),
+        ("dataset", 3, "dataset: 3"),
+        ("evaluate/mesures", [], "evaluate.mesures: unknown key.*did you mean 'measures'"),
+        ("evaluate/baseline", "bm52", "no pipeline 'bm52'.*did you mean 'bm25'"),
+        ("evaluate/test", "ttest", "evaluate.test: 'ttest'"),
+        ("evaluate/measures", ["nDGC@10"], "evaluate.measures.*nDGC@10.*nDCG"),
+        ("train/ft/loss/temprature", 0.1, r"train.ft.loss.temprature: info_nce takes .*"
+         "did you mean 'temperature'"),
+        ("train/ft/loss/temperature", "hot", "train.ft.loss.temperature: 'hot'"),
+        ("train/ft/loss/type", "info_nec", "unknown type 'info_nec'.*did you mean 'info_nce'"),
+        ("train/ft/encoder/type", "bm25", "train.ft.encoder"),
+        ("train/ft/encoder/pooling", "men", "train.ft.encoder.pooling: 'men'"),
+        ("train/ft/negatives/retriever", None, "needs 'retriever'"),
+        ("train/ft/negatives/per_qery", 3, "did you mean 'per_query'"),
+        ("train/ft/negatives/type", "random", "expected 'mined'"),
+        ("train/ft/trainer/learning_rat", 3, "did you mean 'learning_rate'"),
+        ("train/ft/trainer/learning_rate", "2e-5", "2.0e-5"),
+        ("retrievers/bm25/encoder/k", 3, "retrievers.bm25.encoder.k: bm25 takes k1, b"),
+        ("retrievers/bm25/index/type", "inverter", "did you mean 'inverted'"),
+        ("retrievers/bm25/indx", {}, "did you mean 'index'"),
+        ("rerankers/cross/type", "dense", "rerankers.cross.type: unknown type 'dense'"),
+        ("rerankers/bm25", {"type": "cross_encoder", "model": "x"}, "has that name too"),
+        ("pipelines/cascade", "(bm25 | dnse) % 5", "unknown name 'dnse'.*did you mean 'dense'"),
+        ("pipelines/cascade", "bm25 >>", "not a pipeline"),
+    ],
+)  # fmt: skip
+def test_faults_are_named(tmp_path: Path, path: str, value: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        opened(tmp_path, changed(path, value))
+    assert str(caught.value).startswith(f"{tmp_path / 'x.yaml'}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "not valid YAML"),
+        ("- a", "expected keys and values"),
+        ("", "expected keys and values"),
+        (b"dataset: \xff", "UTF-8"),
+    ],
+)
+def test_files_that_are_no_config(tmp_path: Path, text: str | bytes, message: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError, match=message):
+        load_config(file, ExperimentConfig)
+    with pytest.raises(ConfigError, match=r"no such file; did you mean 'bad\.yaml'"):
+        load_config(tmp_path / "bd.yaml", ExperimentConfig)
+
+
+@pytest.mark.parametrize("override", ["novalue", "dataset.x.y=1", "=3"])
+def test_bad_overrides_are_named(tmp_path: Path, override: str) -> None:
+    with pytest.raises(ConfigError, match="override"):
+        opened(tmp_path, GOOD, [override])
+
+
+def test_a_circle_is_named(tmp_path: Path) -> None:
+    config = changed("train/ft/negatives/retriever", "dense")
+    config["output"] = str(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"needs itself: .*train.ft"):
+        opened(tmp_path, config).retriever("dense")
+
+
+def test_every_config_in_the_project_is_valid() -> None:
+    folder = Path(__file__).resolve().parents[2] / "configs"
+    files = sorted(folder.glob("*.yaml"))
+    assert files
+    for file in files:
+        if file.name.startswith("train-"):
+            check_training(load_config(file, TrainConfig), "")
+        else:
+            check_experiment(load_config(file, ExperimentConfig))
+
+
+def test_training_configs_are_short() -> None:
+    folder = Path(__file__).resolve().parents[2] / "configs"
+    for file in folder.glob("train-*.yaml"):
+        lines = file.read_text(encoding="utf-8").splitlines()
+        settings = [line for line in lines if line.strip() and not line.startswith("#")]
+        assert len(settings) <= 15, file
+
+
+def test_the_schema_knows_the_sections() -> None:
+    schema = json.loads(json_schema())
+    assert set(schema["properties"]) == set(ExperimentConfig.model_fields)

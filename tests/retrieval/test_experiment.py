@@ -1,0 +1,176 @@
+"""Journeys: YAML in, results out, on a tiny BEIR folder and tiny random models."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from small_world import write_beir
+
+from encoders import CrossEncoder, DenseEncoder
+from encoders.errors import ConfigError
+from retrieval import Run, load_pipeline, run, train
+from retrieval.config import ExperimentConfig, checked
+from retrieval.experiment import Experiment
+
+TRAINER = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
+
+
+def experiment(tmp_path: Path, bert: Path) -> dict[str, Any]:
+    return {
+        "dataset": str(write_beir(tmp_path / "data")),
+        "output": str(tmp_path / "out"),
+        "train": {
+            "ft": {
+                "encoder": {"type": "dense", "model": str(bert), "document_length": 24},
+                "loss": {"type": "info_nce"},
+                "negatives": {"type": "mined", "retriever": "bm25", "per_query": 2},
+                "evaluate": {"measures": ["nDCG@10"], "every": 2},
+                "trainer": TRAINER,
+            },
+            "ce": {
+                "encoder": {"type": "cross_encoder", "model": str(bert), "max_length": 40},
+                "loss": {"type": "localized_softmax"},
+                "negatives": {"type": "mined", "retriever": "hybrid", "per_query": 3},
+                "trainer": TRAINER,
+            },
+        },
+        "retrievers": {
+            "bm25": {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}},
+            "dense": {"encoder": {"type": "dense", "model": "ft"}, "index": {"type": "flat"}},
+            "hnsw": {
+                "encoder": {"type": "dense", "model": "ft"},
+                "index": {"type": "faiss", "factory": "HNSW16", "metric": "cosine"},
+            },
+        },
+        "rerankers": {"cross": {"type": "cross_encoder", "model": "ce"}},
+        "pipelines": {
+            "bm25": "bm25",
+            "dense": "dense",
+            "hybrid": "bm25 | hnsw",
+            "cascade": "hybrid % 20 >> cross(depth=5)",
+        },
+        "evaluate": {
+            "measures": ["nDCG@10", "R@100"], "baseline": "bm25", "latency_queries": 3,
+        },
+    }  # fmt: skip
+
+
+def test_an_experiment_from_yaml_to_results(tmp_path: Path, bert: Path) -> None:
+    config = experiment(tmp_path, bert)
+    file = tmp_path / "x.yaml"
+    file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    table, made = run(file)
+    output = tmp_path / "out"
+    results = json.loads((output / "results.json").read_text())
+    assert [s["name"] for s in results["systems"]] == ["bm25", "dense", "hybrid", "cascade"]
+    for system in results["systems"]:
+        assert set(system["measures"]) == {"nDCG@10", "R@100"}
+        assert system["latency_ms"]["p50"] > 0
+        assert system["index_bytes"] > 0
+        assert system["documents"] == 40
+        saved = Run.load(output / "runs" / f"{system['name']}.trec.gz")
+        assert len(saved) == 8
+    assert results["origin"]["config"]["seed"] == 13
+    assert "| cascade |" in (output / "report.md").read_text()
+    assert "cascade" in str(table)
+    lines = (output / "training" / "ft" / "metrics.jsonl").read_text().splitlines()
+    assert any("loss" in json.loads(line) for line in lines)
+    assert not list((output / "training").rglob("checkpoint-*"))
+    # what is made is not made again
+    stamps = {p: p.stat().st_mtime_ns for p in output.rglob("model.safetensors")}
+    _, again = run(file)
+    assert stamps == {p: p.stat().st_mtime_ns for p in output.rglob("model.safetensors")}
+    assert (
+        json.loads((output / "results.json").read_text())["systems"][3]["measures"]
+        == (results["systems"][3]["measures"])
+    )
+    # and the pipeline opens from the folder alone
+    queries = made.dataset("test").queries
+    assert dict(load_pipeline(output, "cascade").run(queries)) == dict(
+        again.stage("cascade").run(queries)
+    )
+
+
+def test_a_changed_setting_makes_only_what_follows_from_it(tmp_path: Path, bert: Path) -> None:
+    config = experiment(tmp_path, bert)
+    for name in ("ce",):
+        config["train"].pop(name)
+    config["rerankers"], config["pipelines"] = {}, {"bm25": "bm25", "dense": "dense"}
+    run(config)
+    heads = {n: tmp_path / "out" / "retrievers" / n / "retriever.json" for n in ("bm25", "dense")}
+    before = {name: path.stat().st_mtime_ns for name, path in heads.items()}
+    config["train"]["ft"]["trainer"] = {**TRAINER, "max_steps": 2}
+    run(config)
+    after = {name: path.stat().st_mtime_ns for name, path in heads.items()}
+    assert after["bm25"] == before["bm25"]
+    assert after["dense"] > before["dense"]
+
+
+def test_training_alone_gives_a_folder_that_loads(tmp_path: Path, bert: Path) -> None:
+    data = str(write_beir(tmp_path / "data"))
+    lists = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
+    common = {
+        "dataset": data,
+        "negatives": {"type": "mined", "retriever": lists, "per_query": 2},
+        "trainer": TRAINER,
+    }
+    dense = train(
+        {
+            **common, "output": str(tmp_path / "dense"),
+            "encoder": {"type": "dense", "model": str(bert)}, "loss": {"type": "info_nce"},
+        }
+    )  # fmt: skip
+    assert dense == tmp_path / "dense" / "model"
+    assert DenseEncoder.from_pretrained(dense).encode_queries(["gold"]).shape == (1, 32)
+    assert json.loads((dense / "manifest.json").read_text())["steps"] == 3
+    cross = train(
+        {
+            **common, "output": str(tmp_path / "cross"),
+            "encoder": {"type": "cross_encoder", "model": str(bert)}, "loss": {"type": "bce"},
+            "evaluate": {"measures": ["RR@10"], "every": 2},
+        }
+    )  # fmt: skip
+    assert len(CrossEncoder.from_pretrained(cross).score([("gold", "river")])) == 1
+
+
+def test_splade_trains_with_a_regulariser(tmp_path: Path, masked_bert: Path) -> None:
+    from sentence_transformers import SparseEncoder
+
+    folder = train(
+        {
+            "dataset": str(write_beir(tmp_path / "data")),
+            "output": str(tmp_path / "out"),
+            "encoder": {"type": "splade", "model": str(masked_bert)},
+            "loss": {"type": "info_nce", "similarity": "dot"},
+            "sparsity": {
+                "query": {"type": "l1", "weight": 1.0e-3},
+                "document": {"type": "flops", "weight": 1.0e-3},
+            },
+            "trainer": TRAINER,
+        }
+    )
+    assert SparseEncoder(str(folder), device="cpu").encode(["gold"]).shape[0] == 1
+
+
+def test_training_on_what_is_tested_is_refused(tmp_path: Path, bert: Path) -> None:
+    data = write_beir(tmp_path / "data")
+    job = {
+        "dataset": {"name": str(data), "split": "test"},
+        "output": str(tmp_path / "out"),
+        "encoder": {"type": "dense", "model": str(bert)},
+        "loss": {"type": "info_nce"},
+        "trainer": TRAINER,
+    }
+    with pytest.raises(ConfigError, match="training on what is tested is refused"):
+        train(job)
+    config = experiment(tmp_path, bert)
+    config["evaluate"]["split"] = "train"
+    with pytest.raises(ConfigError, match="training on what is tested is refused"):
+        run(config)
+    (data / "qrels" / "test.tsv").write_bytes((data / "qrels" / "train.tsv").read_bytes())
+    config["evaluate"]["split"] = "test"
+    with pytest.raises(ConfigError, match="training on what is tested is refused"):
+        Experiment(checked(config, ExperimentConfig)).model("ft")
+    assert not (tmp_path / "out" / "models").exists()
