@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -160,12 +161,12 @@ def open_generation(
     if not isinstance(manifest, dict) or manifest.get("format") != format_name:
         found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
         raise IndexFormatError(f"{path / MANIFEST}: format is {found!r}, expected {format_name!r}")
-    if int(manifest.get("version", 0)) > version:
+    if not isinstance(manifest.get("version"), int) or manifest["version"] > version:
         raise IndexFormatError(
-            f"{path / MANIFEST}: format version {manifest['version']}, but this Sluice "
-            f"reads up to {version}; upgrade sluice-ir"
+            f"{path / MANIFEST}: format version {manifest.get('version')!r}, but this "
+            f"Sluice reads up to {version}; upgrade sluice-ir"
         )
-    folder = path / str(manifest["generation"])
+    folder = path / _generation(manifest, path)
     total = sum(int(entry["bytes"]) for entry in manifest["files"].values())
     _check_files(folder, manifest["files"], checksums=total < CHECKSUM_LIMIT)
     return manifest, folder
@@ -174,8 +175,26 @@ def open_generation(
 def verify(path: Path) -> int:
     """Check every size and checksum the folder's manifest names; return the number of files."""
     manifest = read_json(path / MANIFEST)
-    _check_files(path / str(manifest["generation"]), manifest["files"], checksums=True)
+    _check_files(path / _generation(manifest, path), manifest["files"], checksums=True)
     return len(manifest["files"])
+
+
+def _generation(manifest: Any, path: Path) -> str:
+    """Return the generation's folder name; a manifest is somebody's file and may say anything."""
+    try:
+        name, files = manifest["generation"], manifest["files"]
+        good = re.fullmatch(r"g\d+", name) and all(
+            isinstance(entry["bytes"], int)
+            and isinstance(entry["sha256"], str)
+            and not Path(file).is_absolute()
+            and ".." not in Path(file).parts
+            for file, entry in files.items()
+        )
+    except (KeyError, TypeError, AttributeError):
+        good = False
+    if not good:
+        raise IndexFormatError(f"{path / MANIFEST}: not as Sluice writes it; rebuild the folder")
+    return str(name)
 
 
 def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, checksums: bool) -> None:
