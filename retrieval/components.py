@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from encoders.build import build, check, check_arguments
@@ -14,6 +14,7 @@ from retrieval.measures import parse_measure
 from training.losses import LOSSES
 
 MINING_KEYS = ("retriever", "depth")  # of `negatives:`, beside Mining's own arguments
+Allow = Collection[str] | None  # classes of your own that types may name; None is all
 START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an encoder without one
 
 
@@ -38,25 +39,25 @@ def make_loss(spec: Mapping[str, Any], *, where: str) -> Any:
     return build(spec, LOSSES, where=where)
 
 
-def check_experiment(config: ExperimentConfig) -> None:
+def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
     """Check every component's type and arguments before any work is done."""
     check_measures(config.evaluate.measures, "evaluate.measures")
     for name, section in config.train.items():
-        check_training(section, f"train.{name}")
+        check_training(section, f"train.{name}", allow)
     for name, retriever in config.retrievers.items():
-        check_retriever(retriever, f"retrievers.{name}")
+        check_retriever(retriever, f"retrievers.{name}", allow)
     for name, spec in config.rerankers.items():
-        check(spec, RERANKERS, where=f"rerankers.{name}")
+        check(spec, RERANKERS, where=f"rerankers.{name}", allow=allow)
 
 
-def check_retriever(section: RetrieverSection, where: str) -> None:
+def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) -> None:
     """Check a retriever's encoder and index."""
-    check(section.encoder, ENCODERS, where=f"{where}.encoder")
+    check(section.encoder, ENCODERS, where=f"{where}.encoder", allow=allow)
     if section.index is not None:
-        check(section.index, INDEXES, where=f"{where}.index")
+        check(section.index, INDEXES, where=f"{where}.index", allow=allow)
 
 
-def check_training(section: TrainingSection, where: str) -> None:
+def check_training(section: TrainingSection, where: str, allow: Allow = None) -> None:
     """Check a training's encoder, loss, negatives and trainer settings."""
     from training.arguments import check_trainer
     from training.negatives import Mining
@@ -64,10 +65,10 @@ def check_training(section: TrainingSection, where: str) -> None:
 
     prefix = f"{where}." if where else ""
     encoder = {key: value for key, value in section.encoder.items() if key != START_KEY}
-    check(encoder, {**ENCODERS, **RERANKERS}, where=f"{prefix}encoder")
+    check(encoder, {**ENCODERS, **RERANKERS}, where=f"{prefix}encoder", allow=allow)
     if encoder.get("type") == "bm25":
         raise ConfigError(f"{prefix}encoder: bm25 counts words; it is fitted, not trained")
-    check(section.loss, LOSSES, where=f"{prefix}loss")
+    check(section.loss, LOSSES, where=f"{prefix}loss", allow=allow)
     if section.sparsity is not None:
         Sparsity.from_config(section.sparsity)
     if section.negatives is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,22 @@ SETTINGS = "experiment.yaml"
 
 
 class Experiment:
-    """The named parts of a config, opened or made on first use."""
+    """The named parts of a config, opened or made on first use.
 
-    def __init__(self, config: ExperimentConfig, *, file: str | Path | None = None) -> None:
+    ``file`` is named in errors. ``allow`` restricts the classes of your own that types may name to
+    these; None, for a config that is yours, restricts nothing.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        *,
+        file: str | Path | None = None,
+        allow: Collection[str] | None = None,
+    ) -> None:
         self.config = config
         self.file = file
+        self.allow = allow
         self.output = Path(config.output)
         self._models: dict[str, Path] = {}
         self._retrievers: dict[str, Retriever] = {}
@@ -49,7 +60,7 @@ class Experiment:
         self._needs = Dependencies(config)
         with named_file(file):
             self._check_names()
-            check_experiment(config)
+            check_experiment(config, allow)
             self._needs.check()
 
     def _check_names(self) -> None:
@@ -103,10 +114,13 @@ class Experiment:
 
     def _trained(self, name: str) -> Path:
         section = self.config.train[name]
-        test = self.dataset(self.config.evaluate.split) if self.config.pipelines else None
+
+        def tested() -> Mapping[str, str]:
+            return self.dataset(self.config.evaluate.split).queries if self.systems else {}
+
         return train_model(
             section,
-            self.dataset(None),
+            lambda: self.dataset(None),
             model_path=self.output / "models" / name,
             work_path=self.output / "training" / name,
             seed=self.config.seed,
@@ -114,7 +128,7 @@ class Experiment:
             source=self.lists,
             model=self.model,
             key=self._needs.key(f"train.{name}"),
-            forbidden=test.queries if test is not None else None,
+            tested=tested,
         )
 
     def retriever(self, name: str) -> Retriever:
@@ -131,7 +145,8 @@ class Experiment:
         where = f"retrievers.{name}"
         try:
             if (path / HEAD).exists() and _origin(path) == key:
-                return Retriever.open(path, **_options(section.encoder))
+                own = [str(section.encoder["type"]), str((section.index or {}).get("type"))]
+                return Retriever.open(path, allow=own, **_options(section.encoder))
         except IndexFormatError as error:
             log.warning("%s; it is built again", error)
         encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
@@ -207,15 +222,19 @@ def open_lists(named: str, where: str, known: list[str]) -> Stage | Run:
     )
 
 
-def load_pipeline(folder: str | Path, name: str) -> Stage:
-    """Open a pipeline by name from an experiment's output folder."""
+def load_pipeline(folder: str | Path, name: str, *, allow: Collection[str] = ()) -> Stage:
+    """Open a pipeline by name from an experiment's output folder.
+
+    The dataset is not needed. ``allow`` names the classes of your own that the folder may import.
+    """
     path = Path(folder) / SETTINGS
     if not path.exists():
         raise IndexFormatError(
             f"{folder}: no {SETTINGS} here; expected the output folder of sluice run"
         )
     config = load_config(path, ExperimentConfig)
-    return Experiment(config.model_copy(update={"output": str(folder)}), file=path).stage(name)
+    moved = config.model_copy(update={"output": str(folder)})
+    return Experiment(moved, file=path, allow=allow).stage(name)
 
 
 def _origin(path: Path) -> Any:

@@ -74,7 +74,7 @@ def train(config: Given, overrides: Sequence[str] = ()) -> Path:
         )
         return train_model(
             settings,
-            load_dataset(settings.dataset, None),
+            lambda: load_dataset(settings.dataset, None),
             model_path=output / "model",
             work_path=output / "training",
             seed=settings.seed,

@@ -135,7 +135,9 @@ class Retriever(Stage):
         """The index, memory-mapped."""
         from indexing import open_index
 
-        found = open_index(self.path / INDEX, generation=self.head.index_generation)
+        found = open_index(
+            self.path / INDEX, generation=self.head.index_generation, allow=self._allow
+        )
         if found.encoder_fingerprint != self.head.encoder_fingerprint:
             raise IndexFormatError(
                 f"{self.path}: the index was built with encoder {found.encoder_fingerprint[:12]}, "

@@ -30,7 +30,7 @@ Source = Callable[[Any, str], Stage | Run]  # `negatives.retriever` and where it
 
 def train_model(
     section: TrainingSection,
-    dataset: Dataset,
+    open_dataset: Callable[[], Dataset],
     *,
     model_path: Path,
     work_path: Path,
@@ -39,23 +39,21 @@ def train_model(
     source: Source,
     model: Callable[[str], str],
     key: str,
-    forbidden: Mapping[str, str] | None = None,
+    tested: Callable[[], Mapping[str, str]] = dict,
 ) -> Path:
     """Train a model to ``model_path``; return it untouched if the same training made it before.
 
     Checkpoints, ``metrics.jsonl`` and the mining report lie in ``work_path``; a killed training
     goes on from its last checkpoint, one with another ``key`` starts anew. ``key`` stands for
-    everything that decides the result. ``forbidden`` holds the queries that are tested: training on
-    one of them is refused.
+    everything that decides the result. ``tested`` returns the queries that are evaluated on:
+    training on one of them is refused. Neither dataset is opened when there is nothing to do.
     """
-    settle(model_path)
-    if (model_path / MANIFEST).exists() and read_json(model_path / MANIFEST).get("key") == key:
-        log.info("%s: trained already, in %s", where, model_path)
+    if made_before(model_path, key):
         return model_path
     _begin(work_path, key)
     start = time.monotonic()
-    train, dev = training_splits(dataset, seed)
-    _refuse_test(train, forbidden or {}, where)
+    train, dev = training_splits(open_dataset(), seed)
+    _refuse_test(train, tested(), where)
     encoder = _starting_encoder(section, train, where=where, model=model, seed=seed)
     lists = None
     if section.negatives is not None:
@@ -63,7 +61,7 @@ def train_model(
     examples = _examples(section, train, lists, seed=seed, work_path=work_path)
     report = _fitted(encoder, section, examples, dev, lists, work_path, seed, where)
     encoder.save_pretrained(model_path)
-    settings = {"training": section.model_dump(), "dataset": dataset.name, "seed": seed}
+    settings = {"training": section.model_dump(), "dataset": train.name, "seed": seed}
     manifest = {
         "key": key,
         "steps": report.steps,
@@ -80,6 +78,13 @@ def train_model(
     return model_path
 
 
+def made_before(model_path: Path, key: str) -> bool:
+    """Return whether a folder holds the model of this very training, whole."""
+    settle(model_path)
+    manifest = model_path / MANIFEST
+    return manifest.exists() and read_json(manifest).get("key") == key
+
+
 def _begin(work_path: Path, key: str) -> None:
     note = work_path / "job.json"
     if note.exists() and read_json(note).get("key") != key:
@@ -88,10 +93,10 @@ def _begin(work_path: Path, key: str) -> None:
     write_json(note, {"key": key})
 
 
-def _refuse_test(train: Dataset, forbidden: Mapping[str, str], where: str) -> None:
+def _refuse_test(train: Dataset, tested: Mapping[str, str], where: str) -> None:
     if train.split == "test":
         raise ConfigError(f"{where}dataset: would train on the test split; choose another")
-    shared = [query for query, text in forbidden.items() if train.queries.get(query) == text]
+    shared = [query for query, text in tested.items() if train.queries.get(query) == text]
     if shared:
         raise ConfigError(
             f"{where}dataset: {len(shared):,} training queries are evaluated on too (such as "

@@ -1,6 +1,7 @@
 """Journeys: YAML in, results out, on a tiny BEIR folder and tiny random models."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def test_an_experiment_from_yaml_to_results(tmp_path: Path, bert: Path) -> None:
     assert "| cascade |" in (output / "report.md").read_text()
     assert "cascade" in str(table)
     lines = (output / "training" / "ft" / "metrics.jsonl").read_text().splitlines()
-    assert any("loss" in json.loads(line) for line in lines)
+    assert any("train_loss" in json.loads(line) for line in lines)
     assert not list((output / "training").rglob("checkpoint-*"))
     # what is made is not made again
     stamps = {p: p.stat().st_mtime_ns for p in output.rglob("model.safetensors")}
@@ -174,3 +175,22 @@ def test_training_on_what_is_tested_is_refused(tmp_path: Path, bert: Path) -> No
     with pytest.raises(ConfigError, match="training on what is tested is refused"):
         Experiment(checked(config, ExperimentConfig)).model("ft")
     assert not (tmp_path / "out" / "models").exists()
+
+
+def test_a_class_of_your_own_works_from_your_yaml_and_not_from_a_folder(tmp_path: Path) -> None:
+    config = {
+        "dataset": str(write_beir(tmp_path / "data")),
+        "output": str(tmp_path / "out"),
+        "retrievers": {"own": {"encoder": {"type": "small_world:WordEncoder", "dim": 32}}},
+        "pipelines": {"own": "own % 5"},
+        "evaluate": {"latency_queries": 0},
+    }
+    for _ in range(2):  # built, then opened
+        table, _ = run(config)
+        assert table.rows["own"]["nDCG@10"] > 0
+    with pytest.raises(ConfigError, match="may not import code"):
+        load_pipeline(tmp_path / "out", "own")
+    shutil.rmtree(tmp_path / "data")  # a pipeline opens without its dataset, wherever it lies
+    (tmp_path / "out").rename(tmp_path / "moved")
+    stage = load_pipeline(tmp_path / "moved", "own", allow=["small_world:WordEncoder"])
+    assert len(stage.search("gold", k=10)) == 5
