@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from encoders.encoder import Encoder
     from encoders.errors import SluiceError
     from encoders.splade import SpladeEncoder
+    from encoders.splade_start import start_splade
 
 __all__ = [
     "BM25Encoder",
@@ -20,6 +21,7 @@ __all__ = [
     "Encoder",
     "SluiceError",
     "SpladeEncoder",
+    "start_splade",
 ]
 
 _HOMES = {
@@ -29,6 +31,7 @@ _HOMES = {
     "Encoder": "encoders.encoder",
     "SluiceError": "encoders.errors",
     "SpladeEncoder": "encoders.splade",
+    "start_splade": "encoders.splade_start",
 }
 
 

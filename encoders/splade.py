@@ -92,7 +92,7 @@ class SpladeEncoder(TextEncoder):
         """Load a masked language model or a SPLADE folder (ours or sentence-transformers').
 
         Arguments left at None come from the folder. An encoder without a language-model head is
-        a ``ModelError``: ``SpladeEncoder.start`` gives it one.
+        a ``ModelError``: ``encoders.start_splade`` gives it one.
         """
         from transformers import AutoModelForMaskedLM
 
@@ -100,7 +100,7 @@ class SpladeEncoder(TextEncoder):
         if not has_mlm_head(source):
             raise ModelError(
                 f"{source}: has no masked-language-model head; start one from texts with "
-                "SpladeEncoder.start(model, texts), or `start: true` under encoder: in YAML"
+                "encoders.start_splade(model, texts), or `start: true` under encoder: in YAML"
             )
         network, tokenizer, folder = load(AutoModelForMaskedLM, str(model))
         layout = read_layout(folder)

@@ -111,13 +111,13 @@ def _starting_encoder(
     start = spec.pop(START_KEY, None)
     if start is None:
         return make_encoder(spec, where=f"{where}encoder", model=model)
-    from encoders.splade_start import start_splade
+    from encoders.splade_start import start_from_config
 
     if spec.get("type") != "splade":
         raise ConfigError(f"{where}encoder.{START_KEY}: only splade encoders take a start")
     spec["model"] = model(str(spec.get("model")))
     texts = (document.full_text for document in train.corpus)
-    return start_splade(spec, texts, settings=start, where=f"{where}encoder", seed=seed)
+    return start_from_config(spec, start, texts, where=f"{where}encoder", seed=seed)
 
 
 def _examples(

@@ -1,0 +1,134 @@
+"""A SPLADE encoder from an encoder without a masked-language-model head, and texts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from encoders.errors import ConfigError, ModelError
+from encoders.mlm_head import build_mlm_head, install_mlm_head
+from encoders.models import model_folder
+from encoders.splade import SpladeEncoder
+from encoders.transformer import Features, TextEncoder, length_limit, load
+
+
+def start_splade(
+    model: str | Path,
+    texts: Iterable[str],
+    *,
+    threshold: float = 0.4,
+    scale: float = 0.3,
+    power: float = 0.75,
+    sample: int = 20_000,
+    positions: int = 150_000,
+    seed: int = 13,
+    **options: Any,
+) -> SpladeEncoder:
+    """Return a SPLADE encoder that is sparse from its first step, made from any BERT-like encoder.
+
+    The head is built in closed form (``encoders.mlm_head``, whose ``threshold``, ``scale`` and
+    ``power`` these are) from the hidden states of some ``positions`` tokens; inverse document
+    frequencies are counted over ``sample`` texts drawn from ``texts`` by ``seed``. ``options`` are
+    those of ``SpladeEncoder`` (lengths, pooling, top-k, device, dtype). The sentence encoder's own
+    pooling and projection are not used. The result is an ordinary masked language model.
+    """
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    folder = model_folder(str(model))
+    if not (folder / "config.json").exists():
+        raise ModelError(f"{folder}: no config.json; expected a transformers model folder")
+    config = AutoConfig.from_pretrained(folder)
+    config.tie_word_embeddings = False  # the decoder's rows are not word embeddings
+    network, tokenizer, _ = load(AutoModelForMaskedLM, str(folder), config=config)
+    limit = length_limit(tokenizer, config)
+    found = {"query_length": limit, "document_length": limit, **options}
+    backbone = network.base_model
+    reader = TextEncoder(
+        backbone,
+        tokenizer,
+        document_length=int(found["document_length"]),
+        **{k: found[k] for k in ("device", "dtype", "batch_tokens") if k in found},
+    )
+    chosen = _sampled(texts, sample, seed)
+    tokens = reader.token_ids(chosen, "document")
+    special = set(tokenizer.all_special_ids)
+    idf = _inverse_document_frequency(tokens, config.vocab_size)
+    hidden, token_ids = _states(reader, tokens, special, positions)
+    head = build_mlm_head(
+        backbone.get_input_embeddings().weight.detach().cpu(),
+        hidden,
+        token_ids,
+        idf,
+        silent=sorted(i for i in special if i < config.vocab_size),
+        threshold=threshold,
+        scale=scale,
+        power=power,
+    )
+    install_mlm_head(network, head)
+    return SpladeEncoder(network, tokenizer, **found)
+
+
+def start_from_config(
+    spec: Mapping[str, Any], start: Any, texts: Iterable[str], *, where: str, seed: int
+) -> SpladeEncoder:
+    """Do what ``start:`` under a SPLADE encoder asks for: ``true``, or settings of the start."""
+    known = ("threshold", "scale", "power", "sample", "positions")
+    settings = {} if start is True else start
+    if not isinstance(settings, Mapping) or any(key not in known for key in settings):
+        raise ConfigError(f"{where}.start: {start!r}; expected true, or some of {', '.join(known)}")
+    options = {key: value for key, value in spec.items() if key not in ("type", "model")}
+    return start_splade(spec["model"], texts, seed=seed, **settings, **options)
+
+
+def _sampled(texts: Iterable[str], size: int, seed: int) -> list[str]:
+    """Return a reservoir sample of the texts that are not empty."""
+    chance = random.Random(f"splade start {seed}")
+    kept: list[str] = []
+    for count, text in enumerate(text for text in texts if text.strip()):
+        if count < size:
+            kept.append(text)
+        elif (place := chance.randrange(count + 1)) < size:
+            kept[place] = text
+    chance.shuffle(kept)
+    return kept
+
+
+def _inverse_document_frequency(tokens: Sequence[Sequence[int]], size: int) -> torch.Tensor:
+    frequency = np.zeros(size)
+    for text in tokens:
+        frequency[np.unique(text)] += 1
+    return torch.from_numpy(np.log1p((len(tokens) - frequency + 0.5) / (frequency + 0.5)))
+
+
+def _states(
+    reader: TextEncoder, tokens: Sequence[Sequence[int]], special: set[int], positions: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return last hidden states ``[n, h]`` and token ids ``[n]`` of the first texts' tokens."""
+    stops = np.cumsum([len(text) for text in tokens])
+    wanted = tokens[: int(np.searchsorted(stops, positions)) + 1]
+    states: list[torch.Tensor] = []
+    names: list[torch.Tensor] = []
+    silent = torch.tensor(sorted(special))
+
+    def store(_: np.ndarray, features: Features) -> None:
+        output = reader.module(**features).last_hidden_state.float().cpu()
+        ids, mask = features["input_ids"].cpu(), features["attention_mask"].cpu().bool()
+        mask &= ~torch.isin(ids, silent)
+        states.append(output[mask])
+        names.append(ids[mask])
+
+    reader.map_batches(
+        len(wanted),
+        lambda start, stop: wanted[start:stop],
+        store,
+        label="start a SPLADE head",
+        unit="texts",
+    )
+    if not states:
+        raise ModelError("a SPLADE start needs texts; the corpus has none")
+    return torch.cat(states), torch.cat(names)
