@@ -109,9 +109,10 @@ class _Reader:
         if isinstance(made, Stage):
             self._check(options, (), name)
             return made
-        self._check(options, ("depth",), name)
-        depth = options.get("depth", 100)
-        return Rerank(made, depth, name=f"{name}(depth={depth})")
+        self._check(options, ("depth", "interpolate"), name)
+        given = {"depth": 100, **options}
+        shown = ", ".join(f"{key}={value}" for key, value in given.items())
+        return Rerank(made, **given, name=f"{name}({shown})")
 
     def _check(self, options: Mapping[str, Any], known: tuple[str, ...], name: str) -> None:
         for key in options:

@@ -25,15 +25,24 @@ class Rerank(Stage):
 
     Documents below the depth keep their order; their scores are shifted under the reranked
     minimum, so that scores still decrease. Documents that the scorer ties keep the order they had.
-    ``depth=0`` is the identity. Texts come from ``documents``, or from the store of the stage
-    before it in a pipeline.
+    ``depth=0`` is the identity. ``interpolate`` is the share of the earlier score in the new one,
+    both as z-scores over the query's head: 0, the default, leaves it all to the scorer. Texts come
+    from ``documents``, or from the store of the stage before it in a pipeline.
     """
 
     def __init__(
-        self, scorer: Scorer, depth: int = 100, *, documents: Texts | None = None, name: str = ""
+        self,
+        scorer: Scorer,
+        depth: int = 100,
+        *,
+        interpolate: float = 0.0,
+        documents: Texts | None = None,
+        name: str = "",
     ) -> None:
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
             raise ConfigError(f"depth: {depth!r}; expected a whole number, 0 or more")
+        if isinstance(interpolate, bool) or not 0.0 <= float(interpolate) <= 1.0:
+            raise ConfigError(f"interpolate: {interpolate!r}; expected a share from 0 to 1")
         if not callable(getattr(scorer, "score", None)):
             raise ConfigError(
                 f"Rerank: {type(scorer).__name__} has no score(pairs) method; "
@@ -41,6 +50,7 @@ class Rerank(Stage):
             )
         self.scorer = scorer
         self.depth = depth
+        self.interpolate = float(interpolate)
         self.name = name or f"{type(scorer).__name__}(depth={depth})"
         self._documents = documents
 
@@ -48,7 +58,13 @@ class Rerank(Stage):
         """Return the reranker with a store, unless it has its own."""
         if self._documents is not None:
             return self
-        return Rerank(self.scorer, self.depth, documents=documents, name=self.name)
+        return Rerank(
+            self.scorer,
+            self.depth,
+            interpolate=self.interpolate,
+            documents=documents,
+            name=self.name,
+        )
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Rerank the given run; queries it lacks get an empty ranking."""
@@ -64,7 +80,11 @@ class Rerank(Stage):
         merged, start = {}, 0
         for query, ranking in rankings.items():
             stop = start + len(heads[query])
-            merged[query] = _merged(ranking, scores[start:stop])
+            found = scores[start:stop]
+            if self.interpolate:
+                given_scores = z_scores(heads[query].scores)
+                found = (1 - self.interpolate) * z_scores(found) + self.interpolate * given_scores
+            merged[query] = _merged(ranking, found.astype(np.float32))
             start = stop
         return Run(merged, name=self.name)
 
@@ -92,6 +112,15 @@ class Rerank(Stage):
                 "a scorer must return finite numbers"
             )
         return scores
+
+
+def z_scores(scores: np.ndarray) -> np.ndarray:
+    """Return scores less their mean, over their deviation; zeros where all are the same."""
+    values = scores.astype(np.float64)
+    if len(values) == 0 or values.min() == values.max():
+        return np.zeros(len(values))
+    centred: np.ndarray = values - values.mean()
+    return centred / np.sqrt(np.mean(centred**2))
 
 
 def _merged(ranking: Ranking, scores: np.ndarray) -> Ranking:

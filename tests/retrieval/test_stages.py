@@ -93,6 +93,26 @@ def test_a_scorer_that_ties_keeps_the_order(bm25: Retriever) -> None:
     }
 
 
+def test_interpolation_ends_in_the_scorer_and_in_the_earlier_order(bm25: Retriever) -> None:
+    def order(share: float) -> list[str]:
+        run = (bm25 >> Rerank(LengthScorer(), depth=15, interpolate=share)).run(QUERIES)
+        return list(run["b"].doc_ids)
+
+    given = bm25.run(QUERIES)["b"]
+    texts = bm25.documents.texts(given.doc_ids[:15])
+    by_length = sorted(range(15), key=lambda place: -len(texts[place]))
+    assert order(0.0)[:15] == [given.doc_ids[place] for place in by_length]
+    assert order(1.0) == list(given.doc_ids)
+    lengths, scores = np.array([len(t) for t in texts], float), given.scores[:15].astype(float)
+    mixed = 0.7 * (lengths - lengths.mean()) / lengths.std() + 0.3 * (
+        (scores - scores.mean()) / scores.std()
+    )
+    assert order(0.3)[:15] == [given.doc_ids[i] for i in np.argsort(-mixed, kind="stable")]
+    for wrong in (-0.1, 1.1, True):
+        with pytest.raises(ConfigError, match="interpolate"):
+            Rerank(LengthScorer(), interpolate=wrong)
+
+
 def test_an_oracle_reaches_the_recall_ceiling(bm25: Retriever) -> None:
     class Oracle:
         def score(self, pairs: list[tuple[str, str]]) -> list[float]:
@@ -162,7 +182,7 @@ def test_expressions_are_the_operators(bm25: Retriever, dense: Retriever) -> Non
         ("bm25 + bm25", "operator Add"),
         ("bm25 % depth", "not a constant"),
         ("bm25 % 0", "cut"),
-        ("cross(dept=3)", "takes depth, not 'dept'.*did you mean 'depth'"),
+        ("cross(dept=3)", "takes depth, interpolate, not 'dept'.*did you mean 'depth'"),
         ("bm25(k=3)", "takes no arguments"),
         ("cross(3)", "named arguments only"),
         ("rrf(bm25)", "two stages"),
