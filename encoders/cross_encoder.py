@@ -14,7 +14,7 @@ from torch import Tensor
 from encoders.errors import ConfigError, ModelError
 from encoders.files import fingerprint_of, replaced_folder
 from encoders.layout import read_layout, write_sidecar
-from encoders.transformer import Dtype, Features, TransformerModel, length_limit, load
+from encoders.transformer import Dtype, Features, TransformerModel, length_limit, load, save
 
 
 class CrossEncoder(TransformerModel):
@@ -142,7 +142,7 @@ class CrossEncoder(TransformerModel):
             config = self.model.config
             # Without this key, sentence-transformers applies a sigmoid to one-label models.
             config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
-            self.model.save_pretrained(folder)
+            save(self.model, folder)
             limit = int(self.tokenizer.model_max_length)
             self.tokenizer.model_max_length = self.max_length  # where CrossEncoder looks for it
             self.tokenizer.save_pretrained(folder)

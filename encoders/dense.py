@@ -15,7 +15,7 @@ from encoders.errors import ConfigError, ModelError
 from encoders.files import replaced_folder
 from encoders.layout import read_layout, write_dense, write_sidecar
 from encoders.pooling import POOLINGS
-from encoders.transformer import Dtype, Features, TextEncoder, length_limit, load
+from encoders.transformer import Dtype, Features, TextEncoder, length_limit, load, save
 
 Pooling = Literal["cls", "mean", "mean_sqrt", "max", "last", "weighted_mean"]
 _ACTIVATIONS = {
@@ -205,7 +205,7 @@ class DenseEncoder(TextEncoder):
     def save_pretrained(self, path: str | Path) -> None:
         """Write a sentence-transformers folder (legacy layout), replacing ``path`` in one step."""
         with replaced_folder(Path(path)) as folder:
-            self.model.save_pretrained(folder)
+            save(self.model, folder)
             self.tokenizer.save_pretrained(folder)
             write_dense(
                 folder,

@@ -111,7 +111,6 @@ def install_mlm_head(model: Any, head: MlmHead) -> None:
     Load the model with ``tie_word_embeddings=False`` in its configuration.
     """
     modules = dict(model.named_modules())
-    decoder = model.get_output_embeddings()
     for dense, norm in _PLACES:
         if dense in modules and norm in modules:
             break
@@ -120,6 +119,7 @@ def install_mlm_head(model: Any, head: MlmHead) -> None:
             f"{type(model).__name__}: the layout of its masked-language-model head is unknown; "
             "known are BERT, DistilBERT, RoBERTa, XLM-RoBERTa and MPNet"
         )
+    decoder = model.get_output_embeddings()
     if decoder.weight is model.get_input_embeddings().weight:
         raise ModelError(
             f"{type(model).__name__}: its decoder is tied to its word embeddings; "
@@ -132,6 +132,10 @@ def install_mlm_head(model: Any, head: MlmHead) -> None:
         modules[norm].bias.zero_()
         decoder.weight.copy_(head.decoder)
         decoder.bias.copy_(head.decoder_bias)
+        for name, parameter in model.named_parameters():
+            # older versions of transformers take the decoder's bias from this copy beside it
+            if name in ("cls.predictions.bias", "lm_head.bias"):
+                parameter.copy_(head.decoder_bias)
 
 
 def _check(word_embeddings: Tensor, hidden: Tensor, token_ids: Tensor, idf: Tensor) -> None:

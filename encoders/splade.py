@@ -17,7 +17,7 @@ from encoders.files import read_json, replaced_folder
 from encoders.layout import read_layout, write_sidecar, write_splade
 from encoders.models import model_folder
 from encoders.splade_pooling import splade_max, splade_sum
-from encoders.transformer import Dtype, Features, TextEncoder, length_limit, load
+from encoders.transformer import Dtype, Features, TextEncoder, length_limit, load, save
 
 _POOLS = {"max": splade_max, "sum": splade_sum}
 _ACTIVATIONS = ("relu", "log1p_relu")
@@ -197,7 +197,7 @@ class SpladeEncoder(TextEncoder):
     def save_pretrained(self, path: str | Path) -> None:
         """Write a folder that sentence-transformers' SparseEncoder loads, in one step."""
         with replaced_folder(Path(path)) as folder:
-            self.model.save_pretrained(folder)
+            save(self.model, folder)
             self.tokenizer.save_pretrained(folder)
             write_splade(
                 folder,

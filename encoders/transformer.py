@@ -95,6 +95,12 @@ def load(auto_class: Any, name: str, **options: Any) -> tuple[Any, Any, Path]:
     return model.eval(), tokenizer, folder
 
 
+def save(model: Any, folder: Path) -> None:
+    """Write a transformers model's configuration and safetensors without its progress bars."""
+    with quiet_transformers():
+        model.save_pretrained(folder)
+
+
 def length_limit(tokenizer: Any, config: Any) -> int:
     """Return the longest input the model takes, in tokens."""
     limits = [int(getattr(tokenizer, "model_max_length", 512))]

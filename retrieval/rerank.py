@@ -119,8 +119,9 @@ def z_scores(scores: np.ndarray) -> np.ndarray:
     values = scores.astype(np.float64)
     if len(values) == 0 or values.min() == values.max():
         return np.zeros(len(values))
-    centred: np.ndarray = values - values.mean()
-    return centred / np.sqrt(np.mean(centred**2))
+    centred = values - values.mean()
+    scaled: np.ndarray = centred / np.sqrt(np.mean(centred**2))
+    return scaled
 
 
 def _merged(ranking: Ranking, scores: np.ndarray) -> Ranking:

@@ -1,77 +1,155 @@
-"""The closed-form head: sparse at once, the text's own terms first, weights as asked for."""
+"""The closed-form head: sparse from the start, a text's own tokens first, and loadable."""
 
+import copy
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from encoders import SpladeEncoder, start_splade
-from encoders.errors import ConfigError, ModelError
-from encoders.mlm_head import build_mlm_head
-from encoders.splade_start import start_from_config
+from encoders.errors import ModelError
+from encoders.mlm_head import MlmHead, build_mlm_head, install_mlm_head
 
-TEXTS = [
-    f"{a} {b} in the {c} of the {d}"
-    for a in ("gold", "river", "stone", "water", "deep")
-    for b in ("query", "index", "term", "rank")
-    for c in ("sluice", "vector", "model")
-    for d in ("train", "learn", "score", "dense", "sparse")
-]
+VOCABULARY, WIDTH = 60, 32
 
 
-def test_separable_states_give_each_token_its_weight_and_nothing_else() -> None:
-    torch.manual_seed(1)
-    size, width, per_token = 40, 24, 60
-    centres = torch.randn(size, width) * 4
-    token_ids = torch.arange(size).repeat_interleave(per_token)
-    hidden = centres[token_ids] + 0.1 * torch.randn(len(token_ids), width)
-    idf = torch.linspace(1.0, 9.0, size)
-    head = build_mlm_head(
-        torch.randn(size, 8), hidden, token_ids, idf, silent=[3], threshold=0.8, power=1.0
+def bert() -> Any:
+    from transformers import BertConfig, BertForMaskedLM
+
+    torch.manual_seed(3)
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=40,
+        tie_word_embeddings=False,
     )
-    states = torch.nn.functional.gelu(hidden @ head.dense.T + head.dense_bias)
-    states = torch.nn.functional.layer_norm(states, (width,))
-    weights = torch.log1p(torch.relu(states @ head.decoder.T + head.decoder_bias))
-    own = weights[torch.arange(len(token_ids)), token_ids].view(size, per_token).mean(dim=1)
-    expected = 0.3 * idf
-    expected[3] = 0.0
-    torch.testing.assert_close(own, expected, atol=0.25, rtol=0.05)
-    assert (weights > 0).sum(dim=1).float().mean() < 2.0
+    return BertForMaskedLM(config).eval()
 
 
-def test_bad_shapes_and_too_few_positions_are_named() -> None:
-    with pytest.raises(ModelError, match="expected"):
-        build_mlm_head(torch.randn(4, 2), torch.randn(9, 2), torch.zeros(8).long(), torch.ones(4))
-    with pytest.raises(ModelError, match="more texts"):
-        build_mlm_head(torch.randn(4, 9), torch.randn(9, 9), torch.zeros(9).long(), torch.ones(4))
+@pytest.fixture(scope="module")
+def sample() -> tuple[Any, Tensor, Tensor]:
+    """A model, texts [120, 20] of the tokens 5 to 49, and their hidden states."""
+    model = bert()
+    texts = torch.randint(5, 50, (120, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        states = model.bert(input_ids=texts).last_hidden_state
+    return model, texts, states
 
 
-def test_a_started_encoder_is_an_ordinary_splade_folder(bert: Path, tmp_path: Path) -> None:
-    from sentence_transformers import SparseEncoder
-
-    encoder = start_splade(bert, TEXTS, document_length=20)
-    vectors = encoder.encode_documents(TEXTS).toarray()
-    own = np.zeros_like(vectors, dtype=bool)
-    for row, ids in enumerate(encoder.token_ids(TEXTS, "document")):
-        own[row, ids[1:-1]] = True
-    assert (vectors[own] > 0).mean() > 0.95
-    assert (vectors[~own] > 0).mean() < 0.8  # a random tiny model: real ones come to 0.002
-    assert (vectors[:, encoder.tokenizer.all_special_ids] == 0).all()
-    encoder.save_pretrained(tmp_path / "m")
-    again = SpladeEncoder.from_pretrained(tmp_path / "m")
-    np.testing.assert_allclose(again.encode_documents(TEXTS).toarray(), vectors, atol=1e-5)
-    assert again.fingerprint == encoder.fingerprint
-    theirs = SparseEncoder(str(tmp_path / "m"), device="cpu")
-    expected = theirs.encode(TEXTS, convert_to_sparse_tensor=False).numpy()
-    np.testing.assert_allclose(vectors, expected, atol=1e-5)
-    same = start_splade(bert, iter(TEXTS), document_length=20)
-    assert same.fingerprint == encoder.fingerprint
+@pytest.fixture(scope="module")
+def head(sample: tuple[Any, Tensor, Tensor]) -> MlmHead:
+    model, texts, states = sample
+    idf = torch.linspace(1.0, 6.0, VOCABULARY)
+    return build_mlm_head(
+        model.get_input_embeddings().weight.detach(),
+        states.reshape(-1, WIDTH),
+        texts.reshape(-1),
+        idf,
+        silent=[0, 1, 2],
+    )
 
 
-def test_start_settings_are_checked(bert: Path) -> None:
-    spec = {"type": "splade", "model": str(bert)}
-    with pytest.raises(ConfigError, match=r"encoder.start: .*threshold"):
-        start_from_config(spec, {"treshold": 0.3}, TEXTS, where="encoder", seed=1)
-    with pytest.raises(ModelError, match="texts"):
-        start_from_config(spec, True, [" "], where="encoder", seed=1)
+def weights(model: Any, texts: Tensor) -> Tensor:
+    with torch.no_grad():
+        pooled: Tensor = torch.log1p(torch.relu(model(input_ids=texts).logits)).amax(dim=1)
+    return pooled
+
+
+def test_own_tokens_are_active_and_carry_the_weight_asked_for(
+    sample: tuple[Any, Tensor, Tensor], head: MlmHead
+) -> None:
+    model, texts, _ = sample
+    install_mlm_head(model, head)
+    found = weights(model, texts)
+    own = torch.zeros_like(found).scatter_(1, texts, 1.0).bool()
+    assert (found[own] > 0).float().mean() > 0.95
+    assert found[own].mean() > 3 * found[~own].mean()
+    wanted = 0.3 * torch.linspace(1.0, 6.0, VOCABULARY) ** 0.75
+    ratio = found[own] / wanted.expand_as(found)[own]
+    assert 0.7 < ratio.mean() < 1.5
+
+
+def test_special_tokens_are_silent(sample: tuple[Any, Tensor, Tensor], head: MlmHead) -> None:
+    model, _, _ = sample
+    install_mlm_head(model, head)
+    assert weights(model, torch.tensor([[0, 1, 2, 9]]))[:, :3].count_nonzero() == 0
+
+
+def test_every_number_is_finite_also_for_unseen_tokens(head: MlmHead) -> None:
+    assert all(
+        torch.isfinite(part).all()
+        for part in (head.dense, head.dense_bias, head.decoder, head.decoder_bias)
+    )
+    assert head.decoder[55].norm() > 0
+
+
+def test_the_transform_is_a_linear_map_and_a_normalisation(
+    sample: tuple[Any, Tensor, Tensor], head: MlmHead
+) -> None:
+    model, _, states = sample
+    install_mlm_head(model, head)
+    with torch.no_grad():
+        found = model.cls.predictions.transform(states[0])
+        linear = states[0] @ head.dense.T + head.dense_bias
+        wanted = torch.nn.functional.layer_norm(linear, (WIDTH,))
+    torch.testing.assert_close(found, wanted, atol=0.05, rtol=0)
+
+
+def test_a_higher_threshold_lets_fewer_terms_in(sample: tuple[Any, Tensor, Tensor]) -> None:
+    model, texts, states = sample
+    active = []
+    for threshold in (0.2, 0.4, 0.6):
+        other = build_mlm_head(
+            model.get_input_embeddings().weight.detach(),
+            states.reshape(-1, WIDTH),
+            texts.reshape(-1),
+            torch.ones(VOCABULARY),
+            threshold=threshold,
+        )
+        install_mlm_head(model, other)
+        active.append(int(weights(model, texts[:20]).count_nonzero()))
+    assert active[0] > active[1] > active[2]
+
+
+def test_saved_and_loaded_again(
+    sample: tuple[Any, Tensor, Tensor], head: MlmHead, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForMaskedLM
+
+    model, texts, _ = sample
+    install_mlm_head(model, head)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(weights(again, texts[:5]), weights(model, texts[:5]))
+
+
+def test_tied_decoder_is_refused(head: MlmHead) -> None:
+    from transformers import BertForMaskedLM
+
+    config = copy.deepcopy(bert().config)
+    config.tie_word_embeddings = True
+    with pytest.raises(ModelError, match="tie_word_embeddings=False"):
+        install_mlm_head(BertForMaskedLM(config), head)
+
+
+def test_a_model_without_a_known_head_is_refused(head: MlmHead) -> None:
+    with pytest.raises(ModelError, match="layout of its masked-language-model head"):
+        install_mlm_head(bert().bert, head)
+
+
+@pytest.mark.parametrize(
+    ("positions", "ids", "message"),
+    [(100, 99, "expected"), (10, 10, "give more texts")],
+)
+def test_bad_shapes(positions: int, ids: int, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        build_mlm_head(
+            torch.zeros(VOCABULARY, WIDTH),
+            torch.zeros(positions, WIDTH),
+            torch.zeros(ids, dtype=torch.long),
+            torch.zeros(VOCABULARY),
+        )
