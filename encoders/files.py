@@ -172,9 +172,9 @@ def open_generation(
     return manifest, folder
 
 
-def verify(path: Path) -> int:
-    """Check every size and checksum the folder's manifest names; return the number of files."""
-    manifest = read_json(path / MANIFEST)
+def verify(path: Path, *, generation: str | None = None) -> int:
+    """Check every size and checksum of the current (or named) generation; return the file count."""
+    manifest = read_json(path / (generation or ".") / MANIFEST)
     _check_files(path / _generation(manifest, path), manifest["files"], checksums=True)
     return len(manifest["files"])
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from encoders.errors import ConfigError, DataError
 from retrieval.ranking import Ranking, Run
-from retrieval.stage import Queries, Stage, Texts
+from retrieval.stage import Queries, Stage, Texts, whole_number
 
 
 class Scorer(Protocol):
@@ -39,8 +39,6 @@ class Rerank(Stage):
         documents: Texts | None = None,
         name: str = "",
     ) -> None:
-        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
-            raise ConfigError(f"depth: {depth!r}; expected a whole number, 0 or more")
         if isinstance(interpolate, bool) or not 0.0 <= float(interpolate) <= 1.0:
             raise ConfigError(f"interpolate: {interpolate!r}; expected a share from 0 to 1")
         if not callable(getattr(scorer, "score", None)):
@@ -49,7 +47,7 @@ class Rerank(Stage):
                 "expected a CrossEncoder or an object like it"
             )
         self.scorer = scorer
-        self.depth = depth
+        self.depth = whole_number(depth, "depth:", least=0)
         self.interpolate = float(interpolate)
         self.name = name or f"{type(scorer).__name__}(depth={depth})"
         self._documents = documents
@@ -134,6 +132,7 @@ def _merged(ranking: Ranking, scores: np.ndarray) -> Ranking:
     tail = ranking[depth:]
     if len(tail) == 0:
         return Ranking(doc_ids, scores[order])
+    lowest = np.finfo(np.float32).min
     ceiling = np.nextafter(scores.min(), np.float32("-inf"))
-    shifted = tail.scores - tail.scores.max() + ceiling
+    shifted = np.maximum(tail.scores - tail.scores.max() + ceiling, lowest)
     return Ranking([*doc_ids, *tail.doc_ids], np.concatenate([scores[order], shifted]))

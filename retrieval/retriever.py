@@ -8,11 +8,11 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -24,17 +24,19 @@ from retrieval.provenance import provenance
 from retrieval.ranking import Ranking, Run
 from retrieval.retriever_folder import (
     DOCUMENTS,
+    HEAD,
     INDEX,
     Head,
     check_encoder,
     open_placed_encoder,
     place_encoder,
     read_head,
+    refuse_foreign,
     roll_back,
     write_head,
 )
 from retrieval.score_order import canonical_order
-from retrieval.stage import DEPTH, Queries, Stage
+from retrieval.stage import DEPTH, Queries, SelfExcluding, Stage
 
 if TYPE_CHECKING:
     from encoders.encoder import Encoder
@@ -45,6 +47,8 @@ log = logging.getLogger("sluice")
 
 CHUNK = 16_384  # documents encoded at a time: bounds memory while indexing
 BATCH = 512  # queries searched at a time
+
+Part = TypeVar("Part")
 
 
 class Retriever(Stage):
@@ -93,8 +97,9 @@ class Retriever(Stage):
         """
         folder = Path(tempfile.mkdtemp(prefix="sluice-") if path is None else path)
         start = time.monotonic()
+        refuse_foreign(folder)
         with writer_lock(folder):
-            roll_back(folder)
+            _settle(folder)
             documents = write_documents(folder / DOCUMENTS, corpus)
             filled = _filled(encoder, documents, index)
             filled.encoder_fingerprint = str(encoder.fingerprint)
@@ -128,27 +133,55 @@ class Retriever(Stage):
     @cached_property
     def encoder(self) -> Any:
         """The encoder the index is bound to."""
-        return open_placed_encoder(self.path, self.head, allow=self._allow, options=self._options)
+        return self._part(
+            lambda: open_placed_encoder(
+                self.path, self.head, allow=self._allow, options=self._options
+            )
+        )
 
     @cached_property
     def index(self) -> Index:
         """The index, memory-mapped."""
         from indexing import open_index
 
-        found = open_index(
-            self.path / INDEX, generation=self.head.index_generation, allow=self._allow
-        )
+        def opened() -> Index:
+            generation = self.head.index_generation
+            return open_index(self.path / INDEX, generation=generation, allow=self._allow)
+
+        found = self._part(opened)
         if found.encoder_fingerprint != self.head.encoder_fingerprint:
             raise IndexFormatError(
                 f"{self.path}: the index was built with encoder {found.encoder_fingerprint[:12]}, "
-                f"{self.path.name} says {self.head.encoder_fingerprint[:12]}; rebuild it"
+                f"retriever.json says {self.head.encoder_fingerprint[:12]}; rebuild it"
+            )
+        if found.rows != self.store.rows_total:
+            raise IndexFormatError(
+                f"{self.path}: the index has {found.rows:,} rows and the documents "
+                f"{self.store.rows_total:,}; they do not belong together: rebuild it"
             )
         return found
 
     @cached_property
     def store(self) -> DocumentStore:
         """The ids and texts, memory-mapped."""
-        return open_documents(self.path / DOCUMENTS, generation=self.head.documents_generation)
+        return self._part(
+            lambda: open_documents(self.path / DOCUMENTS, generation=self.head.documents_generation)
+        )
+
+    def _part(self, opened: Callable[[], Part]) -> Part:
+        """Open a part of the state in ``head``; take the newer state if no part is open yet."""
+        try:
+            return opened()
+        except IndexFormatError as error:
+            head = read_head(self.path)
+            if head == self.head:
+                raise
+            if self.__dict__.keys() & {"encoder", "index", "store"}:
+                raise IndexFormatError(
+                    f"{self.path}: changed since it was opened; open it again"
+                ) from error
+            self.head = head
+            return opened()
 
     @property
     def documents(self) -> DocumentStore:
@@ -164,6 +197,7 @@ class Retriever(Stage):
         A query of white space has no hits; that is said once.
         """
         depth = DEPTH if k is None else k
+        excluding = isinstance(queries, SelfExcluding)
         blank = [query for query, text in queries.items() if not text.strip()]
         if blank:
             log.warning("%d empty queries have no hits (first: %r)", len(blank), blank[0])
@@ -175,7 +209,10 @@ class Retriever(Stage):
             with progress(f"search {self.name}", len(wanted), "queries", show=show) as advance:
                 for start in range(0, len(wanted), BATCH):
                     block = wanted[start : start + BATCH]
-                    rankings.update(self._searched(block, vectors[start : start + BATCH], depth))
+                    part = vectors[start : start + BATCH]
+                    for query, ranking in self._searched(block, part, depth + excluding):
+                        found = without(ranking, query) if excluding else ranking
+                        rankings[query] = found[:depth]
                     advance(len(block))
         return Run(rankings, name=self.name)
 
@@ -213,6 +250,8 @@ class Retriever(Stage):
 
     def delete(self, document_ids: Sequence[str]) -> int:
         """Delete documents by id and return how many; an unknown id is a ``DataError``."""
+        if isinstance(document_ids, str):
+            raise ConfigError(f"delete({document_ids!r}): expected a list of ids, not one text")
         wanted = list(dict.fromkeys(document_ids))
         with self._changing():
             rows = self.store.rows(wanted)
@@ -253,7 +292,10 @@ class Retriever(Stage):
                 yield
                 self.index.encoder_fingerprint = str(self.encoder.fingerprint)
                 self.index.save(self.path / INDEX)
-                head = _head(self.path, self.name, self.encoder, self.store, self.head.origin)
+                # What stands here is no longer what its config made: no key to reuse it by.
+                config = {**self.head.origin.get("config", {}), "key": None}
+                origin = {**self.head.origin, "config": config}
+                head = _head(self.path, self.name, self.encoder, self.store, origin)
                 write_head(self.path, head)
             except BaseException:
                 roll_back(self.path)
@@ -265,6 +307,24 @@ class Retriever(Stage):
         """Drop half-changed parts: they are opened again from what the folder pins."""
         for part in ("index", "store", *(["encoder"] if self.head.encoder_generation else [])):
             self.__dict__.pop(part, None)
+
+
+def _settle(folder: Path) -> None:
+    """Undo a killed write before building anew; a head that cannot be read is as good as none."""
+    try:
+        roll_back(folder)
+    except IndexFormatError as error:
+        if (folder / HEAD).exists():
+            log.warning("%s; it is built anew", error)
+            (folder / HEAD).unlink()
+        for part in (INDEX, DOCUMENTS, "encoder"):
+            shutil.rmtree(folder / part, ignore_errors=True)
+
+
+def without(ranking: Ranking, doc_id: str) -> Ranking:
+    """Return a ranking without one document."""
+    kept = [place for place, found in enumerate(ranking.doc_ids) if found != doc_id]
+    return Ranking([ranking.doc_ids[place] for place in kept], ranking.scores[kept])
 
 
 def _head(
@@ -294,14 +354,17 @@ def _filled(encoder: Any, documents: DocumentStore, index: Index | None) -> Inde
         filled = InvertedIndex() if index is None else index
         filled.add(encoder.fit_documents(document.full_text for document in documents))
         return filled
+    if index is None:
+        dense = isinstance(encoder.encode_documents([]), np.ndarray)
+        filled = FlatIndex() if dense else InvertedIndex()
+    else:
+        filled = index
     with progress("index", len(documents), "documents", show=len(documents) > CHUNK) as advance:
         for chunk in _chunks(documents):
             vectors = encoder.encode_documents(chunk)
-            if index is None:
-                index = FlatIndex() if isinstance(vectors, np.ndarray) else InvertedIndex()
-            index.add(vectors)
+            filled.add(vectors)
             advance(len(chunk))
-    return index if index is not None else FlatIndex()
+    return filled
 
 
 def _chunks(documents: DocumentStore) -> Iterator[list[str]]:

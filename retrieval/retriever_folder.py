@@ -6,6 +6,7 @@ leaves the old retriever or the new one. What a killed write left behind is undo
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,6 +23,8 @@ VERSION = 1
 HEAD = "retriever.json"
 INDEX = "index"
 DOCUMENTS = "documents"
+ENCODER_FOLDER = re.compile(r"encoder(-[0-9a-f]{8})?")
+GENERATION = re.compile(r"g\d+")
 
 
 @dataclass(slots=True)
@@ -53,30 +56,66 @@ def read_head(path: Path) -> Head:
     facts = read_json(path / HEAD)
     if not isinstance(facts, dict) or facts.pop("format", None) != FORMAT:
         raise IndexFormatError(f"{path / HEAD}: not a retriever's; rebuild with sluice index")
-    version = facts.pop("version", 0)
-    if version > VERSION:
+    version = facts.pop("version", None)
+    if not isinstance(version, int) or version > VERSION:
         raise IndexFormatError(
-            f"{path / HEAD}: format version {version}, this Sluice reads up to {VERSION}; "
-            "upgrade sluice-ir"
+            f"{path / HEAD}: format version {version!r}, this Sluice reads up to {VERSION}; "
+            "upgrade sluice-ir, or rebuild"
         )
     try:
-        return Head(**facts)
-    except TypeError as error:
-        raise IndexFormatError(f"{path / HEAD}: damaged ({error}); rebuild") from None
+        head = Head(**facts)
+        generations = (head.index_generation, head.documents_generation, head.encoder_generation)
+        sound = (
+            ENCODER_FOLDER.fullmatch(head.encoder)
+            and all(name is None or GENERATION.fullmatch(name) for name in generations)
+            and isinstance(head.encoder_fingerprint, str)
+            and isinstance(head.origin, dict)
+        )
+    except TypeError:
+        sound = None
+    if not sound:
+        raise IndexFormatError(f"{path / HEAD}: not as Sluice writes it; rebuild the retriever")
+    return head
 
 
 def write_head(path: Path, head: Head) -> None:
     """Make ``head`` the retriever's current state, then remove encoders it does not use."""
     write_json(path / HEAD, {"format": FORMAT, "version": VERSION, **asdict(head)})
-    for folder in path.glob("encoder*"):
-        if folder.is_dir() and folder.name != head.encoder:
+    for folder in path.iterdir():
+        if ENCODER_FOLDER.fullmatch(folder.name) and folder.name != head.encoder:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def roll_back(path: Path) -> None:
-    """Undo what a killed write left: parts go back to the generations ``retriever.json`` pins."""
-    if not (path / HEAD).exists():
+def refuse_foreign(path: Path) -> None:
+    """Raise ``IndexFormatError`` if a folder without a retriever holds what Sluice did not write.
+
+    What a killed first build leaves is known: parts with manifests and generations, then, behind
+    whole documents, an encoder.
+    """
+    if not path.is_dir() or (path / HEAD).exists():
         return
+    begun = (path / DOCUMENTS / MANIFEST).exists()
+    for item in path.iterdir():
+        ours = item.name.startswith(".") or (begun and ENCODER_FOLDER.fullmatch(item.name))
+        if item.name in (INDEX, DOCUMENTS) and item.is_dir():
+            ours = all(
+                part.name == MANIFEST
+                or part.name.startswith(".")
+                or (part.is_dir() and GENERATION.fullmatch(part.name))
+                for part in item.iterdir()
+            )
+        if not ours:
+            raise IndexFormatError(
+                f"{path}: holds {item.name!r}, which is no part of a retriever; give a folder of "
+                "its own (a new one, or a retriever's)"
+            )
+
+
+def roll_back(path: Path) -> None:
+    """Undo what a killed write left: parts go back to the generations ``retriever.json`` pins.
+
+    The caller holds the folder's lock.
+    """
     head = read_head(path)
     pin_generation(path / INDEX, head.index_generation)
     pin_generation(path / DOCUMENTS, head.documents_generation)
@@ -144,9 +183,12 @@ def check_encoder(path: Path, head: Head, encoder: Any) -> None:
 
 
 def verify_retriever(path: Path) -> int:
-    """Check every checksum of index and documents, and the encoder's fingerprint; count files."""
+    """Check every checksum of index and documents, and the encoder's fingerprint; count files.
+
+    Nothing is written, so a retriever in use may be verified.
+    """
     head = read_head(path)
-    roll_back(path)
-    files = verify(path / INDEX) + verify(path / DOCUMENTS)
+    files = verify(path / INDEX, generation=head.index_generation)
+    files += verify(path / DOCUMENTS, generation=head.documents_generation)
     open_placed_encoder(path, head)
     return files + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
 DEPTH = 1000  # how deep a retriever inside a pipeline searches when no cut says otherwise
 
 Queries = Mapping[str, str]  # query id -> text
+
+
+class SelfExcluding(dict[str, str]):
+    """Queries whose own document is no hit: retrievers drop the hit whose id is the query's.
+
+    They return as many documents all the same. For datasets whose queries stand in the corpus
+    (``Dataset.identical_ids``).
+    """
 
 
 class Texts(Protocol):
@@ -60,8 +69,9 @@ class Stage(ABC):
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """Return the ``k`` best documents for one query."""
-        if k < 1:
-            raise ConfigError(f"k: {k}; expected 1 or more")
+        if not isinstance(query, str):
+            raise ConfigError(f"query: {query!r}; expected text")
+        k = whole_number(k, "k")
         ranking = self.run({"query": query}, None, k)["query"][:k]
         texts = [""] * len(ranking)
         if self.documents is not None:
@@ -78,6 +88,17 @@ class Stage(ABC):
         from retrieval.fuse import Fuse
 
         return Fuse.joining(self, other) if isinstance(other, Stage) else NotImplemented
+
+
+def whole_number(value: object, what: str, *, least: int = 1) -> int:
+    """Return ``value`` as an int (numpy's too); anything else, or below ``least``, is refused."""
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if number < least:
+        raise ConfigError(f"{what} {value!r}: expected a whole number, {least} or more")
+    return number
 
 
 class Then(Stage):
@@ -106,10 +127,8 @@ class Cut(Stage):
     """``stage % k``: at most the first ``k`` documents; a retriever then searches no deeper."""
 
     def __init__(self, stage: Stage, k: int) -> None:
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ConfigError(f"% {k!r}: a cut takes a whole number of documents, 1 or more")
         self.stage = stage
-        self.k = k
+        self.k = k = whole_number(k, "cut: %")
         self.name = f"({stage.name}) % {k}" if " " in stage.name else f"{stage.name} % {k}"
 
     @property

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from small_world import WordEncoder, documents
 
-from encoders import BM25Encoder
-from encoders.errors import DataError, IndexFormatError
+from encoders import BM25Encoder, SpladeEncoder
+from encoders.errors import ConfigError, DataError, IndexFormatError
 from indexing import FaissIndex, FlatIndex, InvertedIndex
 from retrieval import Document, Retriever, Run
 from retrieval.retriever_folder import verify_retriever
+from retrieval.stage import SelfExcluding
 
 QUERIES = {"a": "gold river", "b": "word7 number", "c": "nothing-shared-xyz", "d": "sluice the"}
 WORDS = "small_world:WordEncoder"
@@ -183,3 +184,92 @@ def test_nan_vectors_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"(?i)nan|finite"):
         Retriever.build(Broken(), documents(), path=tmp_path / "r")
     assert not (tmp_path / "r" / "retriever.json").exists()
+
+
+def test_foreign_folders_are_left_alone(tmp_path: Path) -> None:
+    for name in ("thesis.tex", "encoders_of_mine", "documents/letter.txt", "encoder/x", "index/a"):
+        folder = tmp_path / name.replace("/", "-")
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("mine")
+        with pytest.raises(IndexFormatError, match="no part of a retriever"):
+            Retriever.build(BM25Encoder(), documents(), path=folder)
+        assert (folder / name).read_text() == "mine"
+    path = tmp_path / "r"
+    Retriever.build(BM25Encoder(), documents(), path=path)
+    (path / "encoders_of_mine").mkdir()
+    Retriever.build(WordEncoder(), documents(), path=path)
+    assert (path / "encoders_of_mine").exists()
+
+
+def test_a_damaged_retriever_can_be_built_anew(tmp_path: Path) -> None:
+    for damage in ("{", '{"format": "sluice.retriever", "version": "x"}', "[]"):
+        Retriever.build(BM25Encoder(), documents(), path=tmp_path / "r")
+        (tmp_path / "r" / "retriever.json").write_text(damage)
+        with pytest.raises(IndexFormatError):
+            Retriever.open(tmp_path / "r")
+        assert Retriever.build(BM25Encoder(), documents(), path=tmp_path / "r").search("gold")
+    (tmp_path / "r" / "index" / "manifest.json").write_text("{")
+    assert Retriever.build(BM25Encoder(), documents(), path=tmp_path / "r").search("gold")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"index_generation": "../g000001"}, {"encoder": "../../x"}, {"origin": 3}, {"extra": 1}],
+)
+def test_a_head_that_lies_is_refused(tmp_path: Path, change: dict) -> None:
+    import json
+
+    Retriever.build(BM25Encoder(), documents(), path=tmp_path / "r")
+    head = json.loads((tmp_path / "r" / "retriever.json").read_text())
+    (tmp_path / "r" / "retriever.json").write_text(json.dumps({**head, **change}))
+    with pytest.raises(IndexFormatError, match="not as Sluice writes it"):
+        Retriever.open(tmp_path / "r")
+
+
+def test_a_reader_that_was_overtaken_says_so_or_takes_the_newer_state(tmp_path: Path) -> None:
+    docs = documents()
+    writer = Retriever.build(BM25Encoder(), docs[:20], path=tmp_path / "r")
+    fresh, begun = (Retriever.open(tmp_path / "r") for _ in range(2))
+    assert len(begun.store) == 20
+    for number in range(20, 24):
+        writer.add([docs[number]])
+    assert [hit.doc_id for hit in fresh.search("word23")] == ["d23"]
+    with pytest.raises(IndexFormatError, match="changed since it was opened"):
+        begun.search("gold")
+
+
+def test_verifying_writes_nothing(tmp_path: Path) -> None:
+    retriever = Retriever.build(BM25Encoder(), documents(), path=tmp_path / "r")
+    retriever.index.save(tmp_path / "r" / "index")  # what a writer does before it commits
+    before = (tmp_path / "r" / "index" / "manifest.json").read_bytes()
+    assert verify_retriever(tmp_path / "r") > 3
+    assert (tmp_path / "r" / "index" / "manifest.json").read_bytes() == before
+
+
+def test_queries_that_exclude_themselves_keep_their_depth() -> None:
+    docs = documents()
+    retriever = Retriever.build(WordEncoder(), docs)
+    queries = SelfExcluding({doc.id: doc.full_text for doc in docs[:5]})
+    for k in (1, 7):
+        run = (retriever % k).run(queries)
+        for query, ranking in run.items():
+            assert len(ranking) == k
+            assert query not in ranking.doc_ids
+    assert (retriever % 1).run(dict(queries))["d00"].doc_ids == ["d00"]
+
+
+def test_a_text_is_no_list_of_ids() -> None:
+    retriever = Retriever.build(BM25Encoder(), [Document("1", "", "a"), Document("2", "", "b")])
+    with pytest.raises(ConfigError, match="list of ids"):
+        retriever.delete("12")
+    with pytest.raises(ConfigError, match="query"):
+        retriever.search(None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="k '3'"):
+        retriever.search("a", k="3")  # type: ignore[arg-type]
+
+
+def test_an_empty_corpus_gets_the_index_its_encoder_needs(masked_bert: Path) -> None:
+    empty = Retriever.build(SpladeEncoder.from_pretrained(masked_bert), [])
+    assert empty.search("gold") == []
+    empty.add([Document("a", "", "gold")])
+    assert empty.search("gold")
