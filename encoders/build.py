@@ -7,6 +7,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from encoders.errors import ConfigError, suggest
@@ -42,9 +43,12 @@ def factory(name: str, table: Table, *, where: str, allow: Collection[str] | Non
             f"pass allow=[{name!r}] if you trust it"
         )
     try:
-        return resolve(name)
-    except (ImportError, AttributeError) as error:
+        made = resolve(name)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"{where}.type: cannot import {name!r}: {error}") from error
+    if not callable(made):
+        raise ConfigError(f"{where}.type: {name!r} is a {type(made).__name__}, expected a class")
+    return made
 
 
 def check_arguments(
@@ -60,7 +64,10 @@ def check_arguments(
     ``kind`` is what messages call it; ``given`` names the parameters that the caller supplies
     itself and YAML may not.
     """
-    signature = inspect.signature(make)
+    try:
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{where}.type: {kind} has no signature to check against") from None
     hints = _hints(make)
     parameters = {
         name: parameter
@@ -138,11 +145,13 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool)
     if hint in (str, bool):
         return isinstance(value, hint)
+    if hint is Path:
+        return isinstance(value, (str, Path))
     if origin in (list, tuple, set, frozenset) or hint in (list, tuple):
         return isinstance(value, (list, tuple))
     if origin is dict or hint is dict:
         return isinstance(value, dict)
-    return True  # protocols, paths and classes are checked by the factory itself
+    return True  # protocols and classes are checked by the factory itself
 
 
 def _spelled(hint: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from torch import Tensor
 
 from encoders.errors import ConfigError, ModelError
 from encoders.files import fingerprint_of, replaced_folder
-from encoders.layout import read_layout, write_sidecar
-from encoders.transformer import Dtype, Features, TransformerModel, length_limit, load, save
+from encoders.layout import read_layout, write_lower_case, write_sidecar
+from encoders.loading import is_head, length_limit, load, lowers, save
+from encoders.transformer import Dtype, Features, TransformerModel
+
+log = logging.getLogger("sluice")
 
 
 class CrossEncoder(TransformerModel):
@@ -42,7 +46,11 @@ class CrossEncoder(TransformerModel):
         super().__init__(model, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.model = model
         self.max_length = max_length
-        self._segments = "token_type_ids" in inspect.signature(model.forward).parameters
+        # DistilBERT knows no segments, and RoBERTa's tokenizer gives none.
+        known = inspect.signature(model.forward).parameters
+        self._segments = "token_type_ids" in set(tokenizer.model_input_names) & set(known)
+        if model.config.pad_token_id is None:  # where decoder models find the last token
+            model.config.pad_token_id = self.tokenizer.pad_token_id
 
     @classmethod
     def from_pretrained(
@@ -58,18 +66,21 @@ class CrossEncoder(TransformerModel):
         """Load a cross-encoder, or any encoder under a fresh one-label head drawn by ``seed``.
 
         ``max_length`` is in tokens, both texts and special tokens together; the document is cut
-        first, as long as it is the longer one.
+        first, as long as it is the longer one. A fresh head is logged as a warning.
         """
         from transformers import AutoModelForSequenceClassification
 
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network, tokenizer, folder = load(
-                AutoModelForSequenceClassification, str(model), num_labels=1
+        network, tokenizer, folder, drawn = load(
+            AutoModelForSequenceClassification, str(model), fresh=is_head, seed=seed, num_labels=1
+        )
+        if drawn:
+            log.warning(
+                "%s: has no one-label head: a fresh one was drawn; train it before use", folder
             )
         limit = length_limit(tokenizer, network.config)
-        layout = read_layout(folder)
-        length = max_length or min(layout.max_length or limit, limit)
+        length = max_length
+        if length is None:
+            length = min(read_layout(folder).max_length or limit, limit)
         if not 5 <= length <= limit:
             raise ConfigError(f"max_length: {length}; the model takes 5 to {limit} tokens")
         return cls(
@@ -89,15 +100,13 @@ class CrossEncoder(TransformerModel):
     def _token_ids(
         self, pairs: Sequence[tuple[str, str]]
     ) -> tuple[list[list[int]], list[list[int]]]:
-        encoded = self.tokenizer(
+        encoded = self.tokenized(
             [query for query, _ in pairs],
             [document for _, document in pairs],
-            truncation=True,
-            max_length=self.max_length,
-            return_attention_mask=False,
-            return_token_type_ids=True,
+            length=self.max_length,
+            types=self._segments,
         )
-        return encoded["input_ids"], encoded["token_type_ids"]
+        return encoded["input_ids"], encoded["token_type_ids"] if self._segments else []
 
     def tokenize_pairs(self, pairs: Sequence[tuple[str, str]]) -> Features:
         """Return the padded features of (query, document) pairs, ready for ``logits``."""
@@ -105,7 +114,7 @@ class CrossEncoder(TransformerModel):
         return self._with_types(self.pad(ids), types)
 
     def _with_types(self, features: Features, types: Sequence[Sequence[int]]) -> Features:
-        if not self._segments:  # DistilBERT knows no segments
+        if not self._segments:
             return features
         segments = torch.zeros_like(features["input_ids"])
         for row, text in enumerate(types):
@@ -130,7 +139,7 @@ class CrossEncoder(TransformerModel):
             return ids
 
         def store(rows: np.ndarray, features: Features) -> None:
-            chosen = [types[row - offset] for row in rows]
+            chosen = [types[row - offset] for row in rows] if types else []
             scores[rows] = self.logits(self._with_types(features, chosen)).cpu().numpy()
 
         self.map_batches(len(pairs), tokens_of, store, label="score pairs", unit="pairs")
@@ -147,4 +156,5 @@ class CrossEncoder(TransformerModel):
             self.tokenizer.model_max_length = self.max_length  # where CrossEncoder looks for it
             self.tokenizer.save_pretrained(folder)
             self.tokenizer.model_max_length = limit
+            write_lower_case(folder, lowers(self.tokenizer))
             write_sidecar(folder, {"type": self.kind, "max_length": self.max_length})

@@ -13,36 +13,13 @@ from torch import Tensor, nn
 from encoders.encoder import Dense, Side
 from encoders.errors import ConfigError, ModelError
 from encoders.files import replaced_folder
-from encoders.layout import read_layout, write_dense, write_sidecar
+from encoders.layout import length_in, read_layout, write_dense, write_sidecar
+from encoders.loading import length_limit, load, lowers, save
 from encoders.pooling import POOLINGS
-from encoders.transformer import Dtype, Features, TextEncoder, length_limit, load, save
+from encoders.projection import Projection, draw_projection, read_projection, write_projection
+from encoders.transformer import Dtype, Features, TextEncoder
 
 Pooling = Literal["cls", "mean", "mean_sqrt", "max", "last", "weighted_mean"]
-_ACTIVATIONS = {
-    "Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU,
-    "Sigmoid": nn.Sigmoid,
-}  # fmt: skip
-
-
-class Projection(nn.Module):
-    """A linear layer and an activation over pooled vectors (sentence-transformers' Dense)."""
-
-    def __init__(
-        self, inputs: int, outputs: int, *, bias: bool = True, activation: str = "Identity"
-    ) -> None:
-        super().__init__()
-        if activation not in _ACTIVATIONS:
-            raise ModelError(
-                f"projection activation {activation!r}; known: {', '.join(_ACTIVATIONS)}"
-            )
-        self.linear = nn.Linear(inputs, outputs, bias=bias)
-        self.activation_name = activation
-        self.activation = _ACTIVATIONS[activation]()
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        """Map ``[n, inputs]`` to ``[n, outputs]``."""
-        projected: Tensor = self.activation(self.linear(vectors))
-        return projected
 
 
 class DenseEncoder(TextEncoder):
@@ -71,6 +48,7 @@ class DenseEncoder(TextEncoder):
         parts = nn.ModuleDict({"model": model})
         if projection is not None:
             parts["projection"] = projection
+        parts.train(model.training)  # a new module is in training mode
         super().__init__(parts, tokenizer, **options)
         self.model = model
         self.projection = projection
@@ -103,19 +81,24 @@ class DenseEncoder(TextEncoder):
         """
         from transformers import AutoModel
 
-        network, tokenizer, folder = load(AutoModel, str(model))
+        network, tokenizer, folder, _ = load(AutoModel, str(model))
+        if network.config.is_encoder_decoder:
+            raise ModelError(
+                f"{folder}: {type(network).__name__} has an encoder and a decoder; a dense encoder "
+                "needs one stack of layers"
+            )
+        hidden = int(network.config.hidden_size)
         layout = read_layout(folder)
         if layout.splade_pooling:
             raise ModelError(
                 f"{folder}: a SPLADE folder; load it with SpladeEncoder (type: splade)"
             )
         extra = layout.sidecar
-        head = _read_projection(layout.projection) if layout.projection else None
+        head = None
         if projection is not None:
-            inputs = int(network.config.hidden_size)
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                head = Projection(inputs, projection)
+            head = draw_projection(hidden, projection, seed)
+        elif layout.projection:
+            head = read_projection(layout.projection, hidden)
         limit = length_limit(tokenizer, network.config)
         longest = min(layout.max_length or limit, limit)
         default = layout.prompts.get(layout.default_prompt or "", "")
@@ -125,8 +108,8 @@ class DenseEncoder(TextEncoder):
         found = {
             "query_prompt": prompts.get("query", default),
             "document_prompt": prompts.get("document", prompts.get("passage", default)),
-            "query_length": min(int(extra.get("query_length", longest)), limit),
-            "document_length": min(int(extra.get("document_length", longest)), limit),
+            "query_length": min(length_in(extra, "query_length", folder) or longest, limit),
+            "document_length": min(length_in(extra, "document_length", folder) or longest, limit),
         }
         asked = {
             "query_prompt": query_prompt, "document_prompt": document_prompt,
@@ -172,8 +155,10 @@ class DenseEncoder(TextEncoder):
         mask = features["attention_mask"]
         states = self.model(input_ids=features["input_ids"], attention_mask=mask).last_hidden_state
         if not self.pool_prompt and self.prompts[side]:
-            mask = mask.clone()
-            mask[:, : len(self.tokenizer(self.prompts[side])["input_ids"]) - 1] = 0
+            text = mask.clone()
+            text[:, : self.prompt_tokens[side]] = 0
+            # an empty text without a special token behind it: the prompt is all there is
+            mask = torch.where(text.any(dim=1, keepdim=True), text, mask)
         vectors = POOLINGS[self.pooling](states.float(), mask)
         if self.projection is not None:
             vectors = self.projection(vectors).float()
@@ -217,9 +202,10 @@ class DenseEncoder(TextEncoder):
                 max_length=max(self.lengths.values()),
                 prompts=self.prompts,
                 similarity=self.similarity,
+                lower_case=lowers(self.tokenizer),
             )
             if self.projection is not None:
-                _write_projection(self.projection, folder / "2_Dense")
+                write_projection(self.projection, folder / "2_Dense")
             write_sidecar(
                 folder,
                 {
@@ -234,40 +220,3 @@ def _check_lengths(found: Mapping[str, Any], limit: int) -> None:
     for side in ("query_length", "document_length"):
         if not 3 <= found[side] <= limit:
             raise ConfigError(f"{side}: {found[side]}; the model takes 3 to {limit} tokens")
-
-
-def _read_projection(folder: Path) -> Projection:
-    import json
-
-    from safetensors.torch import load_file
-
-    weights = folder / "model.safetensors"
-    if not weights.exists():
-        raise ModelError(f"{weights}: missing; Dense weights are read from safetensors only")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    activation = str(config.get("activation_function", "Identity")).rsplit(".", 1)[-1]
-    projection = Projection(
-        int(config["in_features"]),
-        int(config["out_features"]),
-        bias=bool(config.get("bias", True)),
-        activation=activation,
-    )
-    projection.load_state_dict(load_file(weights))
-    return projection
-
-
-def _write_projection(projection: Projection, folder: Path) -> None:
-    import json
-
-    from safetensors.torch import save_file
-
-    module = type(projection.activation).__module__
-    config = {
-        "in_features": projection.linear.in_features,
-        "out_features": projection.linear.out_features,
-        "bias": projection.linear.bias is not None,
-        "activation_function": f"{module}.{projection.activation_name}",
-    }
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    weights = {key: value.detach().cpu() for key, value in projection.state_dict().items()}
-    save_file(weights, folder / "model.safetensors")

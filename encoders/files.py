@@ -14,14 +14,16 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from encoders.errors import IndexFormatError
+from encoders.errors import ConfigError, IndexFormatError
 
 MANIFEST = "manifest.json"
+MODEL_FILES = ("sluice.json", MANIFEST, "config.json", "modules.json")  # one is in every model
 CHECKSUM_LIMIT = 64 * 1024 * 1024  # below this many bytes, opening checks every checksum
 
 
@@ -215,40 +217,120 @@ def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, checks
 
 
 @contextmanager
-def replaced_folder(path: Path) -> Iterator[Path]:
+def replaced_folder(path: Path, markers: Collection[str] = ()) -> Iterator[Path]:
     """Yield an empty folder that takes ``path``'s place when the block ends without an exception.
 
-    For folders whose files must lie at the top (model folders). Between the two renames ``path``
-    is absent for an instant; ``settle`` puts the previous folder back if a kill fell there.
+    For folders whose files must lie at the top (model folders). Only a folder that holds a model's
+    file, or one of ``markers``, is ever replaced: anything else is a ``ConfigError``. Between the
+    two renames ``path`` is absent for an instant; ``settle`` waits for it, or puts the previous
+    folder back if a kill fell there. Of two writers at once the later one wins.
     """
-    settle(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    path = path.resolve()  # a link stays, what it points to is replaced
+    _refuse_current(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _swap_lock(path):
+        _undo_swap(path)
+        _refuse_foreign(path, markers)
+        _clean_drafts(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
+    draft.mkdir()
     try:
         yield draft
         for file in draft.rglob("*"):
             sync(file)
+        with _swap_lock(path):
+            _undo_swap(path)
+            _refuse_foreign(path, markers)
+            previous = _previous(path)
+            if path.exists():
+                path.rename(previous)
+            draft.rename(path)
+            sync(path.parent)
+            shutil.rmtree(previous, ignore_errors=True)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    previous = _previous(path)
-    if path.exists():
-        path.rename(previous)
-    draft.rename(path)
-    sync(path.parent)
-    shutil.rmtree(previous, ignore_errors=True)
 
 
 def settle(path: Path) -> None:
-    """Undo a replacement that was killed halfway: put the previous folder back where it was."""
+    """Undo a replacement that was killed halfway: put the previous folder back where it was.
+
+    One that is still going on is waited for. Where nothing was replaced, nothing is touched.
+    """
+    path = path.resolve()
+    if path.name and _previous(path).exists():
+        with _swap_lock(path):
+            _undo_swap(path)
+
+
+def _undo_swap(path: Path) -> None:
     previous = _previous(path)
-    if previous.exists():
-        if path.exists():
-            shutil.rmtree(previous, ignore_errors=True)
-        else:
-            previous.rename(path)
+    if path.exists():
+        shutil.rmtree(previous, ignore_errors=True)
+    elif previous.exists():
+        previous.rename(path)
 
 
 def _previous(path: Path) -> Path:
     return path.with_name(f".{path.name}.previous")
+
+
+def _refuse_current(path: Path) -> None:
+    here = Path.cwd()
+    if path in (here, *here.parents):
+        raise ConfigError(f"{path}: is the current folder or holds it; give a folder of its own")
+
+
+def _refuse_foreign(path: Path, markers: Collection[str]) -> None:
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path}: is a file; give a folder")
+    known = {*MODEL_FILES, *markers}
+    found = {entry.name for entry in path.iterdir()} if path.exists() else set()
+    if found and not found & known:
+        raise ConfigError(
+            f"{path}: holds {sorted(found)[0]!r} and no {', '.join(sorted(known))}; only a saved "
+            "model is replaced: give a new folder, or empty this one"
+        )
+
+
+def _clean_drafts(path: Path) -> None:
+    """Remove the drafts of processes that were killed while writing."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)(\.\d+)?\.tmp")
+    for entry in path.parent.iterdir():
+        match = pattern.fullmatch(entry.name)
+        if match and entry.is_dir() and not _alive(int(match[1])):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+@contextmanager
+def _swap_lock(path: Path) -> Iterator[None]:
+    """Wait for the file lock beside ``path`` under which it is swapped; the file goes again."""
+    lock = path.with_name(f".{path.name}.lock")
+    while True:
+        with lock.open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if not _same_file(handle.fileno(), lock):  # its holder removed it while we waited
+                continue
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def _same_file(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False

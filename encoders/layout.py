@@ -7,6 +7,7 @@ for (a length per side, top-k, SPLADE-doc) is in ``sluice.json`` beside it.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from typing import Any
 from encoders.errors import ModelError
 
 SIDECAR = "sluice.json"
+SETTINGS = "sentence_bert_config.json"
+# The orders of modules that our encoders run in.
+_ORDER = re.compile(r"|(MLM)?Transformer( SpladePooling| Pooling( Dense)?( Normalize)?)?")
 _SPELLINGS = {  # ours -> sentence-transformers' (legacy key, new value)
     "cls": ("pooling_mode_cls_token", "cls"),
     "mean": ("pooling_mode_mean_tokens", "mean"),
@@ -43,41 +47,87 @@ class Layout:
 
 def read_layout(folder: Path) -> Layout:
     """Read what ``folder`` says; a bare transformers folder gives an empty ``Layout``."""
-    layout = Layout(sidecar=_json(folder / SIDECAR))
-    entries = _json(folder / "modules.json") or []
-    layout.modules = tuple(str(entry["type"]).rsplit(".", 1)[-1] for entry in entries)
-    for entry, kind in zip(entries, layout.modules, strict=True):
-        place = folder / str(entry["path"])
+    layout = Layout(sidecar=read_object(folder / SIDECAR))
+    entries = read_modules(folder)
+    layout.modules = tuple(kind for kind, _ in entries)
+    if not _ORDER.fullmatch(" ".join(layout.modules)):
+        raise ModelError(
+            f"{folder / 'modules.json'}: modules {', '.join(layout.modules)}; expected "
+            "Transformer, Pooling, then Dense or not, then Normalize or not; or Transformer, "
+            "SpladePooling"
+        )
+    for kind, place in entries:
         if kind == "Pooling":
             _read_pooling(layout, place)
         elif kind == "SpladePooling":
-            config = _json(place / "config.json")
+            config = read_object(place / "config.json")
             layout.splade_pooling = str(config.get("pooling_strategy", "max"))
             layout.activation = str(config.get("activation_function", "relu"))
         elif kind == "Dense":
-            if layout.projection:
-                raise ModelError(f"{folder}: several Dense modules; one is supported")
             layout.projection = place
-        elif kind not in ("Transformer", "MLMTransformer", "Normalize"):
-            raise ModelError(
-                f"{folder / 'modules.json'}: module {entry['type']!r} is not one Sluice runs "
-                "(Transformer, Pooling, Dense, Normalize, SpladePooling)"
-            )
-    lengths = _json(folder / "sentence_bert_config.json").get("max_seq_length")
-    layout.max_length = int(lengths) if lengths else None
-    settings = _json(folder / "config_sentence_transformers.json")
-    layout.prompts = {k: str(v) for k, v in (settings.get("prompts") or {}).items()}
-    layout.default_prompt = settings.get("default_prompt_name")
+    own = read_object(transformer_folder(folder) / SETTINGS)
+    layout.max_length = length_in(own, "max_seq_length", folder) or None
+    settings = read_object(folder / "config_sentence_transformers.json")
+    prompts = settings.get("prompts") or {}
+    default = settings.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not isinstance(default, str | None):
+        raise ModelError(f"{folder / 'config_sentence_transformers.json'}: prompts are no mapping")
+    layout.prompts = {key: str(value) for key, value in prompts.items()}
+    layout.default_prompt = default
     layout.similarity = settings.get("similarity_fn_name")
     return layout
 
 
+def read_modules(folder: Path) -> list[tuple[str, Path]]:
+    """Return (class name, folder) of each module ``modules.json`` lists; [] without the file."""
+    path = folder / "modules.json"
+    entries = _json(path)
+    if entries is None:
+        return []
+    modules = []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        kind = entry.get("type") if isinstance(entry, dict) else None
+        place = entry.get("path") if isinstance(entry, dict) else None
+        if not isinstance(kind, str) or not isinstance(place, str):
+            raise ModelError(
+                f"{path}: {entry!r}; expected a list of modules, each with 'type' and 'path'"
+            )
+        if Path(place).is_absolute() or ".." in Path(place).parts:
+            raise ModelError(f"{path}: path {place!r} leads out of the folder")
+        modules.append((kind.rsplit(".", 1)[-1], folder / place))
+    return modules
+
+
+def transformer_folder(folder: Path) -> Path:
+    """Return where weights and tokenizer are: ``0_Transformer`` in old folders, else ``folder``."""
+    modules = read_modules(folder)
+    return modules[0][1] if modules and modules[0][0].endswith("Transformer") else folder
+
+
+def length_in(settings: dict[str, Any], key: str, folder: Path) -> int | None:
+    """Return a length in tokens from a folder's settings; None where it has none."""
+    value = settings.get(key)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise ModelError(f"{folder}: {key} is {value!r}, expected a number of tokens")
+    return value
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object of a model folder, {} where the file is absent."""
+    value = _json(path)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: a {type(value).__name__}, expected a JSON object")
+    return value
+
+
 def _read_pooling(layout: Layout, place: Path) -> None:
-    config = _json(place / "config.json")
+    config = read_object(place / "config.json")
     mode = config.get("pooling_mode")
     named = [ours for ours, (key, _) in _SPELLINGS.items() if config.get(key)]
     if mode is not None:
-        modes = [mode] if isinstance(mode, str) else list(mode)
+        modes = mode if isinstance(mode, list) else [mode]
         named = [ours for ours, (_, new) in _SPELLINGS.items() if new in modes]
     if len(named) != 1:
         raise ModelError(f"{place / 'config.json'}: one pooling mode is supported, found {named}")
@@ -96,6 +146,7 @@ def write_dense(
     max_length: int,
     prompts: dict[str, str],
     similarity: str,
+    lower_case: bool,
 ) -> None:
     """Write the module files of a dense encoder (weights and tokenizer are the caller's)."""
     kinds = ["Transformer", "Pooling"]
@@ -106,7 +157,7 @@ def write_dense(
     config |= {key: ours == pooling for ours, (key, _) in _SPELLINGS.items()}
     config["include_prompt"] = pool_prompt
     _write(folder / "1_Pooling" / "config.json", config)
-    _write_settings(folder, "SentenceTransformer", prompts, similarity, max_length)
+    _write_settings(folder, "SentenceTransformer", prompts, similarity, max_length, lower_case)
 
 
 def write_splade(
@@ -117,6 +168,7 @@ def write_splade(
     activation: str,
     max_length: int,
     prompts: dict[str, str],
+    lower_case: bool,
 ) -> None:
     """Write the module files of a SPLADE encoder."""
     pooling_type = "sentence_transformers.sparse_encoder.models.SpladePooling"
@@ -134,7 +186,9 @@ def write_splade(
     }
     _write(folder / "1_SpladePooling" / "config.json", config)
     # Without the model type, sentence-transformers takes the folder for one to convert.
-    _write_settings(folder, "SparseEncoder", prompts, "dot", max_length, task="fill-mask")
+    _write_settings(
+        folder, "SparseEncoder", prompts, "dot", max_length, lower_case, task="fill-mask"
+    )
 
 
 def _write_settings(
@@ -143,6 +197,7 @@ def _write_settings(
     prompts: dict[str, str],
     similarity: str,
     max_length: int,
+    lower_case: bool,
     task: str | None = None,
 ) -> None:
     _write(
@@ -154,14 +209,20 @@ def _write_settings(
             "similarity_fn_name": similarity,
         },
     )
-    settings: dict[str, Any] = {"max_seq_length": max_length, "do_lower_case": False}
+    settings: dict[str, Any] = {"max_seq_length": max_length, "do_lower_case": lower_case}
     if task:
         settings |= {
             "transformer_task": task,
             "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
             "module_output_name": "token_embeddings",
         }
-    _write(folder / "sentence_bert_config.json", settings)
+    _write(folder / SETTINGS, settings)
+
+
+def write_lower_case(folder: Path, lower_case: bool) -> None:
+    """Note that texts are lowered before the tokenizer, in a folder without modules."""
+    if lower_case:
+        _write(folder / SETTINGS, {"do_lower_case": True})
 
 
 def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
@@ -185,8 +246,8 @@ def _write(path: Path, value: Any) -> None:
 
 def _json(path: Path) -> Any:
     if not path.exists():
-        return {}
+        return None
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ModelError(f"{path}: not readable as JSON ({error})") from None

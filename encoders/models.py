@@ -31,8 +31,14 @@ def model_folder(name: str) -> Path:
     seconds), the installed package of that model. The choice is logged. Raises ``ModelError`` that
     lists what was tried.
     """
-    path = Path(name).expanduser()
-    settle(path)
+    if not name.strip():
+        raise ModelError("model: empty; expected a saved model's folder or a hub id")
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:  # ~somebody who has no home
+        raise ModelError(f"{name}: no such model folder ({error})") from None
+    if not path.is_dir():
+        settle(path)  # a replacement was killed, or is just going on
     if path.is_dir():
         return path
     if name.startswith((".", "/", "~")) or name.count("/") > 1:

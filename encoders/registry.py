@@ -8,7 +8,7 @@ from typing import Any
 from encoders.build import resolve
 from encoders.errors import ModelError
 from encoders.files import MANIFEST, read_json
-from encoders.layout import SIDECAR
+from encoders.layout import SIDECAR, read_modules, read_object, transformer_folder
 from encoders.models import model_folder
 
 ENCODERS = {
@@ -23,17 +23,22 @@ RERANKERS = {
 
 def kind_of(folder: Path) -> str:
     """Return the type name of a saved model: what Sluice noted, else what the folder looks like."""
-    if (folder / MANIFEST).exists() and read_json(folder / MANIFEST).get("format") == "sluice.bm25":
+    manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else None
+    if isinstance(manifest, dict) and manifest.get("format") == "sluice.bm25":
         return "bm25"
     if (folder / SIDECAR).exists():
-        return str(read_json(folder / SIDECAR)["type"])
-    if not (folder / "config.json").exists():
+        kind = read_object(folder / SIDECAR).get("type")
+        if not isinstance(kind, str):
+            raise ModelError(f"{folder / SIDECAR}: type is {kind!r}, expected an encoder's name")
+        return kind
+    modules = read_modules(folder)
+    config = transformer_folder(folder) / "config.json"
+    if not config.exists():
         raise ModelError(f"{folder}: neither config.json nor a Sluice manifest; not a model folder")
-    modules = folder / "modules.json"
-    if modules.exists() and any("Splade" in str(entry["type"]) for entry in read_json(modules)):
+    if any("Splade" in module for module, _ in modules):
         return "splade"
-    names = read_json(folder / "config.json").get("architectures") or [""]
-    return "cross_encoder" if "SequenceClassification" in str(names[0]) else "dense"
+    names = str(read_object(config).get("architectures"))
+    return "cross_encoder" if "SequenceClassification" in names else "dense"
 
 
 def open_encoder(name: str | Path, **options: Any) -> Any:

@@ -13,14 +13,23 @@ from torch import Tensor, nn
 
 from encoders.encoder import Side
 from encoders.errors import ConfigError, ModelError
-from encoders.files import read_json, replaced_folder
-from encoders.layout import read_layout, write_sidecar, write_splade
+from encoders.files import replaced_folder
+from encoders.layout import (
+    length_in,
+    read_layout,
+    read_object,
+    transformer_folder,
+    write_sidecar,
+    write_splade,
+)
+from encoders.loading import length_limit, load, lowers, save
 from encoders.models import model_folder
 from encoders.splade_pooling import splade_max, splade_sum
-from encoders.transformer import Dtype, Features, TextEncoder, length_limit, load, save
+from encoders.transformer import Dtype, Features, TextEncoder
 
 _POOLS = {"max": splade_max, "sum": splade_sum}
 _ACTIVATIONS = ("relu", "log1p_relu")
+_QUERY_MODELS = ("shared", "bow")
 
 
 class SpladeEncoder(TextEncoder):
@@ -53,6 +62,11 @@ class SpladeEncoder(TextEncoder):
             raise ConfigError(f"pooling: {pooling!r}; SPLADE pools by max or sum")
         if activation not in _ACTIVATIONS:
             raise ConfigError(f"activation: {activation!r}; known: {', '.join(_ACTIVATIONS)}")
+        if query_model not in _QUERY_MODELS:
+            raise ConfigError(f"query_model: {query_model!r}; known: {', '.join(_QUERY_MODELS)}")
+        for name, limit in (("query_top_k", query_top_k), ("document_top_k", document_top_k)):
+            if limit is not None and (type(limit) is not int or limit < 1):
+                raise ConfigError(f"{name}: {limit!r}; expected 1 or more, or nothing for no limit")
         super().__init__(model, tokenizer, **options)
         self.model = model
         self.pooling = pooling
@@ -68,8 +82,23 @@ class SpladeEncoder(TextEncoder):
         self._decoder = decoder
         # The pooling applies the decoder itself, in chunks; inside the model it passes through.
         decoder.forward = _passed_through  # type: ignore[assignment]
+        self._check_states()
         special = [i for i in tokenizer.all_special_ids if i < decoder.out_features]
         self._special = torch.tensor(sorted(special), dtype=torch.long)
+
+    def _check_states(self) -> None:
+        """Check that the head ends in its decoder: MobileBERT's reads the weights around it."""
+        one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
+        try:
+            with self.arithmetic():
+                width = self.model(input_ids=one, attention_mask=one + 1).logits.shape[-1]
+        except RuntimeError:
+            width = -1
+        if width != self._decoder.in_features:
+            raise ModelError(
+                f"{type(self.model).__name__}: its head does more than a linear layer over the "
+                "vocabulary at its end; SPLADE runs on BERT-like heads"
+            )
 
     @classmethod
     def from_pretrained(
@@ -102,7 +131,7 @@ class SpladeEncoder(TextEncoder):
                 f"{source}: has no masked-language-model head; start one from texts with "
                 "encoders.start_splade(model, texts), or `start: true` under encoder: in YAML"
             )
-        network, tokenizer, folder = load(AutoModelForMaskedLM, str(model))
+        network, tokenizer, folder, _ = load(AutoModelForMaskedLM, str(model))
         layout = read_layout(folder)
         if "Pooling" in layout.modules:
             raise ModelError(f"{folder}: a dense folder; load it with DenseEncoder (type: dense)")
@@ -116,8 +145,8 @@ class SpladeEncoder(TextEncoder):
             "document_top_k": layout.sidecar.get("document_top_k"),
             "query_prompt": layout.prompts.get("query", ""),
             "document_prompt": layout.prompts.get("document", ""),
-            "query_length": layout.sidecar.get("query_length", longest),
-            "document_length": layout.sidecar.get("document_length", longest),
+            "query_length": length_in(layout.sidecar, "query_length", folder) or longest,
+            "document_length": length_in(layout.sidecar, "document_length", folder) or longest,
         }
         asked = {
             "pooling": pooling, "activation": activation, "query_model": query_model,
@@ -206,6 +235,7 @@ class SpladeEncoder(TextEncoder):
                 activation=self.activation,
                 max_length=max(self.lengths.values()),
                 prompts=self.prompts,
+                lower_case=lowers(self.tokenizer),
             )
             write_sidecar(
                 folder,
@@ -232,8 +262,11 @@ def keep_top(vectors: Tensor, limit: int) -> Tensor:
 
 def has_mlm_head(folder: Path) -> bool:
     """Return whether a model folder's architecture is a masked language model."""
-    names = read_json(folder / "config.json").get("architectures") or []
-    return any(str(name).endswith("ForMaskedLM") for name in names)
+    config = transformer_folder(folder) / "config.json"
+    if not config.exists():
+        raise ModelError(f"{config.parent}: no config.json; expected a transformers model folder")
+    names = read_object(config).get("architectures")
+    return isinstance(names, list) and any(str(name).endswith("ForMaskedLM") for name in names)
 
 
 def _passed_through(states: Tensor) -> Tensor:

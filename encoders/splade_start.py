@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from encoders.errors import ConfigError, ModelError
+from encoders.loading import is_head, length_limit, load
 from encoders.mlm_head import build_mlm_head, install_mlm_head
-from encoders.models import model_folder
 from encoders.splade import SpladeEncoder
-from encoders.transformer import Features, TextEncoder, length_limit, load
+from encoders.transformer import Features, TextEncoder
 
 
 def start_splade(
@@ -37,14 +37,16 @@ def start_splade(
     those of ``SpladeEncoder`` (lengths, pooling, top-k, device, dtype). The sentence encoder's own
     pooling and projection are not used. The result is an ordinary masked language model.
     """
-    from transformers import AutoConfig, AutoModelForMaskedLM
+    from transformers import AutoModelForMaskedLM
 
-    folder = model_folder(str(model))
-    if not (folder / "config.json").exists():
-        raise ModelError(f"{folder}: no config.json; expected a transformers model folder")
-    config = AutoConfig.from_pretrained(folder)
-    config.tie_word_embeddings = False  # the decoder's rows are not word embeddings
-    network, tokenizer, _ = load(AutoModelForMaskedLM, str(folder), config=config)
+    network, tokenizer, _, _ = load(
+        AutoModelForMaskedLM,
+        str(model),
+        fresh=is_head,
+        seed=seed,
+        tie_word_embeddings=False,  # the decoder's rows are not word embeddings
+    )
+    config = network.config
     limit = length_limit(tokenizer, config)
     found = {"query_length": limit, "document_length": limit, **options}
     backbone = network.base_model

@@ -1,13 +1,14 @@
-"""What transformer encoders share: loading, tokens, length-sorted batches, fingerprints."""
+"""What transformer encoders share: tokens, length-sorted batches, fingerprints."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
-import warnings
+import random
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,12 +17,12 @@ from torch import Tensor, nn
 
 from encoders.errors import ConfigError, ModelError
 from encoders.files import fingerprint_of
-from encoders.models import model_folder
 from encoders.progress import progress
 
 Dtype: TypeAlias = Literal["float32", "bfloat16", "auto"]
 Features: TypeAlias = dict[str, Tensor]
 PROGRESS_FROM = 2_000  # texts; shorter calls stay silent
+_TOKENIZING = threading.Lock()  # not the encoder's own: encoders may share a tokenizer
 CHUNK = 20_000  # texts tokenised and sorted together: bounds memory, keeps padding low
 
 
@@ -32,9 +33,12 @@ def pick_device(device: str) -> torch.device:
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
-        return torch.device(device)
-    except RuntimeError as error:
-        raise ConfigError(f"device: {device!r} is not a torch device") from error
+        chosen = torch.device(device)
+        torch.zeros(1, device=chosen).cpu()  # fails where torch or the machine has no such device
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        line = str(error).partition("\n")[0]
+        raise ConfigError(f"device: {device!r} cannot be used here: {line}") from error
+    return chosen
 
 
 def pick_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
@@ -49,70 +53,6 @@ def pick_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
     if dtype not in known:
         raise ConfigError(f"dtype: {dtype!r}; expected 'float32', 'bfloat16' or 'auto'")
     return known[dtype]
-
-
-@contextlib.contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' load reports: what is missing or fresh is said by our own errors."""
-    from transformers.utils import logging as hf
-
-    level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
-    hf.set_verbosity_error()
-    hf.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        hf.set_verbosity(level)
-        if bars:
-            hf.enable_progress_bar()
-
-
-def load(auto_class: Any, name: str, **options: Any) -> tuple[Any, Any, Path]:
-    """Return ``(model, tokenizer, folder)`` of a local folder or hub id, in float32.
-
-    Only safetensors are read, and no code from the folder is run. A missing or unfit folder is a
-    ``ModelError``.
-    """
-    from safetensors import SafetensorError
-    from transformers import AutoTokenizer
-
-    folder = model_folder(name)
-    if not (folder / "config.json").exists():
-        raise ModelError(f"{folder}: no config.json; expected a transformers model folder")
-    with quiet_transformers():
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-            model = auto_class.from_pretrained(
-                folder, use_safetensors=True, dtype=torch.float32, **options
-            )
-        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-            line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-            raise ModelError(
-                f"{folder}: cannot be loaded as {auto_class.__name__}: {line}"
-            ) from error
-    return model.eval(), tokenizer, folder
-
-
-def save(model: Any, folder: Path) -> None:
-    """Write a transformers model's configuration and safetensors without its progress bars."""
-    with quiet_transformers():
-        model.save_pretrained(folder)
-
-
-def length_limit(tokenizer: Any, config: Any) -> int:
-    """Return the longest input the model takes, in tokens."""
-    limits = [int(getattr(tokenizer, "model_max_length", 512))]
-    positions = getattr(config, "max_position_embeddings", None)
-    if isinstance(positions, int) and positions > 0:
-        # RoBERTa's positions start behind the padding index.
-        offset = (config.pad_token_id or 0) + 1 if config.model_type in _OFFSET_POSITIONS else 0
-        limits.append(positions - offset)
-    return min(limits) if min(limits) < 1_000_000 else 512
-
-
-_OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet", "longformer"}
 
 
 def _tokenizer_state(tokenizer: Any) -> Any:
@@ -140,6 +80,8 @@ class TransformerModel:
         self.tokenizer = tokenizer
         self.batch_tokens = batch_tokens
         if tokenizer.pad_token is None:  # decoder models often come without one
+            if tokenizer.eos_token is None:
+                raise ModelError("the tokenizer has neither a padding nor an end-of-text token")
             tokenizer.pad_token = tokenizer.eos_token
         self._hashed: tuple[tuple[int, ...], str] | None = None
 
@@ -153,18 +95,40 @@ class TransformerModel:
             with torch.inference_mode(), torch.autocast(self.device.type, self.dtype, enabled=half):
                 yield
         finally:
-            self.module.train(training)
+            if training:  # else other threads may be in here
+                self.module.train()
 
     def batches(self, tokens: Sequence[Sequence[int]]) -> Iterator[tuple[np.ndarray, Features]]:
-        """Yield (positions, padded features) with the longest texts first, by a token budget."""
+        """Yield (positions, padded features): texts of like length together, by a token budget.
+
+        The batch of the longest texts comes first, so that too little memory shows at once; the
+        others in a mixed order, so that the time left can be told from the time gone.
+        """
         lengths = np.fromiter((len(t) for t in tokens), np.int64, len(tokens))
         order = np.argsort(-lengths, kind="stable")
-        start = 0
-        while start < len(order):
-            size = max(1, self.batch_tokens // max(1, int(lengths[order[start]])))
-            chosen = order[start : start + size]
+        starts = [0]
+        while starts[-1] < len(order):
+            longest = max(1, int(lengths[order[starts[-1]]]))
+            starts.append(starts[-1] + max(1, self.batch_tokens // longest))
+        spans = list(itertools.pairwise(starts))
+        random.Random(len(spans)).shuffle(rest := spans[1:])
+        for start, stop in spans[:1] + rest:
+            chosen = order[start:stop]
             yield chosen, self.pad([tokens[i] for i in chosen])
-            start += size
+
+    def tokenized(self, *texts: Sequence[str], length: int | None, types: bool = False) -> Any:
+        """Tokenise texts, or pairs of them, with special tokens, cut at ``length``.
+
+        Safe in threads: a fast tokenizer keeps the length between setting it and using it.
+        """
+        with _TOKENIZING:
+            return self.tokenizer(
+                *(list(part) for part in texts),
+                truncation=length is not None,
+                max_length=length,
+                return_attention_mask=False,
+                return_token_type_ids=types,
+            )
 
     def pad(self, tokens: Sequence[Sequence[int]]) -> Features:
         """Return ``input_ids`` and ``attention_mask`` ``[n, longest]``, padded on the right."""
@@ -196,7 +160,11 @@ class TransformerModel:
                     advance(len(chosen))
 
     def weights_hash(self) -> str:
-        """Return a hash of every parameter and of the tokenizer; recomputed only after a change."""
+        """Return a hash of every parameter and of the tokenizer; recomputed only after a change.
+
+        Changes are seen as torch counts them: writing through ``parameter.data`` is not counted,
+        so write in place under ``torch.no_grad()`` instead.
+        """
         tensors = dict(self.module.state_dict(keep_vars=True))
         # In-place updates (an optimiser's, a load's) raise a tensor's version counter.
         key = tuple(v for t in tensors.values() for v in (t.data_ptr(), t._version))
@@ -231,6 +199,19 @@ class TextEncoder(TransformerModel):
         super().__init__(module, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.prompts = {"query": query_prompt, "document": document_prompt}
         self.lengths = {"query": query_length, "document": document_length}
+        self.prompt_tokens = {side: self._prompt_tokens(side) for side in self.prompts}
+
+    def _prompt_tokens(self, side: str) -> int:
+        """Return how many tokens come before the text, and check that the length has more room."""
+        if not self.prompts[side]:
+            return 0
+        ids: list[int] = self.tokenized([self.prompts[side]], length=None)["input_ids"][0]
+        if len(ids) >= self.lengths[side]:
+            raise ConfigError(
+                f"{side}_prompt: takes {len(ids)} tokens, and {side}_length is "
+                f"{self.lengths[side]}; no text would be read"
+            )
+        return len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
 
     def token_ids(self, texts: Sequence[str], side: str) -> list[list[int]]:
         """Return token ids with prompt and special tokens, cut at the side's length."""
@@ -241,14 +222,7 @@ class TextEncoder(TransformerModel):
             return []
         prompt = self.prompts[side]
         prompted = [prompt + text for text in texts] if prompt else list(texts)
-        encoded = self.tokenizer(
-            prompted,
-            truncation=True,
-            max_length=self.lengths[side],
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )
-        ids: list[list[int]] = encoded["input_ids"]
+        ids: list[list[int]] = self.tokenized(prompted, length=self.lengths[side])["input_ids"]
         return ids
 
     def tokenize(self, texts: Sequence[str], side: str) -> Features:

@@ -130,7 +130,9 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"no such file{near}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read as UTF-8 text ({error})") from None
-    except yaml.YAMLError as error:
+    except RecursionError:
+        raise ConfigError("not valid YAML: nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError is a date like 2020-13-45
         raise ConfigError(f"not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"expected keys and values, found {type(values).__name__}")
@@ -151,7 +153,7 @@ def _overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, A
             place = below
         try:
             place[last] = yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             place[last] = text
     return values
 

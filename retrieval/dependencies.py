@@ -1,14 +1,31 @@
-"""What in an experiment is made from what, and the key that says whether it must be made again."""
+"""What in an experiment is made from what, and the keys that say whether it must be made again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from encoders.errors import ConfigError
 from encoders.files import fingerprint_of
-from retrieval.config import ExperimentConfig
+from retrieval.config import ExperimentConfig, RetrieverSection, TrainingSection
+from retrieval.contents import (
+    corpus_contents,
+    normalised_dataset,
+    path_contents,
+    training_contents,
+)
 from retrieval.expression import names_in
+
+
+class Keys(NamedTuple):
+    """What decides an artefact: ``recipe`` hashes the settings, ``key`` also the files they name.
+
+    An artefact is made again when its key is another. It may be opened, where the files need not
+    be, when its recipe is the same.
+    """
+
+    recipe: str
+    key: str
 
 
 class Dependencies:
@@ -20,6 +37,8 @@ class Dependencies:
 
     def __init__(self, config: ExperimentConfig) -> None:
         self.config = config
+        self._recipes: dict[str, str] = {}
+        self._keys: dict[str, Keys] = {}
 
     def check(self) -> None:
         """Raise ``ConfigError`` if anything needs itself."""
@@ -38,12 +57,24 @@ class Dependencies:
                 self._walk(needed, [*path, node], done)
             done.add(node)
 
-    def key(self, node: str) -> str:
-        """Return a hash of everything that decides what ``node`` is."""
-        below = [self.key(needed) for needed in self.needs(node)]
-        section = self._section(node)
-        plain = section if isinstance(section, (str, dict)) else section.model_dump()
-        return fingerprint_of(plain, self.config.dataset, self.config.seed, below)
+    def keys(self, node: str) -> Keys:
+        """Return the keys of a node; the files it names must be there."""
+        if node not in self._keys:
+            self._keys[node] = self.keys_of(self._section(node), self.needs(node))
+        return self._keys[node]
+
+    def recipe(self, node: str) -> str:
+        """Return the hash of the settings that decide a node; no file is looked at."""
+        if node not in self._recipes:
+            self._recipes[node] = self._recipe_of(self._section(node), self.needs(node))
+        return self._recipes[node]
+
+    def keys_of(self, section: Any, needs: Iterable[str] | None = None) -> Keys:
+        """Return the keys of a section: one of the config's, an inline retriever, a training."""
+        needed = list(self._needs_of(section) if needs is None else needs)
+        recipe = self._recipe_of(section, needed)
+        below = [self.keys(node).key for node in needed]
+        return Keys(recipe, fingerprint_of(recipe, below, self._files(section)))
 
     def needs(self, node: str) -> Iterator[str]:
         """Yield the nodes that ``node`` is made from."""
@@ -52,18 +83,14 @@ class Dependencies:
         if kind == "pipelines":
             for used in names_in(section, where=node):
                 yield self.in_expression(used, within=name)
-            return
-        encoder = section if kind == "rerankers" else section.encoder
-        if encoder.get("model") in self.config.train:
-            yield f"train.{encoder['model']}"
-        if kind == "train" and section.negatives is not None:
-            named = section.negatives.get("retriever")
-            if isinstance(named, str):
-                yield from self._lists(named)
-            elif isinstance(named, Mapping):
-                inner = named.get("encoder", {}).get("model")
-                if inner in self.config.train:
-                    yield f"train.{inner}"
+        else:
+            yield from self._needs_of(section)
+
+    def closure(self, node: str) -> Iterator[str]:
+        """Yield ``node`` and everything it is made from."""
+        for needed in self.needs(node):
+            yield from self.closure(needed)
+        yield node
 
     def in_expression(self, name: str, *, within: str = "") -> str:
         """Return the node a name in a pipeline stands for."""
@@ -72,12 +99,61 @@ class Dependencies:
                 return f"{section}.{name}"
         return f"pipelines.{name}"
 
-    def _lists(self, name: str) -> Iterator[str]:
-        for section in ("pipelines", "retrievers"):
-            if name in getattr(self.config, section):
-                yield f"{section}.{name}"
+    def _needs_of(self, section: Any) -> Iterator[str]:
+        for encoder in _encoders(section):
+            if encoder.get("model") in self.config.train:
+                yield f"train.{encoder['model']}"
+        lists = _lists(section)
+        for kind in ("pipelines", "retrievers"):
+            if isinstance(lists, str) and lists in getattr(self.config, kind):
+                yield f"{kind}.{lists}"
                 return
+
+    def _recipe_of(self, section: Any, needs: Iterable[str]) -> str:
+        plain = section
+        if isinstance(section, TrainingSection):  # one alone has keys of its own: output and such
+            plain = section.model_dump(include=set(TrainingSection.model_fields))
+        elif isinstance(section, RetrieverSection):
+            plain = section.model_dump()
+        below = [self.recipe(node) for node in needs]
+        return fingerprint_of(
+            plain, normalised_dataset(self.config.dataset), self.config.seed, below
+        )
+
+    def _files(self, section: Any) -> list[str | None]:
+        """Hash the files a section names: the dataset's, models that are folders, lists."""
+        files: list[str | None] = []
+        if isinstance(section, RetrieverSection):
+            files.append(corpus_contents(self.config.dataset))
+        elif isinstance(section, TrainingSection):
+            files.append(training_contents(self.config.dataset))
+        for encoder in _encoders(section):
+            model = encoder.get("model")
+            files.append(None if model in self.config.train else path_contents(model))
+        lists = _lists(section)
+        if lists not in self.config.pipelines and lists not in self.config.retrievers:
+            files.append(path_contents(lists))
+        return files
 
     def _section(self, node: str) -> Any:
         kind, _, name = node.partition(".")
         return getattr(self.config, kind)[name]
+
+
+def _lists(section: Any) -> str | None:
+    """Return the name or path that a training's negatives come from."""
+    negatives = section.negatives if isinstance(section, TrainingSection) else None
+    lists = (negatives or {}).get("retriever")
+    return lists if isinstance(lists, str) else None
+
+
+def _encoders(section: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the encoder components of a section (none in a pipeline)."""
+    if isinstance(section, (RetrieverSection, TrainingSection)):
+        yield section.encoder
+    elif isinstance(section, Mapping):
+        yield section
+    if isinstance(section, TrainingSection):
+        lists = (section.negatives or {}).get("retriever")
+        if isinstance(lists, Mapping):
+            yield dict(lists.get("encoder") or {})

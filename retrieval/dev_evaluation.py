@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from retrieval.config import DevSection
+from retrieval.document import Document
 from retrieval.evaluation import Qrels, evaluate
+from retrieval.measures import depth_of, parse_measure
 from retrieval.ranking import Ranking, Run
+from retrieval.stage import DEPTH
 
 if TYPE_CHECKING:
     from retrieval.dataset import Dataset
 
 Evaluate = Callable[[Any], Mapping[str, float]]
 PAIR_DEPTH = 20  # candidates a cross-encoder reranks for each dev query
+
+
+def dev_depth(section: DevSection) -> int:
+    """Return how many documents per query the section's measures look at."""
+    return depth_of([parse_measure(text) for text in section.measures]) or DEPTH
 
 
 def dev_evaluation(
@@ -41,6 +49,9 @@ def _by_searching(
 ) -> Evaluate:
     texts = _sampled(dataset, qrels, section.documents, seed)
     ids = np.array(list(texts), dtype=object)
+    found = {name: Document(name, "", text) for name, text in texts.items()}
+    drop = dataset.identical_ids(found.get).drop  # what is not in the sample is no hit either
+    depth = dev_depth(section) + drop
 
     def measured(encoder: Any) -> Mapping[str, float]:
         from indexing import FlatIndex, InvertedIndex
@@ -48,12 +59,13 @@ def _by_searching(
         vectors = encoder.encode_documents(list(texts.values()))
         index = FlatIndex() if isinstance(vectors, np.ndarray) else InvertedIndex()
         index.add(vectors)
-        hits = index.search(encoder.encode_queries(list(queries.values())), 100)
+        hits = index.search(encoder.encode_queries(list(queries.values())), depth)
         rankings = {}
         for query, rows, scores in zip(queries, hits.rows, hits.scores, strict=True):
-            found = rows >= 0
-            rankings[query] = list(zip(ids[rows[found]].tolist(), scores[found], strict=True))
-        return dict(evaluate(Run(rankings), qrels, section.measures).mean)
+            hit = rows >= 0
+            rankings[query] = list(zip(ids[rows[hit]].tolist(), scores[hit], strict=True))
+        run = Run(rankings)
+        return dict(evaluate(run, qrels, section.measures, ignore_identical_ids=drop).mean)
 
     return measured
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from encoders.files import write_json, write_text
+from retrieval.asking import asked, run_on
 from retrieval.comparison import compare_scores
 from retrieval.dataset import Dataset
 from retrieval.evaluation import Scores, evaluate
@@ -16,7 +17,6 @@ from retrieval.fuse import Fuse
 from retrieval.latency import Latency, measure_latency
 from retrieval.measures import depth_of, parse_measure
 from retrieval.provenance import provenance
-from retrieval.ranking import Ranking, Run
 from retrieval.rerank import Rerank
 from retrieval.retriever import Retriever
 from retrieval.stage import DEPTH, Cut, Stage, Then
@@ -34,6 +34,7 @@ def evaluate_experiment(experiment: Experiment) -> Table:
     config = experiment.config.evaluate
     start = time.monotonic()
     dataset = experiment.dataset(config.split)
+    experiment.refuse_tested()
     measures = [parse_measure(text) for text in config.measures]
     depth = max(DEPTH, depth_of(measures) or DEPTH)
     scores: dict[str, Scores] = {}
@@ -46,7 +47,7 @@ def evaluate_experiment(experiment: Experiment) -> Table:
         run.save(experiment.output / "runs" / f"{name}.trec.gz", tag=name)
         scores[name] = evaluate(run, dataset.qrels, measures)
     latencies = {
-        name: measure_latency(stage, dataset.queries, sample=config.latency_queries)
+        name: measure_latency(stage, asked(dataset, stage), sample=config.latency_queries)
         for name, stage in stages.items()
     }
     table = compare_scores(scores, baseline=config.baseline, test=config.test)
@@ -56,22 +57,6 @@ def evaluate_experiment(experiment: Experiment) -> Table:
     write_json(experiment.output / "results.json", results)
     write_text(experiment.output / "report.md", _report(experiment, dataset, table))
     return table
-
-
-def run_on(stage: Stage, dataset: Dataset, depth: int = DEPTH) -> Run:
-    """Run a stage on a dataset's queries, without the query's own document where that is due."""
-    store = getattr(stage, "documents", None)
-    identical = dataset.identical_ids(getattr(store, "find", None))
-    if not identical.drop:
-        return stage.run(dataset.queries, None, depth)
-    log.info("%s: hits whose id is the query's are dropped (%s)", dataset.name, identical.reason)
-    run = stage.run(dataset.queries, None, depth + 1)
-    return Run({q: _without(ranking, q)[:depth] for q, ranking in run.items()}, name=run.name)
-
-
-def _without(ranking: Ranking, doc_id: str) -> Ranking:
-    kept = [place for place, found in enumerate(ranking.doc_ids) if found != doc_id]
-    return Ranking([ranking.doc_ids[place] for place in kept], ranking.scores[kept])
 
 
 def retrievers_of(stage: Stage) -> list[Retriever]:

@@ -13,6 +13,7 @@ from encoders.errors import ConfigError, DataError
 from retrieval.measures import Judgements, Measure, compute, depth_of, parse_measure
 from retrieval.ranking import Ranking, Run, check_unique
 from retrieval.run_columns import RunColumns
+from retrieval.stage import SelfExcluding
 
 Qrels = Mapping[str, Mapping[str, int]]  # query id -> {document id: grade}
 DEPTH = 1000  # documents a pipeline is asked for, unless a measure looks deeper
@@ -155,7 +156,9 @@ def _run_of(
         )
     queries = {query: truth.queries[query] for query in qrels if query in truth.queries}
     depth = max([DEPTH, *(measure.cutoff or 0 for measure in measures)])
-    return system.run(queries, k=depth + ignore_identical_ids)
+    if ignore_identical_ids:  # retrievers leave the query out; others are asked for one more
+        return system.run(SelfExcluding(queries), k=depth + 1)
+    return system.run(queries, k=depth)
 
 
 def _checked(qrels: Qrels) -> Qrels:

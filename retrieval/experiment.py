@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from encoders.errors import ConfigError, IndexFormatError, suggest
-from encoders.files import fingerprint_of, read_json, write_text
-from retrieval.components import check_experiment, make_encoder, make_index
+from encoders.files import MANIFEST, read_json, settle, write_text
+from retrieval.components import make_encoder, make_index
 from retrieval.config import (
     ExperimentConfig,
     RetrieverSection,
@@ -22,12 +22,14 @@ from retrieval.config import (
     load_config,
     named_file,
 )
-from retrieval.dataset import Dataset, load_dataset
-from retrieval.dependencies import Dependencies
-from retrieval.expression import names_in, parse
+from retrieval.contents import normalised_dataset
+from retrieval.dataset import Dataset, load_dataset, training_splits
+from retrieval.dependencies import Dependencies, Keys
+from retrieval.experiment_checks import check_experiment, check_lists, list_names
+from retrieval.expression import parse
 from retrieval.ranking import Run
 from retrieval.retriever import Retriever
-from retrieval.retriever_folder import HEAD
+from retrieval.retriever_folder import HEAD, read_head
 from retrieval.stage import Stage
 from retrieval.training_job import train_model
 
@@ -40,7 +42,8 @@ class Experiment:
     """The named parts of a config, opened or made on first use.
 
     ``file`` is named in errors. ``allow`` restricts the classes of your own that types may name to
-    these; None, for a config that is yours, restricts nothing.
+    these; None, for a config that is yours, restricts nothing. With ``only_open`` nothing is made:
+    a part that is missing, or was made with other settings, is an ``IndexFormatError``.
     """
 
     def __init__(
@@ -49,43 +52,20 @@ class Experiment:
         *,
         file: str | Path | None = None,
         allow: Collection[str] | None = None,
+        only_open: bool = False,
     ) -> None:
         self.config = config
         self.file = file
         self.allow = allow
+        self.only_open = only_open
         self.output = Path(config.output)
+        self._untested = False  # whether the trainings are known to see no query of the evaluation
         self._models: dict[str, Path] = {}
         self._retrievers: dict[str, Retriever] = {}
         self._scorers: dict[str, Any] = {}
         self._needs = Dependencies(config)
         with named_file(file):
-            self._check_names()
-            check_experiment(config, allow)
-            self._needs.check()
-
-    def _check_names(self) -> None:
-        """Refuse names that stand for two things, and pipelines that use unknown ones."""
-        config = self.config
-        owners: dict[str, str] = {}
-        for section in ("retrievers", "rerankers"):
-            for name in getattr(config, section):
-                if name in owners:
-                    raise ConfigError(f"{section}.{name}: {owners[name]} has that name too")
-                owners[name] = section
-        known = {*owners, *config.pipelines}
-        for name, text in config.pipelines.items():
-            for used in names_in(text, where=f"pipelines.{name}"):
-                if used not in known:
-                    raise ConfigError(
-                        f"pipelines.{name}: unknown name {used!r} in {text!r}; known: "
-                        f"{', '.join(sorted(known)) or 'none'}{suggest(used, known)}"
-                    )
-        baseline = config.evaluate.baseline
-        if baseline is not None and baseline not in self.systems:
-            raise ConfigError(
-                f"evaluate.baseline: no pipeline {baseline!r}; known: "
-                f"{', '.join(self.systems)}{suggest(baseline, self.systems)}"
-            )
+            check_experiment(config, allow, trainings=not only_open)
 
     @property
     def systems(self) -> list[str]:
@@ -96,12 +76,27 @@ class Experiment:
         """Return the experiment's dataset, opened at a split."""
         return load_dataset(self.config.dataset, split)
 
-    def write_settings(self) -> None:
-        """Save the resolved config beside the artefacts."""
+    def write_settings(self, only: Sequence[str] | None = None) -> None:
+        """Save the resolved config beside the artefacts it describes, once they are made.
+
+        ``only`` names the retrievers that were made: what is saved of other parts stays as it is.
+        """
         import yaml
 
-        text = yaml.safe_dump(self.config.model_dump(), sort_keys=False, allow_unicode=True)
-        write_text(self.output / SETTINGS, text)
+        path = self.output / SETTINGS
+        config = self.config
+        if only is not None and path.exists():
+            saved = load_config(path, ExperimentConfig)
+            there = (normalised_dataset(saved.dataset), saved.seed)
+            if there != (normalised_dataset(config.dataset), config.seed):
+                log.warning("%s: describes another dataset or seed, and is left as it is", path)
+                return
+            nodes = [part for name in only for part in self._needs.closure(f"retrievers.{name}")]
+            config = saved.model_copy(deep=True)
+            for section, _, name in (node.partition(".") for node in nodes):
+                getattr(config, section)[name] = getattr(self.config, section)[name]
+        text = yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)
+        write_text(path, text)
 
     def model(self, name: str) -> str:
         """Return what ``model: name`` means: a model trained here, else the name itself."""
@@ -114,39 +109,85 @@ class Experiment:
 
     def _trained(self, name: str) -> Path:
         section = self.config.train[name]
-
-        def tested() -> Mapping[str, str]:
-            return self.dataset(self.config.evaluate.split).queries if self.systems else {}
-
+        model_path = self.output / "models" / name
+        if self.only_open:
+            settle(model_path)
+            found = read_json(model_path / MANIFEST) if (model_path / MANIFEST).exists() else None
+            self._check_found(model_path, found, self._needs.recipe(f"train.{name}"))
+            return model_path
+        if self.systems:
+            self.refuse_tested()
         return train_model(
             section,
             lambda: self.dataset(None),
-            model_path=self.output / "models" / name,
+            model_path=model_path,
             work_path=self.output / "training" / name,
             seed=self.config.seed,
             where=f"train.{name}.",
             source=self.lists,
             model=self.model,
-            key=self._needs.key(f"train.{name}"),
-            tested=tested,
+            keys=self._needs.keys(f"train.{name}"),
         )
+
+    def refuse_tested(self) -> None:
+        """Raise ``ConfigError`` if the trainings that are evaluated see a query of the evaluation.
+
+        Whether their models are there already makes no difference.
+        """
+        kind = "pipelines" if self.config.pipelines else "retrievers"
+        made_from = (
+            node for name in self.systems for node in self._needs.closure(f"{kind}.{name}")
+        )
+        if self._untested or not any(node.startswith("train.") for node in made_from):
+            return
+        train, _ = training_splits(self.dataset(None), self.config.seed)
+        tested = self.dataset(self.config.evaluate.split).queries
+        shared = [query for query, text in tested.items() if train.queries.get(query) == text]
+        if shared:
+            raise ConfigError(
+                f"dataset: {len(shared):,} training queries are evaluated on too (such as "
+                f"{shared[0]!r}); training on what is tested is refused: use separate splits"
+            )
+        self._untested = True
 
     def retriever(self, name: str) -> Retriever:
         """Return a retriever by name, built if its folder does not hold this very one."""
         if name not in self._retrievers:
             with named_file(self.file):
-                key = self._needs.key(f"retrievers.{name}")
-                self._retrievers[name] = self.built(name, self.config.retrievers[name], key)
+                section = self.config.retrievers[name]
+                if self.only_open:
+                    self._retrievers[name] = self._opened(name, section)
+                else:
+                    keys = self._needs.keys(f"retrievers.{name}")
+                    self._retrievers[name] = self._built(name, section, keys)
         return self._retrievers[name]
 
-    def built(self, name: str, section: RetrieverSection, key: str) -> Retriever:
+    def _opened(self, name: str, section: RetrieverSection) -> Retriever:
+        path = self.output / "retrievers" / name
+        found = _noted(path) if (path / HEAD).exists() else None
+        self._check_found(path, found, self._needs.recipe(f"retrievers.{name}"))
+        return Retriever.open(path, allow=_own(section), **_options(section.encoder))
+
+    def _check_found(self, path: Path, found: Any, recipe: str) -> None:
+        if not isinstance(found, Mapping) or found.get("recipe") != recipe:
+            state = "is not there" if found is None else "was made with other settings"
+            raise IndexFormatError(
+                f"{path}: {state}, and searching makes nothing; run `sluice run` with the "
+                f"experiment's YAML file (or with {self.file}) to make it"
+            )
+
+    def _built(self, name: str, section: RetrieverSection, keys: Keys) -> Retriever:
         """Open ``<output>/retrievers/<name>`` if it has this key, else build it."""
         path = self.output / "retrievers" / name
         where = f"retrievers.{name}"
         try:
-            if (path / HEAD).exists() and _origin(path) == key:
-                own = [str(section.encoder["type"]), str((section.index or {}).get("type"))]
-                return Retriever.open(path, allow=own, **_options(section.encoder))
+            if (path / HEAD).exists():
+                found = _noted(path)
+                if found.get("key") == keys.key:
+                    return Retriever.open(path, allow=_own(section), **_options(section.encoder))
+                changed = found.get("key", "") is None
+                why = "documents were" if changed else "settings, or the files they name, are"
+                log.info("%s: its %s changed; it is built again", path, why)
         except IndexFormatError as error:
             log.warning("%s; it is built again", error)
         encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
@@ -160,7 +201,7 @@ class Experiment:
             config={
                 "retriever": section.model_dump(),
                 "dataset": self.config.dataset,
-                "key": key,
+                **keys._asdict(),
             },
         )
 
@@ -179,7 +220,7 @@ class Experiment:
                 return parse(text, self._names(), where=f"pipelines.{name}")
         if name in self.config.retrievers:
             return self.retriever(name)
-        known = [*self.config.pipelines, *self.config.retrievers]
+        known = list_names(self.config)
         raise ConfigError(f"no pipeline {name!r}; known: {', '.join(known)}{suggest(name, known)}")
 
     def lists(self, named: Any, where: str) -> Stage | Run:
@@ -190,11 +231,10 @@ class Experiment:
         """
         if isinstance(named, Mapping):
             section = checked(named, RetrieverSection)
-            key = fingerprint_of(section.model_dump(), self.config.dataset, self.config.seed)
-            return self.built(f"inline-{key[:8]}", section, key)
-        if named in self.config.pipelines or named in self.config.retrievers:
-            return self.stage(str(named))
-        return open_lists(str(named), where, [*self.config.pipelines, *self.config.retrievers])
+            keys = self._needs.keys_of(section)
+            return self._built(f"inline-{keys.recipe[:8]}", section, keys)
+        names = list_names(self.config)
+        return self.stage(str(named)) if named in names else open_lists(str(named), where, names)
 
     def _names(self) -> dict[str, Callable[[], Any]]:
         opened = {
@@ -209,23 +249,18 @@ class Experiment:
         }
 
 
-def open_lists(named: str, where: str, known: list[str]) -> Stage | Run:
+def open_lists(named: str, where: str, known: Sequence[str] = ()) -> Stage | Run:
     """Open a retriever folder or a TREC run by path."""
-    path = Path(named)
-    if path.is_dir():
-        return Retriever.open(path)
-    if path.is_file():
-        return Run.load(path)
-    raise ConfigError(
-        f"{where}: {named!r} is no pipeline or retriever here ({', '.join(known) or 'none'}), and "
-        f"no retriever folder or run file{suggest(named, known)}"
-    )
+    check_lists(named, where, known)
+    return Retriever.open(named) if Path(named).is_dir() else Run.load(Path(named))
 
 
 def load_pipeline(folder: str | Path, name: str, *, allow: Collection[str] = ()) -> Stage:
     """Open a pipeline by name from an experiment's output folder.
 
-    The dataset is not needed. ``allow`` names the classes of your own that the folder may import.
+    Nothing is made and the dataset is not needed: what is missing, or was made with other settings
+    than the folder's ``experiment.yaml`` says, is an ``IndexFormatError``. ``allow`` names the
+    classes of your own that the folder may import.
     """
     path = Path(folder) / SETTINGS
     if not path.exists():
@@ -234,11 +269,17 @@ def load_pipeline(folder: str | Path, name: str, *, allow: Collection[str] = ())
         )
     config = load_config(path, ExperimentConfig)
     moved = config.model_copy(update={"output": str(folder)})
-    return Experiment(moved, file=path, allow=allow).stage(name)
+    return Experiment(moved, file=path, allow=allow, only_open=True).stage(name)
 
 
-def _origin(path: Path) -> Any:
-    return read_json(path / HEAD).get("origin", {}).get("config", {}).get("key")
+def _noted(path: Path) -> dict[str, Any]:
+    """Return what a retriever's folder notes of its config, keys included."""
+    found = read_head(path).origin.get("config")
+    return found if isinstance(found, dict) else {}
+
+
+def _own(section: RetrieverSection) -> list[str]:
+    return [str(section.encoder["type"]), str((section.index or {}).get("type"))]
 
 
 def _options(encoder: Mapping[str, Any]) -> dict[str, Any]:

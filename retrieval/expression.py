@@ -18,14 +18,16 @@ from retrieval.stage import Cut, Stage
 
 Make = Callable[[], Any]  # opens the stage or scorer a name stands for
 
+NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"  # what a retriever, a reranker or a pipeline may be called
+MAX_PARTS = 200  # operators, calls and names in one expression
+
 
 def names_in(text: str, *, where: str) -> Iterator[str]:
     """Yield the names of retrievers and rerankers an expression uses, once each."""
-    seen = set()
-    for node in ast.walk(_tree(text, where)):
-        if isinstance(node, ast.Name) and node.id not in METHODS and node.id not in seen:
-            seen.add(node.id)
-            yield _spelled(node.id)
+    nodes = list(ast.walk(_tree(text, where)))
+    methods = {id(n.func) for n in nodes if isinstance(n, ast.Call) and _method(n.func)}
+    names = [n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in methods]
+    yield from dict.fromkeys(map(_spelled, names))
 
 
 def parse(text: str, names: Mapping[str, Make], *, where: str = "pipeline") -> Stage:
@@ -39,24 +41,41 @@ def parse(text: str, names: Mapping[str, Make], *, where: str = "pipeline") -> S
 
 def _tree(text: str, where: str) -> ast.expr:
     try:
-        return ast.parse(_joined(text), mode="eval").body
-    except SyntaxError as error:
+        tree = ast.parse(_joined(text.strip()), mode="eval").body
+    except (RecursionError, MemoryError):
+        raise ConfigError(f"{where}: a pipeline this long or deep is not understood") from None
+    except (SyntaxError, ValueError) as error:
         raise ConfigError(
-            f"{where}: {text!r} is not a pipeline ({error.msg}); expected names joined by "
-            "|, % and >>, as in (bm25 | dense) % 200 >> cross(depth=50)"
+            f"{where}: {text!r} is not a pipeline ({getattr(error, 'msg', error)}); expected names "
+            "joined by |, % and >>, as in (bm25 | dense) % 200 >> cross(depth=50)"
         ) from None
+    parts = sum(isinstance(node, (ast.Name, ast.Call, ast.BinOp)) for node in ast.walk(tree))
+    if parts > MAX_PARTS:
+        raise ConfigError(f"{where}: {parts:,} names and operators; expected {MAX_PARTS} or fewer")
+    return tree
 
 
-_HYPHEN = "ー"  # a letter to Python, and in nobody's name
+def _method(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in METHODS
+
+
+_HYPHEN, _DOT = "ー", "〆"  # letters to Python, and in nobody's name
+_TOKENS = re.compile(
+    rf"""'[^']*' | "[^"]*" | \d[\w.]*(?:(?<=[eE])[-+]\d+)? | ({NAME})""", re.VERBOSE
+)
 
 
 def _joined(text: str) -> str:
-    """Make names with hyphens (``dense-zero-shot``) names to Python."""
-    return re.sub(r"(?<=\w)-(?=\w)", _HYPHEN, text.strip())
+    """Make names with hyphens and dots (``dense-zero-shot``) names to Python."""
+
+    def replaced(token: re.Match[str]) -> str:
+        return token[0].replace("-", _HYPHEN).replace(".", _DOT) if token[1] else token[0]
+
+    return _TOKENS.sub(replaced, text)
 
 
 def _spelled(name: str) -> str:
-    return name.replace(_HYPHEN, "-")
+    return name.replace(_HYPHEN, "-").replace(_DOT, ".")
 
 
 class _Reader:
@@ -77,7 +96,7 @@ class _Reader:
 
     def _operation(self, node: ast.BinOp) -> Stage:
         if isinstance(node.op, ast.Mod):
-            return Cut(self.stage(node.left), self._constant(node.right))
+            return self._made(Cut, self.stage(node.left), self._constant(node.right))
         if isinstance(node.op, ast.RShift):
             return self.stage(node.left) >> self.stage(node.right)
         if isinstance(node.op, ast.BitOr):
@@ -95,7 +114,7 @@ class _Reader:
             if len(parts) < 2:
                 raise self.fail(f"{name}(...) fuses two stages or more")
             self._check(options, ("rank_constant", "weights", "normalise"), name)
-            return Fuse(parts, method=name, **options)  # type: ignore[arg-type]
+            return self._made(Fuse, parts, method=name, **options)
         if node.args:
             raise self.fail(f"{_spelled(name)} takes named arguments only, as in depth=50")
         return self._named(name, options)
@@ -112,7 +131,13 @@ class _Reader:
         self._check(options, ("depth", "interpolate"), name)
         given = {"depth": 100, **options}
         shown = ", ".join(f"{key}={value}" for key, value in given.items())
-        return Rerank(made, **given, name=f"{name}({shown})")
+        return self._made(Rerank, made, **given, name=f"{name}({shown})")
+
+    def _made(self, kind: Callable[..., Stage], *parts: Any, **options: Any) -> Stage:
+        try:
+            return kind(*parts, **options)
+        except (ConfigError, TypeError, ValueError) as error:
+            raise self.fail(str(error)) from None
 
     def _check(self, options: Mapping[str, Any], known: tuple[str, ...], name: str) -> None:
         for key in options:
@@ -122,7 +147,6 @@ class _Reader:
 
     def _constant(self, node: ast.expr) -> Any:
         try:
-            value = ast.literal_eval(node)
-        except (ValueError, SyntaxError):
+            return ast.literal_eval(node)
+        except (ValueError, TypeError, SyntaxError):
             raise self.fail(f"{_spelled(ast.unparse(node))!r} is not a constant") from None
-        return _spelled(value) if isinstance(value, str) else value

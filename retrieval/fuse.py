@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from encoders.errors import ConfigError, suggest
-from retrieval.fusion import reciprocal_rank_fusion, weighted_fusion
+from retrieval.fusion import NORMALISATIONS, reciprocal_rank_fusion, weighted_fusion
 from retrieval.ranking import Run
 from retrieval.stage import DEPTH, Queries, Stage, Texts
 
@@ -18,7 +19,8 @@ class Fuse(Stage):
 
     ``method="rrf"``: sum over the runs of ``weight / (rank_constant + rank)`` (Cormack et al.,
     2009). ``method="weighted"``: sum of ``weight x normalised score`` with ``normalise`` in
-    ``min-max``, ``z-score``, ``none``. Weights are 1 unless given, one a stage.
+    ``min-max``, ``z-score``, ``none``. Weights are 1 unless given, one a stage. Raises
+    ``ConfigError`` for any other value.
     """
 
     def __init__(
@@ -26,13 +28,28 @@ class Fuse(Stage):
         stages: Sequence[Stage],
         *,
         method: Literal["rrf", "weighted"] = "rrf",
-        rank_constant: int = 60,
+        rank_constant: float = 60,
         weights: Sequence[float] | None = None,
         normalise: Literal["min-max", "z-score", "none"] = "min-max",
     ) -> None:
         if method not in METHODS:
             raise ConfigError(
                 f"fusion {method!r}; known: {', '.join(METHODS)}{suggest(method, METHODS)}"
+            )
+        if not isinstance(normalise, str) or normalise not in NORMALISATIONS:
+            raise ConfigError(
+                f"fusion: normalise={normalise!r}; known: {', '.join(NORMALISATIONS)}"
+                f"{suggest(str(normalise), NORMALISATIONS)}"
+            )
+        if not _is_number(rank_constant) or rank_constant <= 0:
+            raise ConfigError(f"fusion: rank_constant={rank_constant!r}; expected a number above 0")
+        if weights is not None and not (
+            isinstance(weights, (list, tuple))
+            and all(_is_number(weight) and weight >= 0 for weight in weights)
+            and any(weights)
+        ):
+            raise ConfigError(
+                f"fusion: weights={weights!r}; expected a list of numbers, 0 or more, not all 0"
             )
         if weights is not None and len(weights) != len(stages):
             raise ConfigError(f"fusion: {len(weights)} weights for {len(stages)} stages")
@@ -80,3 +97,7 @@ class Fuse(Stage):
             return reciprocal_rank_fusion(runs, k=self.rank_constant, weights=self.weights)
         weights = self.weights or (1.0,) * len(runs)
         return weighted_fusion(runs, weights, normalise=self.normalise)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from encoders.errors import ConfigError, suggest
-from encoders.files import fingerprint_of, write_json, write_text
-from retrieval.components import check_training
+from encoders.files import write_json, write_text
 from retrieval.config import (
     Config,
     ExperimentConfig,
@@ -19,15 +19,20 @@ from retrieval.config import (
     named_file,
 )
 from retrieval.dataset import load_dataset
+from retrieval.dependencies import Dependencies
 from retrieval.evaluate_experiment import evaluate_experiment
 from retrieval.experiment import Experiment, open_lists
+from retrieval.experiment_checks import check_lists
 from retrieval.mining import mine_negatives
+from retrieval.training_checks import check_training, mining_of
 from retrieval.training_job import train_model
 
 if TYPE_CHECKING:
     from retrieval.retriever import Retriever
     from retrieval.table import Table
     from training import MiningReport
+
+log = logging.getLogger("sluice")
 
 Given = str | Path | Mapping[str, Any]  # a YAML file, or its content
 
@@ -37,7 +42,9 @@ def run(config: Given, overrides: Sequence[str] = ()) -> tuple[Table, Experiment
     experiment = _experiment(config, overrides)
     if not experiment.systems:
         raise ConfigError(f"{config}: has no retrievers and no pipelines; nothing to evaluate")
-    return evaluate_experiment(experiment), experiment
+    table = evaluate_experiment(experiment)
+    experiment.write_settings()
+    return table, experiment
 
 
 def index(
@@ -54,7 +61,9 @@ def index(
             raise ConfigError(
                 f"{config}: no retriever {name!r}; known: {', '.join(known)}{suggest(name, known)}"
             )
-    return [experiment.retriever(name) for name in names]
+    built = [experiment.retriever(name) for name in names]
+    experiment.write_settings(only)
+    return built
 
 
 def train(config: Given, overrides: Sequence[str] = ()) -> Path:
@@ -63,6 +72,9 @@ def train(config: Given, overrides: Sequence[str] = ()) -> Path:
     output = Path(settings.output)
     with named_file(file):
         check_training(settings, "")
+        lists = (settings.negatives or {}).get("retriever")
+        if isinstance(lists, str):
+            check_lists(lists, "negatives.retriever", ())
         if isinstance(settings.dataset, dict) and settings.dataset.get("split", "train") != "train":
             raise ConfigError(
                 f"dataset.split: {settings.dataset['split']!r}: training uses the train split; "
@@ -81,7 +93,7 @@ def train(config: Given, overrides: Sequence[str] = ()) -> Path:
             where="",
             source=alone.lists,
             model=lambda name: name,
-            key=fingerprint_of(settings.model_dump(exclude={"output"})),
+            keys=Dependencies(alone.config).keys_of(settings),
         )
 
 
@@ -95,26 +107,31 @@ def mine(
     seed: int = 13,
 ) -> MiningReport:
     """Mine negatives into JSON lines and a report beside them; return the report."""
-    from training import Mining
-
-    Mining(**{key: value for key, value in spec.items() if key != "depth"})  # before any work
+    mining_of(spec, "negatives")  # before any work
     data = load_dataset(dataset, split)
-    mined = mine_negatives(open_lists(source, "mine", []), data, spec, seed=seed)
+    mined = mine_negatives(open_lists(source, "mine"), data, spec, seed=seed)
     positives = {q: [d for d, g in data.qrels[q].items() if g > 0] for q in mined.negatives}
     wanted = {doc for docs in (*positives.values(), *mined.negatives.values()) for doc in docs}
     texts = {d.id: d.full_text for d in data.corpus if d.id in wanted}
+    absent = sorted(wanted - texts.keys())
+    if absent:
+        log.warning(
+            "%s: %d documents named by the lists or the qrels are not in the corpus, and are left "
+            "out (%s)", data.name, len(absent), ", ".join(absent[:3]),
+        )  # fmt: skip
     lines = []
     for query, negatives in mined.negatives.items():
         if query not in data.queries:
             continue
         here = [doc for doc in positives[query] if doc in texts]
+        there = [doc for doc in negatives if doc in texts]
         line = {
             "query_id": query,
             "query": data.queries[query],
             "pos": [texts[doc] for doc in here],
-            "neg": [texts[doc] for doc in negatives],
+            "neg": [texts[doc] for doc in there],
             "pos_ids": here,
-            "neg_ids": list(negatives),
+            "neg_ids": there,
         }
         lines.append(json.dumps(line, ensure_ascii=False))
     write_text(output, "\n".join(lines) + "\n")
@@ -124,9 +141,7 @@ def mine(
 
 def _experiment(config: Given, overrides: Sequence[str]) -> Experiment:
     settings, file = _loaded(config, ExperimentConfig, overrides)
-    experiment = Experiment(settings, file=file)
-    experiment.write_settings()
-    return experiment
+    return Experiment(settings, file=file)
 
 
 def _loaded(

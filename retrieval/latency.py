@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrieval.stage import Queries, Stage
+from retrieval.stage import Queries, SelfExcluding, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,14 @@ def measure_latency(
     chosen = chosen[:sample]
     if not chosen:
         return None
+    kind = SelfExcluding if isinstance(queries, SelfExcluding) else dict
     for query in chosen[:3]:
-        stage.run({query: queries[query]}, None, k)
+        stage.run(kind({query: queries[query]}), None, k)
     times = []
     for query in chosen:
+        one = kind({query: queries[query]})
         start = time.perf_counter()
-        stage.run({query: queries[query]}, None, k)
+        stage.run(one, None, k)
         times.append((time.perf_counter() - start) * 1000)
     p50, p95 = np.percentile(times, [50, 95])
     return Latency(round(float(p50), 3), round(float(p95), 3), len(times))

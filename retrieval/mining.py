@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from encoders.errors import DataError
+from retrieval.asking import run_on
 from retrieval.ranking import Run
 from retrieval.retriever import Retriever
 from retrieval.stage import Cut, Stage
+from retrieval.training_checks import mining_of
 
 if TYPE_CHECKING:
     from retrieval.dataset import Dataset
@@ -26,14 +28,13 @@ def mine_negatives(
 
     ``spec`` is the YAML section ``negatives``. A retriever also scores the positives that its list
     missed, so that every query has the limit that TopK-PercPos needs; a run cannot, which the
-    report counts.
+    report counts. Where a hit with the query's id is the query itself, it is no candidate.
     """
-    from training import Mining, mine
+    from training import mine
 
-    mining = Mining(**{k: v for k, v in spec.items() if k not in ("type", "retriever", "depth")})
-    depth = int(spec.get("depth", max(DEPTH, mining.range_max or 0)))
-    run = source.top(depth) if isinstance(source, Run) else source.run(dataset.queries, k=depth)
-    run = run.top(depth)
+    mining = mining_of(spec, "negatives")
+    depth = spec.get("depth", max(DEPTH, mining.range_max or 0))
+    run = run_on(source, dataset, depth).top(depth)
     if not any(query in run for query in dataset.queries):
         raise DataError(
             f"negatives.retriever: {run.name!r} answers none of the {len(dataset.queries):,} "

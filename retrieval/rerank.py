@@ -39,7 +39,8 @@ class Rerank(Stage):
         documents: Texts | None = None,
         name: str = "",
     ) -> None:
-        if isinstance(interpolate, bool) or not 0.0 <= float(interpolate) <= 1.0:
+        share = interpolate if isinstance(interpolate, (int, float)) else -1.0
+        if isinstance(interpolate, bool) or not 0.0 <= share <= 1.0:
             raise ConfigError(f"interpolate: {interpolate!r}; expected a share from 0 to 1")
         if not callable(getattr(scorer, "score", None)):
             raise ConfigError(

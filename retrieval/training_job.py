@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from encoders.errors import ConfigError, DataError
 from encoders.files import MANIFEST, read_json, settle, write_json
+from retrieval.asking import run_on
 from retrieval.components import START_KEY, make_encoder, make_loss
 from retrieval.config import TrainingSection
 from retrieval.dataset import Dataset, training_splits
-from retrieval.dev_evaluation import PAIR_DEPTH, dev_evaluation
+from retrieval.dependencies import Keys
+from retrieval.dev_evaluation import PAIR_DEPTH, dev_depth, dev_evaluation
 from retrieval.mining import mine_negatives
 from retrieval.provenance import provenance
 from retrieval.ranking import Run
@@ -38,22 +40,19 @@ def train_model(
     where: str,
     source: Source,
     model: Callable[[str], str],
-    key: str,
-    tested: Callable[[], Mapping[str, str]] = dict,
+    keys: Keys,
 ) -> Path:
     """Train a model to ``model_path``; return it untouched if the same training made it before.
 
     Checkpoints, ``metrics.jsonl`` and the mining report lie in ``work_path``; a killed training
-    goes on from its last checkpoint, one with another ``key`` starts anew. ``key`` stands for
-    everything that decides the result. ``tested`` returns the queries that are evaluated on:
-    training on one of them is refused. Neither dataset is opened when there is nothing to do.
+    goes on from its last checkpoint, one with another key starts anew. ``keys`` stand for
+    everything that decides the result.
     """
-    if made_before(model_path, key):
+    if made_before(model_path, keys.key):
         return model_path
-    _begin(work_path, key)
+    _begin(work_path, keys.key)
     start = time.monotonic()
     train, dev = training_splits(open_dataset(), seed)
-    _refuse_test(train, tested(), where)
     encoder = _starting_encoder(section, train, where=where, model=model, seed=seed)
     lists = None
     if section.negatives is not None:
@@ -63,7 +62,7 @@ def train_model(
     encoder.save_pretrained(model_path)
     settings = {"training": section.model_dump(), "dataset": train.name, "seed": seed}
     manifest = {
-        "key": key,
+        **keys._asdict(),
         "steps": report.steps,
         "best_step": report.best_step,
         "best_value": report.best_value,
@@ -93,17 +92,6 @@ def _begin(work_path: Path, key: str) -> None:
     write_json(note, {"key": key})
 
 
-def _refuse_test(train: Dataset, tested: Mapping[str, str], where: str) -> None:
-    if train.split == "test":
-        raise ConfigError(f"{where}dataset: would train on the test split; choose another")
-    shared = [query for query, text in tested.items() if train.queries.get(query) == text]
-    if shared:
-        raise ConfigError(
-            f"{where}dataset: {len(shared):,} training queries are evaluated on too (such as "
-            f"{shared[0]!r}); training on what is tested is refused: use separate splits"
-        )
-
-
 def _starting_encoder(
     section: TrainingSection, train: Dataset, *, where: str, model: Callable[[str], str], seed: int
 ) -> Any:
@@ -113,8 +101,6 @@ def _starting_encoder(
         return make_encoder(spec, where=f"{where}encoder", model=model)
     from encoders.splade_start import start_from_config
 
-    if spec.get("type") != "splade":
-        raise ConfigError(f"{where}encoder.{START_KEY}: only splade encoders take a start")
     spec["model"] = model(str(spec.get("model")))
     texts = (document.full_text for document in train.corpus)
     return start_from_config(spec, start, texts, where=f"{where}encoder", seed=seed)
@@ -175,7 +161,7 @@ def _fitted(
                     f"{where}evaluate: a cross-encoder reranks what the negatives' retriever "
                     "finds; give negatives, or leave evaluate out"
                 )
-            candidates = lists if isinstance(lists, Run) else lists.run(dev.queries, k=PAIR_DEPTH)
+            candidates = run_on(lists, dev, max(PAIR_DEPTH, dev_depth(section.evaluate)))
         evaluate = dev_evaluation(dev, section.evaluate, seed=seed, candidates=candidates)
         every = section.evaluate.every
         metric = section.evaluate.measures[0]

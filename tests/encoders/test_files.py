@@ -90,10 +90,10 @@ def test_a_manifest_that_is_no_manifest_is_refused(tmp_path: Path) -> None:
 def test_a_folder_is_replaced_or_left(tmp_path: Path) -> None:
     target = tmp_path / "model"
     for text in ("one", "two"):
-        with replaced_folder(target) as folder:
+        with replaced_folder(target, markers=["a.txt"]) as folder:
             (folder / "a.txt").write_text(text)
     assert (target / "a.txt").read_text() == "two"
-    with pytest.raises(ZeroDivisionError), replaced_folder(target) as folder:
+    with pytest.raises(ZeroDivisionError), replaced_folder(target, ["a.txt"]) as folder:
         (folder / "a.txt").write_text("half")
         raise ZeroDivisionError
     assert (target / "a.txt").read_text() == "two"

@@ -7,9 +7,17 @@ import pytest
 import yaml
 
 from encoders.errors import ConfigError
-from retrieval.components import check_experiment, check_training
-from retrieval.config import ExperimentConfig, TrainConfig, json_schema, load_config
+from retrieval.config import (
+    ExperimentConfig,
+    TrainConfig,
+    TrainingSection,
+    checked,
+    json_schema,
+    load_config,
+)
 from retrieval.experiment import Experiment
+from retrieval.experiment_checks import check_experiment
+from retrieval.training_checks import check_training
 
 GOOD = {
     "dataset": "pydocs",
@@ -55,6 +63,8 @@ def test_a_good_config_passes(tmp_path: Path) -> None:
     assert experiment.config.output == "elsewhere"
     assert experiment.config.train["ft"].trainer == {"learning_rate": 3.0e-5, "max_steps": 7}
     assert experiment.systems == ["bm25", "cascade"]
+    with pytest.raises(ConfigError, match="known: bm25, cascade, dense; did you mean 'bm25'"):
+        experiment.stage("bm52")
 
 
 @pytest.mark.parametrize(
@@ -85,6 +95,38 @@ def test_a_good_config_passes(tmp_path: Path) -> None:
         ("rerankers/bm25", {"type": "cross_encoder", "model": "x"}, "has that name too"),
         ("pipelines/cascade", "(bm25 | dnse) % 5", "unknown name 'dnse'.*did you mean 'dense'"),
         ("pipelines/cascade", "bm25 >>", "not a pipeline"),
+        ("pipelines/x", "cross", "pipelines.x: 'cross' begins with a reranker"),
+        ("pipelines/x", "bm25 | cross % 5", "pipelines.x: .* begins with a reranker"),
+        ("pipelines/x", "bm25 >> cross(dept=5)", "pipelines.x: cross takes .*'depth'"),
+        ("pipelines/x", "bm25 >> cross(depth=-1)", "pipelines.x: depth"),
+        ("pipelines/x", "bm25 >> cross(interpolate='a')", "pipelines.x: "),
+        ("pipelines/x", "bm25 % 0", "pipelines.x: .*cut"),
+        ("pipelines/x", "rrf(bm25, dense, weights=[1])", "pipelines.x: .*1 weights for 2 stages"),
+        ("pipelines/x", "rrf(bm25, dense, weights='ab')", "pipelines.x: .*list of numbers"),
+        ("pipelines/x", "rrf(bm25, dense, rank_constant=0)", "pipelines.x: .*rank_constant=0"),
+        ("pipelines/x", "weighted(bm25, dense, normalise='minmax')", "did you mean 'min-max'"),
+        ("pipelines/x", " | ".join(["bm25"] * 4000), "pipelines.x: "),
+        ("pipelines/x", "(" * 5000 + "bm25" + ")" * 5000, "pipelines.x: "),
+        ("pipelines/x", "bm25\0", "pipelines.x: .*not a pipeline"),
+        ("pipelines/..", "bm25", r"pipelines\.\.\.: a name is a letter"),
+        ("retrievers/a b", {"encoder": {"type": "bm25"}}, "retrievers.a b: a name is"),
+        ("rerankers/é", {"type": "cross_encoder", "model": "x"}, "rerankers.é: a name is"),
+        ("train/ft/negatives/retriever", "bm52", "ft.negatives.retriever: .*did you mean 'bm25'"),
+        ("train/ft/negatives/retriever", ["bm25"], r"ft.negatives.retriever: \['bm25'\]"),
+        ("train/ft/negatives/retriever", "", "ft.negatives.retriever: ''"),
+        ("train/ft/negatives/retriever", {"encoder": "bm25"}, "retriever: encoder: 'bm25'"),
+        ("train/ft/negatives/retriever", {"encoder": {"type": "bm52"}}, "retriever.encoder.type"),
+        ("train/ft/negatives/depth", 0, "ft.negatives.depth: 0"),
+        ("train/ft/trainer/report_to", "wandbb", "train.ft.trainer.report_to: wandbb"),
+        ("train/ft/trainer/learning_rate", -1.0, "trainer.learning_rate: -1.0; expected .*above"),
+        ("train/ft/trainer/learning_rate", float("nan"), "trainer.learning_rate: nan"),
+        ("train/ft/trainer/optim", "adamx", "train.ft.trainer: adamx"),
+        ("train/ft/trainer/per_device_train_batch_size", 0, "batch_size: 0; expected 1 or more"),
+        ("train/ft/loss", {"type": "bce"}, "ft.loss: bce trains cross_encoder"),
+        ("train/ft/loss", {"type": "localized_softmax"}, "ft.loss: localized_softmax trains"),
+        ("train/ft/loss/temperature", -1.0, "temperature: -1.0"),
+        ("train/ft/sparsity", {"query": {"type": "l1", "weight": 1.0}}, "sparsity: is for splade"),
+        ("train/ft/encoder/start", True, "only splade encoders take a start"),
     ],
 )  # fmt: skip
 def test_faults_are_named(tmp_path: Path, path: str, value: object, message: str) -> None:
@@ -99,6 +141,8 @@ def test_faults_are_named(tmp_path: Path, path: str, value: object, message: str
         ("a: [1", "not valid YAML"),
         ("- a", "expected keys and values"),
         ("", "expected keys and values"),
+        ("[" * 5000, "not valid YAML"),
+        ("seed: 2020-13-45", "not valid YAML.*month"),
         (b"dataset: \xff", "UTF-8"),
     ],
 )
@@ -109,6 +153,31 @@ def test_files_that_are_no_config(tmp_path: Path, text: str | bytes, message: st
         load_config(file, ExperimentConfig)
     with pytest.raises(ConfigError, match=r"no such file; did you mean 'bad\.yaml'"):
         load_config(tmp_path / "bd.yaml", ExperimentConfig)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "loss", "trainer"),
+    [
+        ("cross_encoder", {"type": "bce"}, {}),
+        ("cross_encoder", {"type": "info_nce"}, {}),
+        ("dense", {"type": "info_nce", "negatives": "own"}, {}),
+        ("splade", {"type": "info_nce"}, {"per_device_train_batch_size": 1}),
+    ],
+)
+def test_trainings_without_anything_to_beat_are_refused(
+    encoder: str, loss: dict, trainer: dict
+) -> None:
+    job = {"encoder": {"type": encoder, "model": "x"}, "loss": loss, "trainer": trainer}
+    with pytest.raises(ConfigError, match=r"train.a.negatives: needed.*nothing would be learnt"):
+        check_training(checked(job, TrainingSection), "train.a")
+    mined = {"type": "mined", "retriever": "bm25"}
+    check_training(checked({**job, "negatives": mined}, TrainingSection), "train.a")
+
+
+def test_overrides_that_yaml_cannot_read_are_text(tmp_path: Path) -> None:
+    for text in ("2020-13-45", "[" * 5000):
+        with pytest.raises(ConfigError, match="seed: "):
+            opened(tmp_path, GOOD, [f"seed={text}"])
 
 
 @pytest.mark.parametrize("override", ["novalue", "dataset.x.y=1", "=3"])

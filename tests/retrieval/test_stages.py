@@ -166,12 +166,25 @@ def test_expressions_are_the_operators(bm25: Retriever, dense: Retriever) -> Non
     built = (bm25 | dense) % 20 >> Rerank(LengthScorer(), depth=5)
     assert dict(parsed.run(QUERIES)) == dict(built.run(QUERIES))
     assert isinstance(parsed.first, Cut)
-    weighted = parse("weighted(bm25, dense-ft, weights=[0.3, -0.7], normalise='z-score')", names)
-    assert (weighted.weights, weighted.normalise) == ((0.3, -0.7), "z-score")
+    weighted = parse("weighted(bm25, dense-ft, weights=[1e-3, 7], normalise='z-score')", names)
+    assert (weighted.weights, weighted.normalise) == ((0.001, 7.0), "z-score")
     assert parse("bm25 >> cross", names).second.depth == 100
     assert list(names_in("(bm25 | dense-ft) >> cross(depth=2)", where="x")) == [
         "bm25", "dense-ft", "cross",
     ]  # fmt: skip
+
+
+def test_names_are_read_whole_and_numbers_are_left_alone(bm25: Retriever) -> None:
+    names = {"a-b.v2": lambda: bm25, "rrf": lambda: bm25, "e-3": lambda: bm25}
+    assert set(names_in("rrf(a-b.v2, e-3) | rrf", where="x")) == set(names)
+    for text, weights in [("[1e-3, 1]", (0.001, 1.0)), ("[1.5E-3,2e-1]", (0.0015, 0.2))]:
+        assert parse(f"rrf(a-b.v2, e-3, weights={text})", names).weights == weights
+    for text in ("[1-1, 2]", "[-1, 2]", "[True, 1]", "[0, 0]", "[1e999, 1]", "5", "['a', 'b']"):
+        with pytest.raises(ConfigError, match=r"constant|list of numbers"):
+            parse(f"rrf(a-b.v2, e-3, weights={text})", names)
+    for normalise, constant in [("z_score", 60), (3, 60), ("none", -1), ("none", "a")]:
+        with pytest.raises(ConfigError, match=r"normalise=|rank_constant="):
+            Fuse([bm25, bm25], normalise=normalise, rank_constant=constant)
 
 
 @pytest.mark.parametrize(

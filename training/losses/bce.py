@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ class BCE:
     Labels lie in [0, 1]. ``positive_weight`` multiplies the first term: with g negatives to a
     positive, g balances the two.
     """
+
+    encoders: ClassVar[tuple[str, ...]] = ("cross_encoder",)  # the types it trains
 
     positive_weight: float = 1.0
 

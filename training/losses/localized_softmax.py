@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ class LocalizedSoftmax:
 
     For cross-encoders over raw logits. Gao, Dai and Callan 2021 (localised contrastive estimation).
     """
+
+    encoders: ClassVar[tuple[str, ...]] = ("cross_encoder",)  # the types it trains
 
     @property
     def negatives(self) -> Negatives:

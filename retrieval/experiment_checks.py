@@ -1,0 +1,130 @@
+"""What is checked of an experiment before any work: names, components, pipelines, circles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from encoders.build import check
+from encoders.errors import ConfigError, suggest
+from encoders.registry import RERANKERS
+from retrieval.components import Allow, check_measures, check_retriever
+from retrieval.config import ExperimentConfig
+from retrieval.dependencies import Dependencies
+from retrieval.expression import NAME, names_in, parse
+from retrieval.fuse import Fuse
+from retrieval.ranking import Run
+from retrieval.rerank import Rerank
+from retrieval.stage import Cut, Queries, Stage, Then
+
+SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
+
+
+def check_experiment(
+    config: ExperimentConfig, allow: Allow = None, *, trainings: bool = True
+) -> None:
+    """Raise ``ConfigError`` for all that can be known to be wrong before any work is done.
+
+    ``trainings=False`` leaves out the section ``train``: for an experiment that is only opened.
+    """
+    _check_names(config)
+    check_measures(config.evaluate.measures, "evaluate.measures")
+    for name, retriever in config.retrievers.items():
+        check_retriever(retriever, f"retrievers.{name}", allow)
+    for name, spec in config.rerankers.items():
+        check(spec, RERANKERS, where=f"rerankers.{name}", allow=allow)
+    for name in config.pipelines:
+        _check_pipeline(config, name)
+    if trainings:
+        from retrieval.training_checks import check_training
+
+        for name, section in config.train.items():
+            check_training(section, f"train.{name}", allow)
+            lists = (section.negatives or {}).get("retriever")
+            if isinstance(lists, str):
+                check_lists(lists, f"train.{name}.negatives.retriever", list_names(config))
+    Dependencies(config).check()
+
+
+def list_names(config: ExperimentConfig) -> list[str]:
+    """Return the names that stand for ranked lists: pipelines and retrievers."""
+    return list(dict.fromkeys([*config.pipelines, *config.retrievers]))
+
+
+def check_lists(named: str, where: str, known: Sequence[str]) -> None:
+    """Raise ``ConfigError`` unless ``named`` is one of the known names, a folder or a file."""
+    if named not in known and not Path(named).exists():
+        raise ConfigError(
+            f"{where}: {named!r} is no pipeline or retriever here ({', '.join(known) or 'none'}), "
+            f"and no retriever folder or run file{suggest(named, known)}"
+        )
+
+
+def _check_names(config: ExperimentConfig) -> None:
+    """Refuse names that cannot be a file's, that stand for two things, or that are unknown."""
+    for section in SECTIONS:
+        for name in getattr(config, section):
+            if not re.fullmatch(NAME, name):
+                raise ConfigError(
+                    f"{section}.{name}: a name is a letter or '_', then letters, digits, '_', '.' "
+                    "and '-': it is used in pipelines and as a folder's name"
+                )
+    for name in config.rerankers:
+        if name in config.retrievers:
+            raise ConfigError(f"rerankers.{name}: retrievers has that name too")
+    known = list(dict.fromkeys([*config.retrievers, *config.rerankers, *config.pipelines]))
+    for name, text in config.pipelines.items():
+        for used in names_in(text, where=f"pipelines.{name}"):
+            if used not in known:
+                raise ConfigError(
+                    f"pipelines.{name}: unknown name {used!r} in {text!r}; known: "
+                    f"{', '.join(sorted(known)) or 'none'}{suggest(used, known)}"
+                )
+    systems = list(config.pipelines or config.retrievers)
+    baseline = config.evaluate.baseline
+    if baseline is not None and baseline not in systems:
+        raise ConfigError(
+            f"evaluate.baseline: no pipeline {baseline!r}; known: "
+            f"{', '.join(systems)}{suggest(baseline, systems)}"
+        )
+
+
+class _Named(Stage):
+    """Stands for a retriever or a pipeline where only an expression's form is looked at."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        return Run({})
+
+
+class _Scorer:
+    """Stands for a reranker's scorer."""
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> Any:
+        return [0.0] * len(pairs)
+
+
+def _check_pipeline(config: ExperimentConfig, name: str) -> None:
+    """Put the pipeline together from stand-ins, so that its options are checked as they will be."""
+    standing: dict[str, Any] = {used: _Scorer for used in config.rerankers}
+    for used in list_names(config):
+        if used not in config.rerankers or used in config.retrievers:
+            standing[used] = lambda used=used: _Named(used)
+    text = config.pipelines[name]
+    if _needs_candidates(parse(text, standing, where=f"pipelines.{name}")):
+        raise ConfigError(
+            f"pipelines.{name}: {text!r} begins with a reranker, which needs candidates; put a "
+            "retriever before it: retriever >> reranker"
+        )
+
+
+def _needs_candidates(stage: Stage) -> bool:
+    if isinstance(stage, Fuse):
+        return any(_needs_candidates(part) for part in stage.stages)
+    if isinstance(stage, (Then, Cut)):
+        return _needs_candidates(stage.first if isinstance(stage, Then) else stage.stage)
+    return isinstance(stage, Rerank)

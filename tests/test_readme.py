@@ -1,0 +1,92 @@
+"""The README stays true: its commands, files, names and pipelines exist.
+
+``scripts/readme`` runs its blocks for real, after the quickstart.
+"""
+
+import ast
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from retrieval.config import ExperimentConfig, TrainConfig, load_config
+from retrieval.expression import names_in
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
+VERBS = [
+    "run",
+    "train",
+    "index",
+    "evaluate",
+    "search",
+    "score",
+    "compare",
+    "mine",
+    "add",
+    "delete",
+    "verify",
+    "data",
+]
+
+
+def blocks(language: str) -> list[str]:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.S)
+
+
+def test_shell_blocks_name_what_exists() -> None:
+    lines = [line for block in blocks("sh") for line in block.splitlines() if line.strip()]
+    assert lines[0].startswith("scripts/quickstart")
+    assert lines[1].startswith("scripts/test")
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if words[0].startswith("scripts/"):
+            assert (ROOT / words[0]).exists(), line
+            continue
+        assert words[0] == "sluice"
+        assert words[1] in VERBS, line
+        if words[1] in ("run", "train", "index", "evaluate"):
+            kind = TrainConfig if words[1] == "train" else ExperimentConfig
+            overrides = [word for word in words[3:] if "=" in word]
+            load_config(ROOT / words[2], kind, overrides)
+
+
+def test_python_blocks_import_what_exists() -> None:
+    found = blocks("python")
+    assert found
+    for block in found:
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom):
+                home = importlib.import_module(str(node.module))
+                for alias in node.names:
+                    assert hasattr(home, alias.name), alias.name
+
+
+def test_yaml_blocks_are_the_quickstart() -> None:
+    config = load_config(ROOT / "configs" / "quickstart.yaml", ExperimentConfig)
+    for block in blocks("yaml"):
+        for name, text in yaml.safe_load(block)["pipelines"].items():
+            assert config.pipelines[name] == text
+            assert list(names_in(text, where=name))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_files_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (page.parent / target).exists(), target
+    for target in re.findall(r"\b(?:configs|scripts)/[\w.-]+[\w]", text):
+        assert (ROOT / target).exists(), target
+
+
+def test_every_verb_is_known() -> None:
+    from retrieval.cli import app
+
+    assert [command.callback.__name__ for command in app.registered_commands] == [
+        "run", "train", "index", "evaluate", "mine", "search", "add", "delete", "verify", "score",
+        "compare", "data",
+    ]  # fmt: skip
