@@ -15,7 +15,7 @@ from torch import Tensor
 from encoders.errors import ConfigError, ModelError
 from encoders.files import fingerprint_of, replaced_folder
 from encoders.layout import read_layout, write_lower_case, write_sidecar
-from encoders.loading import is_head, length_limit, load, lowers, save
+from encoders.loading import is_head, lengths_of, load, lowers, save
 from encoders.transformer import Dtype, Features, TransformerModel
 
 log = logging.getLogger("sluice")
@@ -77,10 +77,8 @@ class CrossEncoder(TransformerModel):
             log.warning(
                 "%s: has no one-label head: a fresh one was drawn; train it before use", folder
             )
-        limit = length_limit(tokenizer, network.config)
-        length = max_length
-        if length is None:
-            length = min(read_layout(folder).max_length or limit, limit)
+        usual, limit = lengths_of(tokenizer, network.config, read_layout(folder).max_length)
+        length = usual if max_length is None else max_length
         if not 5 <= length <= limit:
             raise ConfigError(f"max_length: {length}; the model takes 5 to {limit} tokens")
         return cls(

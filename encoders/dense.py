@@ -14,7 +14,7 @@ from encoders.encoder import Dense, Side
 from encoders.errors import ConfigError, ModelError
 from encoders.files import replaced_folder
 from encoders.layout import length_in, read_layout, write_dense, write_sidecar
-from encoders.loading import length_limit, load, lowers, save
+from encoders.loading import lengths_of, load, lowers, save
 from encoders.pooling import POOLINGS
 from encoders.projection import Projection, draw_projection, read_projection, write_projection
 from encoders.transformer import Dtype, Features, TextEncoder
@@ -99,8 +99,7 @@ class DenseEncoder(TextEncoder):
             head = draw_projection(hidden, projection, seed)
         elif layout.projection:
             head = read_projection(layout.projection, hidden)
-        limit = length_limit(tokenizer, network.config)
-        longest = min(layout.max_length or limit, limit)
+        longest, limit = lengths_of(tokenizer, network.config, layout.max_length)
         default = layout.prompts.get(layout.default_prompt or "", "")
         prompts = layout.prompts
         if normalize is None:

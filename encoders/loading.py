@@ -181,15 +181,22 @@ def save(model: Any, folder: Path) -> None:
         model.save_pretrained(folder)
 
 
-def length_limit(tokenizer: Any, config: Any) -> int:
-    """Return the longest input the model takes, in tokens."""
-    limits = [int(getattr(tokenizer, "model_max_length", 512))]
+def lengths_of(tokenizer: Any, config: Any, noted: int | None = None) -> tuple[int, int]:
+    """Return the length a model is used at and the longest it takes, in tokens.
+
+    The first is what the folder ``noted``, else what its tokenizer says; the second is set by the
+    position embeddings, where there are any.
+    """
+    usual = int(getattr(tokenizer, "model_max_length", 512))
+    usual = usual if usual < 1_000_000 else 512
     positions = getattr(config, "max_position_embeddings", None)
     if isinstance(positions, int) and positions > 0:
         # RoBERTa's positions start behind the padding index.
         offset = (config.pad_token_id or 0) + 1 if config.model_type in _OFFSET_POSITIONS else 0
-        limits.append(positions - offset)
-    return min(limits) if min(limits) < 1_000_000 else 512
+        longest = positions - offset
+    else:
+        longest = max(usual, noted or 0)
+    return min(noted or usual, longest), longest
 
 
 _OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet", "longformer"}

@@ -22,7 +22,7 @@ from encoders.layout import (
     write_sidecar,
     write_splade,
 )
-from encoders.loading import length_limit, load, lowers, save
+from encoders.loading import lengths_of, load, lowers, save
 from encoders.models import model_folder
 from encoders.splade_pooling import splade_max, splade_sum
 from encoders.transformer import Dtype, Features, TextEncoder
@@ -135,8 +135,7 @@ class SpladeEncoder(TextEncoder):
         layout = read_layout(folder)
         if "Pooling" in layout.modules:
             raise ModelError(f"{folder}: a dense folder; load it with DenseEncoder (type: dense)")
-        limit = length_limit(tokenizer, network.config)
-        longest = min(layout.max_length or limit, limit)
+        longest, limit = lengths_of(tokenizer, network.config, layout.max_length)
         found: dict[str, Any] = {
             "pooling": layout.splade_pooling or "max",
             "activation": layout.activation,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from encoders.errors import ConfigError, ModelError
-from encoders.loading import is_head, length_limit, load
+from encoders.loading import is_head, lengths_of, load
 from encoders.mlm_head import build_mlm_head, install_mlm_head
 from encoders.splade import SpladeEncoder
 from encoders.transformer import Features, TextEncoder
@@ -47,8 +47,8 @@ def start_splade(
         tie_word_embeddings=False,  # the decoder's rows are not word embeddings
     )
     config = network.config
-    limit = length_limit(tokenizer, config)
-    found = {"query_length": limit, "document_length": limit, **options}
+    usual, _ = lengths_of(tokenizer, config)
+    found = {"query_length": usual, "document_length": usual, **options}
     backbone = network.base_model
     reader = TextEncoder(
         backbone,

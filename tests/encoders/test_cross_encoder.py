@@ -66,3 +66,9 @@ def test_bad_input_is_named(pair_bert: Path, tmp_path: Path) -> None:
         CrossEncoder.from_pretrained(pair_bert, max_length=1000)
     with pytest.raises(ModelError, match="not a model folder"):
         kind_of(tmp_path)
+
+
+def test_a_length_may_be_raised_after_saving(pair_bert: Path, tmp_path: Path) -> None:
+    CrossEncoder.from_pretrained(pair_bert, max_length=20).save_pretrained(tmp_path / "m")
+    assert CrossEncoder.from_pretrained(tmp_path / "m").max_length == 20
+    assert CrossEncoder.from_pretrained(tmp_path / "m", max_length=50).max_length == 50
