@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from encoders.encoder import Dense, Side
 from encoders.errors import ConfigError, ModelError
 from encoders.files import replaced_folder
-from encoders.layout import length_in, read_layout, write_dense, write_sidecar
-from encoders.loading import lengths_of, load, lowers, save
+from encoders.layout import read_layout, write_dense, write_sidecar
+from encoders.loading import load, lowers, save, side_settings
 from encoders.pooling import POOLINGS
 from encoders.projection import Projection, draw_projection, read_projection, write_projection
 from encoders.transformer import Dtype, Features, TextEncoder
@@ -81,7 +81,8 @@ class DenseEncoder(TextEncoder):
         """
         from transformers import AutoModel
 
-        network, tokenizer, folder, _ = load(AutoModel, str(model))
+        loaded = load(AutoModel, str(model))
+        network, tokenizer, folder, _ = loaded
         if network.config.is_encoder_decoder:
             raise ModelError(
                 f"{folder}: {type(network).__name__} has an encoder and a decoder; a dense encoder "
@@ -93,29 +94,21 @@ class DenseEncoder(TextEncoder):
             raise ModelError(
                 f"{folder}: a SPLADE folder; load it with SpladeEncoder (type: splade)"
             )
-        extra = layout.sidecar
         head = None
         if projection is not None:
             head = draw_projection(hidden, projection, seed)
         elif layout.projection:
             head = read_projection(layout.projection, hidden)
-        longest, limit = lengths_of(tokenizer, network.config, layout.max_length)
-        default = layout.prompts.get(layout.default_prompt or "", "")
-        prompts = layout.prompts
         if normalize is None:
             normalize = "Normalize" in layout.modules or not layout.modules
-        found = {
-            "query_prompt": prompts.get("query", default),
-            "document_prompt": prompts.get("document", prompts.get("passage", default)),
-            "query_length": min(length_in(extra, "query_length", folder) or longest, limit),
-            "document_length": min(length_in(extra, "document_length", folder) or longest, limit),
-        }
-        asked = {
-            "query_prompt": query_prompt, "document_prompt": document_prompt,
-            "query_length": query_length, "document_length": document_length,
-        }  # fmt: skip
-        found |= {key: value for key, value in asked.items() if value is not None}
-        _check_lengths(found, limit)
+        sides = side_settings(
+            loaded,
+            layout,
+            query_prompt=query_prompt,
+            document_prompt=document_prompt,
+            query_length=query_length,
+            document_length=document_length,
+        )
         return cls(
             network,
             tokenizer,
@@ -126,7 +119,7 @@ class DenseEncoder(TextEncoder):
             device=device,
             dtype=dtype,
             batch_tokens=batch_tokens,
-            **found,
+            **sides,
         )
 
     @property
@@ -213,9 +206,3 @@ class DenseEncoder(TextEncoder):
                     "document_length": self.lengths["document"],
                 },
             )
-
-
-def _check_lengths(found: Mapping[str, Any], limit: int) -> None:
-    for side in ("query_length", "document_length"):
-        if not 3 <= found[side] <= limit:
-            raise ConfigError(f"{side}: {found[side]}; the model takes 3 to {limit} tokens")

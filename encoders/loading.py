@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from encoders.errors import ModelError
-from encoders.layout import SETTINGS, read_object, transformer_folder
+from encoders.errors import ConfigError, ModelError
+from encoders.layout import SETTINGS, Layout, length_in, read_object, transformer_folder
 from encoders.models import model_folder
 
 
@@ -179,6 +179,28 @@ def save(model: Any, folder: Path) -> None:
     """Write a transformers model's configuration and safetensors without its progress bars."""
     with quiet_transformers():
         model.save_pretrained(folder)
+
+
+def side_settings(loaded: Loaded, layout: Layout, **asked: str | int | None) -> dict[str, Any]:
+    """Return prompt and length of each side: as asked for, else as the folder says.
+
+    The keys are ``query_prompt``, ``document_prompt``, ``query_length``, ``document_length``.
+    Raises ``ConfigError`` for a length the model does not take.
+    """
+    model, tokenizer, folder, _ = loaded
+    usual, limit = lengths_of(tokenizer, model.config, layout.max_length)
+    default = layout.prompts.get(layout.default_prompt or "", "")
+    found: dict[str, Any] = {
+        "query_prompt": layout.prompts.get("query", default),
+        "document_prompt": layout.prompts.get("document", layout.prompts.get("passage", default)),
+    }
+    for side in ("query_length", "document_length"):
+        found[side] = min(length_in(layout.sidecar, side, folder) or usual, limit)
+    found |= {key: value for key, value in asked.items() if value is not None}
+    for side in ("query_length", "document_length"):
+        if not 3 <= found[side] <= limit:
+            raise ConfigError(f"{side}: {found[side]}; the model takes 3 to {limit} tokens")
+    return found
 
 
 def lengths_of(tokenizer: Any, config: Any, noted: int | None = None) -> tuple[int, int]:

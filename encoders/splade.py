@@ -15,14 +15,13 @@ from encoders.encoder import Side
 from encoders.errors import ConfigError, ModelError
 from encoders.files import replaced_folder
 from encoders.layout import (
-    length_in,
     read_layout,
     read_object,
     transformer_folder,
     write_sidecar,
     write_splade,
 )
-from encoders.loading import lengths_of, load, lowers, save
+from encoders.loading import load, lowers, save, side_settings
 from encoders.models import model_folder
 from encoders.splade_pooling import splade_max, splade_sum
 from encoders.transformer import Dtype, Features, TextEncoder
@@ -131,34 +130,39 @@ class SpladeEncoder(TextEncoder):
                 f"{source}: has no masked-language-model head; start one from texts with "
                 "encoders.start_splade(model, texts), or `start: true` under encoder: in YAML"
             )
-        network, tokenizer, folder, _ = load(AutoModelForMaskedLM, str(model))
+        loaded = load(AutoModelForMaskedLM, str(model))
+        network, tokenizer, folder, _ = loaded
         layout = read_layout(folder)
         if "Pooling" in layout.modules:
             raise ModelError(f"{folder}: a dense folder; load it with DenseEncoder (type: dense)")
-        longest, limit = lengths_of(tokenizer, network.config, layout.max_length)
+        sides = side_settings(
+            loaded,
+            layout,
+            query_prompt=query_prompt,
+            document_prompt=document_prompt,
+            query_length=query_length,
+            document_length=document_length,
+        )
         found: dict[str, Any] = {
             "pooling": layout.splade_pooling or "max",
             "activation": layout.activation,
             "query_model": layout.sidecar.get("query_model", "shared"),
             "query_top_k": layout.sidecar.get("query_top_k"),
             "document_top_k": layout.sidecar.get("document_top_k"),
-            "query_prompt": layout.prompts.get("query", ""),
-            "document_prompt": layout.prompts.get("document", ""),
-            "query_length": length_in(layout.sidecar, "query_length", folder) or longest,
-            "document_length": length_in(layout.sidecar, "document_length", folder) or longest,
         }
         asked = {
             "pooling": pooling, "activation": activation, "query_model": query_model,
             "query_top_k": query_top_k, "document_top_k": document_top_k,
-            "query_prompt": query_prompt, "document_prompt": document_prompt,
-            "query_length": query_length, "document_length": document_length,
         }  # fmt: skip
         found |= {key: value for key, value in asked.items() if value is not None}
-        for side in ("query_length", "document_length"):
-            if not 3 <= found[side] <= limit:
-                raise ConfigError(f"{side}: {found[side]}; the model takes 3 to {limit} tokens")
         return cls(
-            network, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens, **found
+            network,
+            tokenizer,
+            device=device,
+            dtype=dtype,
+            batch_tokens=batch_tokens,
+            **found,
+            **sides,
         )
 
     @property
