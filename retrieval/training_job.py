@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from training import Example
 
 log = logging.getLogger("sluice")
+
+# What a training puts into its folder; anything else there is somebody's and stays.
+WORK = ("checkpoint-*", "examples-*.jsonl", "metrics.jsonl", "mining.json", "training.json")
 
 Source = Callable[[Any, str], Stage | Run]  # `negatives.retriever` and where it stands -> lists
 
@@ -71,9 +74,9 @@ def train_model(
         **provenance(settings, seconds=time.monotonic() - start),
     }
     write_json(model_path / MANIFEST, manifest)
-    for checkpoint in work_path.glob("checkpoint-*"):
-        shutil.rmtree(checkpoint, ignore_errors=True)
-    log.info("%s: %d steps in %.0f s, in %s", where, report.steps, report.seconds, model_path)
+    _remove(work_path, ("checkpoint-*",))
+    name = where.rstrip(".") or "training"
+    log.info("%s: %d steps in %.0f s, in %s", name, report.steps, report.seconds, model_path)
     return model_path
 
 
@@ -88,8 +91,16 @@ def _begin(work_path: Path, key: str) -> None:
     note = work_path / "job.json"
     if note.exists() and read_json(note).get("key") != key:
         log.info("%s: the settings changed; the training starts anew", work_path)
-        shutil.rmtree(work_path)
+        _remove(work_path, WORK)
     write_json(note, {"key": key})
+
+
+def _remove(work_path: Path, patterns: Iterable[str]) -> None:
+    for item in [found for pattern in patterns for found in work_path.glob(pattern)]:
+        if item.is_dir():
+            shutil.rmtree(item, ignore_errors=True)
+        else:
+            item.unlink()
 
 
 def _starting_encoder(

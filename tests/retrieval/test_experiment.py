@@ -194,3 +194,20 @@ def test_a_class_of_your_own_works_from_your_yaml_and_not_from_a_folder(tmp_path
     (tmp_path / "out").rename(tmp_path / "moved")
     stage = load_pipeline(tmp_path / "moved", "own", allow=["small_world:WordEncoder"])
     assert len(stage.search("gold", k=10)) == 5
+
+
+def test_a_training_that_starts_anew_removes_its_own_files_only(tmp_path: Path, bert: Path) -> None:
+    job = {
+        "dataset": str(write_beir(tmp_path / "data")),
+        "output": str(tmp_path / "out"),
+        "encoder": {"type": "dense", "model": str(bert)},
+        "loss": {"type": "info_nce"},
+        "trainer": {**TRAINER, "save_steps": 1},
+    }
+    train(job)
+    mine = tmp_path / "out" / "training" / "thesis.tex"
+    mine.write_text("mine")
+    first = (tmp_path / "out" / "training" / "metrics.jsonl").read_text()
+    train({**job, "seed": 14})
+    assert mine.read_text() == "mine"
+    assert (tmp_path / "out" / "training" / "metrics.jsonl").read_text() != first
