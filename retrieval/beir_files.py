@@ -21,7 +21,7 @@ Entry = TypeVar("Entry", Document, tuple[str, str])
 CORPUS_FIELDS = "{'_id': ..., 'title': ..., 'text': ...}"
 QUERY_FIELDS = "{'_id': ..., 'text': ...}"
 QRELS_HEADER = ("query-id", "corpus-id", "score")
-WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 def read_documents(path: Path) -> Iterator[Document]:
@@ -47,8 +47,8 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     qrels: dict[str, dict[str, int]] = {}
     changed: list[str] = []
     for number, line in read_lines(path):
-        columns = tuple(column.strip() for column in line.split("\t"))
-        if number == 1 and columns == QRELS_HEADER:
+        columns = tuple(line.split("\t"))
+        if number == 1 and tuple(column.strip() for column in columns) == QRELS_HEADER:
             continue
         query_id, document_id, grade = _judgement(path, number, columns)
         judged = qrels.setdefault(query_id, {})
@@ -77,7 +77,7 @@ def _judgement(path: Path, number: int, columns: tuple[str, ...]) -> tuple[str, 
             f"{path}:{number}: {len(columns)} tab-separated column{'s' * (len(columns) != 1)}, "
             f"expected 3: query id, document id, grade{remedy}"
         )
-    query_id, document_id, grade = columns
+    query_id, document_id, grade = columns[0], columns[1], columns[2].strip()
     if not query_id or not document_id:
         raise DataError(f"{path}:{number}: an empty id; expected query id, document id and grade")
     if not WHOLE_NUMBER.fullmatch(grade):
@@ -123,7 +123,7 @@ def read_objects(path: Path, expected: str) -> Iterator[tuple[int, dict[str, Any
     for number, line in read_lines(path):
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(
                 f"{path}:{number}: not JSON ({error}); expected one object a line: {expected}"
             ) from None

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from retrieval.dataset import Dataset
     from training import MinedNegatives
 
+PAIRS = 16_384  # (query, document) pairs scored at a time
 DEPTH = 100  # candidates looked at for each query
 
 
@@ -73,11 +74,24 @@ def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str
     of = {query: number for number, query in enumerate(queries)}
     left = retriever.encoder.encode_queries([dataset.queries[query] for query in queries])
     right = retriever.encoder.encode_documents(retriever.store.texts(documents))
-    rows = np.array([of[query] for query, _ in pairs])
-    columns = np.array([place[doc] for _, doc in pairs])
-    products = left[rows] * right[columns]
-    sums = np.asarray(products.sum(axis=1)).ravel()
+    metric = str(getattr(retriever.index, "metric", "ip"))
     scores: dict[str, dict[str, float]] = {}
-    for (query, doc), score in zip(pairs, sums.tolist(), strict=True):
-        scores.setdefault(query, {})[doc] = score
+    for start in range(0, len(pairs), PAIRS):
+        part = pairs[start : start + PAIRS]
+        one = left[np.array([of[query] for query, _ in part])]
+        other = right[np.array([place[doc] for _, doc in part])]
+        found = _similarities(one, other, metric).tolist()
+        for (query, doc), score in zip(part, found, strict=True):
+            scores.setdefault(query, {})[doc] = score
     return scores
+
+
+def _similarities(one: Any, other: Any, metric: str) -> np.ndarray:
+    """Score vectors row by row as an index of that metric would (l2: the negative square)."""
+    if metric == "l2":
+        return -np.square(one - other).sum(axis=1)
+    if metric == "cosine":
+        one, other = (
+            v / np.linalg.norm(v, axis=1, keepdims=True).clip(1e-30) for v in (one, other)
+        )
+    return np.asarray((one * other).sum(axis=1)).ravel()

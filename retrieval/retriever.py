@@ -219,7 +219,7 @@ class Retriever(Stage):
     def _searched(
         self, queries: Sequence[str], vectors: Any, k: int
     ) -> Iterator[tuple[str, Ranking]]:
-        hits = self.index.search(vectors, k)
+        hits = self.index.search(vectors, min(k, len(self.store)))
         found = hits.rows >= 0
         ids = np.array(self.store.ids(hits.rows[found]), dtype=object)
         stops = np.cumsum(found.sum(axis=1))

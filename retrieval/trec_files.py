@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import math
+import re
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,6 +26,7 @@ RUN_FIELDS = {
     3: ("query", "document", "score"),  # Tevatron
 }
 RUN_EXPECTED = "6 columns 'query Q0 document rank score tag' or 3 columns 'query document score'"
+GRADE = re.compile(r"[+-]?[0-9]{1,9}")
 QRELS_EXPECTED = "4 columns 'query 0 document grade' or 3 columns 'query-id corpus-id score'"
 _WHITE = b"\t\v\f\r"
 _SCAN = 1 << 18  # bytes looked at together
@@ -77,13 +79,12 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
                 "the same in every line"
             )
         query, document, written = fields[0], fields[-2], fields[-1]
-        try:
-            grade = int(written)
-        except ValueError:
+        if not GRADE.fullmatch(written):
             raise DataError(
                 f"{path}:{number}: grade {written!r} is no integer; "
                 "expected 0 for not relevant, 1 or more for relevant"
-            ) from None
+            )
+        grade = int(written)
         known = qrels.setdefault(query, {}).setdefault(document, grade)
         if known != grade:
             raise DataError(
@@ -116,11 +117,11 @@ def run_text(
             f"{query} Q0 {document} {rank} {score} {tag}\n"
             for rank, (document, score) in enumerate(zip(doc_ids, printed, strict=True), 1)
         ]
-        block = "".join(lines)
-        if len(block.split()) != 6 * len(lines):
+        # One look at all ids: white space inside one would make another number of words.
+        if len("\n".join(doc_ids).split()) != len(doc_ids) or not all(doc_ids):
             for document in doc_ids:
                 _check_writable(document, "document")
-        yield block
+        yield "".join(lines)
 
 
 def read_data(path: Path) -> bytes:

@@ -137,3 +137,24 @@ def test_qrels_of_other_queries(tmp_path: Path) -> None:
         _ = load_dataset(tmp_path).queries
     with pytest.raises(DataError, match=r"no corpus\.jsonl or corpus\.jsonl\.gz"):
         list(load_dataset(tmp_path).corpus)
+
+
+def test_ids_keep_their_white_space_in_every_file(tmp_path: Path) -> None:
+    from retrieval.beir_files import read_qrels
+
+    file = tmp_path / "test.tsv"
+    file.write_text("query-id\tcorpus-id\tscore\nq\t 1\t1\n", encoding="utf-8")
+    assert read_qrels(file) == {"q": {" 1": 1}}
+
+
+def test_a_line_nested_too_deep_and_a_grade_too_long_are_named(tmp_path: Path) -> None:
+    from retrieval.beir_files import read_objects, read_qrels
+
+    deep = tmp_path / "deep.jsonl"
+    deep.write_text("[" * 100_000 + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"deep\.jsonl:1: not JSON"):
+        list(read_objects(deep, "{}"))
+    file = tmp_path / "test.tsv"
+    file.write_text("q\td\t" + "9" * 5000 + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match=":1: grade"):
+        read_qrels(file)

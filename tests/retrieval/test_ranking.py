@@ -176,3 +176,9 @@ def test_real_runs_and_qrels_read_as_pytrec_eval_reads_them(collections: Path) -
             assert ours[query] == Run({query: hits})[query]
         with (path / qrels_name).open() as stream:
             assert read_qrels(path / qrels_name) == pytrec_eval.parse_qrel(stream)
+
+
+def test_ids_that_only_together_have_the_right_number_of_words_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="white space"):
+        Run({"q": {"": 2.0, "a b": 1.0}}).save(tmp_path / "x.trec")
+    assert not (tmp_path / "x.trec").exists()

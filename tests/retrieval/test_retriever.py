@@ -10,7 +10,7 @@ from small_world import WordEncoder, documents
 from encoders import BM25Encoder, SpladeEncoder
 from encoders.errors import ConfigError, DataError, IndexFormatError
 from indexing import FaissIndex, FlatIndex, InvertedIndex
-from retrieval import Document, Retriever, Run
+from retrieval import Dataset, Document, Retriever, Run
 from retrieval.retriever_folder import verify_retriever
 from retrieval.stage import SelfExcluding
 
@@ -273,3 +273,24 @@ def test_an_empty_corpus_gets_the_index_its_encoder_needs(masked_bert: Path) -> 
     assert empty.search("gold") == []
     empty.add([Document("a", "", "gold")])
     assert empty.search("gold")
+
+
+@pytest.mark.parametrize("metric", ["ip", "l2", "cosine"])
+def test_missed_positives_are_scored_as_the_index_scores(metric: str) -> None:
+    from retrieval.mining import _missed_scores
+
+    docs = documents()
+    retriever = Retriever.build(WordEncoder(), docs, index=FlatIndex(metric=metric))
+    queries = {"a": docs[0].full_text, "b": "gold river and more gold"}
+    qrels = {query: {d.id: 1 for d in docs[:7]} for query in queries}
+    dataset = Dataset.from_memory(docs, queries, qrels)
+    found = _missed_scores(retriever, Run({}), dataset)
+    everything = retriever.run(queries, k=100).to_dict()
+    for query, scores in found.items():
+        assert scores == pytest.approx({d: everything[query][d] for d in scores}, rel=1e-5)
+        assert len(scores) == 7
+
+
+def test_a_depth_beyond_all_bounds_is_the_whole_corpus() -> None:
+    retriever = Retriever.build(WordEncoder(), documents())
+    assert len(retriever.search("gold", k=10**12)) == 40
