@@ -150,12 +150,13 @@ def next_steps(experiment: Experiment) -> list[str]:
     first = next(iter(experiment.config.retrievers))
     config = str(experiment.file) if experiment.file else "experiment.yaml"
     runs = f"{output}/runs/{experiment.systems[0]}.trec.gz {output}/runs/{last}.trec.gz"
+    compared = [f"two runs against each other: `sluice compare {runs} --qrels QRELS`"]
     return [
         f'search: `sluice search {output} "your question" --pipeline {last}`',
         f'one retriever alone: `sluice search {output}/retrievers/{first} "your question"`',
         f"the same on your data: `sluice run {config} dataset=FOLDER output=runs/mine` "
         "(a folder in BEIR layout)",
         f"other settings: `sluice run {config} evaluate.test=fisher` reuses all that is made",
-        f"two runs against each other: `sluice compare {runs} --qrels QRELS`",
+        *(compared if len(experiment.systems) > 1 else []),
         f'from Python: `load_pipeline("{output}", "{last}").search("your question", k=10)`',
     ]

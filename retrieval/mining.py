@@ -89,9 +89,9 @@ def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str
 def _similarities(one: Any, other: Any, metric: str) -> np.ndarray:
     """Score vectors row by row as an index of that metric would (l2: the negative square)."""
     if metric == "l2":
-        return -np.square(one - other).sum(axis=1)
+        return np.asarray(-np.square(one - other).sum(axis=1))
+    products = np.asarray((one * other).sum(axis=1)).ravel()
     if metric == "cosine":
-        one, other = (
-            v / np.linalg.norm(v, axis=1, keepdims=True).clip(1e-30) for v in (one, other)
-        )
-    return np.asarray((one * other).sum(axis=1)).ravel()
+        lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+        products = products / lengths.clip(1e-30)
+    return products

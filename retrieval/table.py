@@ -97,7 +97,7 @@ class Table:
 
     def to_markdown(self) -> str:
         """Return a GitHub-flavoured table, the caption under it."""
-        head, *body = self._cells(lambda text: text.replace("|", r"\|"))
+        head, *body = self._cells(lambda text: text.replace("|", r"\|").replace("<", "&lt;"))
         rule = ["---"] + ["---:"] * len(self.columns)
         lines = ["| " + " | ".join(cells) + " |" for cells in (head, rule, *body)]
         return "\n".join(lines) + "\n" + (f"\n{self.caption}\n" if self.caption else "")
@@ -142,7 +142,7 @@ class Table:
         marked = {column for _, column in self.marks}
         rows = [["system", *self.columns]]
         for system, row in self.rows.items():
-            cells = [system]
+            cells = [" ".join(system.split())]
             for column, form in self.columns.items():
                 text = _written(row.get(column), form)
                 mark = self.marks.get((system, column), " " if column in marked else "")

@@ -36,9 +36,9 @@ def matrix_targets(
     """Describe the matrix of every query against every document of the batch, in their order.
 
     Masked are documents relevant to a query without being its own labelled positive: by id (the
-    example's ``relevant``) and by text (the same text as its positive). ``same_side`` appends two
-    blocks ``[B, B]``, queries against queries and positives against positives, all negatives but
-    the pairs that share a query text or a relevant document.
+    example's ``relevant``) and by text (that of such a document, or of its positive).
+    ``same_side`` appends two blocks ``[B, B]``, queries against queries and positives against
+    positives, all negatives but the pairs that share a query text or a relevant document.
     """
     owner = torch.tensor([row for row, e in enumerate(examples) for _ in e.documents])
     flat = torch.tensor([label for e in examples for label in e.labels])
@@ -83,21 +83,19 @@ def group_targets(examples: Sequence[Example]) -> Targets:
 
 
 def _known(examples: Sequence[Example]) -> Tensor:
-    """``[B, N]``: the document is relevant to the query, by id or by its positive's very text."""
+    """``[B, N]``: the document is relevant to the query, by id or by the text of one that is."""
     by_id: dict[str, list[int]] = defaultdict(list)
     by_text: dict[str, list[int]] = defaultdict(list)
-    column = 0
-    for example in examples:
-        for document in example.documents:
-            by_id[document.id].append(column)
-            by_text[document.text].append(column)
-            column += 1
-    known = torch.zeros(len(examples), column, dtype=torch.bool)
+    documents = [document for example in examples for document in example.documents]
+    for column, document in enumerate(documents):
+        by_id[document.id].append(column)
+        by_text[document.text].append(column)
+    known = torch.zeros(len(examples), len(documents), dtype=torch.bool)
     for row, example in enumerate(examples):
-        own = [d for d, label in zip(example.documents, example.labels, strict=True) if label > 0]
-        columns = [c for doc_id in example.relevant for c in by_id.get(doc_id, ())]
-        columns += [c for d in own for c in (*by_id[d.id], *by_text[d.text])]
-        known[row, columns] = True
+        own = [d.id for d, x in zip(example.documents, example.labels, strict=True) if x > 0]
+        named = (c for doc_id in example.relevant.union(own) for c in by_id.get(doc_id, ()))
+        texts = {documents[column].text for column in named}
+        known[row, [column for text in texts for column in by_text[text]]] = True
     return known
 
 

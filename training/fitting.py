@@ -56,14 +56,16 @@ def fit(
 
     ``output`` gets checkpoints and ``metrics.jsonl``. If it holds a complete checkpoint of this
     same training, training goes on from there and ends as it would have undisturbed (bit for bit on
-    a CPU at one thread). ``trainer`` holds ``transformers.TrainingArguments`` keys, ``sparsity``
-    the YAML section of that name. ``evaluate(encoder)`` returns measures, higher is better; it runs
-    every ``evaluate_every`` steps (five times by default) and at the end; ``metric`` names the
-    measure that chooses the best (by default the first). ``refresh(epoch)`` returns the examples of
-    each epoch after the first, made with the encoder as it is then.
+    a CPU at one thread); a finished training is only loaded. ``trainer`` holds
+    ``transformers.TrainingArguments`` keys, ``sparsity`` the YAML section of that name.
+    ``evaluate(encoder)`` returns finite measures, higher is better; it runs every
+    ``evaluate_every`` steps (five times by default) and at the end; ``metric`` names the measure
+    that chooses the best (by default the first). ``refresh(epoch)`` returns the examples of each
+    epoch after the first, made with the encoder as it is then.
 
-    Raises ``DataError`` without examples or for a loss that is not finite, ``ConfigError`` for
-    settings, or when ``output`` holds checkpoints of another training.
+    Raises ``DataError`` without examples, for a loss or a measure that is not finite, or when a
+    finished training's best checkpoint is gone; ``ConfigError`` for settings, or when ``output``
+    holds checkpoints of another training.
     """
     from training.arguments import result_settings, training_arguments
     from training.checkpoint import bind, examples_hash, last_complete
@@ -99,8 +101,6 @@ def fit(
     if checkpoint is None:
         for stale in folder.glob("examples-*.jsonl"):
             stale.unlink()
-    else:
-        log.info("training: goes on from %s", checkpoint)
     job = RetrievalTrainer(
         encoder,
         chosen,
@@ -112,7 +112,13 @@ def fit(
         head_learning_rate=head_learning_rate,
     )
     start = time.monotonic()
-    job.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if checkpoint is None:
+        job.train()
+    elif job.load_finished(checkpoint):
+        log.info("training: was finished before, and is loaded from %s", folder)
+    else:
+        log.info("training: goes on from %s", checkpoint)
+        job.train(resume_from_checkpoint=str(checkpoint))
     encoder.module.eval()
     return FitReport(
         steps=job.state.global_step,

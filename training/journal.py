@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ class Journal(TrainerCallback):  # type: ignore[misc]
     """Appends one JSON object a line for everything the Trainer logs.
 
     A resumed training first takes back the lines that the killed one wrote after its last
-    checkpoint, so that each step stands there once.
+    checkpoint, so that each step stands there once. A number that is not finite stands as null.
     """
 
     def __init__(self, output: Path, *, lines: bool) -> None:
@@ -34,7 +35,7 @@ class Journal(TrainerCallback):  # type: ignore[misc]
         kept = [line for line in self._read() if line["step"] <= state.global_step]
         if state.global_step == 0:
             kept = []
-        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+        write_text(self.path, "".join(map(_written, kept)))
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
@@ -42,7 +43,7 @@ class Journal(TrainerCallback):  # type: ignore[misc]
         """Write the line, and say it where there is no progress bar."""
         line = {"step": state.global_step, **(logs or {})}
         with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line) + "\n")
+            stream.write(_written(line))
         if self.lines:
             log.info("training: %s", self._spoken(line, state.max_steps))
 
@@ -70,3 +71,12 @@ class Journal(TrainerCallback):  # type: ignore[misc]
             except ValueError:  # the last line of a killed process
                 break
         return lines
+
+
+def _written(line: dict[str, Any]) -> str:
+    """The line as JSON, which has no word for NaN or infinity."""
+    finite = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in line.items()
+    }
+    return json.dumps(finite, allow_nan=False) + "\n"

@@ -47,6 +47,12 @@ class Mining:
     def __post_init__(self) -> None:
         if self.per_query < 1:
             raise ConfigError(f"negatives.per_query: {self.per_query}, expected 1 or more")
+        for name in ("max_positive_ratio", "margin", "max_score", "min_score"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise ConfigError(
+                    f"negatives.{name}: {value}, expected a finite number, or null for no limit"
+                )
         if self.max_positive_ratio is not None and not self.max_positive_ratio > 0:
             raise ConfigError(
                 f"negatives.max_positive_ratio: {self.max_positive_ratio}, expected above 0 "
@@ -91,7 +97,8 @@ def mine(
     ``texts`` (by document id) a candidate whose text, up to case and spaces, is a positive's or an
     earlier candidate's is dropped. ``provenance=False`` keeps no row per candidate (memory).
 
-    Raises ``DataError`` for a score that is not a number or a list that is not best first.
+    Raises ``DataError`` for a score that is not a number, a positive's that is not finite, or a
+    list that is not best first or names a document twice.
     """
     negatives: dict[str, tuple[str, ...]] = {}
     rows: list[Provenance] = []
@@ -137,7 +144,14 @@ def mine(
 
 def _check(query: str, hits: Sequence[tuple[str, float]]) -> None:
     previous = math.inf
+    seen: set[str] = set()
     for document, score in hits:
+        if document in seen:
+            raise DataError(
+                f"ranked list of query {query!r}: document {document!r} stands there twice; "
+                "expected each document once, at its best rank"
+            )
+        seen.add(document)
         if not score <= previous:
             raise DataError(
                 f"ranked list of query {query!r}: document {document!r} has score {score}, after "
@@ -160,13 +174,19 @@ def _lowest(
         score = given(query, document) if callable(given) else given.get(query, {}).get(document)
         if score is not None:
             scores[document] = score
+    for document, score in scores.items():
+        if not math.isfinite(score):
+            raise DataError(
+                f"query {query!r}: its positive {document!r} has score {score}, expected a finite "
+                "number; check the encoder or run that scored it"
+            )
     return min(scores.values(), default=None), len(known) - len(scores)
 
 
 def _limits(mining: Mining, positive: float | None) -> list[_Limit]:
     limits = []
     ratio, margin = mining.max_positive_ratio, mining.margin
-    if positive is not None and ratio is not None and not math.isinf(ratio):
+    if positive is not None and ratio is not None:
         # Not positive * ratio, which would lie above a negative score.
         below = positive - abs(positive) * (1 - ratio)
         limits.append(_Limit("ratio", lambda score: score < below))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 
 from encoders.errors import DataError
 from training.example import Example
+
+log = logging.getLogger("sluice")
 
 SCAN = 64  # open batches an example is tried in before a new one is opened
 WINDOW = 50  # batches within which examples are grouped by length
@@ -19,7 +22,8 @@ class BatchSampler:
     appears in two examples of one batch: an example that clashes waits for a later batch. The
     number of batches is decided by the first epoch's packing and stays, because the learning-rate
     schedule counts on it: where a later epoch packs worse its smallest batches are left out, where
-    it packs better its largest are halved. A batch of one example is left out if there are others.
+    it packs better its largest are halved. An example alone in its batch and without negatives of
+    its own has nothing to be held against: such batches are left out if there are others.
 
     With ``by_length`` examples of like length share a batch (within a window of 50 batches), which
     saves padding.
@@ -41,7 +45,16 @@ class BatchSampler:
         self.epoch = 0
         self._take(examples)
         first = self._packed(0)
-        self._count = sum(len(batch) > 1 for batch in first) or len(first)
+        kept = [batch for batch in first if self._teaches(batch)] or first
+        self._count = len(kept)
+        left_out = len(examples) - sum(map(len, kept))
+        if left_out > (len(examples) % batch_size == 1):  # one may remain where nothing clashes
+            log.warning(
+                "training: an epoch leaves out %s of %s examples: so many share a query or a "
+                "document that these are alone in a batch; hard negatives would bring them in",
+                f"{left_out:,}",
+                f"{len(examples):,}",
+            )
 
     def __len__(self) -> int:
         return self._count
@@ -63,7 +76,9 @@ class BatchSampler:
         self._take(examples)
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = sorted(self._packed(self.epoch), key=len, reverse=True)[: self._count]
+        batches = self._packed(self.epoch)
+        batches.sort(key=lambda batch: (self._teaches(batch), len(batch)), reverse=True)
+        del batches[self._count :]
         while len(batches) < self._count:  # halves of one batch cannot clash
             largest = max(batches, key=len)
             half = len(largest) // 2
@@ -71,6 +86,9 @@ class BatchSampler:
             del largest[half:]
         self._random("order", self.epoch).shuffle(batches)
         yield from batches
+
+    def _teaches(self, batch: Sequence[int]) -> bool:
+        return len(batch) >= min(2, self.batch_size) or self._learnable[batch[0]]
 
     def _random(self, purpose: str, epoch: int) -> random.Random:
         return random.Random(f"{self.seed}:{epoch}:{purpose}")
@@ -82,6 +100,9 @@ class BatchSampler:
             if self.distinct
             else frozenset()
             for example in examples
+        ]
+        self._learnable = [
+            not self.distinct or any(label <= 0 for label in example.labels) for example in examples
         ]
         self._lengths = [
             len(e.query.text) + sum(len(d.text) for d in e.documents) if self.by_length else 0

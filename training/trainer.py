@@ -18,8 +18,10 @@ from transformers import (
     Trainer,
     TrainerCallback,
     TrainerControl,
+    TrainerState,
     TrainingArguments,
 )
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
 
@@ -120,11 +122,33 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
 
     def _resolve_shares(self) -> None:
         """Turn intervals given as shares of all steps into steps, as checkpoints record them."""
-        *_, total = self.set_initial_training_values(self.args, self.get_train_dataloader())
+        *_, self.total_steps = self.set_initial_training_values(
+            self.args, self.get_train_dataloader()
+        )
         for name in ("save_steps", "eval_steps", "logging_steps"):
             interval = getattr(self.args, name)
             if interval is not None and 0 < interval < 1:
-                setattr(self.args, name, math.ceil(total * interval))
+                setattr(self.args, name, math.ceil(self.total_steps * interval))
+
+    def load_finished(self, checkpoint: Path) -> bool:
+        """Load the weights that a finished training ended with, and its state.
+
+        Returns False, with nothing loaded, when steps are left to train after ``checkpoint``.
+        Raises ``DataError`` when the best checkpoint, which it ended with, is gone.
+        """
+        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        if state.global_step < self.total_steps:
+            return False
+        if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            checkpoint = checkpoint.with_name(Path(state.best_model_checkpoint).name)
+            if sealed_state(checkpoint) is None:
+                raise DataError(
+                    f"{checkpoint}: the best checkpoint of this finished training is not there or "
+                    "not whole; delete the folder it belongs in to train again"
+                )
+        self._load_from_checkpoint(str(checkpoint))
+        self.state = state
+        return True
 
     def get_train_dataloader(self) -> DataLoader[Example]:
         """Return batches in the sampler's order."""
@@ -215,6 +239,12 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
                 f"metric: {wanted!r} is not among the measures {', '.join(measures) or '(none)'}"
                 f"{suggest(wanted, measures)}"
             )
+        for name, value in measures.items():
+            if not math.isfinite(value):
+                raise DataError(
+                    f"training step {self.state.global_step}: the dev measure {name} is {value}, "
+                    "expected a finite number; look at the dev queries and their judgements"
+                )
         metrics = {f"{metric_key_prefix}_{name}": float(v) for name, v in measures.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(

@@ -87,7 +87,7 @@ def test_other_forms() -> None:
     table = sample()
     markdown = table.to_markdown().splitlines()
     assert markdown[1] == "| --- | ---: | ---: | ---: | ---: |"
-    assert markdown[2].startswith(r"| b<m>_25\| | 0.6667")
+    assert markdown[2].startswith(r"| b&lt;m>_25\| | 0.6667")
     assert markdown[-1] == table.caption
     rows = list(csv.DictReader(io.StringIO(table.to_csv())))
     assert float(rows[0]["RR"]) == pytest.approx(2 / 3)

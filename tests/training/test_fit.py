@@ -116,6 +116,46 @@ def test_finished_training_is_not_repeated(
         fit(encoder, tiny.examples(), InfoNCE(), output=output, **tiny.JOB, seed=1)
 
 
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_training_finished_inside_an_epoch_is_only_loaded(
+    tiny: ModuleType, tmp_path: Path, evaluated: bool
+) -> None:
+    def job(encoder: Any, evaluate: Any) -> Any:
+        return fit(
+            encoder,
+            tiny.examples(),
+            InfoNCE(),
+            output=tmp_path,
+            trainer={
+                "max_steps": 4,
+                "per_device_train_batch_size": 8,  # three batches an epoch
+                "learning_rate": 1e-3,
+                "lr_scheduler_type": "constant",
+                "save_steps": 2,
+            },
+            evaluate=evaluate,
+            evaluate_every=2 if evaluated else None,
+        )
+
+    def files() -> dict[Path, bytes]:
+        return {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+
+    falling = iter([0.5, 0.4])
+    encoder, again = tiny.Dense(), tiny.Dense(seed=9)
+    first = job(encoder, (lambda _: {"nDCG@10": next(falling)}) if evaluated else None)
+    before = files()
+    second = job(again, (lambda _: pytest.fail("evaluated again")) if evaluated else None)
+    assert files() == before
+    assert (first.steps, second.steps, second.resumed_step) == (4, 4, 4)
+    assert (second.best_step, second.best_value) == ((2, 0.5) if evaluated else (None, None))
+    assert same(tiny.weights_of(encoder), tiny.weights_of(again))
+    assert not again.module.training
+    if evaluated:
+        shutil.rmtree(tmp_path / "checkpoint-2")
+        with pytest.raises(DataError, match="the best checkpoint of this finished training"):
+            job(tiny.Dense(), lambda _: {"nDCG@10": 0.5})
+
+
 def test_truncated_checkpoint_is_not_complete(
     undisturbed: tuple[Path, Any, Any], tmp_path: Path
 ) -> None:
@@ -314,6 +354,11 @@ def test_bad_input(tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     with pytest.raises(DataError, match="the loss is nan"):
         fit(tiny.Dense(), tiny.examples(8), broken, output=tmp_path / "n")
+    with pytest.raises(DataError, match="step 1: the dev measure R@10 is nan"):
+        fit(
+            tiny.Dense(), tiny.examples(8), InfoNCE(), output=tmp_path / "e",
+            trainer={"max_steps": 1}, evaluate=lambda _: {"nDCG@10": 0.1, "R@10": float("nan")},
+        )  # fmt: skip
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match="tensorboard"):
         fit(

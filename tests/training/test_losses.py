@@ -109,6 +109,17 @@ def test_relevant_documents_of_others_are_masked() -> None:
     assert targets.labels.tolist() == [[1, 0, 0], [0, 0, 1]]
 
 
+def test_text_of_a_relevant_document_is_masked() -> None:
+    relevant = frozenset({"d1", "d2"})
+    one = Example(Text("a", "x"), (Text("d1", "1"), Text("d9", "same")), relevant=relevant)
+    two = Example(Text("b", "y"), (Text("d2", "same"),), relevant=frozenset({"d2"}))
+    three = Example(Text("c", "z"), (Text("d3", "3"), Text("d8", "same")))
+    mask = matrix_targets([one, two, three]).mask  # columns: d1 d9 d2 d3 d8
+    assert mask[0].tolist() == [True, False, False, True, False]
+    assert mask[1].tolist() == [True, False, True, True, False]
+    assert mask[2].all()
+
+
 def test_negatives_option_chooses_the_columns() -> None:
     batch = pairs(2, 1)  # columns: d0 n0 d1 n1
     rows = {

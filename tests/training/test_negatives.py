@@ -103,7 +103,7 @@ def test_no_negative_above_its_threshold(
     assert all(score < positive - margin for score in of(max_positive_ratio=None, margin=margin))
     assert of(max_positive_ratio=1.0) == of(max_positive_ratio=None, margin=0.0)
     naive = of(max_positive_ratio=None)
-    assert of(max_positive_ratio=math.inf) == naive == [s for _, s in hits if s != positive]
+    assert naive == [s for _, s in hits if s != positive]
 
 
 def test_paraphrases_of_the_positive_are_rejected_in_order() -> None:
@@ -184,6 +184,10 @@ def test_consistency_filter() -> None:
         {"range_min": -1},
         {"per_query": 5, "range_min": 2, "range_max": 4},
         {"sampling": "best"},
+        {"max_positive_ratio": math.inf},
+        {"margin": math.nan},
+        {"max_score": math.nan},
+        {"min_score": -math.inf},
     ],
 )
 def test_bad_settings(arguments: dict[str, object]) -> None:
@@ -196,6 +200,16 @@ def test_bad_lists(scores: tuple[float, float]) -> None:
     hits = [("a", scores[0]), ("b", scores[1])]
     with pytest.raises(DataError, match="best first"):
         mine({"q": hits}, {"q": {"p": 1}}, Mining())
+
+
+def test_document_twice_in_a_list() -> None:
+    with pytest.raises(DataError, match="document 'a' stands there twice"):
+        mine({"q": [("a", 0.9), ("b", 0.8), ("a", 0.7)]}, POSITIVES, NAIVE)
+
+
+def test_positive_without_a_finite_score() -> None:
+    with pytest.raises(DataError, match="positive 'x' has score nan"):
+        mine(RANKED, {"q": {"x": 1}}, NAIVE, positive_scores=lambda query, document: math.nan)
 
 
 def test_arguments_are_the_yaml_keys() -> None:

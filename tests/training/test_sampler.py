@@ -79,6 +79,24 @@ def test_last_batch_of_one_is_left_out() -> None:
     assert len(BatchSampler([example(i, [i]) for i in range(3)], 1, seed=1)) == 3
 
 
+def test_an_example_with_negatives_is_never_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    examples = [example(0, [i, 90 + i]) for i in range(5)] + [example(1, [50]), example(2, [60])]
+    sampler = BatchSampler(examples, 4, seed=1)
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        assert {place for batch in sampler for place in batch} >= set(range(5))
+    assert not caplog.records
+
+
+def test_examples_that_clash_too_often_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    one_query = [example(0, [i]) for i in range(10)]
+    assert len(BatchSampler([*one_query, example(1, [50])], 4, seed=1)) == 1
+    (record,) = caplog.records
+    assert "leaves out 9 of 11 examples" in record.getMessage()
+    BatchSampler([example(i, [i]) for i in range(9)], 4, seed=1)  # one remains: nothing to say
+    assert len(caplog.records) == 1
+
+
 def test_refreshed_examples_keep_the_number_of_batches() -> None:
     sampler = BatchSampler([example(i, [i]) for i in range(16)], 4, seed=1)
     sampler.replace([example(i, [i]) for i in range(11)])
