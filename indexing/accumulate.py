@@ -15,6 +15,7 @@ STRIP = 64  # sums compared with the threshold at a time
 # A key orders hits by one int64: the score's bits, then the row reversed. The bits of a float32
 # that is not negative, read as an integer, are in the order of the floats.
 ROW_MASK = (1 << 32) - 1
+LARGEST_BITS = np.int32(0x7F7FFFFF)  # of the largest float32; an overflow counts as it
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -115,11 +116,12 @@ def _collect(
         stop = min(start + STRIP, count)
         highest = np.int32(-1)
         for i in range(start, stop):
-            highest = max(highest, bits[i])
+            highest = max(highest, min(bits[i], LARGEST_BITS))
         if highest > worst:
             for i in range(start, stop):
-                if bits[i] > worst and (len(allowed) == 0 or allowed[base + i]):
-                    key = (np.int64(bits[i]) << 32) | (ROW_MASK - (base + i))
+                score = min(bits[i], LARGEST_BITS)
+                if score > worst and (len(allowed) == 0 or allowed[base + i]):
+                    key = (np.int64(score) << 32) | (ROW_MASK - (base + i))
                     if size < k:
                         _push(heap, size, key)
                         size += 1

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, suggest
+from indexing.hits import LARGEST_SCORE
 from indexing.vectors import Dense
 
 Metric = Literal["ip", "cosine", "l2"]
@@ -48,7 +49,8 @@ def exact_scores(
 
     The sum runs in float64 over each row by itself (einsum's own loop, whose order of summing is a
     function of the width alone) and is rounded to float32 once, so equal vectors have equal scores
-    wherever they stand. A BLAS product does not promise that: its order depends on the shapes.
+    wherever they stand. A BLAS product does not promise that: its order depends on the shapes. A
+    score that float32 cannot hold becomes the largest it can, with the score's sign.
     """
     scores = np.empty(len(documents), dtype=np.float32)
     wide = query.astype(np.float64)
@@ -63,8 +65,7 @@ def exact_scores(
         if metric == "cosine":
             length = norms[start : start + step] * query_norm
             sums = np.divide(sums, length, out=np.zeros_like(sums), where=length > 0)
-        with np.errstate(over="ignore"):
-            scores[start : start + step] = sums
+        scores[start : start + step] = np.clip(sums, -LARGEST_SCORE, LARGEST_SCORE)
     return scores
 
 

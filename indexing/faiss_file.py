@@ -22,6 +22,8 @@ def refuse_unknown(factory: str) -> None:
 
     What depends on the width (sub-quantisers that must divide it) shows when the width is known.
     """
+    if not isinstance(factory, str):
+        raise ConfigError(f"factory is {factory!r}, expected a string such as 'Flat' or 'HNSW32'")
     try:
         faiss.index_factory(PROBE_WIDTH, factory)
     except RuntimeError as error:

@@ -23,10 +23,11 @@ from indexing.faiss_structure import (
     parameter_names,
     search_parameters,
 )
-from indexing.hits import Hits
+from indexing.hits import LARGEST_SCORE, MISSING_SCORE, Hits
 from indexing.index import Index
 from indexing.live import Mask
 from indexing.vectors import Dense, checked_dense
+from indexing.whole import whole_number
 
 log = logging.getLogger("sluice")
 
@@ -34,6 +35,7 @@ FILE = "index.faiss"
 NORM_TOLERANCE = 1e-3
 BLAS_QUERIES = 16  # batches from this size on go through BLAS; below, one scan a query is faster
 COPY_BLOCK = 65_536  # vectors read back at a time by compact
+LARGEST_PARAMETER = 2**31 - 1  # FAISS keeps some in an int
 
 
 class FaissIndex(Index):
@@ -47,12 +49,17 @@ class FaissIndex(Index):
 
     Indexes that need training take ``train(sample)``, or train on the first vectors added and log
     it; at most ``train_size`` of them, drawn by ``seed``. ``params`` of a search are ``nprobe``,
-    ``max_codes``, ``efSearch``, ``k_factor`` and ``quantizer_efSearch``, where the type has them.
+    ``max_codes``, ``efSearch``, ``k_factor`` and ``quantizer_efSearch``, where the type has them:
+    whole numbers above 0.
 
     Deleted and kept-out rows are masked inside FAISS where the type takes selectors. Elsewhere
     (product quantisers without inverted file, NSG, LSH) more hits are fetched and filtered, in
-    rounds until enough remain: slow when ``keep`` leaves few rows. ``compact`` builds the index
-    again from the vectors it can read back, which for quantised types are the decoded ones.
+    rounds until enough remain: slow when ``keep`` leaves few rows. A query that the graph or the
+    probed lists then give fewer than ``k`` hits, though so many rows are allowed, is scored with
+    all allowed rows as they are stored (in an inverted file by probing every list); its line stays
+    short only if the type cannot give vectors back. Without deletions and ``keep`` a line is as
+    short as FAISS leaves it. ``compact`` builds the index again from the vectors it can read back,
+    which for quantised types are the decoded ones.
     """
 
     type_name = "faiss"
@@ -68,10 +75,8 @@ class FaissIndex(Index):
         super().__init__()
         self.factory = factory
         self.metric: Metric = checked_metric(metric)
-        if train_size is not None and train_size < 1:
-            raise ConfigError(f"train_size is {train_size}, expected 1 or more, or None")
-        self.train_size = train_size
-        self.seed = seed
+        self.train_size = None if train_size is None else whole_number(train_size, "train_size", 1)
+        self.seed = whole_number(seed, "seed", 0)
         self._index: Any = None  # made when the width is known
         self._mapped = False  # opened from a file: read-only until copied
         refuse_unknown(factory)
@@ -90,17 +95,16 @@ class FaissIndex(Index):
         """Train on vectors ``[n, dim]`` that are like those to be added.
 
         ``DataError`` when they are fewer than the centroids to be placed; fewer than 39 for each
-        is said in the log. An index that needs no training takes only the width from them.
+        is said in the log. An index that needs no training takes only the width from them. After an
+        error the index is trained as before.
         """
         vectors = self._checked(sample, "training sample")
-        if self._index is not None and self._index.is_trained:
-            if self.rows:
-                raise DataError("train: the index already holds documents; make a new one")
-            self._index = None
-        self._train(vectors)
+        if self.rows:
+            raise DataError("train: the index already holds documents; make a new one")
+        self._index, self._mapped = self._trained(vectors), False
 
-    def _train(self, vectors: Dense) -> None:
-        index = self._index if self._index is not None else self._made(vectors.shape[1])
+    def _trained(self, vectors: Dense) -> Any:
+        index = self._made(vectors.shape[1])
         if not index.is_trained:
             if self.train_size is not None and len(vectors) > self.train_size:
                 chosen = np.random.default_rng(self.seed).choice(
@@ -115,7 +119,7 @@ class FaissIndex(Index):
                     f"faiss {self.factory!r}: training on {len(vectors):,} vectors failed: "
                     f"{reason(error)}"
                 ) from None
-        self._index = index
+        return index
 
     def _check_training_size(self, index: Any, count: int) -> None:
         wanted = centroids(index)
@@ -158,8 +162,8 @@ class FaissIndex(Index):
         return dense
 
     def _append(self, documents: Dense) -> None:
-        if self._index is None or not self._index.is_trained:
-            self._train(documents)
+        if self._index is None:
+            self._index = self._trained(documents)
             if centroids(self._index):
                 log.info(
                     "faiss %r: not trained before the first add; trained on its %s vectors",
@@ -180,13 +184,12 @@ class FaissIndex(Index):
         # FAISS 1.15 goes through BLAS only when batch x width reaches 128,000; its older bound
         # of a few queries is several times faster on flat and IVF training.
         faiss.cvar.distance_compute_blas_threshold = BLAS_QUERIES * self._index.d
-        places = min(k, self.rows)
         if allowed is None:
             asked = search_parameters(self._index, parameters, None)
-            scores, rows = self._index.search(queries, places, params=asked)
+            scores, rows = self._index.search(queries, k, params=asked)
         else:
-            scores, rows = masked_search(self._index, queries, places, allowed, parameters)
-        return _hits(rows, -scores if self.metric == "l2" else scores, k)
+            scores, rows = masked_search(self._index, queries, k, allowed, parameters)
+        return _hits(rows, -scores if self.metric == "l2" else scores)
 
     def _keep_only(self, allowed: Mask) -> None:
         compacted = copied(self._index)
@@ -205,6 +208,11 @@ class FaissIndex(Index):
 
     def _search_parameters(self) -> tuple[str, ...]:
         return ALL_PARAMETERS if self._index is None else parameter_names(self._index)
+
+    def _check_parameters(self, given: Mapping[str, Any]) -> None:
+        super()._check_parameters(given)
+        for name, value in given.items():
+            whole_number(value, f"params: {name}", 1, LARGEST_PARAMETER)
 
     def _write(self, folder: Path) -> dict[str, Any]:
         if self._index is not None:
@@ -236,10 +244,10 @@ class FaissIndex(Index):
         return index
 
 
-def _hits(rows: NDArray[np.int64], scores: Dense, k: int) -> Hits:
-    better = np.where(rows >= 0, scores, np.float32(-np.inf))
+def _hits(rows: NDArray[np.int64], scores: Dense) -> Hits:
+    finite = np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE)
+    better = np.where(rows >= 0, finite, np.float32(MISSING_SCORE))
     order = np.lexsort((rows, -better), axis=-1)
-    hits = Hits.missing(len(rows), k)
-    hits.rows[:, : rows.shape[1]] = np.take_along_axis(rows, order, axis=-1)
-    hits.scores[:, : rows.shape[1]] = np.take_along_axis(better, order, axis=-1)
-    return hits
+    return Hits(
+        np.take_along_axis(rows, order, axis=-1), np.take_along_axis(better, order, axis=-1)
+    )

@@ -9,13 +9,15 @@ from numpy.typing import NDArray
 
 MISSING_ROW = -1
 MISSING_SCORE = -np.inf
+LARGEST_SCORE = np.finfo(np.float32).max  # of a hit; sums beyond it are cut off there
 
 
 class Hits(NamedTuple):
     """The best documents of each query: score descending, then row ascending.
 
     ``rows`` is int64 ``[n, k]`` and ``scores`` float32 ``[n, k]``; higher is better whatever the
-    metric. Places that no document fills hold row -1 and score -inf, and stand last.
+    metric. Places that no document fills hold row -1 and score -inf, and stand last; the scores of
+    hits are finite.
     """
 
     rows: NDArray[np.int64]
@@ -28,6 +30,15 @@ class Hits(NamedTuple):
             np.full((queries, k), MISSING_ROW, dtype=np.int64),
             np.full((queries, k), MISSING_SCORE, dtype=np.float32),
         )
+
+    def padded(self, k: int) -> Hits:
+        """Return these hits with empty places up to ``k`` on every line."""
+        queries, filled = self.rows.shape
+        if filled == k:
+            return self
+        hits = Hits.missing(queries, k)
+        hits.rows[:, :filled], hits.scores[:, :filled] = self
+        return hits
 
 
 def best_first(

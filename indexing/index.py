@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from encoders.errors import ConfigError, suggest
 from indexing.hits import Hits
 from indexing.live import LiveRows, Mask, Rows
+from indexing.whole import whole_number
 
 Parameters = Mapping[str, Any]
+
+MOST_PLACES = 2**31  # of one result: 24 GiB
 
 
 class Index(ABC):
@@ -73,17 +76,25 @@ class Index(ABC):
 
         ``keep`` restricts the search: a boolean mask over all rows, or the allowed row numbers.
         ``params`` are the search parameters of approximate indexes, for this call alone. Where
-        fewer than ``k`` documents can be hits, the rest is row -1 and score -inf.
+        fewer than ``k`` documents can be hits, the rest is row -1 and score -inf. ``ConfigError``
+        for a ``k`` that makes the result too large.
         """
-        k = _checked_cutoff(k)
+        k = whole_number(k, "k", 0)
         queries = self._checked(vectors, "queries")
         allowed = self._live.allowed(keep)
         given = dict(params or {})
         self._check_parameters(given)
         count = int(queries.shape[0])
-        if not count or not k or not len(self) or (allowed is not None and not allowed.any()):
+        if count * k > MOST_PLACES:
+            raise ConfigError(
+                f"k is {k:,} for {count:,} queries, expected at most {MOST_PLACES:,} places "
+                "together; search with a smaller k or fewer queries at a time"
+            )
+        candidates = self.rows if allowed is None else int(np.count_nonzero(allowed))
+        places = min(k, candidates)
+        if not count or not places:
             return Hits.missing(count, k)
-        return self._search(queries, k, allowed, given)
+        return self._search(queries, places, allowed, given).padded(k)
 
     def delete(self, rows: ArrayLike) -> None:
         """Put tombstones on ``rows``: they are no hits any more and keep their numbers.
@@ -120,7 +131,7 @@ class Index(ABC):
     def _search(
         self, queries: Any, k: int, allowed: Mask | None, parameters: dict[str, Any]
     ) -> Hits:
-        """Search with at least one query, one candidate and ``k`` above 0."""
+        """Return ``[n, k]`` hits, n above 0, k from 1 to the number of rows that may be hits."""
 
     @abstractmethod
     def _keep_only(self, allowed: Mask) -> None:
@@ -148,13 +159,3 @@ class Index(ABC):
                     f"params: unknown search parameter {name!r}; this index {takes}"
                     f"{suggest(name, known)}"
                 )
-
-
-def _checked_cutoff(k: int) -> int:
-    try:
-        value = operator.index(k)
-    except TypeError:
-        raise ConfigError(f"k is {k!r}, expected a whole number") from None
-    if value < 0:
-        raise ConfigError(f"k is {value}, expected 0 or more")
-    return value

@@ -15,7 +15,7 @@ from numba import config
 from numpy.typing import NDArray
 from scipy import sparse
 
-from encoders.errors import ConfigError, DataError, IndexFormatError
+from encoders.errors import DataError, IndexFormatError
 from indexing.accumulate import search_range
 from indexing.arrays import fact, open_array, write_array
 from indexing.hits import Hits
@@ -23,6 +23,7 @@ from indexing.index import Index
 from indexing.live import Mask
 from indexing.postings import Postings
 from indexing.vectors import checked_sparse
+from indexing.whole import whole_number
 
 Sparse = sparse.csr_array[Any]
 MAX_ROWS = 2**31  # row numbers share an int64 with the score's bits
@@ -54,9 +55,9 @@ class InvertedIndex(Index):
     """Documents by the terms they carry, with float32 impacts; vectors are scipy CSR arrays.
 
     A score is the float32 sum over the shared terms in ascending term order, each product rounded
-    to float32, and ties go to the lower row: equal to brute force, rows included. Documents that
-    share no term with the query are no hits. Negative, NaN and infinite weights are refused,
-    explicit zeros dropped.
+    to float32 and a sum beyond it to the largest, and ties go to the lower row: equal to brute
+    force, rows included. Documents that share no term with the query are no hits. Negative, NaN and
+    infinite weights are refused, explicit zeros dropped.
 
     ``n_terms`` fixes the vocabulary's width; without it the width is that of the widest matrix
     added, because a vocabulary may grow. Query terms beyond it have no postings. Added documents
@@ -68,10 +69,8 @@ class InvertedIndex(Index):
 
     def __init__(self, n_terms: int | None = None) -> None:
         super().__init__()
-        if n_terms is not None and (not isinstance(n_terms, int) or n_terms < 1):
-            raise ConfigError(f"n_terms is {n_terms!r}, expected a whole number above 0, or None")
-        self.n_terms = n_terms
-        self._postings = Postings.empty(n_terms or 0)
+        self.n_terms = None if n_terms is None else whole_number(n_terms, "n_terms", 1)
+        self._postings = Postings.empty(self.n_terms or 0)
         self._pending: list[Sparse] = []  # added, not yet sorted into the postings
         self._building = Lock()
 
@@ -151,11 +150,7 @@ class InvertedIndex(Index):
         postings = self._built()
         known = queries[:, : postings.terms] if queries.shape[1] > postings.terms else queries
         count = int(known.shape[0])
-        # A heap larger than the index would never fill.
         hits = Hits.missing(count, k)
-        places = min(k, self.rows)
-        rows = np.full((count, places), -1, dtype=np.int64)
-        scores = np.full((count, places), -np.inf, dtype=np.float32)
         search = partial(
             search_range,
             *postings,
@@ -168,16 +163,15 @@ class InvertedIndex(Index):
         threads = int(config.NUMBA_NUM_THREADS)
         step = -(-count // (threads * TASKS_PER_THREAD)) if threads > 1 else count
         if step == count:
-            search(0, count, rows, scores)
+            search(0, count, *hits)
         else:
             with ThreadPoolExecutor(threads) as pool:
                 tasks = [
-                    pool.submit(search, first, min(first + step, count), rows, scores)
+                    pool.submit(search, first, min(first + step, count), *hits)
                     for first in range(0, count, step)
                 ]
                 for task in tasks:
                     task.result()
-        hits.rows[:, :places], hits.scores[:, :places] = rows, scores
         return hits
 
     def _keep_only(self, allowed: Mask) -> None:

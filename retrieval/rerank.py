@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from encoders.errors import ConfigError, DataError
+from indexing.whole import whole_number
 from retrieval.ranking import Ranking, Run
-from retrieval.stage import Queries, Stage, Texts, whole_number
+from retrieval.stage import Queries, Stage, Texts
 
 
 class Scorer(Protocol):
@@ -48,7 +49,7 @@ class Rerank(Stage):
                 "expected a CrossEncoder or an object like it"
             )
         self.scorer = scorer
-        self.depth = whole_number(depth, "depth:", least=0)
+        self.depth = whole_number(depth, "depth", 0)
         self.interpolate = float(interpolate)
         self.name = name or f"{type(scorer).__name__}(depth={depth})"
         self._documents = documents

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from encoders.errors import ConfigError
+from indexing.whole import whole_number
 from retrieval.ranking import Run
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Stage(ABC):
         """Return the ``k`` best documents for one query."""
         if not isinstance(query, str):
             raise ConfigError(f"query: {query!r}; expected text")
-        k = whole_number(k, "k")
+        k = whole_number(k, "k", 1)
         ranking = self.run({"query": query}, None, k)["query"][:k]
         texts = [""] * len(ranking)
         if self.documents is not None:
@@ -88,17 +88,6 @@ class Stage(ABC):
         from retrieval.fuse import Fuse
 
         return Fuse.joining(self, other) if isinstance(other, Stage) else NotImplemented
-
-
-def whole_number(value: object, what: str, *, least: int = 1) -> int:
-    """Return ``value`` as an int (numpy's too); anything else, or below ``least``, is refused."""
-    try:
-        number = -1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = -1
-    if number < least:
-        raise ConfigError(f"{what} {value!r}: expected a whole number, {least} or more")
-    return number
 
 
 class Then(Stage):
@@ -128,7 +117,7 @@ class Cut(Stage):
 
     def __init__(self, stage: Stage, k: int) -> None:
         self.stage = stage
-        self.k = k = whole_number(k, "cut: %")
+        self.k = k = whole_number(k, "the cut of %", 1)
         self.name = f"({stage.name}) % {k}" if " " in stage.name else f"{stage.name} % {k}"
 
     @property

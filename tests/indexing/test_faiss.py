@@ -113,6 +113,53 @@ def test_search_parameters_do_not_stay() -> None:
         index.search(queries, 10, params={"efSearch": 4})
 
 
+def test_bad_search_parameters_are_refused() -> None:
+    index = FaissIndex("IVF2_HNSW4,Flat,RFlat")
+    index.add(clustered(100))
+    for name in ("nprobe", "k_factor", "quantizer_efSearch", "max_codes"):
+        assert index.search(clustered(1), 1, params={name: np.int64(2)}).rows.shape == (1, 1)
+        for wrong in (0, -1, "x", 2.5, None, True, 2**40):
+            with pytest.raises(ConfigError, match=f"params: {name} is {wrong}|'x', expected a wh"):
+                index.search(clustered(1), 1, params={name: wrong})
+
+
+@pytest.mark.parametrize("metric", ["ip", "l2"])
+@pytest.mark.parametrize(
+    "factory", ["HNSW8", "NSG8", "RR16,HNSW8", "HNSW8,RFlat", "IVF64,Flat", "IVF8_HNSW4,SQ8"]
+)
+def test_lines_are_full_while_rows_are_allowed(
+    factory: str, metric: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexing.faiss_mask.STORED_BLOCK", 7)
+    # Copies of a document crowd its neighbours out of a graph, and parts of it are out of reach.
+    documents, queries = np.repeat(clustered(150), 5, axis=0), clustered(20, seed=2)
+    index, truth = FaissIndex(factory, metric=metric), FlatIndex(metric)
+    index.add(documents)
+    truth.add(documents)
+    kept = np.arange(0, 750, 25)
+    found = index.search(queries, 40, keep=kept)
+    expected = truth.search(queries, 40, keep=kept)
+    assert ((found.rows >= 0).sum(axis=1) == 30).all()
+    np.testing.assert_array_equal(np.sort(found.rows), np.sort(expected.rows))
+    np.testing.assert_allclose(found.scores, expected.scores, atol=0.05)
+    index.delete(np.setdiff1d(np.arange(750), kept))
+    np.testing.assert_array_equal(index.search(queries, 40).rows, found.rows)
+
+
+def test_inverted_lists_out_of_reach_are_scored_too() -> None:
+    from indexing.faiss_mask import _scored
+
+    documents, queries = clustered(300), clustered(3, seed=2)
+    index, truth = FaissIndex("L2norm,IVF8,Flat"), FlatIndex("cosine")
+    index.add(documents)
+    truth.add(documents)
+    allowed = np.arange(300) % 10 == 3
+    scores, rows = _scored(index._index, queries * 2, 5, allowed)
+    expected = truth.search(queries, 5, keep=allowed)
+    np.testing.assert_array_equal(rows, expected.rows)
+    np.testing.assert_allclose(scores, expected.scores, atol=1e-5)
+
+
 def test_training_sizes(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataError, match=r"10 training vectors for 32 centroids; .* 1,248"):
         FaissIndex("IVF32,Flat", metric="ip").train(clustered(10))
@@ -127,6 +174,24 @@ def test_training_sizes(caplog: pytest.LogCaptureFixture) -> None:
         index.train(clustered(300))
     with pytest.raises(ConfigError, match="train_size is 0"):
         FaissIndex("Flat", train_size=0)
+
+
+def test_a_failed_training_leaves_the_former() -> None:
+    index = FaissIndex("IVF16,Flat")
+    index.train(clustered(700))
+    with pytest.raises(DataError, match="3 training vectors for 16 centroids"):
+        index.train(clustered(3))
+    assert index.width == 16
+    index.add(clustered(5))
+    assert len(index) == 5
+
+
+def test_wrong_settings_are_refused() -> None:
+    settings: dict[str, Any] = {"train_size": "5", "seed": -1, "factory": None}
+    for name, wrong in settings.items():
+        with pytest.raises(ConfigError, match=f"{name} is {wrong!r}, expected a"):
+            FaissIndex(**{"factory": "Flat", name: wrong})
+    assert FaissIndex("Flat", train_size=np.int64(5)).train_size == 5  # type: ignore[arg-type]
 
 
 def test_factory_strings_are_checked() -> None:

@@ -115,6 +115,16 @@ def test_large_finite_values_are_no_nan() -> None:
     FlatIndex().add(np.full((3, 4), 3e38, dtype=np.float32))  # their sum overflows, they do not
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_overflowing_scores_stay_finite(metric: Any) -> None:
+    index = FlatIndex(metric)
+    index.add(np.array([[3e38, 3e38], [-3e38, -3e38], [1, 1]], dtype=np.float32))
+    hits = index.search(np.array([[3e38, 3e38]], dtype=np.float32), 4)
+    assert (hits.rows[0] >= 0).tolist() == [True, True, True, False]
+    assert np.isfinite(hits.scores[0, :3]).all()
+    assert hits.scores[0, 3] == -np.inf
+
+
 def test_many_small_additions_are_joined() -> None:
     index = FlatIndex()
     for row in range(1000):

@@ -96,11 +96,22 @@ def test_extreme_weights() -> None:
     index = InvertedIndex()
     index.add(documents)
     hits = index.search(query, 4)
-    # An overflow stays first, an underflow to zero still shares a term, no shared term is no hit.
+    # An overflow stays first, as the largest float32; an underflow to zero still shares a term; no
+    # shared term is no hit.
     np.testing.assert_array_equal(hits.rows, [[1, 2, 0, -1]])
     np.testing.assert_array_equal(
-        hits.scores, np.array([[np.inf, 2e-30, 0, -np.inf]], dtype=np.float32)
+        hits.scores, np.array([[np.finfo(np.float32).max, 2e-30, 0, -np.inf]], dtype=np.float32)
     )
+
+
+def test_overflows_are_ties() -> None:
+    column = np.array([[1e38], [3e38], [3.4e38], [3e38]], dtype=np.float32)
+    index = InvertedIndex()
+    index.add(sparse.csr_array(column))
+    hits = index.search(sparse.csr_array(np.array([[1e38]], dtype=np.float32)), 2)
+    np.testing.assert_array_equal(hits.rows, [[0, 1]])
+    assert np.isfinite(hits.scores).all()
+    assert index.search(sparse.csr_array(column[:1]), 1, keep=[2, 3]).rows.tolist() == [[2]]
 
 
 def test_canonical_form_is_made_not_expected() -> None:
@@ -173,8 +184,10 @@ def test_refusals() -> None:
             index.add(vectors)
     assert len(index) == 4
     index.search(sparse.csr_array(np.ones((1, 5), dtype=np.float32)), 2)
-    with pytest.raises(ConfigError, match="n_terms is 0"):
-        InvertedIndex(0)
+    assert InvertedIndex(np.int64(5)).n_terms == 5  # type: ignore[arg-type]
+    for wrong in (0, True, "5", 2.0):
+        with pytest.raises(ConfigError, match=f"n_terms is {wrong!r}, expected a whole number, 1"):
+            InvertedIndex(wrong)  # type: ignore[arg-type]
 
 
 def test_one_compilation_serves_memory_and_maps(tmp_path: Any) -> None:

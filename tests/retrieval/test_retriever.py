@@ -264,7 +264,7 @@ def test_a_text_is_no_list_of_ids() -> None:
         retriever.delete("12")
     with pytest.raises(ConfigError, match="query"):
         retriever.search(None)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="k '3'"):
+    with pytest.raises(ConfigError, match="k is '3'"):
         retriever.search("a", k="3")  # type: ignore[arg-type]
 
 

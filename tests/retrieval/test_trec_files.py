@@ -35,7 +35,7 @@ GOOD = "q1 Q0 b 1 1.5 t\nq1 Q0 a 2 2.5 t\nq2 Q0 a 1 1 t\n"
         .replace(" 2 2.5 t", " 2.5")
         .replace("a 1 1 t", "a +1"),
         "q1\tb\t1.5\nq2\ta\t1e0\nq1\ta\t2.5\n",
-        gzip.compress(GOOD.encode()),
+        gzip.compress(GOOD.encode(), mtime=0),
     ],
 )
 def test_run_forms(tmp_path: Path, text: str | bytes) -> None:
@@ -62,7 +62,7 @@ def test_run_forms(tmp_path: Path, text: str | bytes) -> None:
         ("q Q0 a 1 2.0 t\np Q0 a 1 2.0 t\nq Q0 a 2 1.0 t\n", r":3: document 'a'.*second time"),
         (b"q Q0 a 1 2.0 t\nq Q0 \xff 2 1.0 t\n", r":2: byte 0xff is not UTF-8"),
         (b"\x1f\x8bnot gzip", "damaged gzip"),
-        (gzip.compress(GOOD.encode())[:-9], "damaged gzip"),
+        (gzip.compress(GOOD.encode(), mtime=0)[:-9], "damaged gzip"),
     ],
 )
 def test_bad_runs_name_the_line(tmp_path: Path, text: str | bytes, message: str) -> None:
@@ -123,7 +123,7 @@ def test_many_blocks(tmp_path: Path) -> None:
         "q1 0 a 1\nq1 0 b -2\nq2 0 a 0\n",
         "query-id\tcorpus-id\tscore\nq1\ta\t1\nq1\tb\t-2\nq2\ta\t0\n",
         "q1\ta\t1\r\nq1\tb\t-2\r\n\r\nq2\ta\t0\r\nq1\ta\t1\r\n",
-        gzip.compress(b"q1 0 a 1\nq1 0 b -2\nq2 0 a 0\n"),
+        gzip.compress(b"q1 0 a 1\nq1 0 b -2\nq2 0 a 0\n", mtime=0),
     ],
 )
 def test_qrels_forms(tmp_path: Path, text: str | bytes) -> None:
