@@ -39,8 +39,8 @@ def _settings(
 def main() -> None:
     """Run the command line; every error that is the input's fault ends in exit code 2."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    # numpy's BLAS threads spin for 2^26 cycles after a product and starve torch's meanwhile: one
-    # query at a time took 22 ms to encode behind a flat search, and 8 ms with this.
+    # numpy's BLAS threads spin for 2^26 cycles after a product and starve torch's meanwhile, which
+    # slows the next query's encoding (docs/experiments.md, the quickstart).
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")
     try:
         app()
