@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from encoders.errors import SluiceError
     from encoders.splade import SpladeEncoder
     from encoders.splade_start import start_splade
+    from encoders.vocabulary import VocabularyEncoder
 
 __all__ = [
     "BM25Encoder",
@@ -21,6 +22,7 @@ __all__ = [
     "Encoder",
     "SluiceError",
     "SpladeEncoder",
+    "VocabularyEncoder",
     "start_splade",
 ]
 
@@ -31,6 +33,7 @@ _HOMES = {
     "Encoder": "encoders.encoder",
     "SluiceError": "encoders.errors",
     "SpladeEncoder": "encoders.splade",
+    "VocabularyEncoder": "encoders.vocabulary",
     "start_splade": "encoders.splade_start",
 }
 

@@ -71,14 +71,16 @@ class Analyzer:
 
     ``analyzer(language)`` makes one. The term of each distinct word is remembered, because
     stemming is by far the slowest step. ``words`` splits a text, in lower case, and ``term`` turns
-    a word into its term, or into "" when it is to be left out.
+    a word into its term, or into "" when it is to be left out. ``lower`` is set where ``words`` is
+    no more than the words of a text put into lower case by it; such a text may be cut at spaces.
     """
 
-    __slots__ = ("_terms", "language", "term", "words")
+    __slots__ = ("_terms", "language", "lower", "term", "words")
 
-    def __init__(self, language: str, split: Split, term: Term) -> None:
+    def __init__(self, language: str, split: Split, term: Term, lower: Term | None = None) -> None:
         self.language = language
         self.words = split
+        self.lower = lower
         self._terms = _Terms(term)
         self.term: Term = self._terms.__getitem__
 
@@ -133,15 +135,19 @@ def analyzer(language: str) -> Analyzer:
 def _analyzer(found: str) -> Analyzer:
     """Return the one analyser of a language, so that all encoders share its remembered terms."""
     if found == "en":
-        return Analyzer(found, _lowered_words, _english(_stemmer("porter")))
+        return _plain(found, str.lower, _english(_stemmer("porter")))
     if found == "cjk":
         return Analyzer(found, _grams(HAN + HIRAGANA + KATAKANA + HANGUL, 2, "NFKC"), str)
     if found == "th":
         return Analyzer(found, _grams(THAI, 3, "NFC"), str)
     if found == "none":
-        return Analyzer(found, _lowered_words, str)
-    split = _turkish_words if found == "turkish" else _lowered_words
-    return Analyzer(found, split, _snowball(_stemmer(found)))
+        return _plain(found, str.lower, str)
+    lower = _turkish_lower if found == "turkish" else str.lower
+    return _plain(found, lower, _snowball(_stemmer(found)))
+
+
+def _plain(language: str, lower: Term, term: Term) -> Analyzer:
+    return Analyzer(language, lambda text: words(lower(text)), term, lower)
 
 
 def words(text: str) -> list[str]:
@@ -158,12 +164,8 @@ def words(text: str) -> list[str]:
     return found
 
 
-def _lowered_words(text: str) -> list[str]:
-    return words(text.lower())
-
-
-def _turkish_words(text: str) -> list[str]:
-    return words(text.replace("İ", "i").replace("I", "ı").lower())
+def _turkish_lower(text: str) -> str:
+    return text.replace("İ", "i").replace("I", "ı").lower()
 
 
 def _stemmer(algorithm: str) -> Term:
@@ -202,18 +204,19 @@ def _porter(snowball: Term) -> Term:
         found = snowball(word)
         if word[-1] == "e":  # the rules below apply before a last e is dropped
             return found
-        if found.endswith("bli") and _has_measure(found[:-3]):
-            return snowball(found[:-1] + "e")
-        if found.endswith("logi") and _has_measure(found[:-4]):
-            return found[:-1]
-        if word in (found + "ed", found + "ing") and _DOUBLE.search(found):
-            return found[:-1]
-        return found
+        last = found[-1:]
+        if last == "i":
+            if found.endswith("bli") and _has_measure(found[:-3]):
+                return snowball(found[:-1] + "e")
+            if found.endswith("logi") and _has_measure(found[:-4]):
+                return found[:-1]
+            return found
+        doubled = last == found[-2:-1] and last not in "aeioulsyz"
+        return found[:-1] if doubled and word in (found + "ed", found + "ing") else found
 
     return stem
 
 
-_DOUBLE = re.compile(r"([^aeioulsyz])\1\Z")
 # Porter's m > 0: a vowel and then a consonant, where y after a consonant is a vowel.
 _has_measure = re.compile(r"(?:[aeiou]|(?<=[^aeiouy])y)[^aeiou]").search
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,12 +23,15 @@ import numpy as np
 import scipy.sparse as sp
 
 from encoders.analysis import analyzer
+from encoders.bm25_fields import Fields
+from encoders.bm25_totals import Totals
 from encoders.errors import ConfigError, DataError, IndexFormatError, ModelError
 from encoders.files import fingerprint_of, new_generation, open_generation
-from encoders.term_counts import TermCounts, counted
+from encoders.term_counts import Column, TermCounts, counted
 
-FORMAT, VERSION = "sluice.bm25", 1
+FORMAT, VERSION = "sluice.bm25", 2  # 2: with fields; without them still 1 is written
 Weights = np.ndarray[tuple[int], np.dtype[np.float64]]
+Input = str | Mapping[str, str]  # a document: its text, or with ``fields`` the text of each
 
 
 class _Vocabulary(dict[str, int]):
@@ -45,28 +47,6 @@ class _Vocabulary(dict[str, int]):
             self.popitem()
 
 
-@dataclass(frozen=True, slots=True)
-class _Totals:
-    """What BM25 counts over a collection."""
-
-    frequencies: np.ndarray[tuple[int], np.dtype[np.int64]]  # [vocabulary] documents with the term
-    documents: int
-    length: int  # terms of all documents together
-
-    def plus(self, counts: TermCounts, width: int, sign: int = 1) -> _Totals:
-        """Return the totals with ``counts`` added, or taken away; at ``width`` terms."""
-        frequencies = sign * np.bincount(counts.terms, minlength=width)
-        frequencies[: len(self.frequencies)] += self.frequencies
-        return _Totals(
-            frequencies,
-            self.documents + sign * len(counts.lengths),
-            self.length + sign * int(counts.lengths.sum()),
-        )
-
-
-_NOTHING = _Totals(np.zeros(0, np.int64), 0, 0)
-
-
 class BM25Encoder:
     """Lucene's BM25 in the form of an encoder of sparse vectors; the similarity is the dot product.
 
@@ -74,19 +54,37 @@ class BM25Encoder:
     defaults are Anserini's. ``language`` chooses the analyser, see ``encoders.analysis.analyzer``.
     N and avgdl count empty documents too, and lengths are exact where Lucene keeps one byte.
 
+    ``fields``, names and weights such as ``{"title": 1.0, "text": 1.0}``, scores each field by its
+    own N (the documents that have a term in it), df and avgdl, as Lucene does, and adds the scores
+    up by weight. Documents are then mappings of field names to texts, and the terms of a field
+    stand in the vocabulary as ``title:gold``. A query is one text, asked of every field.
+
     ``fit`` or ``fit_documents`` comes first. Vectors have one column per term of the vocabulary, in
     order of first appearance; ``add_documents`` appends columns and never moves one.
     """
 
-    def __init__(self, k1: float = 0.9, b: float = 0.4, language: str = "en") -> None:
+    def __init__(
+        self,
+        k1: float = 0.9,
+        b: float = 0.4,
+        language: str = "en",
+        fields: Mapping[str, float] | None = None,
+    ) -> None:
         self.k1 = _number("k1", k1, math.inf)
         self.b = _number("b", b, 1.0)
         self._analyzer = analyzer(language)
         self.language = self._analyzer.language
+        self._fields = Fields(fields)
         self._vocabulary: _Vocabulary | None = None
-        self._totals = _NOTHING
-        self._average = 0.0
+        self._totals = Totals.none(self._fields)
+        self._averages = self._totals.averages()
+        self._field_of = np.zeros(0, np.int8)  # [vocabulary] number of the column's field
         self._fingerprint: str | None = None
+
+    @property
+    def fields(self) -> dict[str, float] | None:
+        """The weights of the fields that documents are read by, or None for plain texts."""
+        return dict(self._fields.weights) if self._fields.named else None
 
     @property
     def dim(self) -> int:
@@ -105,8 +103,8 @@ class BM25Encoder:
 
     @property
     def average_length(self) -> float:
-        """The avgdl in use: that of the last fit, whatever was added or removed since."""
-        return self._average
+        """The avgdl in use, fields added up: of the last fit, whatever has changed since."""
+        return float(self._averages.sum())
 
     @property
     def fingerprint(self) -> str:
@@ -116,12 +114,15 @@ class BM25Encoder:
             self._fingerprint = fingerprint_of(FORMAT, self._settings(), self._counts(), hashes)
         return self._fingerprint
 
-    def fit(self, texts: Iterable[str]) -> Self:
-        """Count the terms of ``texts``, which are read once and not kept; return the encoder."""
+    def fit(self, texts: Iterable[Input]) -> Self:
+        """Count the terms of ``texts``, which are read once and not kept; return the encoder.
+
+        Raises ``ConfigError`` for a field that no document has.
+        """
         self._fit(texts, None)
         return self
 
-    def fit_documents(self, texts: Iterable[str]) -> sp.csr_array:
+    def fit_documents(self, texts: Iterable[Input]) -> sp.csr_array:
         """Fit on ``texts`` and return their vectors; each text is analysed once.
 
         Memory beside the result: 8 bytes for each pair of a document and one of its terms.
@@ -130,28 +131,31 @@ class BM25Encoder:
         self._fit(texts, kept.append)
         return self._impacts(kept)
 
-    def encode_documents(self, texts: Sequence[str]) -> sp.csr_array:
+    def encode_documents(self, texts: Sequence[Input]) -> sp.csr_array:
         """Return documents' vectors [n, vocabulary] under the avgdl in use.
 
         Terms outside the vocabulary are left out, though they count for the length.
         """
-        return self._impacts(list(counted(texts, self._analyzer, self._terms().get)))
+        rows = self._fields.parted(texts)
+        return self._impacts(list(self._counted(rows, self._terms().get)))
 
     def encode_queries(self, texts: Sequence[str]) -> sp.csr_array:
         """Return queries' vectors [n, vocabulary]: count times idf, of terms some document has."""
-        chunks = list(counted(texts, self._analyzer, self._terms().get))
-        totals = self._totals
+        chunks = list(self._counted(self._fields.repeated(texts), self._terms().get))
+        totals, several = self._totals, len(self._fields.weights) > 1
+        field_weights = np.array([*self._fields.weights.values()])
 
         def weights(counts: TermCounts) -> Weights:
+            field = self._field_of[counts.terms] if several else 0
             frequency = totals.frequencies[counts.terms].astype(np.float64)
-            idf = np.log1p((totals.documents - frequency + 0.5) / (frequency + 0.5))
-            return np.where(frequency > 0, counts.counts * idf, 0.0)
+            idf = np.log1p((totals.holders[field] - frequency + 0.5) / (frequency + 0.5))
+            return np.where(frequency > 0, counts.counts * idf * field_weights[field], 0.0)
 
         matrix = _matrix(chunks, weights, self.dim)
         matrix.eliminate_zeros()  # terms whose last document was removed
         return matrix
 
-    def add_documents(self, texts: Iterable[str]) -> sp.csr_array:
+    def add_documents(self, texts: Iterable[Input]) -> sp.csr_array:
         """Count ``texts`` in, let the vocabulary grow, and return the new documents' vectors.
 
         idf becomes what a fit on all documents would give. avgdl stays that of the last fit, so
@@ -161,38 +165,39 @@ class BM25Encoder:
         vocabulary, totals, kept = self._terms(), self._totals, list[TermCounts]()
         size = len(vocabulary)
         try:
-            for counts in counted(texts, self._analyzer, vocabulary.__getitem__):
-                totals = totals.plus(counts, len(vocabulary))
+            for counts in self._counted(self._fields.parted(texts), vocabulary.__getitem__):
+                totals = totals.plus(counts, len(vocabulary), self._fields)
                 kept.append(counts)
         except BaseException:
             vocabulary.shrink(size)  # a bad line among the texts leaves the encoder as it was
             raise
-        self._set(vocabulary, totals, self._average or _average(totals))
+        self._set(vocabulary, totals, np.where(self._averages, self._averages, totals.averages()))
         return self._impacts(kept)
 
-    def remove_documents(self, texts: Iterable[str]) -> None:
+    def remove_documents(self, texts: Iterable[Input]) -> None:
         """Count ``texts``, which must have been counted in before, out again.
 
         Their terms keep their columns. Raises ``DataError``, and changes nothing, for texts that
         cannot be among the documents counted so far.
         """
         vocabulary, totals = self._terms(), self._totals
-        for counts in counted(texts, self._analyzer, vocabulary.get):
-            totals = totals.plus(counts, len(vocabulary), sign=-1)
+        for counts in self._counted(self._fields.parted(texts), vocabulary.get):
+            totals = totals.plus(counts, len(vocabulary), self._fields, sign=-1)
             unknown = int(counts.lengths.sum()) != int(counts.counts.sum())
-            least = min(totals.documents, totals.length, totals.frequencies.min(initial=0))
-            if unknown or least < 0:
+            sizes = np.concatenate([totals.frequencies, totals.holders, totals.lengths])
+            if unknown or sizes.min(initial=totals.documents) < 0:
                 raise DataError(
                     "remove_documents: among the texts is one that was never fitted or added; "
                     "expected exactly the texts that were; nothing was removed"
                 )
-        self._set(vocabulary, totals, self._average)
+        self._set(vocabulary, totals, self._averages)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write the encoder as a new generation of the folder ``path``."""
         facts = {**self._settings(), **self._counts(), "fingerprint": self.fingerprint}
         terms, frequencies = self._arrays_as_bytes()
-        with new_generation(Path(path), FORMAT, VERSION, facts) as folder:
+        version = VERSION if self._fields.named else 1
+        with new_generation(Path(path), FORMAT, version, facts) as folder:
             (folder / "vocabulary.txt").write_bytes(terms)
             np.save(folder / "frequencies.npy", np.frombuffer(frequencies, np.int64))
 
@@ -200,7 +205,8 @@ class BM25Encoder:
     def from_pretrained(cls, path: str | Path, *, generation: str | None = None) -> Self:
         """Load what ``save_pretrained`` wrote: the current generation, or the one named."""
         facts, folder = open_generation(Path(path), FORMAT, VERSION, generation=generation)
-        encoder = cls(k1=facts["k1"], b=facts["b"], language=facts["language"])
+        fields = facts.get("fields")
+        encoder = cls(facts["k1"], facts["b"], facts["language"], fields)
         text = (folder / "vocabulary.txt").read_text(encoding="utf-8")
         terms = text.split("\n")[:-1]
         frequencies = np.load(folder / "frequencies.npy", allow_pickle=False)
@@ -210,20 +216,30 @@ class BM25Encoder:
                 f"{folder}: {len(terms):,} lines, {len(vocabulary):,} distinct, in vocabulary.txt "
                 f"and {len(frequencies):,} document frequencies; expected as many of each: rebuild"
             )
-        totals = _Totals(frequencies, int(facts["documents"]), int(facts["length"]))
-        encoder._set(vocabulary, totals, float(facts["average_length"]))
+        documents = int(facts["documents"])
+        holders = np.array(facts["holders"] if fields else [documents], np.int64)
+        lengths = np.atleast_1d(np.array(facts["length"], np.int64))
+        averages = np.atleast_1d(np.array(facts["average_length"], np.float64))
+        encoder._set(vocabulary, Totals(frequencies, documents, holders, lengths), averages)
         return encoder
 
-    def _fit(self, texts: Iterable[str], keep: Callable[[TermCounts], None] | None) -> None:
-        vocabulary, totals = _Vocabulary(), _NOTHING
-        for counts in counted(texts, self._analyzer, vocabulary.__getitem__):
-            totals = totals.plus(counts, len(vocabulary))
+    def _fit(self, texts: Iterable[Input], keep: Callable[[TermCounts], None] | None) -> None:
+        vocabulary, totals = _Vocabulary(), Totals.none(self._fields)
+        # A later fit is of a corpus that changed: it may have lost its last document with a field.
+        rows = self._fields.parted(texts, complete=self._vocabulary is None)
+        for counts in self._counted(rows, vocabulary.__getitem__):
+            totals = totals.plus(counts, len(vocabulary), self._fields)
             if keep:
                 keep(counts)
-        self._set(vocabulary, totals, _average(totals))
+        self._field_of = self._field_of[:0]
+        self._set(vocabulary, totals, totals.averages())
 
-    def _set(self, vocabulary: _Vocabulary, totals: _Totals, average: float) -> None:
-        self._vocabulary, self._totals, self._average = vocabulary, totals, average
+    def _counted(self, rows: Iterable[Sequence[str]], column: Column) -> Iterator[TermCounts]:
+        return counted(rows, self._analyzer, column, self._fields.prefixes)
+
+    def _set(self, vocabulary: _Vocabulary, totals: Totals, averages: Weights) -> None:
+        self._vocabulary, self._totals, self._averages = vocabulary, totals, averages
+        self._field_of = self._fields.of(vocabulary, self._field_of)
         self._fingerprint = None
 
     def _terms(self) -> _Vocabulary:
@@ -236,24 +252,39 @@ class BM25Encoder:
 
     def _impacts(self, chunks: list[TermCounts]) -> sp.csr_array:
         def impacts(counts: TermCounts) -> Weights:
-            relative = counts.lengths / (self._average or 1.0)
-            damping = self.k1 * (1.0 - self.b + self.b * relative)
+            relative = counts.lengths / np.where(self._averages, self._averages, 1.0)
+            damping = self.k1 * (1.0 - self.b + self.b * relative)  # [documents, fields]
+            if len(self._averages) > 1:
+                document = np.repeat(np.arange(len(damping)), counts.sizes)
+                damping = damping[document, self._field_of[counts.terms]]
+            else:
+                damping = np.repeat(damping, counts.sizes)
             frequency = counts.counts.astype(np.float64)
-            return frequency / (frequency + np.repeat(damping, counts.sizes))
+            found: Weights = frequency / (frequency + damping)
+            return found
 
         return _matrix(chunks, impacts, self.dim)
 
     def _settings(self) -> dict[str, Any]:
-        return {"k1": self.k1, "b": self.b, "language": self.language}
+        fields = {"fields": self._fields.weights} if self._fields.named else {}
+        return {"k1": self.k1, "b": self.b, "language": self.language, **fields}
 
     def _counts(self) -> dict[str, Any]:
-        totals = self._totals
-        lengths = {"length": totals.length, "average_length": self._average}
-        return {"documents": totals.documents, **lengths}
+        totals, averages = self._totals, self._averages.tolist()
+        facts: dict[str, Any] = {"documents": totals.documents}
+        if not self._fields.named:
+            return {**facts, "length": int(totals.lengths[0]), "average_length": averages[0]}
+        lengths = {"length": totals.lengths.tolist(), "average_length": averages}
+        return {**facts, "holders": totals.holders.tolist(), **lengths}
 
     def _arrays_as_bytes(self) -> tuple[bytes, bytes]:
         terms = "".join(f"{term}\n" for term in self._terms())
         return terms.encode("utf-8"), self._totals.frequencies.tobytes()
+
+    def terms(self, columns: Sequence[int]) -> list[str]:
+        """Return the terms of columns of the vectors, as the analyser left them."""
+        terms = list(self._terms())
+        return [terms[column] for column in columns]
 
 
 def _matrix(
@@ -275,10 +306,6 @@ def _matrix(
     matrix.has_sorted_indices = True
     matrix.has_canonical_format = True
     return matrix
-
-
-def _average(totals: _Totals) -> float:
-    return totals.length / totals.documents if totals.documents else 0.0
 
 
 def _number(name: str, value: float, most: float) -> float:

@@ -82,14 +82,37 @@ def read_json(path: Path) -> Any:
         ) from None
 
 
-def _described(folder: Path) -> dict[str, dict[str, Any]]:
+def _described(folder: Path, known: Mapping[tuple[int, int], str]) -> dict[str, dict[str, Any]]:
+    """Return size and checksum of every file; ``known`` has the checksums of linked ones."""
     files = {}
     for file in sorted(folder.rglob("*")):
         if file.is_file() and file.name != MANIFEST:
-            sync(file)
+            status = file.stat()
+            checksum = known.get((status.st_dev, status.st_ino))
+            if checksum is None:
+                sync(file)
+                checksum = file_hash(file)
             name = file.relative_to(folder).as_posix()
-            files[name] = {"bytes": file.stat().st_size, "sha256": file_hash(file)}
+            files[name] = {"bytes": status.st_size, "sha256": checksum}
     return files
+
+
+def _known_checksums(path: Path, generation: str | None) -> dict[tuple[int, int], str]:
+    """Return the checksums of a generation's files by device and inode: a link is not read again.
+
+    Files of a generation are never written again, so a link to one has its checksum.
+    """
+    if generation is None:
+        return {}
+    manifest = read_json(path / MANIFEST)
+    known = {}
+    for name, entry in dict(manifest.get("files") or {}).items():
+        file = path / generation / name
+        if file.is_file():
+            status = file.stat()
+            if status.st_size == entry["bytes"]:
+                known[status.st_dev, status.st_ino] = str(entry["sha256"])
+    return known
 
 
 @contextmanager
@@ -124,6 +147,7 @@ def new_generation(
         name = f"g{max(numbers, default=0) + 1:06d}"
         folder = path / name
         folder.mkdir(parents=True)
+        known = _known_checksums(path, current)
         try:
             yield folder
             manifest = {
@@ -131,7 +155,7 @@ def new_generation(
                 "version": version,
                 "generation": name,
                 **facts,
-                "files": _described(folder),
+                "files": _described(folder, known),
             }
             write_json(folder / MANIFEST, manifest)
         except BaseException:

@@ -15,6 +15,7 @@ ENCODERS = {
     "bm25": "encoders.bm25:BM25Encoder",
     "dense": "encoders.dense:DenseEncoder.from_pretrained",
     "splade": "encoders.splade:SpladeEncoder.from_pretrained",
+    "vocabulary": "encoders.vocabulary:VocabularyEncoder.from_pretrained",
 }
 RERANKERS = {
     "cross_encoder": "encoders.cross_encoder:CrossEncoder.from_pretrained",

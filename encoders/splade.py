@@ -203,6 +203,12 @@ class SpladeEncoder(TextEncoder):
         """Return the documents' term weights, float32 ``csr_array [n, vocab]``, in input order."""
         return self._encode(texts, "document")
 
+    def terms(self, columns: Sequence[int]) -> list[str]:
+        """Return the tokenizer's tokens of columns; one it has no token for is ``[column]``."""
+        tokens = self.tokenizer.convert_ids_to_tokens([int(column) for column in columns])
+        named = zip(columns, tokens, strict=True)
+        return [f"[{column}]" if token is None else str(token) for column, token in named]
+
     def _encode(self, texts: Sequence[str], side: Side) -> sp.csr_array:
         terms: list[np.ndarray] = [np.empty(0, np.int32)] * len(texts)
         weights: list[np.ndarray] = [np.empty(0, np.float32)] * len(texts)

@@ -2,86 +2,128 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from encoders.analysis import CACHED_WORDS, Analyzer
-from encoders.errors import DataError
+from encoders.pieces import END, MIDDLE, TAGS, pieces, terms
 
-CHUNK_WORDS = 1 << 19  # about 20 MB of working arrays
-LEFT_OUT, UNKNOWN = -1, -2  # in place of a column: no term; a term without a column
+BATCH_CHARACTERS = 1 << 15  # cut into pieces together: these stay in the processor's cache
+CHUNK_WORDS = 1 << 19  # counted together: about 20 MB of working arrays
+# In place of a column: no term; a term without a column; a text ends; several terms, and lower.
+LEFT_OUT, UNKNOWN, ENDED, SEVERAL = -1, -2, -3, -4
 Integers = np.ndarray[tuple[int], np.dtype[Any]]
+Column = Callable[[str], int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class TermCounts:
-    """The distinct terms of each of some texts, one text after the other, columns ascending."""
+    """The distinct terms of each of some documents, one after the other, columns ascending."""
 
     terms: Integers  # [entries] int32, columns of the vocabulary
-    counts: Integers  # [entries] int32, how often the term stands in its text
-    sizes: Integers  # [texts] int64, entries of each text
-    lengths: Integers  # [texts] int64, terms of each text, those without a column included
+    counts: Integers  # [entries] int32, how often the term stands in its document
+    sizes: Integers  # [documents] int64, entries of each document
+    lengths: Any  # [documents, fields] int64, terms of each, those without a column included
 
 
-class _Columns(dict[str, int]):
-    """Word to column: one look-up for each word of a text instead of two."""
+class _Columns(dict[bytes, int]):
+    """Piece to column, or to one of the codes below zero; analysed when it is first met."""
 
-    def __init__(self, term: Callable[[str], str], column: Callable[[str], int | None]) -> None:
+    def __init__(self, analyzer: Analyzer, column: Column, prefixes: Sequence[str]) -> None:
         super().__init__()
-        self._term, self._column = term, column
+        self._analyzer, self._column = analyzer, column
+        self._prefixes = dict(zip(TAGS, prefixes, strict=False)) if len(prefixes) > 1 else {}
+        self._prefix = prefixes[0]
+        self.several: list[list[int]] = []
+        self.forget()
 
-    def __missing__(self, word: str) -> int:
-        if len(self) >= CACHED_WORDS:
-            self.clear()
-        column: int | None = LEFT_OUT
-        if term := self._term(word):
-            column = self._column(term)
-        self[word] = found = UNKNOWN if column is None else column
-        return found
+    def __missing__(self, piece: bytes) -> int:
+        if (shorter := piece.rstrip(MIDDLE)) != piece:  # most often a comma or a full stop
+            self[piece] = code = self[shorter]
+            return code
+        prefix, untagged = self._prefix, piece
+        if self._prefixes:
+            prefix, untagged = self._prefixes[piece[:1]], piece[1:]
+        found = []
+        for term in terms(untagged, self._analyzer):
+            if term:
+                column = self._column(prefix + term)
+                found.append(UNKNOWN if column is None else column)
+        code = found[0] if found else LEFT_OUT
+        if len(found) > 1:
+            code = SEVERAL - len(self.several)
+            self.several.append(found)
+        self[piece] = code
+        return code
+
+    def forget(self) -> None:
+        """Start afresh; codes given before mean nothing any more."""
+        self.clear()
+        self.several.clear()
+        self[END] = ENDED
+
+    def of(self, cut: Sequence[bytes]) -> Integers:
+        """Return the columns and codes of pieces, several terms of one piece side by side."""
+        codes = np.fromiter(map(self.__getitem__, cut), np.int32, len(cut))
+        if len(places := np.flatnonzero(codes <= SEVERAL)):
+            inside = [self.several[SEVERAL - code] for code in codes[places].tolist()]
+            times = np.ones(len(codes), np.int64)
+            times[places] = [len(columns) for columns in inside]
+            codes = np.repeat(codes, times)
+            codes[codes <= SEVERAL] = np.concatenate(inside)
+        return codes
 
 
 def counted(
-    texts: Iterable[str], analyzer: Analyzer, column: Callable[[str], int | None]
+    documents: Iterable[Sequence[str]],
+    analyzer: Analyzer,
+    column: Column,
+    prefixes: Sequence[str] = ("",),
 ) -> Iterator[TermCounts]:
-    """Yield the counts of ``texts`` in chunks of about half a million words.
+    """Yield the counts of ``documents`` in chunks of about half a million words.
 
-    ``column`` gives a term's column, or None to leave it out of all but the length. Raises
-    ``DataError`` for what is not a text.
+    A document is a text for each of ``prefixes``; a prefix stands before the terms of its text.
+    ``column`` gives a term's column, or None to leave it out of all but the length.
     """
-    if isinstance(texts, str):
-        raise DataError("texts: a single str; expected several texts: put it into a list")
-    split, column_of = analyzer.words, _Columns(analyzer.term, column).__getitem__
-    columns, sizes = array("i"), array("q")
-    for place, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise DataError(f"texts[{place}]: {type(text).__name__}; expected str")
-        words = split(text)
-        columns.extend(map(column_of, words))
-        sizes.append(len(words))
-        if len(columns) >= CHUNK_WORDS:
-            yield _chunk(columns, sizes)
-            columns, sizes = array("i"), array("q")
-    if sizes:
-        yield _chunk(columns, sizes)
+    columns = _Columns(analyzer, column, prefixes)
+    texts, characters = list[str](), 0
+    chunk, words = list[Integers](), 0
+    for document in documents:
+        texts += document
+        characters += sum(map(len, document), 1)
+        if characters >= BATCH_CHARACTERS:
+            if len(columns) > CACHED_WORDS:
+                columns.forget()
+            chunk.append(columns.of(pieces(texts, len(prefixes), analyzer)))
+            words += len(chunk[-1])
+            texts, characters = [], 0
+            if words >= CHUNK_WORDS:
+                yield _chunk(chunk, len(prefixes))
+                chunk, words = [], 0
+    if texts:
+        chunk.append(columns.of(pieces(texts, len(prefixes), analyzer)))
+    if chunk:
+        yield _chunk(chunk, len(prefixes))
 
 
-def _chunk(columns: array[int], sizes: array[int]) -> TermCounts:
-    texts = len(sizes)
-    column = np.array(columns, dtype=np.int64)
-    text = np.repeat(np.arange(texts, dtype=np.int64), np.array(sizes, dtype=np.int64))
-    lengths = np.bincount(text[column != LEFT_OUT], minlength=texts)
-    # One sort of (text, column) as a single integer brings equal terms of a text together.
-    keys = ((text << 32) | column)[column >= 0]
+def _chunk(parts: list[Integers], fields: int) -> TermCounts:
+    codes = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    ends = codes == ENDED
+    text = np.cumsum(ends)  # an end itself counts to the next text, and is left out below
+    texts = int(text[-1])
+    terms = (codes != LEFT_OUT) & ~ends
+    lengths = np.bincount(text[terms], minlength=texts).reshape(-1, fields)
+    # One sort of (document, column) as a single integer brings equal terms together.
+    keys = (((text // fields if fields > 1 else text) << 32) | codes)[codes >= 0]
     keys.sort()
     first = np.flatnonzero(np.diff(keys, prepend=-1))
     distinct = keys[first]
     return TermCounts(
         terms=(distinct & 0xFFFFFFFF).astype(np.int32),
         counts=np.diff(first, append=len(keys)).astype(np.int32),
-        sizes=np.bincount(distinct >> 32, minlength=texts),
+        sizes=np.bincount(distinct >> 32, minlength=texts // fields),
         lengths=lengths,
     )

@@ -26,6 +26,41 @@ def write_array(
             np.ascontiguousarray(chunk, dtype=kind).tofile(stream)
 
 
+class GrowingArray:
+    """A ``.npy`` file that is appended to; its length is written when it is closed."""
+
+    def __init__(self, path: Path, dtype: DTypeLike, columns: tuple[int, ...] = ()) -> None:
+        self._dtype, self._columns, self._length = np.dtype(dtype), columns, 0
+        self._stream = path.open("wb")
+        self._header = self._write_header()
+
+    def append(self, chunk: NDArray[Any]) -> None:
+        """Add rows at the end."""
+        np.ascontiguousarray(chunk, dtype=self._dtype).tofile(self._stream)
+        self._length += len(chunk)
+
+    def close(self) -> None:
+        """Write the length into the header; numpy leaves room there for a growing first axis."""
+        with self._stream:
+            self._stream.seek(0)
+            if self._write_header() != self._header:
+                raise IndexFormatError(
+                    f"{self._stream.name}: its header outgrew the room numpy leaves for it; "
+                    "report this with your version of numpy"
+                )
+
+    def _write_header(self) -> int:
+        npy.write_array_header_2_0(
+            self._stream,
+            {
+                "descr": npy.dtype_to_descr(self._dtype),
+                "fortran_order": False,
+                "shape": (self._length, *self._columns),
+            },
+        )
+        return self._stream.tell()
+
+
 def open_array(
     path: Path, dtype: DTypeLike, shape: tuple[int | None, ...], *, mapped: bool = True
 ) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from indexing.live import LiveRows
 from indexing.table import INDEXES
 
 FORMAT = "sluice.index"
-VERSION = 1
+VERSION = 2  # 2: inverted indexes are segments
 DELETED = "deleted.npy"
 
 
@@ -74,6 +74,11 @@ def open_index(
     index = _index_class(manifest, where, allow)._read(folder, fact(manifest, "index", dict, where))
     index.encoder_fingerprint = bound
     index._live = _open_rows(folder, manifest, where)
+    stored = index._stored_rows()
+    if stored is not None and stored != index.rows:
+        raise IndexFormatError(
+            f"{where}: {index.rows:,} rows, the arrays hold {stored:,}; rebuild the folder"
+        )
     return index
 
 

@@ -79,10 +79,11 @@ class Index(ABC):
         fewer than ``k`` documents can be hits, the rest is row -1 and score -inf. ``ConfigError``
         for a ``k`` that makes the result too large.
         """
-        k = whole_number(k, "k", 0)
+        return self._reader()._find(vectors, whole_number(k, "k", 0), keep, dict(params or {}))
+
+    def _find(self, vectors: Any, k: int, keep: ArrayLike | None, given: dict[str, Any]) -> Hits:
         queries = self._checked(vectors, "queries")
         allowed = self._live.allowed(keep)
-        given = dict(params or {})
         self._check_parameters(given)
         count = int(queries.shape[0])
         if count * k > MOST_PLACES:
@@ -90,7 +91,7 @@ class Index(ABC):
                 f"k is {k:,} for {count:,} queries, expected at most {MOST_PLACES:,} places "
                 "together; search with a smaller k or fewer queries at a time"
             )
-        candidates = self.rows if allowed is None else int(np.count_nonzero(allowed))
+        candidates = len(self) if keep is None else int(np.count_nonzero(allowed))
         places = min(k, candidates)
         if not count or not places:
             return Hits.missing(count, k)
@@ -119,6 +120,10 @@ class Index(ABC):
 
         save_index(self, Path(path))
 
+    def _reader(self) -> Self:
+        """Return what a search reads: this index, or its present state if it may change meanwhile."""
+        return self
+
     @abstractmethod
     def _checked(self, vectors: Any, what: str) -> Any:
         """Return the vectors in the index's own form ``[n, width]``, or raise ``DataError``."""
@@ -145,6 +150,10 @@ class Index(ABC):
     @abstractmethod
     def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
         """Open what ``_write`` wrote, mapped into memory; rows and tombstones are set after."""
+
+    def _stored_rows(self) -> int | None:
+        """Return how many rows the arrays hold, for a check at opening; None leaves it out."""
+        return None
 
     def _search_parameters(self) -> tuple[str, ...]:
         """Names that ``params`` may have."""

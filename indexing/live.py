@@ -18,6 +18,7 @@ class LiveRows:
         self.total = total
         self._dead: Mask = np.zeros(0, dtype=np.bool_)  # rows past its end are live
         self._dead_count = 0
+        self._mask: Mask | None = None  # of the live rows, once it was asked for
         if deleted is not None and len(deleted):
             self.delete(deleted)
 
@@ -33,11 +34,12 @@ class LiveRows:
         """Allot ``count`` new rows and return them."""
         rows = np.arange(self.total, self.total + count, dtype=np.int64)
         self.total += count
+        self._mask = None
         return rows
 
     def delete(self, rows: ArrayLike) -> None:
         """Put tombstones on ``rows``, all of them or, with a ``DataError``, none."""
-        dying = self._known(np.asarray(rows), "delete")
+        dying = self.known(np.asarray(rows), "delete")
         dead = np.zeros(self.total, dtype=np.bool_)
         dead[: len(self._dead)] = self._dead
         if len(already := dying[dead[dying]]):
@@ -50,16 +52,25 @@ class LiveRows:
             )
         self._dead = dead
         self._dead_count += len(dying)
+        self._mask = None
 
     def allowed(self, keep: ArrayLike | None = None) -> Mask | None:
-        """Return the mask ``[total]`` of rows that may be hits; None when all of them may."""
+        """Return the mask ``[total]`` of rows that may be hits; None when all of them may.
+
+        It is read-only: the one without ``keep`` is made once for all searches.
+        """
         if keep is None:
             if not self._dead_count:
                 return None
+            if self._mask is not None:
+                return self._mask
             mask = np.ones(self.total, dtype=np.bool_)
         else:
             mask = self._kept(np.asarray(keep))
         mask[: len(self._dead)] &= ~self._dead
+        mask.setflags(write=False)
+        if keep is None:
+            self._mask = mask
         return mask
 
     def compact(self) -> Rows:
@@ -72,6 +83,7 @@ class LiveRows:
         self.total = len(self)
         self._dead = np.zeros(0, dtype=np.bool_)
         self._dead_count = 0
+        self._mask = None
         return moved
 
     def _kept(self, keep: NDArray[np.generic]) -> Mask:
@@ -83,10 +95,11 @@ class LiveRows:
                 )
             return keep.astype(np.bool_)  # a copy: tombstones are written into it
         mask = np.zeros(self.total, dtype=np.bool_)
-        mask[self._known(keep, "keep")] = True
+        mask[self.known(keep, "keep")] = True
         return mask
 
-    def _known(self, rows: NDArray[np.generic], what: str) -> Rows:
+    def known(self, rows: NDArray[np.generic], what: str) -> Rows:
+        """Return row numbers as int64; ``DataError`` for other than rows that were allotted."""
         if rows.size == 0:
             return np.zeros(0, dtype=np.int64)
         if rows.ndim > 1 or not np.issubdtype(rows.dtype, np.integer):

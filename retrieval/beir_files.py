@@ -8,11 +8,13 @@ import logging
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from encoders.errors import DataError, suggest
 from retrieval.document import Document
+from retrieval.metadata_reading import MetadataReader
 from retrieval.seen_ids import SeenIds
 
 log = logging.getLogger("sluice")
@@ -27,10 +29,14 @@ WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 def read_documents(path: Path) -> Iterator[Document]:
     """Stream the documents of a corpus file (``.jsonl`` or ``.jsonl.gz``).
 
-    A missing or null title is empty. Memory: eight bytes a document, for finding a second document
-    of the same id, which is reported within some thousand lines.
+    A missing or null title is empty. Values of ``metadata`` that no ``where`` could filter by
+    (objects, lists of anything but texts) are left out, with one warning that counts them. Memory:
+    eight bytes a document, for finding a second document of the same id, which is reported within
+    some thousand lines.
     """
-    return _distinct(path, CORPUS_FIELDS, _document)
+    metadata = MetadataReader()
+    yield from _distinct(path, CORPUS_FIELDS, partial(_document, metadata=metadata))
+    metadata.say_dropped(path)
 
 
 def read_queries(path: Path) -> Iterator[tuple[str, str]]:
@@ -175,11 +181,22 @@ def _refuse_repetition(path: Path, expected: str, name: str, number: int) -> Non
             )
 
 
-def _document(where: str, value: dict[str, Any], expected: str) -> Document:
+def _document(
+    where: str, value: dict[str, Any], expected: str, *, metadata: MetadataReader
+) -> Document:
     title = value.get("title")
     if title is not None and not isinstance(title, str):
         raise DataError(f"{where}: 'title' is {_shown(title)}, expected a string: {expected}")
-    return Document(_id(where, value, expected), title or "", _text(where, value, expected))
+    name, text = _id(where, value, expected), _text(where, value, expected)
+    found = value.get("metadata")
+    if not found:  # BEIR's own files have {} or nothing
+        return Document(name, title or "", text)
+    if not isinstance(found, dict):
+        raise DataError(
+            f"{where}: 'metadata' is {_shown(found)}, expected an object of texts, numbers, "
+            'booleans and lists of texts, as in {"lang": "en", "year": 2020}; or remove it'
+        )
+    return Document(name, title or "", text, metadata.kept(found))
 
 
 def _query(where: str, value: dict[str, Any], expected: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import sys
 import typer
 
 from encoders.errors import SluiceError
-from retrieval.commands import collection, experiment, scoring, searching
+from retrieval.commands import collection, exchange, experiment, scoring, searching
 
 app = typer.Typer(
     name="sluice",
@@ -24,7 +24,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (*experiment.COMMANDS, *searching.COMMANDS, *scoring.COMMANDS, *collection.COMMANDS):
+for command in (
+    *experiment.COMMANDS,
+    *searching.COMMANDS,
+    *scoring.COMMANDS,
+    *collection.COMMANDS,
+    *exchange.COMMANDS,
+):
     app.command(context_settings={"help_option_names": ["-h", "--help"]})(command)
 
 

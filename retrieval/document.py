@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+Value: TypeAlias = str | int | float | bool | Sequence[str] | None
+Metadata: TypeAlias = Mapping[str, Value]
+NOTHING: Metadata = MappingProxyType({})
 
 
 class Document(NamedTuple):
-    """One entry of a corpus; an empty title or an empty text is valid."""
+    """One entry of a corpus; an empty title or an empty text is valid.
+
+    ``metadata`` is what ``where`` filters by: key to text, number, boolean or list of texts. None
+    is the same as no key.
+    """
 
     id: str
     title: str
     text: str
+    metadata: Metadata = NOTHING
 
     @property
     def full_text(self) -> str:
         """What is encoded and reranked: the title, a space and the text, stripped."""
         return f"{self.title} {self.text}".strip()
+
+    def __hash__(self) -> int:
+        return hash(self[:3])  # a mapping has no hash; equal documents still share theirs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Document, (*self[:3], dict(self.metadata))  # a mapping proxy cannot be pickled

@@ -6,8 +6,8 @@ import hashlib
 import mmap
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
-from itertools import accumulate, pairwise
+from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise, repeat
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import DataError, IndexFormatError
-from retrieval.document import Document
+from retrieval.document import NOTHING, Document, Metadata
+from retrieval.document_column_writer import ColumnWriter
+from retrieval.document_columns import Column, ColumnFiles, metadata_between, open_columns
 
 BLOCK_DOCUMENTS = 32
 BLOCK_BYTES = 32 * 1024  # a block ends when either bound is reached
@@ -24,7 +26,7 @@ Compress = Callable[[bytes], bytes]
 
 
 class SegmentFiles(NamedTuple):
-    """The files of segment ``number`` (from 1)."""
+    """The files of segment ``number`` (from 1); the last two only where a document has metadata."""
 
     ids: Path  # the ids' UTF-8 bytes, one after the other
     id_offsets: Path  # int64 [n + 1]
@@ -32,12 +34,15 @@ class SegmentFiles(NamedTuple):
     id_rows: Path  # int64 [n]: the row of each hash
     texts: Path  # compressed blocks, one after the other
     blocks: Path  # int64 [blocks + 1, 3]: first row, first byte, size when decompressed
+    columns: Path  # metadata, see document_columns
+    column_table: Path
 
     @classmethod
     def of(cls, folder: Path, number: int) -> SegmentFiles:
         """Return the paths inside a generation's folder."""
         names = ("ids.bin", "id-offsets.npy", "id-hashes.npy", "id-rows.npy", "texts.bin")
-        return cls(*(folder / f"{number:06d}-{name}" for name in (*names, "blocks.npy")))
+        later = ("blocks.npy", "columns.bin", "columns.json")
+        return cls(*(folder / f"{number:06d}-{name}" for name in (*names, *later)))
 
 
 def id_hash(document_id: str) -> int:
@@ -49,15 +54,18 @@ def id_hash(document_id: str) -> int:
 def write_segment(folder: Path, number: int, documents: Iterable[Document]) -> int:
     """Write the documents as one segment; returns how many they were (for none, no file is left).
 
-    Memory: sixteen bytes a document, and one block. Raises ``DataError`` for an empty id, a text
-    that is no text or holds half a surrogate pair, and for an id that occurs twice.
+    Memory: sixteen bytes a document, one block, and the columns of metadata. Raises ``DataError``
+    for an empty id, a text that is no text or holds half a surrogate pair, metadata that no column
+    can hold, and for an id that occurs twice.
     """
     files = SegmentFiles.of(folder, number)
-    offsets, hashes = array("q", [0]), array("Q")
+    offsets, hashes, columns = array("q", [0]), array("Q"), ColumnWriter()
     with files.ids.open("wb") as ids, files.texts.open("wb") as texts:
         blocks = _BlockWriter(texts)
         for document in documents:
             name, title, text = _encoded(document, len(hashes))
+            if document.metadata is not NOTHING:
+                columns.add(len(hashes), document)
             ids.write(name)
             offsets.append(offsets[-1] + len(name))
             hashes.append(id_hash(document.id))
@@ -73,6 +81,7 @@ def write_segment(folder: Path, number: int, documents: Iterable[Document]) -> i
     np.save(files.id_hashes, np.frombuffer(hashes, np.uint64)[order])
     np.save(files.id_rows, order.astype(np.int64))
     np.save(files.blocks, np.array(blocks.table, dtype=np.int64))
+    columns.write(ColumnFiles(files.columns, files.column_table), count)
     Segment(folder, number).refuse_repetitions()
     return count
 
@@ -152,6 +161,11 @@ class Segment:
     def __len__(self) -> int:
         return len(self.id_hashes)
 
+    @cached_property
+    def columns(self) -> dict[str, list[Column]]:
+        """The metadata: key -> its columns, one for each kind of value."""
+        return open_columns(ColumnFiles(self.files.columns, self.files.column_table), len(self))
+
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the ids of rows."""
         starts, ends = self._id_offsets[rows].tolist(), self._id_offsets[rows + 1].tolist()
@@ -193,15 +207,20 @@ class Segment:
         at = 2 * (row - first)
         a, b, c = bounds[at : at + 3]
         name = self.ids(np.array([row]))[0]
-        return Document(name, str(raw[a:b], "utf-8"), str(raw[b:c], "utf-8"))
+        metadata = metadata_between(self.columns, row, row + 1)[0] if self.columns else NOTHING
+        return Document(name, str(raw[a:b], "utf-8"), str(raw[b:c], "utf-8"), metadata)
 
     def documents(self) -> Iterator[Document]:
         """Yield every document in row order."""
         for block in range(len(self._blocks) - 1):
             raw, bounds, first = self._read_block(block)
-            names = self.ids(np.arange(first, int(self._blocks[block + 1, 0])))
+            stop = int(self._blocks[block + 1, 0])
+            names = self.ids(np.arange(first, stop))
             parts = [str(raw[a:b], "utf-8") for a, b in pairwise(bounds)]
-            yield from map(Document, names, parts[::2], parts[1::2])
+            metadata: Iterable[Metadata] = repeat(NOTHING)
+            if self.columns:
+                metadata = metadata_between(self.columns, first, stop)
+            yield from map(Document, names, parts[::2], parts[1::2], metadata)
 
     def _read_block(self, number: int) -> tuple[bytes, list[int], int]:
         """Return a block's bytes, the bounds of its titles and texts in them, and its first row."""

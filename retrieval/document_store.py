@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from encoders.errors import DataError, IndexFormatError
 from encoders.files import MANIFEST, new_generation, open_generation, read_json
 from retrieval.document import Document
+from retrieval.document_columns import Column
 from retrieval.document_segment import Segment, SegmentFiles, id_hash, write_segment
 
 FORMAT = "sluice.documents"
@@ -41,13 +42,20 @@ def open_documents(path: Path | str, *, generation: str | None = None) -> Docume
     return DocumentStore(Path(path), generation=generation)
 
 
+class Placed(NamedTuple):
+    """Where ``update`` put documents: their ``rows``, and the rows of those they ``replaced``."""
+
+    rows: NDArray[np.int64]
+    replaced: NDArray[np.int64]
+
+
 class DocumentStore:
     """Documents by row and by id, memory-mapped.
 
     A row is a position over all segments and stays the same until ``compact``, as in an index that
-    is given the same documents. ``append``, ``delete`` and ``compact`` write a new generation and
-    turn this object to it; other readers keep the state they opened. ``len`` counts the documents
-    that are not deleted.
+    is given the same documents. ``append``, ``update``, ``delete`` and ``compact`` write a new
+    generation and turn this object to it; other readers keep the state they opened. ``len`` counts
+    the documents that are not deleted.
     """
 
     def __init__(self, path: Path, *, generation: str | None = None) -> None:
@@ -147,6 +155,13 @@ class DocumentStore:
             )
         return [document.full_text for document in self.documents(rows)]
 
+    # Metadata.
+
+    @property
+    def columns(self) -> list[tuple[int, dict[str, list[Column]]]]:
+        """The metadata in row order: of each segment its number of rows and its columns by key."""
+        return [(len(segment), segment.columns) for segment in self._segments]
+
     # Changes.
 
     def append(self, documents: Iterable[Document]) -> NDArray[np.int64]:
@@ -154,16 +169,30 @@ class DocumentStore:
 
         Raises ``DataError`` for an id that is there already (one that was deleted may come again).
         """
-        start = self.rows_total
+        return self._extended(documents, refuse=True).rows
+
+    def update(self, documents: Iterable[Document]) -> Placed:
+        """Add documents behind the others and delete those of the same ids, in one step."""
+        return self._extended(documents, refuse=False)
+
+    def _extended(self, documents: Iterable[Document], *, refuse: bool) -> Placed:
+        start, known = self.rows_total, list[int]()
         with self._next_generation() as (folder, facts):
             counts = self._link_segments(folder)
             count = write_segment(folder, len(counts) + 1, documents)
             if count:
-                self._refuse_known(Segment(folder, len(counts) + 1))
+                for name, row in self._known(Segment(folder, len(counts) + 1)):
+                    if refuse:
+                        raise DataError(
+                            f"{self.path}: document {name!r} is there already (row {row}); delete "
+                            "it first, update instead of adding, or give the new one another id"
+                        )
+                    known.append(row)
                 counts.append(count)
-            _describe(folder, facts, counts, self.deleted)
+            replaced = np.array(sorted(known), dtype=np.int64)
+            _describe(folder, facts, counts, np.union1d(self.deleted, replaced))
         self._open(None)
-        return np.arange(start, start + count)
+        return Placed(np.arange(start, start + count), replaced)
 
     def delete(self, rows: ArrayLike) -> None:
         """Delete the documents of rows; the rows stay, empty, until ``compact``."""
@@ -195,22 +224,22 @@ class DocumentStore:
         """Put this state's segments into a new folder, without copying where links are possible."""
         for number, segment in enumerate(self._segments, 1):
             for source, target in zip(segment.files, SegmentFiles.of(folder, number), strict=True):
+                if not source.exists():  # a segment without metadata has no columns
+                    continue
                 try:
                     os.link(source, target)
                 except OSError:  # another file system, or one without links
                     shutil.copyfile(source, target)
         return [len(segment) for segment in self._segments]
 
-    def _refuse_known(self, added: Segment) -> None:
+    def _known(self, added: Segment) -> Iterator[tuple[str, int]]:
+        """Yield (id, row) of the documents here whose ids a new segment has too."""
         for segment, start in zip(self._segments, self._starts.tolist(), strict=False):
             shared = np.flatnonzero(np.isin(added.id_hashes, segment.id_hashes))
             names = added.ids(added.rows_at(shared))
             for position, row in segment.find(names, added.id_hashes[shared]):
                 if not self._is_deleted(start + row):
-                    raise DataError(
-                        f"{self.path}: document {names[position]!r} is there already (row "
-                        f"{start + row}); delete it first, or give the new one another id"
-                    )
+                    yield names[position], start + row
 
     # Rows.
 

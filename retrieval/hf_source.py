@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from encoders.errors import DataError, suggest
 from retrieval.dataset_source import Places, Qrels
-from retrieval.document import Document
+from retrieval.document import NOTHING, Document
+from retrieval.metadata_reading import MetadataReader
 
 log = logging.getLogger("sluice")
 PATIENCE = 5.0  # seconds to wait for the hub before turning to its cache
@@ -60,10 +61,14 @@ class HubSource:
     def documents(self) -> Iterator[Document]:
         """Stream the corpus from the library's memory-mapped cache."""
         table = _Table(self.repository, "corpus")
-        for row, (name, title, text) in _rows(
-            table, self._corpus, [("_id", "id"), ("title",), ("text",)], optional={"title"}
+        columns = [("_id", "id"), ("title",), ("text",), ("metadata",)]
+        optional, metadata = {"title", "metadata"}, MetadataReader()
+        for row, (name, title, text, found) in _rows(
+            table, self._corpus, columns, optional=optional
         ):
-            yield Document(_id(table, row, name), title or "", _text(table, row, text))
+            kept = metadata.kept(found) if isinstance(found, dict) else NOTHING
+            yield Document(_id(table, row, name), title or "", _text(table, row, text), kept)
+        metadata.say_dropped(table)
 
     def document_count(self) -> int | None:
         """Return the size once the corpus has been opened."""

@@ -12,51 +12,63 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from encoders.errors import ConfigError, DataError, IndexFormatError
 from encoders.files import writer_lock
 from encoders.progress import progress
+from retrieval.corpus_indexing import filled_index, forget_rows, index_rows
 from retrieval.document_store import DocumentStore, open_documents, write_documents
 from retrieval.provenance import provenance
 from retrieval.ranking import Ranking, Run
 from retrieval.retriever_folder import (
     DOCUMENTS,
-    HEAD,
     INDEX,
     Head,
     check_encoder,
+    discard_unfinished,
+    head_of,
     open_placed_encoder,
-    place_encoder,
     read_head,
     refuse_foreign,
     roll_back,
     write_head,
 )
 from retrieval.score_order import canonical_order
-from retrieval.stage import DEPTH, Queries, SelfExcluding, Stage
+from retrieval.stage import DEPTH, Hit, Queries, SelfExcluding, Stage
+from retrieval.where import Where, conditions, matching_rows
 
 if TYPE_CHECKING:
     from encoders.encoder import Encoder
     from indexing import Index
     from retrieval.document import Document
+    from retrieval.document_columns import Mask
+    from retrieval.explanation import Explanation
+    from retrieval.filtered import Filtered
 
 log = logging.getLogger("sluice")
 
-CHUNK = 16_384  # documents encoded at a time: bounds memory while indexing
 BATCH = 512  # queries searched at a time
+MASKS = 8  # masks of ``where`` that are kept
 
 Part = TypeVar("Part")
+
+
+class Updated(NamedTuple):
+    """What ``Retriever.update`` did: documents that are new, and that took another's place."""
+
+    added: int
+    replaced: int
 
 
 class Retriever(Stage):
     """Finds documents for queries: ``build`` once, ``open`` anywhere, ``search`` or ``run``.
 
-    The folder binds the index to its encoder's fingerprint; another encoder is refused. ``add`` and
-    ``delete`` work by document id and are on disk when they return; a kill leaves the state before
-    or after. ``len`` is the number of documents.
+    The folder binds the index to its encoder's fingerprint; another encoder is refused. ``add``,
+    ``update`` and ``delete`` work by document id and are on disk when they return; a kill leaves
+    the state before or after. ``len`` is the number of documents.
     """
 
     def __init__(
@@ -73,6 +85,7 @@ class Retriever(Stage):
         self.name = head.name
         self._allow, self._options = allow, dict(options or {})
         self._lock = threading.Lock()
+        self._masks: dict[tuple[str, str], Mask] = {}  # of the latest ``where``s
         if encoder is not None:
             check_encoder(path, head, encoder)
             self.encoder = encoder
@@ -83,6 +96,7 @@ class Retriever(Stage):
         encoder: Encoder,
         corpus: Iterable[Document],
         *,
+        vectors: Iterable[Any] | None = None,
         index: Index | None = None,
         path: str | Path | None = None,
         name: str = "",
@@ -94,18 +108,21 @@ class Retriever(Stage):
         sparse vectors. Encoders that learn from the corpus (BM25) are fitted to it. An existing
         retriever at ``path`` stays until the new one is whole. Without ``path`` the folder is
         temporary and goes with the object. ``config`` is noted in ``retriever.json``.
+
+        ``vectors`` are the documents' vectors where they exist already: matrices in corpus order,
+        read after the corpus; ``encoder`` then encodes queries only.
         """
         folder = Path(tempfile.mkdtemp(prefix="sluice-") if path is None else path)
         start = time.monotonic()
         refuse_foreign(folder)
         with writer_lock(folder):
-            _settle(folder)
+            discard_unfinished(folder)
             documents = write_documents(folder / DOCUMENTS, corpus)
-            filled = _filled(encoder, documents, index)
+            filled = filled_index(encoder, documents, index, vectors)
             filled.encoder_fingerprint = str(encoder.fingerprint)
             filled.save(folder / INDEX)
             origin = provenance(config or {}, seconds=time.monotonic() - start)
-            head = _head(folder, name or folder.name, encoder, documents, origin)
+            head = head_of(folder, name or folder.name, encoder, documents, origin)
             write_head(folder, head)
         retriever = cls(folder, head, encoder=encoder)
         if path is None:
@@ -191,12 +208,32 @@ class Retriever(Stage):
     def __len__(self) -> int:
         return len(self.store)
 
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+    def search(self, query: str, k: int = 10, *, where: Where | None = None) -> list[Hit]:
+        """Return the ``k`` best documents for one query, of those that match ``where``."""
+        return super().search(query, k) if where is None else self.filtered(where).search(query, k)
+
+    def filtered(self, where: Where) -> Filtered:
+        """Return the stage that finds only documents matching ``where``, for pipelines."""
+        from retrieval.filtered import Filtered
+
+        return Filtered(self, where)
+
+    def run(
+        self,
+        queries: Queries,
+        given: Run | None = None,
+        k: int | None = None,
+        *,
+        where: Where | None = None,
+    ) -> Run:
         """Search every query to depth ``k`` (1,000 unless given): ties by document id descending.
 
-        A query of white space has no hits; that is said once.
+        ``where`` filters by metadata, as in ``{"lang": "en", "year": {"gte": 2020}}``; the module
+        ``retrieval.where`` has the conditions. A query of white space has no hits; that is said
+        once.
         """
         depth = DEPTH if k is None else k
+        keep = None if where is None else self._matching(where)
         excluding = isinstance(queries, SelfExcluding)
         blank = [query for query, text in queries.items() if not text.strip()]
         if blank:
@@ -210,16 +247,36 @@ class Retriever(Stage):
                 for start in range(0, len(wanted), BATCH):
                     block = wanted[start : start + BATCH]
                     part = vectors[start : start + BATCH]
-                    for query, ranking in self._searched(block, part, depth + excluding):
+                    for query, ranking in self._searched(block, part, depth + excluding, keep):
                         found = without(ranking, query) if excluding else ranking
                         rankings[query] = found[:depth]
                     advance(len(block))
         return Run(rankings, name=self.name)
 
+    def _matching(self, where: Where) -> Mask:
+        """Return the mask over rows, made once for a ``where`` and a state of the documents."""
+        wanted = conditions(where)
+        key = (self.store.generation, repr(wanted))
+        found = self._masks.get(key)
+        if found is None:
+            found = matching_rows(self.store, wanted)
+            kept = list(self._masks.items())[1 - MASKS :]
+            self._masks = dict([*kept, (key, found)])  # replaced whole: others may be reading
+        return found
+
+    def explain(self, query: str, doc_id: str) -> Explanation:
+        """Return each term's part of a document's score, and its rank down to 1,000.
+
+        ``ConfigError`` unless the index is sparse, ``DataError`` for an unknown document.
+        """
+        from retrieval.explanation import explained
+
+        return explained(self, query, doc_id, DEPTH)
+
     def _searched(
-        self, queries: Sequence[str], vectors: Any, k: int
+        self, queries: Sequence[str], vectors: Any, k: int, keep: Mask | None
     ) -> Iterator[tuple[str, Ranking]]:
-        hits = self.index.search(vectors, min(k, len(self.store)))
+        hits = self.index.search(vectors, min(k, len(self.store)), keep=keep)
         found = hits.rows >= 0
         ids = np.array(self.store.ids(hits.rows[found]), dtype=object)
         stops = np.cumsum(found.sum(axis=1))
@@ -239,14 +296,19 @@ class Retriever(Stage):
         """
         with self._changing():
             rows = self.store.append(documents)
-            if len(rows) == 0:
-                return 0
-            for start in range(0, len(rows), CHUNK):
-                chunk = self.store.documents(rows[start : start + CHUNK])
-                texts = [document.full_text for document in chunk]
-                grow = getattr(self.encoder, "add_documents", self.encoder.encode_documents)
-                self.index.add(grow(texts))
+            index_rows(self.encoder, self.store, self.index, rows)
         return len(rows)
+
+    def update(self, documents: Iterable[Document]) -> Updated:
+        """Replace the documents whose ids are there already and add the others, in one step.
+
+        BM25 counts as ``delete`` and ``add`` do. An id given twice is a ``DataError``.
+        """
+        with self._changing():
+            rows, replaced = self.store.update(documents)
+            forget_rows(self.encoder, self.store, self.index, replaced)
+            index_rows(self.encoder, self.store, self.index, rows)
+        return Updated(len(rows) - len(replaced), len(replaced))
 
     def delete(self, document_ids: Sequence[str]) -> int:
         """Delete documents by id and return how many; an unknown id is a ``DataError``."""
@@ -261,9 +323,7 @@ class Retriever(Stage):
                     f"{self.path}: no document {unknown[0]!r} (and {len(unknown) - 1} more); "
                     "nothing was deleted"
                 )
-            if hasattr(self.encoder, "remove_documents"):
-                self.encoder.remove_documents(self.store.texts(wanted))
-            self.index.delete(rows)
+            forget_rows(self.encoder, self.store, self.index, rows)
             self.store.delete(rows)
         return len(wanted)
 
@@ -274,7 +334,7 @@ class Retriever(Stage):
             if hasattr(self.encoder, "fit_documents"):
                 from indexing import InvertedIndex
 
-                self.__dict__["index"] = _filled(self.encoder, self.store, InvertedIndex())
+                self.__dict__["index"] = filled_index(self.encoder, self.store, InvertedIndex())
             else:
                 self.index.compact()
 
@@ -295,7 +355,7 @@ class Retriever(Stage):
                 # What stands here is no longer what its config made: no key to reuse it by.
                 config = {**self.head.origin.get("config", {}), "key": None}
                 origin = {**self.head.origin, "config": config}
-                head = _head(self.path, self.name, self.encoder, self.store, origin)
+                head = head_of(self.path, self.name, self.encoder, self.store, origin)
                 write_head(self.path, head)
             except BaseException:
                 roll_back(self.path)
@@ -309,70 +369,7 @@ class Retriever(Stage):
             self.__dict__.pop(part, None)
 
 
-def _settle(folder: Path) -> None:
-    """Undo a killed write before building anew; a head that cannot be read is as good as none."""
-    try:
-        roll_back(folder)
-    except IndexFormatError as error:
-        if (folder / HEAD).exists():
-            log.warning("%s; it is built anew", error)
-            (folder / HEAD).unlink()
-        for part in (INDEX, DOCUMENTS, "encoder"):
-            shutil.rmtree(folder / part, ignore_errors=True)
-
-
 def without(ranking: Ranking, doc_id: str) -> Ranking:
     """Return a ranking without one document."""
     kept = [place for place, found in enumerate(ranking.doc_ids) if found != doc_id]
     return Ranking([ranking.doc_ids[place] for place in kept], ranking.scores[kept])
-
-
-def _head(
-    folder: Path, name: str, encoder: Encoder, documents: DocumentStore, origin: dict[str, Any]
-) -> Head:
-    from encoders.files import MANIFEST, read_json
-
-    manifest = read_json(folder / INDEX / MANIFEST)
-    return Head(
-        name=name,
-        index_generation=str(manifest["generation"]),
-        documents_generation=documents.generation,
-        documents=len(documents),
-        index_bytes=sum(int(entry["bytes"]) for entry in manifest["files"].values()),
-        origin=origin,
-        **place_encoder(folder, encoder),
-    )
-
-
-def _filled(encoder: Any, documents: DocumentStore, index: Index | None) -> Index:
-    """Return an index of every document of the store, in row order."""
-    from indexing import FlatIndex, InvertedIndex
-
-    if index is not None and index.rows:
-        raise ConfigError(f"index: has {index.rows:,} rows already; build takes an empty one")
-    if hasattr(encoder, "fit_documents"):
-        filled = InvertedIndex() if index is None else index
-        filled.add(encoder.fit_documents(document.full_text for document in documents))
-        return filled
-    if index is None:
-        dense = isinstance(encoder.encode_documents([]), np.ndarray)
-        filled = FlatIndex() if dense else InvertedIndex()
-    else:
-        filled = index
-    with progress("index", len(documents), "documents", show=len(documents) > CHUNK) as advance:
-        for chunk in _chunks(documents):
-            vectors = encoder.encode_documents(chunk)
-            filled.add(vectors)
-            advance(len(chunk))
-    return filled
-
-
-def _chunks(documents: DocumentStore) -> Iterator[list[str]]:
-    chunk: list[str] = []
-    for document in documents:
-        chunk.append(document.full_text)
-        if len(chunk) == CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk

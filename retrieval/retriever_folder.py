@@ -6,17 +6,23 @@ leaves the old retriever or the new one. What a killed write left behind is undo
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from encoders.build import resolve
 from encoders.errors import IndexFormatError
 from encoders.files import MANIFEST, pin_generation, read_json, verify, write_json
 from encoders.registry import open_encoder
+
+if TYPE_CHECKING:
+    from retrieval.document_store import DocumentStore
+
+log = logging.getLogger("sluice")
 
 FORMAT = "sluice.retriever"
 VERSION = 1
@@ -121,6 +127,34 @@ def roll_back(path: Path) -> None:
     pin_generation(path / DOCUMENTS, head.documents_generation)
     if head.encoder_generation:
         pin_generation(path / head.encoder, head.encoder_generation)
+
+
+def discard_unfinished(path: Path) -> None:
+    """Undo a killed write before building anew; a head that cannot be read is as good as none."""
+    try:
+        roll_back(path)
+    except IndexFormatError as error:
+        if (path / HEAD).exists():
+            log.warning("%s; it is built anew", error)
+            (path / HEAD).unlink()
+        for part in (INDEX, DOCUMENTS, "encoder"):
+            shutil.rmtree(path / part, ignore_errors=True)
+
+
+def head_of(
+    path: Path, name: str, encoder: Any, documents: DocumentStore, origin: dict[str, Any]
+) -> Head:
+    """Store the encoder in the folder and return the head of what the folder then holds."""
+    manifest = read_json(path / INDEX / MANIFEST)
+    return Head(
+        name=name,
+        index_generation=str(manifest["generation"]),
+        documents_generation=documents.generation,
+        documents=len(documents),
+        index_bytes=sum(int(entry["bytes"]) for entry in manifest["files"].values()),
+        origin=origin,
+        **place_encoder(path, encoder),
+    )
 
 
 def place_encoder(path: Path, encoder: Any) -> dict[str, Any]:

@@ -87,6 +87,6 @@ def test_every_verb_is_known() -> None:
     from retrieval.cli import app
 
     assert [command.callback.__name__ for command in app.registered_commands] == [
-        "run", "train", "index", "evaluate", "mine", "search", "add", "delete", "verify", "score",
-        "compare", "data",
+        "run", "train", "index", "evaluate", "mine", "search", "explain", "add", "update",
+        "delete", "verify", "score", "compare", "data", "export", "import", "search_vectors",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""``search``, ``add``, ``delete``, ``verify``: what is done with a retriever's folder."""
+"""``search``, ``explain``, ``add``, ``update``, ``delete``, ``verify``: a retriever's folder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ import typer
 from encoders.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from retrieval.explanation import Explanation
     from retrieval.stage import Stage
 
 Folder = Annotated[Path, typer.Argument(metavar="PATH", help="A retriever folder.")]
+Documents = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DOCUMENTS",
+        help='Documents as JSON lines {"_id", "title", "text"}, "metadata" if you like.',
+    ),
+]
 
 
 def search(
@@ -31,12 +39,23 @@ def search(
     pipeline: Annotated[
         str | None, typer.Option(help="A pipeline of the experiment at PATH.")
     ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only documents whose metadata match: KEY=VALUE, or with !=, >=, >, <=, < between "
+            "them. Several must all hold."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Hits as JSON lines.")] = False,
 ) -> None:
     """Search with one query, or with a file of queries into a TREC run.
 
+    A value of --where is JSON where it can be (2020, true, null for none, ["en","de"] for any of
+    them) and text otherwise. A text that looks like a number is quoted twice: 'code="007"'.
+
     Examples:
       sluice search runs/x/retrievers/bm25 "who found gold in the river"
+      sluice search runs/x/retrievers/bm25 "gold" --where lang=en --where 'year>=2020'
       sluice search runs/x "a question" --pipeline cascade
       sluice search runs/x/retrievers/bm25 --queries Q.jsonl -k 1000 --output run.trec
     """
@@ -45,6 +64,8 @@ def search(
     if queries is not None and output is None:
         raise ConfigError("search: --queries needs --output, the run file to write")
     stage = _opened(path, pipeline)
+    if where:
+        stage = _filtered(stage, where)
     if queries is not None and output is not None:
         from retrieval.beir_files import read_queries
 
@@ -76,12 +97,62 @@ def _opened(path: Path, pipeline: str | None) -> Stage:
     return Retriever.open(path)
 
 
-def add(
+def _filtered(stage: Stage, where: list[str]) -> Stage:
+    from retrieval.retriever import Retriever
+    from retrieval.where_text import parse_where
+
+    if not isinstance(stage, Retriever):
+        raise ConfigError("search: --where filters a retriever; give its folder, no --pipeline")
+    return stage.filtered(parse_where(where))
+
+
+def explain(
     path: Folder,
-    documents: Annotated[
-        Path, typer.Argument(help='Documents as JSON lines {"_id", "title", "text"}.')
-    ],
+    query: Annotated[str, typer.Argument(help="The query.")],
+    doc_id: Annotated[
+        str | None, typer.Argument(metavar="DOC_ID", help="A document; the best hits without.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Hits to explain, without DOC_ID.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Explanations as JSON lines.")] = False,
 ) -> None:
+    """Show what each term adds to a document's score, for BM25 and SPLADE alike.
+
+    Examples:
+      sluice explain runs/x/retrievers/bm25 "who found gold in the river" doc17
+      sluice explain runs/x/retrievers/splade "who found gold in the river" -k 3
+    """
+    from retrieval.retriever import Retriever
+
+    retriever = Retriever.open(path)
+    if doc_id is not None:
+        wanted = [doc_id]
+    else:
+        wanted = list(retriever.run({"query": query}, None, k)["query"].doc_ids)[:k]
+    for name in wanted:
+        found = retriever.explain(query, name)
+        if as_json:
+            terms = [part._asdict() for part in found.terms]
+            typer.echo(json.dumps({**found._asdict(), "terms": terms}, ensure_ascii=False))
+        else:
+            typer.echo(_shown(found))
+
+
+def _shown(found: Explanation) -> str:
+    if not found.terms:
+        return f"{found.doc_id}: shares no term with the query, so it is no hit"
+    place = "beyond the first 1,000" if found.rank is None else f"rank {found.rank}"
+    width = max(4, *(len(part.term) for part in found.terms))
+    lines = [
+        f"{found.doc_id}  score {found.score:.4f}  {place}",
+        f"  {'term':<{width}}  {'query':>9}  {'document':>9}  {'adds':>9}",
+    ]
+    for part in found.terms:
+        numbers = f"{part.query_weight:9.4f}  {part.impact:9.4f}  {part.contribution:9.4f}"
+        lines.append(f"  {part.term:<{width}}  {numbers}")
+    return "\n".join(lines)
+
+
+def add(path: Folder, documents: Documents) -> None:
     """Add documents to a retriever; an id that is there already is an error.
 
     Example:  sluice add runs/x/retrievers/bm25 new.jsonl
@@ -92,6 +163,20 @@ def add(
     retriever = Retriever.open(path)
     count = retriever.add(read_documents(documents))
     typer.echo(f"{path}: {count:,} added, {len(retriever):,} documents")
+
+
+def update(path: Folder, documents: Documents) -> None:
+    """Replace the documents of a retriever whose ids are there already, and add the others.
+
+    Example:  sluice update runs/x/retrievers/bm25 changed.jsonl
+    """
+    from retrieval.beir_files import read_documents
+    from retrieval.retriever import Retriever
+
+    retriever = Retriever.open(path)
+    done = retriever.update(read_documents(documents))
+    counts = f"{done.added:,} added, {done.replaced:,} replaced"
+    typer.echo(f"{path}: {counts}, {len(retriever):,} documents")
 
 
 def delete(
@@ -139,4 +224,4 @@ def verify(
         typer.echo(f"{folder}: {verify_retriever(folder)} files are whole")
 
 
-COMMANDS = (search, add, delete, verify)
+COMMANDS = (search, explain, add, update, delete, verify)

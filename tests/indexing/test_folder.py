@@ -72,12 +72,16 @@ def test_damaged_files_below_the_checksums(
                 open_index(saved)
         file.write_bytes(whole)
     if kind.name == "inverted":
-        starts = next(saved.glob("g*/starts.npy"))
-        array = np.load(starts)
-        array[2] = array[-1] + 5
-        np.save(starts, array)
-        with pytest.raises(IndexFormatError, match="damaged offsets"):
-            open_index(saved)
+        for name in ("first_run", "directory_starts", "block_starts", "list_starts"):
+            file = next(saved.glob(f"g*/*-{name}.npy"))
+            whole = file.read_bytes()
+            array = np.load(file)
+            array[len(array) // 2] = array[-1] + 5
+            np.save(file, array)
+            with pytest.raises(IndexFormatError, match=f"{name} (descends|has damaged ends)"):
+                open_index(saved)
+            file.write_bytes(whole)
+        open_index(saved)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ VERBS = [
     "score",
     "compare",
     "mine",
+    "explain",
     "add",
+    "update",
     "delete",
     "verify",
     "data",
@@ -114,6 +116,54 @@ def test_add_and_delete_by_id(sluice: Call, config: Path, tmp_path: Path) -> Non
     assert (code, "no document 'n1'" in err) == (2, True)
     code, _, err = sluice("delete", retriever)
     assert code == 2
+
+
+def test_update_filter_and_explain(sluice: Call, config: Path, tmp_path: Path) -> None:
+    retriever = tmp_path / "out" / "retrievers" / "bm25"
+    sluice("index", config)
+    new = tmp_path / "new.jsonl"
+    lines = [
+        {"_id": "d00", "text": "brandnew words", "metadata": {"lang": "en", "year": 2021}},
+        {"_id": "n1", "text": "brandnew things", "metadata": {"lang": "de", "code": "7"}},
+    ]
+    new.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    out = sluice("update", retriever, new)[1]
+    assert "1 added, 1 replaced, 41 documents" in out
+
+    def found(*words: object) -> list[str]:
+        out = sluice("search", retriever, "brandnew", "--json", *words)[1]
+        return sorted(json.loads(line)["doc_id"] for line in out.splitlines())
+
+    assert found() == ["d00", "n1"]
+    assert found("--where", "lang=en") == ["d00"]
+    assert found("--where", "lang=en", "--where", "year>=2022") == []
+    assert found("--where", 'code="7"') == found("--where", "year=null") == ["n1"]
+    code, _, err = sluice("search", retriever, "brandnew", "--where", "code=7")
+    assert (code, "where.code: 7 is integer" in err) == (2, True)
+    code, _, err = sluice("search", retriever, "x", "--where", "lnag=en")
+    assert (code, "did you mean 'lang'?" in err) == (2, True)
+    code, _, err = sluice(
+        "search", tmp_path / "out", "x", "--pipeline", "top5", "--where", "lang=en"
+    )
+    assert (code, "--where filters a retriever" in err) == (2, True)
+
+    _, out, _ = sluice("explain", retriever, "brandnew things", "n1")
+    assert out.startswith("n1  score ")
+    assert "rank 1" in out
+    assert {"brandnew", "thing"} <= set(out.split())
+    _, out, _ = sluice("explain", retriever, "brandnew things", "-k", 2, "--json")
+    hits = [
+        json.loads(line)
+        for line in sluice("search", retriever, "brandnew things", "--json")[1].splitlines()
+    ]
+    explained = [json.loads(line) for line in out.splitlines()]
+    assert [(e["doc_id"], e["score"]) for e in explained] == [
+        (hit["doc_id"], hit["score"]) for hit in hits
+    ]
+    assert explained[0]["terms"][0].keys() == {"term", "query_weight", "impact", "contribution"}
+    assert "is no hit" in sluice("explain", retriever, "brandnew", "d01")[1]
+    code, _, err = sluice("explain", retriever, "brandnew", "nobody")
+    assert (code, "no document 'nobody'" in err) == (2, True)
 
 
 def bad(tmp_path: Path, name: str, content: str | bytes) -> Path:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from encoders.errors import DataError
 from retrieval.beir_files import read_documents, read_qrels, read_queries
 from retrieval.dataset import load_dataset
+from retrieval.document import Document
 from retrieval.seen_ids import BLOCK, SeenIds
 
 GOOD = b'{"_id": "a", "title": "t", "text": "x"}\n'
@@ -60,7 +61,7 @@ def test_what_is_not_an_error(tmp_path: Path) -> None:
         b'{"_id": "b", "text": "\\ud83d\\ude00"}\n'
     )
     first, second = read_documents(path)
-    assert first == ("7", "", "")
+    assert first == Document("7", "", "")
     assert second.text == "\N{GRINNING FACE}"
 
 

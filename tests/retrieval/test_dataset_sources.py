@@ -155,6 +155,19 @@ def test_hub_with_judgements_as_default(hub: Path) -> None:
     assert dataset.qrels == {"q3": {"d1": 1}}
 
 
+def test_hub_with_metadata(hub: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [
+        {"_id": "d0", "text": "x", "metadata": {"lang": "en", "tags": ["a"], "deep": {"a": 1}}},
+        {"_id": "d1", "text": "x", "metadata": {"lang": "de", "tags": None, "deep": None}},
+        {"_id": "d2", "text": "x"},
+    ]
+    default = {"test": judged(("q0", "d0", 1))}
+    path = hub_folder(hub / "toy", {**CORPUS, "corpus": {"corpus": rows}, "default": default})
+    found = [document.metadata for document in load_dataset(f"hf:{path}").corpus]
+    assert found == [{"lang": "en", "tags": ["a"]}, {"lang": "de"}, {}]
+    assert "1 values of metadata are neither" in caplog.text
+
+
 def test_hub_with_judgements_beside(hub: Path) -> None:
     path = hub_folder(hub / "toy", CORPUS)
     hub_folder(hub / "toy-qrels", {"default": {"test": judged(("q1", "d2", 2))}})

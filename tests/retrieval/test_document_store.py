@@ -16,13 +16,23 @@ import encoders.files
 from encoders.errors import DataError, IndexFormatError
 from encoders.files import pin_generation, verify
 from retrieval import document_segment, document_store
-from retrieval.document import Document
+from retrieval.document import NOTHING, Document
 from retrieval.document_segment import Segment
 from retrieval.document_store import open_documents, write_documents
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+values = (
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts
+    | st.lists(texts, max_size=3)
+)
+metadata = st.just(NOTHING) | st.dictionaries(st.sampled_from(["lang", "year", "é", " "]), values)
 documents = st.lists(
-    st.builds(Document, texts.filter(bool), texts, texts), max_size=80, unique_by=lambda d: d.id
+    st.builds(Document, texts.filter(bool), texts, texts, metadata),
+    max_size=80,
+    unique_by=lambda d: d.id,
 )
 
 
@@ -40,6 +50,8 @@ def test_round_trip(given_documents: list[Document]) -> None:
         store = open_documents(folder)
         ids = [document.id for document in given_documents]
         assert list(store) == given_documents
+        kinds = [{k: repr(v) for k, v in d.metadata.items()} for d in given_documents]
+        assert [{k: repr(v) for k, v in d.metadata.items()} for d in store] == kinds
         assert len(store) == store.rows_total == len(ids)
         assert store.ids(range(len(ids))) == ids
         assert store.rows(ids).tolist() == list(range(len(ids)))
@@ -53,6 +65,7 @@ changes = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.lists(st.integers(0, 30), max_size=6, unique=True)),
         st.tuples(st.just("delete"), st.lists(st.integers(0, 30), max_size=6, unique=True)),
+        st.tuples(st.just("update"), st.lists(st.integers(0, 30), max_size=6, unique=True)),
         st.tuples(st.just("compact"), st.just([])),
     ),
     max_size=7,
@@ -69,7 +82,10 @@ def test_changes_equal_a_model(steps: list[tuple[str, list[int]]]) -> None:
             live = {d.id: row for row, d in enumerate(rows) if d is not None}
             names = [f"d{number}" for number in numbers]
             if change == "append":
-                added = [Document(name, str(version), name * 9) for name in names]
+                added = [
+                    Document(name, str(version), name * 9, {"v": version} if version % 2 else {})
+                    for name in names
+                ]
                 if any(name in live for name in names):
                     with pytest.raises(DataError, match="is there already"):
                         store.append(added)
@@ -77,6 +93,14 @@ def test_changes_equal_a_model(steps: list[tuple[str, list[int]]]) -> None:
                     expected = list(range(len(rows), len(rows) + len(added)))
                     assert store.append(added).tolist() == expected
                     rows += added
+            elif change == "update":
+                added = [Document(name, "new", "", {"v": str(version), name: 1}) for name in names]
+                placed = store.update(added)
+                assert placed.rows.tolist() == list(range(len(rows), len(rows) + len(added)))
+                assert placed.replaced.tolist() == sorted(live[n] for n in names if n in live)
+                for row in placed.replaced.tolist():
+                    rows[row] = None
+                rows += added
             elif change == "delete":
                 gone = [live[name] for name in names if name in live]
                 store.delete(gone)
@@ -225,7 +249,7 @@ def test_an_outer_manifest_can_pin_a_generation(tmp_path: Path) -> None:
     assert list(open_documents(tmp_path)) == some(5)
 
 
-@pytest.mark.parametrize("change", ["append", "compact"])
+@pytest.mark.parametrize("change", ["append", "update", "compact"])
 def test_an_interruption_leaves_the_old_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
@@ -239,6 +263,7 @@ def test_an_interruption_leaves_the_old_state(
     monkeypatch.setattr(Segment, "refuse_repetitions", interrupted)
     steps: dict[str, Callable[[], object]] = {
         "append": lambda: store.append(some(3, start=40)),
+        "update": lambda: store.update(some(3, start=38)),
         "compact": store.compact,
     }
     with pytest.raises(KeyboardInterrupt):
@@ -246,7 +271,10 @@ def test_an_interruption_leaves_the_old_state(
     monkeypatch.undo()
     assert list(open_documents(tmp_path)) == before == list(store)
     steps[change]()
-    assert len(open_documents(tmp_path)) == len(before) + (3 if change == "append" else 0)
+    assert (
+        len(open_documents(tmp_path))
+        == len(before) + {"append": 3, "update": 1, "compact": 0}[change]
+    )
 
 
 def test_streams_in_bounded_memory_and_good_time(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from small_world import documents
 
 from encoders import BM25Encoder
-from retrieval import Retriever
+from retrieval import Document, Retriever
 from retrieval.retriever_folder import verify_retriever
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
@@ -57,6 +57,34 @@ def test_a_killed_writer_leaves_a_whole_retriever(tmp_path: Path) -> None:
         verify_retriever(tmp_path / "r")
     rebuilt = Retriever.build(BM25Encoder(), documents()[:30], path=tmp_path / "r")
     assert answers(rebuilt) == allowed[4]
+
+
+def test_a_killed_update_is_whole_or_never_was(tmp_path: Path) -> None:
+    docs, path = documents(), tmp_path / "r"
+    Retriever.build(BM25Encoder(b=0.0), docs, path=path)
+    chance = random.Random(7)
+    for _ in range(3):
+        command = [sys.executable, str(SUPPORT / "update_loop.py"), str(path)]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, cwd=SUPPORT, env=_environment(), text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(chance.uniform(0.0, 0.2))
+            process.kill()
+        opened = Retriever.open(path)
+        verify_retriever(path)
+        (turn,) = {
+            document.metadata.get("turn")
+            for document in opened.store
+            if "turn" in document.metadata
+        } or {None}
+        made = [Document(d.id, d.title, f"{d.text} turn{turn}", {"turn": turn}) for d in docs[::2]]
+        expected = [*docs[1::2], *made] if turn is not None else docs
+        assert sorted(opened.store) == sorted(expected)
+        rebuilt = Retriever.build(BM25Encoder(b=0.0), expected)
+        assert opened.run(QUERIES)["b"] == rebuilt.run(QUERIES)["b"]
+        assert len(opened.search(f"turn{turn}", 50)) == (0 if turn is None else 20)
 
 
 def _environment() -> dict[str, str]:

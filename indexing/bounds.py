@@ -1,0 +1,139 @@
+"""Upper bounds of the scores in blocks of documents, and in groups of blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from indexing.segment import GROUP
+
+CHUNK = 4096  # bounds summed at a time: 16 KB stay in the nearest cache
+LOOSE = {"contract", "nsz", "arcp"}  # bounds carry a margin for rounding, scores never
+
+
+@njit(cache=True, nogil=True, fastmath=LOOSE)  # type: ignore[untyped-decorator]
+def bound_blocks(
+    terms: NDArray[np.int64],
+    weights: NDArray[np.float32],
+    dense_rows: NDArray[np.int32],
+    dense: NDArray[np.uint8],
+    list_starts: NDArray[np.int64],
+    list_blocks: NDArray[np.uint16],
+    list_bounds: NDArray[np.uint8],
+    lazy: bool,
+    bounds: NDArray[np.float32],
+) -> None:
+    """Set each block's bound; if ``lazy``, without the terms that have dense rows.
+
+    ``weights`` are the query's times the terms' bound scales.
+    """
+    rows = np.empty(len(terms), dtype=np.int64)
+    row_weights = np.empty(len(terms), dtype=np.float32)
+    count = 0
+    bounds[:] = 0
+    for j in range(len(terms)):
+        row = dense_rows[terms[j]]
+        if row >= 0:
+            rows[count], row_weights[count] = row, weights[j]
+            count += 1
+    if not lazy:
+        for first in range(0, len(bounds), CHUNK):
+            part = bounds[first : first + CHUNK]
+            size = len(part)
+            for pair in range(0, count - 1, 2):
+                v, w = row_weights[pair], row_weights[pair + 1]
+                a = dense[rows[pair]][first : first + size]
+                b = dense[rows[pair + 1]][first : first + size]
+                for i in range(size):
+                    part[i] += v * np.float32(a[i]) + w * np.float32(b[i])
+            if count % 2:
+                v = row_weights[count - 1]
+                a = dense[rows[count - 1]][first : first + size]
+                for i in range(size):
+                    part[i] += v * np.float32(a[i])
+    for j in range(len(terms)):
+        term = terms[j]
+        if dense_rows[term] < 0:
+            v = weights[j]
+            blocks = list_blocks[list_starts[term] : list_starts[term + 1]]
+            most = list_bounds[list_starts[term] : list_starts[term + 1]]
+            for i in range(len(blocks)):
+                bounds[blocks[i]] += v * np.float32(most[i])
+
+
+@njit(cache=True, nogil=True, fastmath=LOOSE)  # type: ignore[untyped-decorator]
+def bound_groups(
+    terms: NDArray[np.int64],
+    weights: NDArray[np.float32],
+    dense_rows: NDArray[np.int32],
+    dense_groups: NDArray[np.uint8],
+    lazy: bool,
+    bounds: NDArray[np.float32],
+    groups: NDArray[np.float32],
+) -> None:
+    """Set each group's bound: the largest of its blocks', dense rows by their group maxima."""
+    for group in range(len(groups)):
+        most = np.float32(0)
+        for bound in bounds[group * GROUP : group * GROUP + GROUP]:
+            most = max(most, bound)
+        groups[group] = most
+    if lazy:
+        for j in range(len(terms)):
+            row = dense_rows[terms[j]]
+            if row >= 0:
+                v = weights[j]
+                codes = dense_groups[row]
+                for group in range(len(groups)):
+                    groups[group] += v * np.float32(codes[group])
+
+
+@njit(cache=True, nogil=True, fastmath=LOOSE)  # type: ignore[untyped-decorator]
+def refine_group(
+    terms: NDArray[np.int64],
+    weights: NDArray[np.float32],
+    dense_rows: NDArray[np.int32],
+    dense: NDArray[np.uint8],
+    group: int,
+    bounds: NDArray[np.float32],
+) -> None:
+    """Add the dense rows to the bounds of one group's blocks, which a lazy pass left out."""
+    part = bounds[group * GROUP : group * GROUP + GROUP]
+    for j in range(len(terms)):
+        row = dense_rows[terms[j]]
+        if row >= 0:
+            v = weights[j]
+            codes = dense[row][group * GROUP : group * GROUP + GROUP]
+            for i in range(GROUP):
+                part[i] += v * np.float32(codes[i])
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def best_groups_first(groups: NDArray[np.float32], least: np.float32) -> NDArray[np.int32]:
+    """Return the groups whose bound is at least ``least``, roughly in descending order.
+
+    A counting sort into 1,024 classes: within a class the order is that of the documents.
+    """
+    classes = 1024
+    most, count = np.float32(0), 0
+    for group in range(len(groups)):
+        if groups[group] >= least:
+            count += 1
+            most = max(most, min(groups[group], np.float32(3e38)))
+    ordered = np.empty(count, dtype=np.int32)
+    width = most - least
+    scale = np.float32(classes - 1) / width if width > np.float32(1e-30) else np.float32(0)
+    places = np.zeros(classes + 1, dtype=np.int64)
+    for group in range(len(groups)):
+        if groups[group] >= least:
+            distance = max(most - groups[group], np.float32(0)) * scale
+            places[min(np.int64(distance), classes - 1) + 1] += 1
+    for i in range(classes):
+        places[i + 1] += places[i]
+    for group in range(len(groups)):
+        if groups[group] >= least:
+            distance = max(most - groups[group], np.float32(0)) * scale
+            place = min(np.int64(distance), classes - 1)
+            ordered[places[place]] = group
+            places[place] += 1
+    return ordered

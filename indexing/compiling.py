@@ -1,0 +1,34 @@
+"""A line that says why the first search of an installation takes longer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Timer
+
+log = logging.getLogger("sluice")
+
+PATIENCE = 1.5  # seconds: loading compiled kernels from numba's cache takes a small part of that
+_said = False
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """Log a line if the first work of the kernels in this process takes long: they are compiled."""
+    global _said
+    if _said:
+        yield
+        return
+    _said = True
+    timer = Timer(
+        PATIENCE,
+        log.info,
+        ("compiling the kernels of the inverted index; numba caches them, this happens once",),
+    )
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,0 +1,85 @@
+"""A min-heap of the best hits: one int64 key orders them by score, then by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Keys = NDArray[np.int64]
+
+# A key holds the score's bits, then the row reversed: a greater key is a better hit, and of equal
+# scores the lower row. The bits of a float32 that is not negative, read as an integer, are in the
+# order of the floats.
+ROW_MASK = (1 << 32) - 1
+LARGEST_BITS = np.int32(0x7F7FFFFF)  # of the largest float32; an overflow counts as it
+
+
+@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
+def key_of(bits: int, row: int) -> int:
+    """Return the key of a score's bits and a row."""
+    return (np.int64(bits) << 32) | (ROW_MASK - row)
+
+
+@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
+def row_of(key: int) -> int:
+    """Return the row of a key."""
+    return ROW_MASK - (key & ROW_MASK)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def score_of(key: int) -> Any:
+    """Return the float32 whose bits are the key's upper half."""
+    return np.int32(key >> 32).view(np.float32)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def bits_of(score: np.float32) -> Any:
+    """Return the bits of a float32 as an integer."""
+    return np.float32(score).view(np.int32)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def offer(heap: Keys, size: int, key: int) -> int:
+    """Add a key, or replace the smallest of a full heap by a greater one; return the new size."""
+    if size < len(heap):
+        place = size
+        while place > 0:
+            parent = (place - 1) >> 1
+            if heap[parent] <= key:
+                break
+            heap[place] = heap[parent]
+            place = parent
+        heap[place] = key
+        return size + 1
+    if key > heap[0]:
+        _sink(heap, size, key)
+    return size
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def sort_descending(heap: Keys, size: int) -> None:
+    """Sort a min-heap's keys, best first, by taking out the smallest again and again."""
+    for last in range(size - 1, 0, -1):
+        smallest, moved = heap[0], heap[last]
+        _sink(heap, last, moved)
+        heap[last] = smallest
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _sink(heap: Keys, size: int, key: int) -> None:
+    """Replace the smallest key."""
+    place = 0
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= key:
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = key

@@ -1,0 +1,73 @@
+"""How much of the exact result an approximation keeps, measured on the documents themselves."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from indexing.pruning import heaviest
+from indexing.spool import Documents, Spool
+
+log = logging.getLogger("sluice")
+
+QUERIES = 32  # documents that stand in as queries
+QUERY_TERMS = 24  # their heaviest terms
+SAMPLE = 1 << 15  # documents searched
+DEPTH = 10
+
+
+def measured_overlap(spool: Spool, kept: Spool | None, label: str) -> float:
+    """Log and return the share of the exact top 10 that ``kept`` finds; None is 8-bit rounding.
+
+    Queries are the heaviest terms of documents, spread over the spool; searched is one stretch of
+    it. Only what is approximated is measured: the same rows with other impacts.
+    """
+    documents = min(len(spool), SAMPLE)
+    if documents <= DEPTH:
+        return 1.0
+    first = (len(spool) - documents) // 2
+    exact = spool.documents(first, first + documents)
+    if kept is None:
+        other = (exact[0], exact[1], _rounded(exact[1], exact[2]))
+    else:
+        other = kept.documents(first, first + documents)
+    queries = _queries(spool, min(QUERIES, documents))
+    shared = [
+        len(np.intersect1d(a, b)) / DEPTH
+        for a, b in zip(_top(exact, queries), _top(other, queries), strict=True)
+    ]
+    mean = float(np.mean(shared))
+    log.info(
+        "%s: overlap@%d with exact %.3f (%d sampled queries, %s documents)",
+        label, DEPTH, mean, len(shared), f"{documents:,}",
+    )  # fmt: skip
+    return mean
+
+
+def _rounded(terms: NDArray[np.uint32], impacts: NDArray[np.float32]) -> NDArray[np.float32]:
+    peaks = np.zeros(int(terms.max(initial=0)) + 1, dtype=np.float32)
+    np.maximum.at(peaks, terms, impacts)
+    scales = np.maximum(peaks / np.float32(255), np.finfo(np.float32).tiny)[terms]
+    return np.asarray(np.clip(np.rint(impacts / scales), 1, 255) * scales, dtype=np.float32)
+
+
+def _queries(spool: Spool, count: int) -> list[tuple[NDArray[np.uint32], NDArray[np.float32]]]:
+    chosen = np.linspace(0, len(spool) - 1, count).astype(int)
+    return [heaviest(spool.documents(int(row), int(row) + 1), QUERY_TERMS)[1:] for row in chosen]
+
+
+def _top(
+    documents: Documents, queries: list[tuple[NDArray[np.uint32], NDArray[np.float32]]]
+) -> list[NDArray[np.intp]]:
+    starts, terms, impacts = documents
+    width = int(max([terms.max(initial=0), *(q[0].max(initial=0) for q in queries)])) + 1
+    shape = (len(starts) - 1, width)
+    matrix = sparse.csr_array((impacts, terms.astype(np.int64), starts), shape=shape)
+    table = np.zeros((width, len(queries)), dtype=np.float32)
+    for place, (columns, weights) in enumerate(queries):
+        table[columns, place] = weights
+    scores = matrix @ table
+    return [np.lexsort((np.arange(len(line)), -line))[:DEPTH] for line in scores.T]

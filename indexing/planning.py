@@ -1,0 +1,42 @@
+"""What the planner of the inverted index chose for a query, what it expected and what it did."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexing.block_engine import RESCORED, SCORED
+from indexing.search_kernel import BLOCKS, BLOCKS_COST, ENGINE, PLANNED, TERMS, TERMS_COST
+
+ENGINES = {"auto": 0, "blocks": BLOCKS, "terms": TERMS}
+
+
+class Plan(NamedTuple):
+    """One query's plan; costs are the planner's own estimates in nanoseconds."""
+
+    engine: str  # what answered: "blocks", "terms", or both over several segments
+    planned: str  # what was begun with
+    terms_cost: int
+    blocks_cost: int
+    scored_blocks: int
+    rescored_documents: int  # scored from the impacts after the bounds left them over
+    reason: str
+
+
+def plan_of(work: NDArray[np.int64], engine: str) -> Plan:
+    """Return the plan that a line of the kernel's record says."""
+    names = {0: "none", BLOCKS: "blocks", TERMS: "terms", BLOCKS | TERMS: "blocks and terms"}
+    by_term, by_block = int(work[TERMS_COST]), int(work[BLOCKS_COST])
+    chosen, planned = names[int(work[ENGINE])], names[int(work[PLANNED])]
+    if chosen == "none":
+        reason = "no document carries a term of the query"
+    elif engine != "auto":
+        reason = f"asked for {engine}" if chosen == engine else "the index keeps no blocks"
+    elif planned == "blocks" and chosen != "blocks":
+        reason = "began by block; too many blocks could still reach the k-th score"
+    else:
+        cheaper, dearer = sorted((by_term, by_block))
+        reason = f"expected {cheaper / 1e6:.3f} ms against {dearer / 1e6:.3f} ms"
+    return Plan(chosen, planned, by_term, by_block, int(work[SCORED]), int(work[RESCORED]), reason)

@@ -1,0 +1,35 @@
+"""The processor's prefetch instruction, for kernels that wait on memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+_READ, _KEEP, _DATA = 0, 3, 1  # the arguments of llvm.prefetch
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(typing_context: Any, array: Any, place: Any) -> Any:
+    """Begin to load ``array[place]`` into the cache; any place is allowed, none is ever read."""
+    signature = types.void(array, types.intp)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array_type = signature.args[0]
+        structure = context.make_array(array_type)(context, builder, arguments[0])
+        pointer = cgutils.get_item_pointer(
+            context, builder, array_type, structure, [arguments[1]], wraparound=False
+        )
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [byte, number, number, number]),
+            "llvm.prefetch.p0",
+        )
+        flags = [number(_READ), number(_KEEP), number(_DATA)]
+        builder.call(function, [builder.bitcast(pointer, byte), *flags])
+        return context.get_dummy_value()
+
+    return signature, generate

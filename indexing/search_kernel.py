@@ -1,0 +1,128 @@
+"""One segment, some queries: the planner chooses an engine for each by the work it expects."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from indexing.block_engine import GAVE_UP, search_blocks
+from indexing.heap import bits_of, row_of, score_of, sort_descending
+from indexing.segment import FLOOR_RANKS, Segment
+from indexing.term_engine import search_terms
+
+AUTO, BLOCKS, TERMS = 0, 1, 2  # engines; AUTO leaves it to the planner
+# Costs in nanoseconds, from scripts/bench_sparse.py; only their ratios matter.
+POSTING, DOCUMENT = 0.8, 0.25  # by term: a posting; a document's place in a tile
+BOUND, LISTED, GROUPED = 0.05, 0.9, 1.0  # a dense bound, a listed bound, a group to order
+BLOCK, BLOCK_TERM = 300.0, 20.0  # scoring a block, and each query term in it
+BLOCKS_PER_HIT = 3.5  # blocks that are scored for each of the k hits, as measured
+LAZY_BLOCKS = 1 << 15  # from here on dense rows are bounded by groups first
+# Places in the record of a query's work, after those of the block engine.
+ENGINE, PLANNED, TERMS_COST, BLOCKS_COST, RECORD = 4, 5, 6, 7, 8
+
+_FIRST_RANK, _SECOND_RANK, _THIRD_RANK = FLOOR_RANKS
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def search_segment(
+    segment: Segment,
+    first_row: int,
+    allowed: NDArray[np.bool_],
+    exact: bool,
+    engine: int,
+    alpha: float,
+    lazy_blocks: int,
+    query_starts: NDArray[np.int64],
+    query_terms: NDArray[np.int64],
+    query_weights: NDArray[np.float32],
+    first: int,
+    last: int,
+    heaps: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    work: NDArray[np.int64],
+) -> None:
+    """Offer the segment's documents to the heaps of queries ``first`` to ``last`` (exclusive).
+
+    ``heaps`` and ``sizes`` have a line for each of these queries, ``work`` one for every query.
+
+    ``allowed`` masks the rows of the index, or is empty when all may be hits. Each line of ``work``
+    receives what was planned and done.
+    """
+    k = heaps.shape[1]
+    documents = segment.shape[0]
+    width = len(segment.first_run) - 1
+    blocks = len(segment.directory_starts) - 1
+    lazy = blocks >= lazy_blocks
+    for query in range(first, last):
+        terms = query_terms[query_starts[query] : query_starts[query + 1]]
+        weights = query_weights[query_starts[query] : query_starts[query + 1]]
+        known = 0  # terms ascend, those beyond the segment's vocabulary stand last
+        while known < len(terms) and terms[known] < width:
+            known += 1
+        terms, weights = terms[:known], weights[:known]
+        heap, record = heaps[query - first], work[query]
+        postings, bound_cost = 0, GROUPED * blocks / 16
+        floor = np.float32(0)
+        for j in range(known):
+            term = terms[j]
+            postings += np.int64(segment.run_starts[segment.first_run[term + 1]]) - np.int64(
+                segment.run_starts[segment.first_run[term]]
+            )
+            if segment.dense_rows[term] >= 0:
+                bound_cost += BOUND * blocks
+            else:
+                bound_cost += LISTED * (segment.list_starts[term + 1] - segment.list_starts[term])
+            if len(allowed) == 0 and k <= _THIRD_RANK:
+                rank = 0 if k <= _FIRST_RANK else 1 if k <= _SECOND_RANK else 2
+                floor = max(floor, weights[j] * segment.floors[rank, term])
+        if postings == 0:
+            continue
+        # k documents of this segment score at least the floor, so no hit is below it.
+        bar = (np.int64(bits_of(min(floor, np.float32(3.4e38)))) << 32) - 1
+        block_cost = BLOCK + BLOCK_TERM * known
+        terms_cost = POSTING * postings + DOCUMENT * documents
+        expected = min(BLOCKS_PER_HIT * k, np.float64(blocks))
+        blocks_cost = bound_cost + expected * block_cost
+        record[TERMS_COST] += np.int64(terms_cost)
+        record[BLOCKS_COST] += np.int64(blocks_cost)
+        choice = engine
+        if engine == AUTO:
+            choice = BLOCKS if blocks_cost < terms_cost else TERMS
+        if blocks == 0:
+            choice = TERMS
+        record[PLANNED] = choice
+        if choice == BLOCKS:
+            budget = blocks if engine == BLOCKS else np.int64(terms_cost / block_cost)
+            size, low = search_blocks(
+                segment, first_row, allowed, terms, weights, exact, np.float32(alpha), lazy,
+                budget, bar, heap, sizes[query - first], record,
+            )  # fmt: skip
+            if record[GAVE_UP] == 0:
+                sizes[query - first] = size
+            else:
+                choice, bar = TERMS, max(bar, low)
+                record[GAVE_UP] = 0
+        record[ENGINE] |= choice
+        if choice == TERMS:
+            sizes[query - first] = search_terms(
+                segment.first_run, segment.run_numbers, segment.run_starts, segment.offsets,
+                segment.values, segment.scales, segment.order, documents, first_row, allowed,
+                terms, weights, bar, heap, sizes[query - first],
+            )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def finish(
+    heaps: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    scores: NDArray[np.float32],
+) -> None:
+    """Write the heaps' keys as rows and scores, best first."""
+    for query in range(len(heaps)):
+        heap = heaps[query]
+        sort_descending(heap, sizes[query])
+        for place in range(sizes[query]):
+            rows[query, place] = row_of(heap[place])
+            scores[query, place] = score_of(heap[place])

@@ -1,0 +1,135 @@
+"""The exhaustive engine: term at a time over tiles that fit the cache, top-k in the same pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from indexing.heap import LARGEST_BITS, key_of, offer
+from indexing.segment import RUNS_PER_TILE_BITS, TILE, TILE_BITS
+
+STRIP = 64  # sums compared with the threshold at a time
+CHUNK = 1024  # postings whose products are made at a time
+_UNTOUCHED = np.float32(-0.0)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def search_terms(
+    first_run: NDArray[np.int64],
+    run_numbers: NDArray[np.uint16],
+    run_starts: NDArray[np.uint32],
+    offsets: NDArray[np.uint16],
+    values: NDArray[Any],
+    scales: NDArray[np.float32],
+    order: NDArray[np.uint32],
+    documents: int,
+    first_row: int,
+    allowed: NDArray[np.bool_],
+    terms: NDArray[np.int64],
+    weights: NDArray[np.float32],
+    bar: int,
+    heap: NDArray[np.int64],
+    size: int,
+) -> int:
+    """Offer every document that shares a term to the heap; return the heap's new size.
+
+    A score is the float32 sum over the shared terms in ascending order, each product rounded to
+    float32. Keys that are not above ``bar`` are left out.
+    """
+    # -0.0 marks a document no term has touched: adding a product, even +0.0, clears the sign bit,
+    # and -0.0 + x is x exactly.
+    sums = np.full(TILE, _UNTOUCHED, dtype=np.float32)
+    bits = sums.view(np.int32)
+    products = np.empty(CHUNK, dtype=np.float32)
+    cursors = np.empty(len(terms), dtype=np.int64)
+    for j in range(len(terms)):
+        cursors[j] = first_run[terms[j]]
+    for base in range(0, documents, TILE):
+        tile = base >> TILE_BITS
+        touched = False
+        for j in range(len(terms)):
+            run, end = cursors[j], first_run[terms[j] + 1]
+            begin = np.int64(run_starts[run])
+            while run < end and np.int64(run_numbers[run]) >> RUNS_PER_TILE_BITS == tile:
+                run += 1
+            cursors[j] = run
+            stop = np.int64(run_starts[run])
+            if stop > begin:
+                touched = True
+                _accumulate(
+                    sums, offsets[begin:stop], values[begin:stop],
+                    weights[j], scales[terms[j]], products,
+                )  # fmt: skip
+        if touched:
+            count = min(TILE, documents - base)
+            size = _collect(sums, bits, base, count, order, first_row, allowed, bar, heap, size)
+    return size
+
+
+@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
+def _accumulate(
+    sums: NDArray[np.float32],
+    offsets: NDArray[np.uint16],
+    values: NDArray[Any],
+    weight: np.float32,
+    scale: np.float32,
+    products: NDArray[np.float32],
+) -> None:
+    """Add one term's products; offsets are distinct, so four may be under way at once."""
+    for first in range(0, len(offsets), CHUNK):
+        places = offsets[first : first + CHUNK]
+        part = values[first : first + CHUNK]
+        count = len(places)
+        for i in range(count):
+            products[i] = weight * (scale * np.float32(part[i]))
+        whole = count - count % 4
+        for i in range(0, whole, 4):
+            a, b, c, d = places[i], places[i + 1], places[i + 2], places[i + 3]
+            x = sums[a] + products[i]
+            y = sums[b] + products[i + 1]
+            z = sums[c] + products[i + 2]
+            w = sums[d] + products[i + 3]
+            sums[a], sums[b], sums[c], sums[d] = x, y, z, w
+        for i in range(whole, count):
+            sums[places[i]] += products[i]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _collect(
+    sums: NDArray[np.float32],
+    bits: NDArray[np.int32],
+    base: int,
+    count: int,
+    order: NDArray[np.uint32],
+    first_row: int,
+    allowed: NDArray[np.bool_],
+    bar: int,
+    heap: NDArray[np.int64],
+    size: int,
+) -> int:
+    """Offer a tile's sums to the heap and reset them; return the heap's new size."""
+    if size == len(heap):
+        bar = max(bar, heap[0])
+    ordered = len(order) > 0
+    for start in range(0, count, STRIP):
+        stop = min(start + STRIP, count)
+        highest = np.int32(-1)
+        for i in range(start, stop):
+            highest = max(highest, min(bits[i], LARGEST_BITS))
+        lowest_row = first_row if ordered else first_row + base + start
+        if highest >= 0 and key_of(highest, lowest_row) > bar:
+            for i in range(start, stop):
+                score = min(bits[i], LARGEST_BITS)
+                if score >= bar >> 32 and score >= 0:
+                    place = base + i
+                    row = first_row + (np.int64(order[place]) if ordered else place)
+                    key = key_of(score, row)
+                    if key > bar and (len(allowed) == 0 or allowed[row]):
+                        size = offer(heap, size, key)
+                        if size == len(heap):
+                            bar = max(bar, heap[0])
+    sums[:count] = _UNTOUCHED
+    return size

@@ -1,0 +1,70 @@
+"""Why a document was found: what each term adds to its score, for BM25 and SPLADE alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from encoders.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from retrieval.retriever import Retriever
+
+
+class TermPart(NamedTuple):
+    """One term's part of a score: ``contribution`` is ``query_weight`` times ``impact``."""
+
+    term: str
+    query_weight: float
+    impact: float
+    contribution: float
+
+
+class Explanation(NamedTuple):
+    """The score of a document for a query, and the parts it is the sum of, largest first.
+
+    The score is that of the hit, a float32; the parts add up to it in the index's term order.
+    ``rank`` is the hit's place, from 1, and None for one that is not among those searched; a
+    document that shares no term with the query is no hit: score 0, no parts.
+    """
+
+    doc_id: str
+    score: float
+    rank: int | None
+    terms: list[TermPart]
+
+
+def explained(retriever: Retriever, query: str, doc_id: str, depth: int) -> Explanation:
+    """Explain a document's score; its rank is looked for among the first ``depth`` hits.
+
+    ``ConfigError`` for an index that is not sparse, ``DataError`` for an unknown document.
+    """
+    index: Any = retriever.index
+    if not hasattr(index, "explain"):
+        raise ConfigError(
+            f"{retriever.path}: explain needs a sparse index (BM25, SPLADE), this retriever has "
+            f"{type(index).__name__}; a dense score has no terms"
+        )
+    if not isinstance(query, str):
+        raise ConfigError(f"query: {query!r:.80}; expected text")
+    row = retriever.store.row(doc_id)
+    if row is None:
+        raise DataError(f"{retriever.path}: no document {doc_id!r} to explain")
+    vector = retriever.encoder.encode_queries([query])
+    hits = index.search(vector, 1, keep=np.array([row]))
+    if not query.strip() or hits.rows[0, 0] < 0:
+        return Explanation(doc_id, 0.0, None, [])
+    parts = index.explain(vector, row)
+    texts = term_texts(retriever.encoder, [part.term for part in parts])
+    terms = [TermPart(text, *part[1:]) for text, part in zip(texts, parts, strict=True)]
+    terms.sort(key=lambda part: (-part.contribution, part.term))
+    ids = list(retriever.run({"query": query}, None, depth)["query"].doc_ids)
+    rank = ids.index(doc_id) + 1 if doc_id in ids else None
+    return Explanation(doc_id, float(hits.scores[0, 0]), rank, terms)
+
+
+def term_texts(encoder: Any, columns: list[int]) -> list[str]:
+    """Return the texts of an encoder's columns; their numbers where it has no ``terms``."""
+    named = getattr(encoder, "terms", None)
+    return list(named(columns)) if callable(named) else [f"[{column}]" for column in columns]

@@ -1,0 +1,31 @@
+"""A retriever that finds only documents whose metadata match: a stage like any other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retrieval.ranking import Run
+from retrieval.stage import Queries, Stage
+from retrieval.where import Where, conditions
+
+if TYPE_CHECKING:
+    from retrieval.retriever import Retriever
+    from retrieval.stage import Texts
+
+
+class Filtered(Stage):
+    """``retriever.filtered(where)``: ``where`` holds for every hit."""
+
+    def __init__(self, retriever: Retriever, where: Where) -> None:
+        conditions(where)  # what is no condition is said here, not at the first query
+        self.retriever, self.where = retriever, dict(where)
+        self.name = retriever.name
+
+    @property
+    def documents(self) -> Texts:
+        """The retriever's store."""
+        return self.retriever.documents
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Search every query among the documents that match."""
+        return self.retriever.run(queries, given, k, where=self.where)

@@ -1,0 +1,125 @@
+"""Precomputed sparse vectors with their documents and terms, and what every format checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from encoders.errors import DataError
+from retrieval.document import Document
+from retrieval.seen_ids import SeenIds
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+Column: TypeAlias = Callable[[str], int]  # a term to its column; a new term gets the next one
+Entries: TypeAlias = Callable[[], Iterable[tuple[str, Document]]]
+
+
+class SparseVectors(NamedTuple):
+    """Documents and their weights of terms, all in memory.
+
+    ``weights`` is a float32 ``csr_array [documents, terms]``. A format that keeps no texts gives
+    documents with empty ones.
+    """
+
+    documents: list[Document]
+    terms: list[str]
+    weights: csr_array[Any]
+
+
+def gathered(
+    documents: Iterable[Document], vectors: Callable[[Column], Iterable[csr_array[Any]]]
+) -> SparseVectors:
+    """Return what a file holds as one ``SparseVectors``."""
+    import scipy.sparse as sp
+
+    columns: dict[str, int] = {}
+    found = list(documents)
+    chunks = list(vectors(lambda term: columns.setdefault(term, len(columns))))
+    parts = [
+        sp.csr_array(
+            (chunk.data, chunk.indices, chunk.indptr), shape=(chunk.shape[0], len(columns))
+        )
+        for chunk in chunks
+    ]
+    weights: Any = sp.csr_array((0, len(columns)), dtype=np.float32)
+    if parts:
+        weights = sp.csr_array(sp.vstack(parts, format="csr"))
+    return SparseVectors(found, list(columns), weights)
+
+
+def checked_chunks(
+    vectors: csr_array[Any] | Iterable[csr_array[Any]], terms: Sequence[str], *, whole: bool
+) -> Iterator[csr_array[Any]]:
+    """Yield the matrices checked: finite, not negative, sorted, and as wide as ``terms`` at most.
+
+    With ``whole`` the weights must be whole numbers that 32 bits hold.
+    """
+    import scipy.sparse as sp
+
+    from indexing.vectors import checked_sparse
+
+    given: Iterable[Any] = [vectors] if sp.issparse(vectors) else vectors
+    for chunk in given:
+        kind = getattr(getattr(chunk, "dtype", None), "kind", "")
+        matrix = checked_sparse(
+            chunk.astype(np.float32) if kind in ("i", "u") else chunk, "vectors"
+        )
+        if matrix.shape[1] > len(terms):
+            raise DataError(f"vectors: {matrix.shape[1]:,} columns, but {len(terms):,} terms")
+        if whole and (matrix.data != np.rint(matrix.data)).any():
+            raise DataError(
+                "vectors: weights that are no whole numbers; this format holds whole numbers: "
+                "multiply and round them first"
+            )
+        if whole and matrix.data.max(initial=0) >= 2.0**31:
+            raise DataError("vectors: weights of 2^31 and more; this format has 31 bits: scale")
+        yield matrix
+
+
+def refuse_repeated(terms: Sequence[str]) -> None:
+    """Raise ``DataError`` if a term occurs twice."""
+    if len(set(terms)) == len(terms):
+        return
+    seen: set[str] = set()
+    for column, term in enumerate(terms):
+        if term in seen:
+            raise DataError(f"terms: {term!r} again in column {column}; terms are unique")
+        seen.add(term)
+
+
+def refuse_count(documents: int, rows: int) -> None:
+    """Raise ``DataError`` unless there are as many documents as vectors."""
+    if documents != rows:
+        raise DataError(f"vectors: {rows:,} rows for {documents:,} documents; give one each")
+
+
+def distinct(entries: Entries) -> Iterator[Document]:
+    """Yield the documents of (place, document) pairs, none of whose ids may occur twice.
+
+    Memory: eight bytes a document. The pairs are read again to name a repetition's first place.
+    """
+    seen = SeenIds()
+    for number, (_, document) in enumerate(entries()):
+        for suspect in seen.add(document.id, number):
+            _refuse(entries, *suspect)
+        yield document
+    for suspect in seen.suspects():
+        _refuse(entries, *suspect)
+
+
+def _refuse(entries: Entries, name: str, number: int) -> None:
+    first: str | None = None
+    for earlier, (place, document) in enumerate(entries()):
+        if document.id == name and first is not None:
+            raise DataError(
+                f"{place}: id {name!r} again, first in {first}; ids are unique: remove or "
+                "rename one"
+            )
+        if earlier >= number:
+            return  # two ids that share a hash
+        if document.id == name:
+            first = place
