@@ -25,7 +25,7 @@ LARGEST = np.float32(np.finfo(np.float32).max)
 TINY = np.float32(np.finfo(np.float32).tiny)
 UNIT = np.float32(2.0**-23)  # twice the unit roundoff of float32
 BATCH = 16  # candidates that are scored together
-LINE = 32  # offsets in a line of the cache
+LINE = 32  # 16-bit numbers in a line of the cache
 SPARE = 1024  # candidates beyond four times k that are kept before the engine gives up
 FIRST_LOOK = 64  # blocks scored before the remaining work is estimated, then doubled
 # Places in the record of a query's work.
@@ -102,6 +102,8 @@ def search_blocks(
             if lazy:
                 refine_group(terms, bound_weights, segment.dense_rows, segment.dense, group, bounds)
             begin, end = group * GROUP, min(group * GROUP + GROUP, blocks)
+            if turn + 1 < len(ordered):
+                _fetch(segment, bounds, ordered[turn + 1], (threshold - spare) / reach)
         else:
             begin, end = 0, 1  # one more turn, to score the block that was located last
         for block in range(begin, end):
@@ -194,6 +196,21 @@ def search_blocks(
 def _below(score: np.float32) -> Any:
     """Return the greatest bar that keeps every key of ``score``, whatever its row."""
     return (np.int64(bits_of(score)) << 32) - 1
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _fetch(segment: Segment, bounds: NDArray[np.float32], group: int, least: np.float32) -> None:
+    """Begin to load the directories of a group's blocks that may be scored."""
+    blocks = len(segment.directory_starts) - 1
+    for block in range(group * GROUP, min(group * GROUP + GROUP, blocks)):
+        if bounds[block] >= least:
+            buckets = segment.buckets[block]
+            for place in range(0, len(buckets), LINE):
+                prefetch(buckets, place)
+            start = segment.directory_starts[block] + WINDOW * block
+            end = segment.directory_starts[block + 1] + WINDOW * block
+            for place in range(start, end, LINE // 2):
+                prefetch(segment.directory, place)
 
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]

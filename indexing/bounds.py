@@ -6,8 +6,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from indexing.prefetch import prefetch
 from indexing.segment import GROUP
 
+LINE = 32  # 16-bit numbers in a line of the cache
+FETCHED = 512  # entries of a list that are fetched early
 CHUNK = 4096  # bounds summed at a time: 16 KB stay in the nearest cache
 LOOSE = {"contract", "nsz", "arcp"}  # bounds carry a margin for rounding, scores never
 
@@ -37,6 +40,12 @@ def bound_blocks(
         if row >= 0:
             rows[count], row_weights[count] = row, weights[j]
             count += 1
+        else:  # read last, so they may be on their way meanwhile
+            first, last = list_starts[terms[j]], list_starts[terms[j] + 1]
+            for place in range(first, min(last, first + FETCHED), LINE):
+                prefetch(list_blocks, place)
+            for place in range(first, min(last, first + FETCHED), 2 * LINE):
+                prefetch(list_bounds, place)
     if not lazy:
         for first in range(0, len(bounds), CHUNK):
             part = bounds[first : first + CHUNK]

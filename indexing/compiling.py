@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Timer
 
 log = logging.getLogger("sluice")
@@ -13,13 +13,14 @@ PATIENCE = 1.5  # seconds: loading compiled kernels from numba's cache takes a s
 _said = False
 
 
-@contextmanager
-def said_once() -> Iterator[None]:
+def said_once() -> AbstractContextManager[None]:
     """Log a line if the first work of the kernels in this process takes long: they are compiled."""
+    return nullcontext() if _said else _patient()
+
+
+@contextmanager
+def _patient() -> Iterator[None]:
     global _said
-    if _said:
-        yield
-        return
     _said = True
     timer = Timer(
         PATIENCE,

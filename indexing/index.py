@@ -84,7 +84,8 @@ class Index(ABC):
     def _find(self, vectors: Any, k: int, keep: ArrayLike | None, given: dict[str, Any]) -> Hits:
         queries = self._checked(vectors, "queries")
         allowed = self._live.allowed(keep)
-        self._check_parameters(given)
+        if given:
+            self._check_parameters(given)
         count = int(queries.shape[0])
         if count * k > MOST_PLACES:
             raise ConfigError(

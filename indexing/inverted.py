@@ -47,6 +47,7 @@ MOST_TERMS = 2**31
 TASKS_PER_THREAD = 4  # pieces of a batch: few enough to be cheap, enough to even out the threads
 SEGMENT_DOCUMENTS = 32 * MOST_BLOCKS  # of one segment, at the block size of large ones
 SEGMENT_POSTINGS = 1 << 30
+USUAL: Mapping[str, Any] = {"engine": "auto", "alpha": 1.0, "beta": 1.0}
 EVERYTHING = np.zeros(0, dtype=np.bool_)  # a mask that excludes nothing
 EVERYTHING.setflags(write=False)  # as other masks: numba would compile for both kinds
 IN_MEMORY = 1 << 23  # postings of a new segment that is kept in memory; larger ones are files
@@ -144,8 +145,8 @@ class InvertedIndex(Index):
         self._segments: tuple[Placed, ...] = ()
         self._spool = Spool()  # added, not yet in a segment
         self._changing = RLock()  # held by whoever changes the index
-        self._swapping = RLock()  # held while segments and rows are replaced together
         self._measured: set[tuple[float, float]] = set()
+        self._present: Self | None = None  # what readers share until the next change
 
     @property
     def width(self) -> int:
@@ -243,6 +244,7 @@ class InvertedIndex(Index):
         then nothing is added.
         """
         with self._changing:
+            self._present = None
             return super().add(vectors)
 
     def delete(self, rows: ArrayLike) -> None:
@@ -250,8 +252,9 @@ class InvertedIndex(Index):
 
         ``DataError`` for an unknown or already deleted row; then nothing is deleted.
         """
-        with self._changing, self._swapping:
+        with self._changing:
             super().delete(rows)
+            self._present = None
 
     def compact(self) -> Rows:
         """Drop deleted rows and close the gaps; return old row -> new row (-1 where deleted).
@@ -266,19 +269,21 @@ class InvertedIndex(Index):
                 segments = self._built(reader._kept(allowed))
             elif len(segments) > 1:
                 segments = self._built(reader._kept(np.ones(reader.rows, dtype=np.bool_)))
-            with self._swapping:
-                self._segments = segments
-                return self._live.compact()
+            self._segments = segments
+            moved = self._live.compact()
+            self._present = None
+            return moved
 
     def _reader(self) -> Self:
-        """Return this index as it is now, for one caller; added documents are in segments."""
-        if len(self._spool):
+        """Return this index as it is now, which no change reaches; added documents are in it."""
+        reader = self._present
+        if reader is None:
             with self._changing:
                 self._flush()
-        with self._swapping:
-            reader = object.__new__(type(self))
-            reader.__dict__.update(self.__dict__)
-            reader._live = copy.copy(self._live)
+                reader = object.__new__(type(self))
+                reader.__dict__.update(self.__dict__)
+                reader._live = copy.copy(self._live)
+                self._present = reader._present = reader
         return reader
 
     def _checked(self, vectors: Any, what: str) -> Sparse:
@@ -320,9 +325,8 @@ class InvertedIndex(Index):
             spool = merged
         first_row = sum(placed.segment.documents for placed in segments)
         placed = self._placed(spool, first_row, self.width)
-        with self._swapping:
-            self._segments = (*segments, placed)
-            self._spool = Spool()
+        self._segments = (*segments, placed)
+        self._spool = Spool()
 
     def _built(self, chunks: Iterable[Sparse]) -> tuple[Placed, ...]:
         """Return new segments of documents, as few as their limits allow."""
@@ -380,10 +384,12 @@ class InvertedIndex(Index):
     def _search_parameters(self) -> tuple[str, ...]:
         return ("engine", "alpha", "beta")
 
-    def _settings(self, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-        given = dict(parameters or {})
+    def _settings(self, parameters: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if not parameters:
+            return USUAL
+        given = dict(parameters)
         self._check_parameters(given)
-        settings = {"engine": _choice("engine", given.get("engine", "auto"), tuple(ENGINES))}
+        settings: dict[str, Any] = {"engine": _choice("engine", given.get("engine", "auto"), tuple(ENGINES))}
         for name in ("alpha", "beta"):
             value = given.get(name, 1.0)
             number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -424,7 +430,7 @@ class InvertedIndex(Index):
     ) -> Hits:
         count = int(queries.shape[0])
         starts, terms, weights = pruned_queries(queries, given["beta"])
-        hits = Hits.missing(count, k)
+        hits = Hits(np.empty((count, k), np.int64), np.empty((count, k), np.float32))
         record = np.zeros((count, RECORD), dtype=np.int64) if work is None else work
         mask = EVERYTHING if allowed is None else allowed
         exact, engine, alpha = self.fidelity == "exact", ENGINES[given["engine"]], given["alpha"]
@@ -439,18 +445,15 @@ class InvertedIndex(Index):
                 )  # fmt: skip
             finish(heaps, sizes, hits.rows[first:last], hits.scores[first:last])
 
-        threads = int(config.NUMBA_NUM_THREADS)
-        step = -(-count // (threads * TASKS_PER_THREAD)) if threads > 1 else count
         with said_once():
-            if step == count:
+            threads = int(config.NUMBA_NUM_THREADS)
+            if threads == 1 or count == 1:
                 search(0, count)
             else:
+                step = -(-count // (threads * TASKS_PER_THREAD))
                 with ThreadPoolExecutor(threads) as pool:
-                    tasks = [
-                        pool.submit(search, first, min(first + step, count))
-                        for first in range(0, count, step)
-                    ]
-                    for task in tasks:
+                    starts_of = range(0, count, step)
+                    for task in [pool.submit(search, at, min(at + step, count)) for at in starts_of]:
                         task.result()
         return hits
 
@@ -467,9 +470,10 @@ class InvertedIndex(Index):
             counts = ("documents", "terms", "postings", "blocks")
             described.append({name: getattr(segment, name) for name in counts})
             written.append(placed._replace(files=(folder, prefix)))
-        with self._swapping:
-            if self._segments == reader._segments or len(self._segments) == len(written):
+        with self._changing:
+            if self._segments is reader._segments:  # else they have changed again
                 self._segments = tuple(written)
+                self._present = None
         return {
             "n_terms": self.n_terms,
             "fidelity": self.fidelity,

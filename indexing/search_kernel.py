@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from indexing.block_engine import GAVE_UP, search_blocks
 from indexing.heap import bits_of, row_of, score_of, sort_descending
+from indexing.hits import MISSING_ROW, MISSING_SCORE
 from indexing.segment import FLOOR_RANKS, Segment
 from indexing.term_engine import search_terms
 
@@ -119,10 +120,12 @@ def finish(
     rows: NDArray[np.int64],
     scores: NDArray[np.float32],
 ) -> None:
-    """Write the heaps' keys as rows and scores, best first."""
+    """Write the heaps' keys as rows and scores, best first; missing places last."""
     for query in range(len(heaps)):
         heap = heaps[query]
         sort_descending(heap, sizes[query])
         for place in range(sizes[query]):
             rows[query, place] = row_of(heap[place])
             scores[query, place] = score_of(heap[place])
+        rows[query, sizes[query] :] = MISSING_ROW
+        scores[query, sizes[query] :] = MISSING_SCORE
