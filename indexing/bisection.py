@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 LEAF: Final = 16  # documents that are not divided further: a block
 GROUPED: Final = 512  # larger parts are divided at multiples of it: groups of 16 blocks
 ROUNDS: Final = 20  # of exchanges for each part at most
-SETTLED: Final = 0.001  # share of a part's documents below whose exchange a part is left
+SETTLED: Final = 0.01  # share of a part's documents below whose exchange a part is left
 SUBTREE: Final = 1 << 14  # documents that one thread divides to the end
 CHUNK: Final = 1 << 12  # documents whose values one thread computes at a time
 
@@ -31,8 +31,8 @@ def bisection_order(
 ) -> None:
     """Rearrange ``order``, a list of documents, in place; each has terms below ``width``.
 
-    Beginning with documents that already stand near their like helps a little. The result does not
-    depend on the number of threads. Beside the arguments a thread needs 20 bytes a term.
+    ``order`` should be random: in a regular one (topics taking turns) both halves are alike, and no
+    exchange helps. The result does not depend on the number of threads. Beside the arguments a thread needs 20 bytes a term.
     """
     fall = _falls(len(order) + 1)
     degrees, gains = np.zeros((width, 2), np.int32), np.zeros((width, 2), np.float32)
@@ -48,23 +48,25 @@ def bisection_order(
                 continue
             middle = _middle(first, last)
             used = _count(starts, terms, order, first, middle, last, degrees, touched)
-            chunks = [(at, min(at + CHUNK, last)) for at in range(first, last, CHUNK)]
             for _ in range(ROUNDS):
                 _weigh(degrees, touched, used, middle - first, last - middle, fall, gains)
-                evaluated = [
-                    pool.submit(_evaluate, starts, terms, order, *chunk, middle, gains, values)
-                    for chunk in chunks
-                ]
-                for future in evaluated:
-                    future.result()
+                chunks = [
+                    pool.submit(
+                        _evaluate, starts, terms, order, at, min(at + CHUNK, last), middle,
+                        gains, values,
+                    )
+                    for at in range(first, last, CHUNK)
+                ]  # fmt: skip
+                for chunk in chunks:
+                    chunk.result()
                 moved = _exchange(starts, terms, order, first, middle, last, values, degrees)
                 if moved <= SETTLED * (last - first):
                     break
             _clear(degrees, touched, used)
             parts += [(first, middle), (middle, last)]
         divided = [
-            pool.submit(_divide, starts, terms, order, *part, width, fall, values)
-            for part in subtrees
+            pool.submit(_divide, starts, terms, order, first, last, width, fall, values)
+            for first, last in subtrees
         ]
         for future in divided:
             future.result()

@@ -27,7 +27,7 @@ UNIT = np.float32(2.0**-23)  # twice the unit roundoff of float32
 BATCH = 16  # candidates that are scored together
 LINE = 32  # 16-bit numbers in a line of the cache
 SPARE = 1024  # candidates beyond four times k that are kept before the engine gives up
-FIRST_LOOK = 64  # blocks scored before the remaining work is estimated, then doubled
+FIRST_LOOK = 8  # blocks scored before the remaining work is estimated, then doubled
 # Places in the record of a query's work.
 SCORED, RESCORED, POSTINGS, GAVE_UP = 0, 1, 2, 3
 
@@ -162,11 +162,12 @@ def search_blocks(
                         threshold = score_of(bar + 1)
             current = -1 if last else block
             flip = 1 - flip
-        if scored >= look and not last:
+        if scored >= look and low_size == k and not last:
             look = 2 * scored
             remaining = _remaining(groups, bounds, lazy, ordered[turn + 1 :], reach, spare,
                                    threshold)  # fmt: skip
-            if remaining > budget:
+            # The threshold still rises, and early more so: then the estimate is too high.
+            if remaining > budget + 3 * budget * FIRST_LOOK // scored:
                 work[SCORED] = scored
                 work[GAVE_UP] = 1
                 return size, max(_below(threshold), np.int64(-1))

@@ -7,7 +7,7 @@ one of its terms. Centroids are ordered as documents are; so are the documents o
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numba import config, njit
@@ -57,11 +57,12 @@ def _ordered(
     order = np.lexsort((-similarity, rank[nearest])).astype(np.uint32)
     sizes = np.bincount(rank[nearest], minlength=clusters + 1)
     ends = np.cumsum(sizes)
-    for cluster in np.flatnonzero((sizes[:clusters] > LARGE) & (sizes[:clusters] < count)):
-        if depth > 1:
-            part = order[ends[cluster] - sizes[cluster] : ends[cluster]]
-            inner = _selected(documents, part)
-            part[:] = part[_ordered(inner, width, random, pool, depth - 1)]
+    most = np.full(clusters + 1, LARGE)
+    most[clusters] = MEMBERS  # those like no centroid are no cluster yet
+    for cluster in np.flatnonzero((sizes > most) & (sizes < count)) if depth > 1 else ():
+        part = order[ends[cluster] - sizes[cluster] : ends[cluster]]
+        inner = _selected(documents, part)
+        part[:] = part[_ordered(inner, width, random, pool, depth - 1)]
     return order
 
 
@@ -84,7 +85,7 @@ def _assigned(
     return nearest, similarity
 
 
-def _selected(documents: Documents, rows: NDArray[np.int64]) -> Documents:
+def _selected(documents: Documents, rows: NDArray[np.integer[Any]]) -> Documents:
     starts, terms, weights = documents
     counts = starts[rows + 1] - starts[rows]
     ends = np.cumsum(counts)

@@ -30,7 +30,9 @@ def document_order(spool: Spool, terms: int, method: str, *, seed: int = 13) -> 
     ``ConfigError`` for another method.
     """
     if method not in ORDERS:
-        raise ConfigError(f"order: {method!r}, expected one of {', '.join(ORDERS)}")
+        raise ConfigError(
+            f"order: {method!r}, expected one of {', '.join(ORDERS)}{suggest(method, ORDERS)}"
+        )
     rows = np.arange(len(spool), dtype=np.uint32)
     if method == "input":
         return rows
@@ -42,6 +44,7 @@ def document_order(spool: Spool, terms: int, method: str, *, seed: int = 13) -> 
         order = order[cluster_order((bounds, deciding, impacts), terms, seed)]
     else:
         del impacts
+        np.random.default_rng(seed).shuffle(order)
         bisection_order(starts, deciding, order, terms)
     return np.concatenate([order, rows[~placed]])
 

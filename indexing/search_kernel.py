@@ -13,11 +13,13 @@ from indexing.segment import FLOOR_RANKS, Segment
 from indexing.term_engine import search_terms
 
 AUTO, BLOCKS, TERMS = 0, 1, 2  # engines; AUTO leaves it to the planner
-# Costs in nanoseconds, from scripts/bench_sparse.py; only their ratios matter.
-POSTING, DOCUMENT = 0.8, 0.25  # by term: a posting; a document's place in a tile
+# Costs in nanoseconds, fitted to 800 queries of the benchmark's 200,000 documents (easy and hard,
+# k from 10 to 1,000; docs/experiments.md); only their ratios matter.
+POSTING, DOCUMENT, TERM_HIT = 0.45, 0.65, 250.0  # by term: a posting, a document, one of k hits
 BOUND, LISTED, GROUPED = 0.05, 0.9, 1.0  # a dense bound, a listed bound, a group to order
-BLOCK, BLOCK_TERM = 300.0, 20.0  # scoring a block, and each query term in it
-BLOCKS_PER_HIT = 3.5  # blocks that are scored for each of the k hits, as measured
+BLOCK, BLOCK_TERM = 100.0, 38.0  # scoring a block, and each query term in it
+BLOCK_HIT, EXACT_HIT = 200.0, 1500.0  # by block: one of k hits; in exact it is scored again
+FEWEST_BLOCKS = 20  # scored besides one for each hit, where pruning works well
 LAZY_BLOCKS = 1 << 15  # from here on dense rows are bounded by groups first
 # Places in the record of a query's work, after those of the block engine.
 ENGINE, PLANNED, TERMS_COST, BLOCKS_COST, RECORD = 4, 5, 6, 7, 8
@@ -82,9 +84,9 @@ def search_segment(
         # k documents of this segment score at least the floor, so no hit is below it.
         bar = (np.int64(bits_of(min(floor, np.float32(3.4e38)))) << 32) - 1
         block_cost = BLOCK + BLOCK_TERM * known
-        terms_cost = POSTING * postings + DOCUMENT * documents
-        expected = min(BLOCKS_PER_HIT * k, np.float64(blocks))
-        blocks_cost = bound_cost + expected * block_cost
+        terms_cost = POSTING * postings + DOCUMENT * documents + TERM_HIT * k
+        expected = min(FEWEST_BLOCKS + k, blocks)
+        blocks_cost = bound_cost + expected * block_cost + k * (EXACT_HIT if exact else BLOCK_HIT)
         record[TERMS_COST] += np.int64(terms_cost)
         record[BLOCKS_COST] += np.int64(blocks_cost)
         choice = engine

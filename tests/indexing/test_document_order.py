@@ -126,11 +126,13 @@ def test_empty_documents_are_last(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", LEARNED)
-def test_duplicates_stand_together(method: str) -> None:
-    documents = [[row % 8 * 3, row % 8 * 3 + 1, row % 8 * 3 + 2] for row in range(16 * 8)]
+def test_duplicates_come_together(method: str) -> None:
+    """Topics that take turns: a regular order has halves that are alike."""
+    documents = [[row % 64 * 3, row % 64 * 3 + 1, row % 64 * 3 + 2] for row in range(16 * 64)]
     matrix = matrix_of(documents)
     order = document_order(spooled(matrix), WIDTH, method)
-    assert block_terms(matrix, order) == 8 * 3
+    most = block_terms(matrix, np.arange(len(documents), dtype=np.uint32))
+    assert block_terms(matrix, order) < 0.25 * most
 
 
 @pytest.mark.parametrize("method", LEARNED)
@@ -157,6 +159,8 @@ def test_documents_from_files_have_the_same_order() -> None:
     for method in LEARNED:
         order = document_order(spilled, WIDTH, method)
         assert np.array_equal(order, document_order(spooled(matrix), WIDTH, method))
+    for file in spilled._files or ():
+        file.close()
 
 
 def test_subnormal_impacts() -> None:
