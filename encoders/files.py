@@ -323,11 +323,12 @@ def _clean_drafts(path: Path) -> None:
     pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)(\.\d+)?\.tmp")
     for entry in path.parent.iterdir():
         match = pattern.fullmatch(entry.name)
-        if match and entry.is_dir() and not _alive(int(match[1])):
+        if match and entry.is_dir() and not is_alive(int(match[1])):
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def _alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
+    """Say whether a process of that number runs."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

@@ -32,7 +32,8 @@ def bisection_order(
     """Rearrange ``order``, a list of documents, in place; each has terms below ``width``.
 
     ``order`` should be random: in a regular one (topics taking turns) both halves are alike, and no
-    exchange helps. The result does not depend on the number of threads. Beside the arguments a thread needs 20 bytes a term.
+    exchange helps. The result does not depend on the number of threads. Beside the arguments a
+    thread needs 20 bytes a term.
     """
     fall = _falls(len(order) + 1)
     degrees, gains = np.zeros((width, 2), np.int32), np.zeros((width, 2), np.float32)

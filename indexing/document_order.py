@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from encoders.errors import ConfigError
+from encoders.errors import ConfigError, suggest
 from indexing.bisection import bisection_order
 from indexing.clustering import cluster_order
 from indexing.pruning import heaviest
@@ -25,9 +25,9 @@ def document_order(spool: Spool, terms: int, method: str, *, seed: int = 13) -> 
     """Return the spool's rows in the order in which a segment shall keep them.
 
     ``"input"`` is the order of adding; ``"cluster"`` is quick; ``"bisection"`` makes the blocks'
-    terms fewest. Documents without a term that decides, empty ones among them, come last. Needs
-    about 12 bytes for each of at most ``HEAVIEST`` terms a document, without impacts 8.
-    ``ConfigError`` for another method.
+    terms fewest. ``seed`` decides the sample of one and the beginning of the other. Documents
+    without a term that decides, empty ones among them, come last. Needs about 16 bytes for each of
+    at most ``HEAVIEST`` terms a document. ``ConfigError`` for another method.
     """
     if method not in ORDERS:
         raise ConfigError(

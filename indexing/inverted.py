@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from encoders.errors import ConfigError, DataError, IndexFormatError, suggest
+from encoders.files import is_alive
 from indexing.arrays import fact, write_array
 from indexing.compiling import said_once
 from indexing.document_order import ORDERS, document_order
@@ -147,6 +148,16 @@ class InvertedIndex(Index):
         self._changing = RLock()  # held by whoever changes the index
         self._measured: set[tuple[float, float]] = set()
         self._present: Self | None = None  # what readers share until the next change
+
+    def empty(self) -> Self:
+        """Return an index without documents that has the settings of this one."""
+        return type(self)(
+            self.n_terms,
+            fidelity=self.fidelity,
+            block_size=self.block_size,
+            order=self.order,
+            top_terms=self.top_terms,
+        )
 
     @property
     def width(self) -> int:
@@ -302,13 +313,21 @@ class InvertedIndex(Index):
     def _append(self, documents: Sparse) -> None:
         if self.rows + documents.shape[0] > MAX_ROWS:
             raise DataError(f"documents: an index holds at most {MAX_ROWS:,}; use several")
-        step = SEGMENT_DOCUMENTS
-        for first in range(0, documents.shape[0], step):
-            part = documents[first : first + step] if documents.shape[0] > step else documents
-            full = len(self._spool) + part.shape[0] > SEGMENT_DOCUMENTS
-            if full or self._spool.postings + part.nnz > SEGMENT_POSTINGS:
+        count, first = int(documents.shape[0]), 0
+        ends = documents.indptr[1:].astype(np.int64)
+        while first < count:
+            begun = int(ends[first - 1]) if first else 0
+            room = begun + SEGMENT_POSTINGS - self._spool.postings
+            last = min(
+                first + SEGMENT_DOCUMENTS - len(self._spool),
+                int(np.searchsorted(ends, room, side="right")),
+            )
+            if last <= first and len(self._spool):
                 self._flush()
-            self._spool.append(part)
+                continue
+            last = max(last, first + 1)
+            self._spool.append(documents if last - first == count else documents[first:last])
+            first = last
 
     def _flush(self) -> None:
         """Turn the spool into a segment and merge small segments behind it; the lock is held."""
@@ -354,7 +373,7 @@ class InvertedIndex(Index):
             if self.order != "input":
                 order = document_order(spool, width, self.order)
             if spool.postings > IN_MEMORY:
-                folder = Path(tempfile.mkdtemp(prefix="sluice-index-"))
+                folder = _scratch_folder()
             segment = build_segment(
                 spool, width, exact=exact, block_size=self.block_size, order=order, folder=folder
             )
@@ -534,6 +553,15 @@ def _place(placed: Placed, name: str, target: Path) -> None:
             return
     array = getattr(placed.segment, name)
     write_array(target, [array], array.shape, array.dtype)
+
+
+def _scratch_folder() -> Path:
+    """Make a temporary folder for a segment's files; those of killed processes are removed."""
+    for old in Path(tempfile.gettempdir()).glob("sluice-index-*-*"):
+        process = old.name.split("-")[2]
+        if process.isdigit() and not is_alive(int(process)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"sluice-index-{os.getpid()}-"))
 
 
 def _choice(name: str, value: Any, known: Sequence[str]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+import weakref
 from typing import IO, Any
 
 import numpy as np
@@ -54,6 +56,8 @@ class Spool:
     def _write(self) -> None:
         if self._files is None:
             self._files = (tempfile.TemporaryFile(), tempfile.TemporaryFile())  # noqa: SIM115
+            for stream in self._files:
+                weakref.finalize(self, stream.close)
         for chunk in self._kept:
             for stream, array in zip(self._files, chunk, strict=True):
                 array.tofile(stream)
@@ -97,8 +101,6 @@ class Spool:
 
 def _read(stream: IO[bytes], first: int, last: int, dtype: type[np.generic]) -> NDArray[Any]:
     """Read by position, so that several threads may; a part that is in the buffer is flushed."""
-    import os
-
     stream.flush()
     size = np.dtype(dtype).itemsize
     array = np.empty(last - first, dtype=dtype)

@@ -332,9 +332,8 @@ class Retriever(Stage):
         with self._changing():
             self.store.compact()
             if hasattr(self.encoder, "fit_documents"):
-                from indexing import InvertedIndex
-
-                self.__dict__["index"] = filled_index(self.encoder, self.store, InvertedIndex())
+                emptied: Any = self.index  # an inverted one, whose settings stay
+                self.__dict__["index"] = filled_index(self.encoder, self.store, emptied.empty())
             else:
                 self.index.compact()
 
