@@ -31,9 +31,10 @@ from indexing.live import Mask, Rows
 from indexing.overlap import measured_overlap
 from indexing.planning import ENGINES, Plan, plan_of
 from indexing.pruning import heaviest_terms, pruned_queries
-from indexing.search_kernel import LAZY_BLOCKS, RECORD, finish, search_segment
+from indexing.search_kernel import LAZY_BLOCKS, RECORD, search_segments
 from indexing.segment import LAYOUT, MOST_BLOCKS, Segment, open_segment
 from indexing.segment_build import build_segment
+from indexing.segment_table import segment_tables
 from indexing.segment_documents import stored_documents, streamed_documents
 from indexing.spool import Spool
 from indexing.vectors import checked_sparse
@@ -147,6 +148,8 @@ class InvertedIndex(Index):
         self._spool = Spool()  # added, not yet in a segment
         self._changing = RLock()  # held by whoever changes the index
         self._measured: set[tuple[float, float]] = set()
+        self._tables = segment_tables([])  # of the segments; the readers' are filled
+        self._value = np.empty(0, np.float32 if self.fidelity == "exact" else np.uint8)
         self._present: Self | None = None  # what readers share until the next change
 
     def empty(self) -> Self:
@@ -294,6 +297,7 @@ class InvertedIndex(Index):
                 reader = object.__new__(type(self))
                 reader.__dict__.update(self.__dict__)
                 reader._live = copy.copy(self._live)
+                reader._tables = segment_tables([placed[:2] for placed in self._segments])
                 self._present = reader._present = reader
         return reader
 
@@ -408,7 +412,9 @@ class InvertedIndex(Index):
             return USUAL
         given = dict(parameters)
         self._check_parameters(given)
-        settings: dict[str, Any] = {"engine": _choice("engine", given.get("engine", "auto"), tuple(ENGINES))}
+        settings: dict[str, Any] = {
+            "engine": _choice("engine", given.get("engine", "auto"), tuple(ENGINES))
+        }
         for name in ("alpha", "beta"):
             value = given.get(name, 1.0)
             number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -455,14 +461,10 @@ class InvertedIndex(Index):
         exact, engine, alpha = self.fidelity == "exact", ENGINES[given["engine"]], given["alpha"]
 
         def search(first: int, last: int) -> None:
-            heaps = np.empty((last - first, k), dtype=np.int64)
-            sizes = np.zeros(last - first, dtype=np.int64)
-            for placed in self._segments:
-                search_segment(
-                    placed.segment, placed.first_row, mask, exact, engine, alpha, LAZY_BLOCKS,
-                    starts, terms, weights, first, last, heaps, sizes, record,
-                )  # fmt: skip
-            finish(heaps, sizes, hits.rows[first:last], hits.scores[first:last])
+            search_segments(
+                self._tables, self._value, mask, exact, engine, alpha, LAZY_BLOCKS,
+                starts, terms, weights, first, last, hits.rows, hits.scores, record,
+            )  # fmt: skip
 
         with said_once():
             threads = int(config.NUMBA_NUM_THREADS)
@@ -472,7 +474,9 @@ class InvertedIndex(Index):
                 step = -(-count // (threads * TASKS_PER_THREAD))
                 with ThreadPoolExecutor(threads) as pool:
                     starts_of = range(0, count, step)
-                    for task in [pool.submit(search, at, min(at + step, count)) for at in starts_of]:
+                    for task in [
+                        pool.submit(search, at, min(at + step, count)) for at in starts_of
+                    ]:
                         task.result()
         return hits
 

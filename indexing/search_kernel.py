@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -10,6 +12,7 @@ from indexing.block_engine import GAVE_UP, search_blocks
 from indexing.heap import bits_of, row_of, score_of, sort_descending
 from indexing.hits import MISSING_ROW, MISSING_SCORE
 from indexing.segment import FLOOR_RANKS, Segment
+from indexing.segment_table import segment_at
 from indexing.term_engine import search_terms
 
 AUTO, BLOCKS, TERMS = 0, 1, 2  # engines; AUTO leaves it to the planner
@@ -28,7 +31,48 @@ _FIRST_RANK, _SECOND_RANK, _THIRD_RANK = FLOOR_RANKS
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def search_segment(
+def search_segments(
+    tables: NDArray[np.int64],
+    value: NDArray[Any],
+    allowed: NDArray[np.bool_],
+    exact: bool,
+    engine: int,
+    alpha: float,
+    lazy_blocks: int,
+    query_starts: NDArray[np.int64],
+    query_terms: NDArray[np.int64],
+    query_weights: NDArray[np.float32],
+    first: int,
+    last: int,
+    rows: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    work: NDArray[np.int64],
+) -> None:
+    """Search queries ``first`` to ``last`` (exclusive) and fill their lines of the outputs.
+
+    ``tables`` are the segments (``segment_tables``) and ``value`` an array of the type of their
+    values. ``allowed`` masks the rows of the index, or is empty when all may be hits. Each line of
+    ``work`` receives what was planned and done; missing places are filled last.
+    """
+    heaps = np.empty((last - first, rows.shape[1]), dtype=np.int64)
+    sizes = np.zeros(last - first, dtype=np.int64)
+    for place in range(len(tables)):
+        _search_segment(
+            segment_at(tables[place], value), tables[place, 0], allowed, exact, engine, alpha,
+            lazy_blocks, query_starts, query_terms, query_weights, first, last, heaps, sizes, work,
+        )  # fmt: skip
+    for query in range(first, last):
+        heap, size = heaps[query - first], sizes[query - first]
+        sort_descending(heap, size)
+        for place in range(size):
+            rows[query, place] = row_of(heap[place])
+            scores[query, place] = score_of(heap[place])
+        rows[query, size:] = MISSING_ROW
+        scores[query, size:] = MISSING_SCORE
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _search_segment(
     segment: Segment,
     first_row: int,
     allowed: NDArray[np.bool_],
@@ -113,21 +157,3 @@ def search_segment(
                 segment.values, segment.scales, segment.order, documents, first_row, allowed,
                 terms, weights, bar, heap, sizes[query - first],
             )  # fmt: skip
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def finish(
-    heaps: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    scores: NDArray[np.float32],
-) -> None:
-    """Write the heaps' keys as rows and scores, best first; missing places last."""
-    for query in range(len(heaps)):
-        heap = heaps[query]
-        sort_descending(heap, sizes[query])
-        for place in range(sizes[query]):
-            rows[query, place] = row_of(heap[place])
-            scores[query, place] = score_of(heap[place])
-        rows[query, sizes[query] :] = MISSING_ROW
-        scores[query, sizes[query] :] = MISSING_SCORE

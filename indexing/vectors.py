@@ -65,9 +65,10 @@ def checked_sparse(vectors: Any, what: str) -> sparse.csr_array[Any]:
     """
     from indexing.sparse_form import GOOD, inspect  # numba: dense indexes do without
 
-    if type(vectors) is sparse.csr_array and vectors.dtype == np.float32 and vectors.ndim == 2:
-        structure = (vectors.indptr, vectors.indices, vectors.data)
-        if inspect(*map(_readonly, structure), vectors.shape[1]) == GOOD:
+    if type(vectors) is sparse.csr_array and vectors.data.dtype == np.float32:
+        shape = vectors.shape
+        structure = vectors.indptr, vectors.indices, vectors.data
+        if len(shape) == 2 and inspect(*structure, shape[1]) == GOOD:
             return vectors  # the usual case, and the fast one: some searches take 0.1 ms
     if not sparse.issparse(vectors):
         kind = type(vectors).__name__
@@ -95,12 +96,6 @@ def checked_sparse(vectors: Any, what: str) -> sparse.csr_array[Any]:
         clean = clean.copy()
         clean.eliminate_zeros()
     return clean
-
-
-def _readonly(array: NDArray[Any]) -> NDArray[Any]:
-    view = array.view()
-    view.setflags(write=False)  # numba compiles one kernel for read-only and other arrays
-    return view
 
 
 def _refuse_weight(

@@ -106,7 +106,10 @@ def topical(rng: np.random.Generator, count: int, terms: int, topics: int) -> An
     topic = np.sort(rng.integers(0, topics, count))
     own = rng.integers(0, terms, (topics, 40))
     columns = np.concatenate(
-        [own[topic][:, rng.integers(0, 40, 12)], (terms * rng.random((count, 12)) ** 3).astype(int)],
+        [
+            own[topic][:, rng.integers(0, 40, 12)],
+            (terms * rng.random((count, 12)) ** 3).astype(int),
+        ],
         axis=1,
     )
     values = np.log1p(rng.lognormal(0, 1, columns.shape)).astype(np.float32)

@@ -193,7 +193,7 @@ def test_refusals() -> None:
 
 def test_one_compilation_serves_memory_and_maps(tmp_path: Any) -> None:
     from indexing import open_index
-    from indexing.search_kernel import search_segment
+    from indexing.search_kernel import search_segments
 
     documents = random_sparse(20, 10, 0.4, 1)
     documents.data.setflags(write=False)
@@ -202,7 +202,7 @@ def test_one_compilation_serves_memory_and_maps(tmp_path: Any) -> None:
     index.search(documents, 2)
     index.save(tmp_path / "index")
     open_index(tmp_path / "index").search(documents, 2, keep=[1, 2])
-    assert len(search_segment.signatures) <= 2  # one for each fidelity
+    assert len(search_segments.signatures) <= 2  # one for each fidelity
 
 
 def test_first_searches_at_once_build_once() -> None:

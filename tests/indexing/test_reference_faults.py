@@ -22,7 +22,9 @@ def reference(table: Table, query: Any, k: int, faults: set[str]) -> list[int]:
     """Rows of the k best documents by whole-number block-max pruning, best first."""
     count = len(table)
     blocks = [range(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK)]
-    bounds = [sum(int(q) * int(table[block, t].max()) for t, q in query.items()) for block in blocks]
+    bounds = [
+        sum(int(q) * int(table[block, t].max()) for t, q in query.items()) for block in blocks
+    ]
     if "16 bits" in faults:
         bounds = [bound % 65_536 for bound in bounds]
     floors = [
