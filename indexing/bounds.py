@@ -1,15 +1,17 @@
 """Upper bounds of the scores in blocks of documents, and in groups of blocks."""
 
+# mypy: disable-error-code="assignment, call-overload, return-value"
+# numba types these functions; numpy's scalars are not Python's numbers to mypy.
+
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from indexing.prefetch import prefetch
+from indexing.prefetch import LINE, prefetch
 from indexing.segment import GROUP
 
-LINE = 32  # 16-bit numbers in a line of the cache
 FETCHED = 512  # entries of a list that are fetched early
 CHUNK = 4096  # bounds summed at a time: 16 KB stay in the nearest cache
 LOOSE = {"contract", "nsz", "arcp"}  # bounds carry a margin for rounding, scores never
@@ -48,27 +50,45 @@ def bound_blocks(
                 prefetch(list_bounds, place)
     if not lazy:
         for first in range(0, len(bounds), CHUNK):
-            part = bounds[first : first + CHUNK]
-            size = len(part)
-            for pair in range(0, count - 1, 2):
-                v, w = row_weights[pair], row_weights[pair + 1]
-                a = dense[rows[pair]][first : first + size]
-                b = dense[rows[pair + 1]][first : first + size]
-                for i in range(size):
-                    part[i] += v * np.float32(a[i]) + w * np.float32(b[i])
-            if count % 2:
-                v = row_weights[count - 1]
-                a = dense[rows[count - 1]][first : first + size]
-                for i in range(size):
-                    part[i] += v * np.float32(a[i])
+            _add_rows(rows[:count], row_weights, dense, first, bounds[first : first + CHUNK])
     for j in range(len(terms)):
-        term = terms[j]
-        if dense_rows[term] < 0:
-            v = weights[j]
-            blocks = list_blocks[list_starts[term] : list_starts[term + 1]]
-            most = list_bounds[list_starts[term] : list_starts[term + 1]]
-            for i in range(len(blocks)):
-                bounds[blocks[i]] += v * np.float32(most[i])
+        if dense_rows[terms[j]] < 0:
+            listed = slice(list_starts[terms[j]], list_starts[terms[j] + 1])
+            _add_list(weights[j], list_blocks[listed], list_bounds[listed], bounds)
+
+
+@njit(cache=True, nogil=True, fastmath=LOOSE)  # type: ignore[untyped-decorator]
+def _add_rows(
+    rows: NDArray[np.int64],
+    weights: NDArray[np.float32],
+    dense: NDArray[np.uint8],
+    first: int,
+    part: NDArray[np.float32],
+) -> None:
+    """Add a stretch of dense rows to the bounds from ``first`` on, two rows at a time."""
+    size = len(part)
+    for pair in range(0, len(rows) - 1, 2):
+        v, w = weights[pair], weights[pair + 1]
+        a = dense[rows[pair]][first : first + size]
+        b = dense[rows[pair + 1]][first : first + size]
+        for i in range(size):
+            part[i] += v * np.float32(a[i]) + w * np.float32(b[i])
+    if len(rows) % 2:
+        v = weights[len(rows) - 1]
+        a = dense[rows[-1]][first : first + size]
+        for i in range(size):
+            part[i] += v * np.float32(a[i])
+
+
+@njit(cache=True, nogil=True, fastmath=LOOSE)  # type: ignore[untyped-decorator]
+def _add_list(
+    weight: np.float32,
+    blocks: NDArray[np.uint16],
+    codes: NDArray[np.uint8],
+    bounds: NDArray[np.float32],
+) -> None:
+    for i in range(len(blocks)):
+        bounds[blocks[i]] += weight * np.float32(codes[i])
 
 
 @njit(cache=True, nogil=True, fastmath=LOOSE)  # type: ignore[untyped-decorator]
@@ -126,7 +146,7 @@ def best_groups_first(groups: NDArray[np.float32], least: np.float32) -> NDArray
     classes = 1024
     most, count = np.float32(0), 0
     for group in range(len(groups)):
-        if groups[group] >= least:
+        if groups[group] > 0 and groups[group] >= least:
             count += 1
             most = max(most, min(groups[group], np.float32(3e38)))
     ordered = np.empty(count, dtype=np.int32)
@@ -134,15 +154,15 @@ def best_groups_first(groups: NDArray[np.float32], least: np.float32) -> NDArray
     scale = np.float32(classes - 1) / width if width > np.float32(1e-30) else np.float32(0)
     places = np.zeros(classes + 1, dtype=np.int64)
     for group in range(len(groups)):
-        if groups[group] >= least:
+        if groups[group] > 0 and groups[group] >= least:
             distance = max(most - groups[group], np.float32(0)) * scale
-            places[min(np.int64(distance), classes - 1) + 1] += 1
+            places[1 + min(np.int64(distance), np.int64(classes - 1))] += 1
     for i in range(classes):
         places[i + 1] += places[i]
     for group in range(len(groups)):
-        if groups[group] >= least:
+        if groups[group] > 0 and groups[group] >= least:
             distance = max(most - groups[group], np.float32(0)) * scale
-            place = min(np.int64(distance), classes - 1)
+            place = min(np.int64(distance), np.int64(classes - 1))
             ordered[places[place]] = group
             places[place] += 1
     return ordered

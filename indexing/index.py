@@ -92,7 +92,9 @@ class Index(ABC):
                 f"k is {k:,} for {count:,} queries, expected at most {MOST_PLACES:,} places "
                 "together; search with a smaller k or fewer queries at a time"
             )
-        candidates = len(self) if keep is None else int(np.count_nonzero(allowed))
+        candidates = len(self)
+        if keep is not None and allowed is not None:
+            candidates = int(np.count_nonzero(allowed))
         places = min(k, candidates)
         if not count or not places:
             return Hits.missing(count, k)
@@ -122,7 +124,7 @@ class Index(ABC):
         save_index(self, Path(path))
 
     def _reader(self) -> Self:
-        """Return what a search reads: this index, or its present state if it may change meanwhile."""
+        """Return what a search reads: this index, or a state of it that no change reaches."""
         return self
 
     @abstractmethod

@@ -17,6 +17,20 @@ QUERIES = 32  # documents that stand in as queries
 QUERY_TERMS = 24  # their heaviest terms
 SAMPLE = 1 << 15  # documents searched
 DEPTH = 10
+SAMPLED = 64  # real queries of a search whose overlap is measured
+
+
+def say_overlap(label: str, found: NDArray[np.int64], exact: NDArray[np.int64]) -> float:
+    """Log and return the mean share of the exact rows that were found; lines are queries."""
+    shares = [
+        len(np.intersect1d(a[a >= 0], b[b >= 0])) / max(int(np.count_nonzero(b >= 0)), 1)
+        for a, b in zip(found, exact, strict=False)
+    ]
+    mean = float(np.mean(shares or [1.0]))
+    log.info(
+        "%s: overlap@%d with exact %.3f (%d queries)", label, exact.shape[1], mean, len(shares)
+    )
+    return mean
 
 
 def measured_overlap(spool: Spool, kept: Spool | None, label: str) -> float:
@@ -35,16 +49,7 @@ def measured_overlap(spool: Spool, kept: Spool | None, label: str) -> float:
     else:
         other = kept.documents(first, first + documents)
     queries = _queries(spool, min(QUERIES, documents))
-    shared = [
-        len(np.intersect1d(a, b)) / DEPTH
-        for a, b in zip(_top(exact, queries), _top(other, queries), strict=True)
-    ]
-    mean = float(np.mean(shared))
-    log.info(
-        "%s: overlap@%d with exact %.3f (%d sampled queries, %s documents)",
-        label, DEPTH, mean, len(shared), f"{documents:,}",
-    )  # fmt: skip
-    return mean
+    return say_overlap(label, _top(other, queries), _top(exact, queries))
 
 
 def _rounded(terms: NDArray[np.uint32], impacts: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -61,7 +66,7 @@ def _queries(spool: Spool, count: int) -> list[tuple[NDArray[np.uint32], NDArray
 
 def _top(
     documents: Documents, queries: list[tuple[NDArray[np.uint32], NDArray[np.float32]]]
-) -> list[NDArray[np.intp]]:
+) -> NDArray[np.int64]:
     starts, terms, impacts = documents
     width = int(max([terms.max(initial=0), *(q[0].max(initial=0) for q in queries)])) + 1
     shape = (len(starts) - 1, width)
@@ -70,4 +75,5 @@ def _top(
     for place, (columns, weights) in enumerate(queries):
         table[columns, place] = weights
     scores = matrix @ table
-    return [np.lexsort((np.arange(len(line)), -line))[:DEPTH] for line in scores.T]
+    best = [np.lexsort((np.arange(len(line)), -line))[:DEPTH] for line in scores.T]
+    return np.array(best, dtype=np.int64)

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexing.block_engine import RESCORED, SCORED
-from indexing.search_kernel import BLOCKS, BLOCKS_COST, ENGINE, PLANNED, TERMS, TERMS_COST
+from indexing.search_kernel import AUTO, BLOCKS, BLOCKS_COST, ENGINE, PLANNED, TERMS, TERMS_COST
 
-ENGINES = {"auto": 0, "blocks": BLOCKS, "terms": TERMS}
+ENGINES = {"auto": AUTO, "blocks": BLOCKS, "terms": TERMS}
 
 
 class Plan(NamedTuple):
@@ -25,15 +25,16 @@ class Plan(NamedTuple):
     reason: str
 
 
-def plan_of(work: NDArray[np.int64], engine: str) -> Plan:
-    """Return the plan that a line of the kernel's record says."""
+def plan_of(work: NDArray[np.int64], engine: int) -> Plan:
+    """Return the plan that a line of the kernel's record says; ``engine`` was asked for."""
     names = {0: "none", BLOCKS: "blocks", TERMS: "terms", BLOCKS | TERMS: "blocks and terms"}
     by_term, by_block = int(work[TERMS_COST]), int(work[BLOCKS_COST])
     chosen, planned = names[int(work[ENGINE])], names[int(work[PLANNED])]
     if chosen == "none":
         reason = "no document carries a term of the query"
-    elif engine != "auto":
-        reason = f"asked for {engine}" if chosen == engine else "the index keeps no blocks"
+    elif engine != AUTO:
+        met = int(work[ENGINE]) == engine
+        reason = f"asked for {names[engine]}" if met else "the index keeps no blocks"
     elif planned == "blocks" and chosen != "blocks":
         reason = "began by block; too many blocks could still reach the k-th score"
     else:

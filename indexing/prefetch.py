@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+LINE = 32  # 16-bit numbers in a line of the cache
 _READ, _KEEP, _DATA = 0, 3, 1  # the arguments of llvm.prefetch
 
 

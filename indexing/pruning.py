@@ -1,4 +1,4 @@
-"""Approximations that leave terms out: of queries when they are searched, of documents when built."""
+"""Approximations that leave terms out, of queries or of documents."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """One segment, some queries: the planner chooses an engine for each by the work it expects."""
 
+# mypy: disable-error-code="assignment, call-overload, return-value"
+# numba types these functions; numpy's scalars are not Python's numbers to mypy.
+
 from __future__ import annotations
 
 from typing import Any

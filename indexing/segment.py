@@ -104,7 +104,8 @@ class Segment(NamedTuple):
     @property
     def frequencies(self) -> NDArray[np.int64]:
         """Documents of each term, int64 ``[T]``."""
-        return np.diff(self.run_starts[self.first_run].astype(np.int64))
+        firsts = self.run_starts[self.first_run].astype(np.int64)
+        return firsts[1:] - firsts[:-1]
 
     @property
     def size_bytes(self) -> int:

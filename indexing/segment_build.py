@@ -153,7 +153,8 @@ def _bucket_bits(spool: Spool, shift: int) -> int:
         for first in np.linspace(0, max(documents - (1 << max(shift, 0)), 0), 8).astype(int)
         if documents
     ]
-    return max(0, round(np.log2(max(np.mean(entries or [1]) / BUCKET_ENTRIES, 1))))
+    mean = float(np.mean(entries or [1]))
+    return round(float(np.log2(max(mean / BUCKET_ENTRIES, 1.0))))
 
 
 def _write_terms(

@@ -25,7 +25,7 @@ def stored_documents(segment: Segment, rows: NDArray[np.int64]) -> Sparse:
         inverse[segment.order] = np.arange(segment.documents)
         places = inverse[rows]
     runs, which = np.unique(places >> RUN_BITS, return_inverse=True)
-    found = sparse.csr_array((0, segment.terms), dtype=np.float32)
+    found: Any = sparse.csr_array((0, segment.terms), dtype=np.float32)
     back = np.empty(len(rows), dtype=np.int64)
     parts, done = [found], 0
     breaks = np.flatnonzero(np.diff(runs, prepend=-2) != 1).tolist()

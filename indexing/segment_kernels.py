@@ -1,5 +1,8 @@
 """The kernels that turn documents into a segment: by block, by term, and their bounds."""
 
+# mypy: disable-error-code="assignment, call-overload, return-value"
+# numba types these functions; numpy's scalars are not Python's numbers to mypy.
+
 from __future__ import annotations
 
 from typing import Any
@@ -85,20 +88,7 @@ def fill_blocks(
                 count += 1
             cursors[term] += 1
         _sort_hashed(distinct, hashed, count, bucket_bits, buckets[block])
-        start = 0
-        for entry in range(count):
-            code = hashed[entry]
-            term = _term_of(code)
-            directory[place + entry] = (code & np.uint32(0xFFFF0000)) | np.uint32(start)
-            if len(tags):
-                tags[place + entry] = code & np.uint32(0xFFFF)
-            postings = cursors[term]
-            cursors[term] = start
-            start += postings
-        for entry in range(count, count + WINDOW):
-            directory[place + entry] = _END
-            if len(tags):
-                tags[place + entry] = 0xFFFF
+        _write_directory(hashed[:count], cursors, directory[place:], tags[place:])
         for document in range(first, last):
             for i in range(starts[document], starts[document + 1]):
                 term = terms[i]
@@ -113,6 +103,30 @@ def fill_blocks(
         entries_out[block] = count
         place += count + WINDOW
     return place
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _write_directory(
+    hashed: NDArray[np.uint32],
+    cursors: NDArray[np.int32],
+    directory: NDArray[np.uint32],
+    tags: NDArray[np.uint16],
+) -> None:
+    """Write a block's entries and padding; ``cursors`` go from a term's postings to its place."""
+    start, count = 0, len(hashed)
+    for entry in range(count):
+        code = hashed[entry]
+        term = _term_of(code)
+        directory[entry] = (code & np.uint32(0xFFFF0000)) | np.uint32(start)
+        if len(tags):
+            tags[entry] = code & np.uint32(0xFFFF)
+        postings = cursors[term]
+        cursors[term] = start
+        start += postings
+    for entry in range(count, count + WINDOW):
+        directory[entry] = _END
+        if len(tags):
+            tags[entry] = 0xFFFF
 
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]

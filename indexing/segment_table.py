@@ -25,7 +25,8 @@ def segment_tables(segments: Sequence[tuple[Segment, int]]) -> NDArray[np.int64]
     tables = np.zeros((len(segments), 1 + COLUMNS * len(_NAMES)), dtype=np.int64)
     for table, (segment, first_row) in zip(tables, segments, strict=True):
         table[0] = first_row
-        for place, array in enumerate(segment):
+        for place, name in enumerate(_NAMES):
+            array = getattr(segment, name)
             lengths = (*array.shape, 0)[:2]
             table[1 + COLUMNS * place : 4 + COLUMNS * place] = (array.ctypes.data, *lengths)
     return tables

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
+from collections.abc import Iterator
 from typing import IO, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 SPILL = 1 << 25  # postings that are kept in memory: 256 MB
+STEP = 1 << 14  # documents moved at a time
 
 Documents = tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]
 
@@ -56,8 +58,8 @@ class Spool:
     def _write(self) -> None:
         if self._files is None:
             self._files = (tempfile.TemporaryFile(), tempfile.TemporaryFile())  # noqa: SIM115
-            for stream in self._files:
-                weakref.finalize(self, stream.close)
+            for each in self._files:
+                weakref.finalize(self, each.close)
         for chunk in self._kept:
             for stream, array in zip(self._files, chunk, strict=True):
                 array.tofile(stream)
@@ -85,11 +87,19 @@ class Spool:
         terms, impacts = self._kept[0]
         return starts - begin, terms[begin:end], impacts[begin:end]
 
+    def matrices(self) -> Iterator[sparse.csr_array[Any]]:
+        """Yield the documents as matrices of some thousand rows."""
+        for first in range(0, len(self), STEP):
+            last = min(first + STEP, len(self))
+            starts, terms, impacts = self.documents(first, last)
+            shape = (last - first, self.terms)
+            yield sparse.csr_array((impacts, terms.astype(np.int64), starts), shape=shape)
+
     def reordered(self, order: NDArray[np.integer[Any]]) -> Spool:
         """Return a spool of the same documents in another order."""
-        spool, step = Spool(self._spill), 1 << 14
-        for first in range(0, len(order), step):
-            parts = [self.documents(int(at), int(at) + 1) for at in order[first : first + step]]
+        spool = Spool(self._spill)
+        for first in range(0, len(order), STEP):
+            parts = [self.documents(int(at), int(at) + 1) for at in order[first : first + STEP]]
             starts = np.cumsum([0, *(len(part[1]) for part in parts)])
             terms = np.concatenate([part[1] for part in parts])
             impacts = np.concatenate([part[2] for part in parts])
@@ -104,7 +114,7 @@ def _read(stream: IO[bytes], first: int, last: int, dtype: type[np.generic]) -> 
     stream.flush()
     size = np.dtype(dtype).itemsize
     array = np.empty(last - first, dtype=dtype)
-    view, done = memoryview(array).cast("B") if len(array) else memoryview(b""), 0
+    view, done = array.view(np.uint8), 0
     while done < len(view):
-        done += os.preadv(stream.fileno(), [view[done:]], first * size + done)
+        done += os.preadv(stream.fileno(), [view[done:].data], first * size + done)
     return array

@@ -12,6 +12,7 @@ from numba import config
 from scipy import sparse
 
 import indexing.inverted
+import indexing.placed_segments
 from indexing import InvertedIndex, open_index
 
 ENGINES = ("auto", "blocks", "terms")
@@ -79,7 +80,7 @@ def test_equals_brute_force(
         patch.setattr(indexing.inverted, "LAZY_BLOCKS", 0 if lazy else 1 << 20)
         patch.setattr(config, "NUMBA_NUM_THREADS", threads)
         if rng.random() < 0.5:
-            patch.setattr(indexing.inverted, "_worth_merging", lambda *_: False)
+            patch.setattr(indexing.placed_segments, "_worth_merging", lambda *_: False)
         for part in np.array_split(np.arange(count), parts):
             index.add(documents[part])
             if rng.random() < 0.7:

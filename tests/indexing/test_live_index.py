@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-import indexing.inverted
+import indexing.placed_segments
 from encoders.files import verify
 from indexing import InvertedIndex, open_index
 
@@ -100,8 +100,8 @@ def test_small_segments_are_merged_and_their_number_stays_logarithmic() -> None:
 
 
 def test_a_large_addition_is_cut_into_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing.inverted, "SEGMENT_DOCUMENTS", 64)
-    monkeypatch.setattr(indexing.inverted, "IN_MEMORY", 10)  # so that segments are files
+    monkeypatch.setattr(indexing.placed_segments, "SEGMENT_DOCUMENTS", 64)
+    monkeypatch.setattr(indexing.placed_segments, "IN_MEMORY", 10)  # so that segments are files
     rng = np.random.default_rng(3)
     documents, queries = drawn(rng, 500), drawn(rng, 20)
     index, whole = InvertedIndex(), InvertedIndex()
