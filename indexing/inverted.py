@@ -100,7 +100,6 @@ class InvertedIndex(Index):
         self._changing = RLock()  # held by whoever changes the index
         self._said: set[SearchSettings] = set()  # whose overlap was measured
         self._tables = segment_tables([])  # of the segments; the readers' are filled
-        self._value = np.empty(0, np.float32 if self.settings.exact else np.uint8)
         self._present: Self | None = None  # what readers share until the next change
 
     def empty(self) -> Self:
@@ -309,7 +308,7 @@ class InvertedIndex(Index):
 
         def search(first: int, last: int) -> None:
             search_segments(
-                self._tables, self._value, mask, exact, engine, alpha, LAZY_BLOCKS,
+                self._tables, mask, exact, engine, alpha, LAZY_BLOCKS,
                 starts, terms, weights, first, last, hits.rows, hits.scores, record,
             )  # fmt: skip
 

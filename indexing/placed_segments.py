@@ -110,12 +110,12 @@ def write_segments(segments: Segments, folder: Path) -> tuple[list[dict[str, int
 
 def open_segments(folder: Path, described: Sequence[Any], settings: SegmentSettings) -> Segments:
     """Open what ``write_segments`` wrote, mapped into memory."""
-    value = np.float32 if settings.exact else np.uint8
     segments, row = list[Placed](), 0
     for number, counts in enumerate(described, 1):
         prefix = f"s{number:06d}-"
-        segments.append(Placed(open_segment(folder, prefix, counts, value), row, (folder, prefix)))
-        row += segments[-1].segment.documents
+        segment = open_segment(folder, prefix, counts, settings.exact)
+        segments.append(Placed(segment, row, (folder, prefix)))
+        row += segment.documents
     return tuple(segments)
 
 

@@ -66,12 +66,11 @@ def score_documents(
     for pair in range(count):
         document = candidates[pairs[0, pair]] & ROW_MASK
         place = _place_of(segment, pairs[2, pair], pairs[3, pair], document & (TILE - 1))
-        prefetch(segment.values, place)
+        prefetch(segment.impacts, place)
         pairs[3, pair] = place
     for pair in range(count):
         j = pairs[1, pair]
-        impact = segment.scales[terms[j]] * np.float32(segment.values[pairs[3, pair]])
-        totals[pairs[0, pair]] += weights[j] * impact
+        totals[pairs[0, pair]] += weights[j] * segment.impacts[pairs[3, pair]]
     return count
 
 

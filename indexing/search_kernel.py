@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -36,7 +34,6 @@ _FIRST_RANK, _SECOND_RANK, _THIRD_RANK = FLOOR_RANKS
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def search_segments(
     tables: NDArray[np.int64],
-    value: NDArray[Any],
     allowed: NDArray[np.bool_],
     exact: bool,
     engine: int,
@@ -53,15 +50,15 @@ def search_segments(
 ) -> None:
     """Search queries ``first`` to ``last`` (exclusive) and fill their lines of the outputs.
 
-    ``tables`` are the segments (``segment_tables``) and ``value`` an array of the type of their
-    values. ``allowed`` masks the rows of the index, or is empty when all may be hits. Each line of
-    ``work`` receives what was planned and done; missing places are filled last.
+    ``tables`` are the segments (``segment_tables``). ``allowed`` masks the rows of the index, or is
+    empty when all may be hits. Each line of ``work`` receives what was planned and done; missing
+    places are filled last.
     """
     heaps = np.empty((last - first, rows.shape[1]), dtype=np.int64)
     sizes = np.zeros(last - first, dtype=np.int64)
     for place in range(len(tables)):
         _search_segment(
-            segment_at(tables[place], value), tables[place, 0], allowed, exact, engine, alpha,
+            segment_at(tables[place]), tables[place, 0], allowed, exact, engine, alpha,
             lazy_blocks, query_starts, query_terms, query_weights, first, last, heaps, sizes, work,
         )  # fmt: skip
     for query in range(first, last):
@@ -74,7 +71,7 @@ def search_segments(
         scores[query, size:] = MISSING_SCORE
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
 def _search_segment(
     segment: Segment,
     first_row: int,
@@ -157,6 +154,6 @@ def _search_segment(
         if choice == TERMS:
             sizes[query - first] = search_terms(
                 segment.first_run, segment.run_numbers, segment.run_starts, segment.offsets,
-                segment.values, segment.scales, segment.order, documents, first_row, allowed,
-                terms, weights, bar, heap, sizes[query - first],
+                segment.impacts, segment.impact_codes, segment.scales, segment.order, documents,
+                first_row, allowed, terms, weights, bar, heap, sizes[query - first],
             )  # fmt: skip

@@ -4,7 +4,7 @@ Documents are numbered from 0 within the segment. They are kept twice, because t
 them in different orders:
 
 *By term*, the impacts themselves: the postings of a term, documents ascending, as a 16-bit offset
-within a tile of 65,536 documents and a value. A value is the float32 impact, or in fidelity ``u8``
+within a tile of 65,536 documents and the float32 impact, or in fidelity ``u8``
 an 8-bit code whose impact is ``code * scales[term]`` in float32. Pointers mark where each run of
 4,096 documents begins, so that tiles and single documents are found quickly.
 
@@ -53,8 +53,9 @@ class Segment(NamedTuple):
     run_numbers: NDArray[np.uint16]  # [runs] document // 4096
     run_starts: NDArray[np.uint32]  # [runs + 1] first posting
     offsets: NDArray[np.uint16]  # [P] document % 65536
-    values: NDArray[Any]  # [P] float32 impacts, or uint8 codes
-    scales: NDArray[np.float32]  # [T] impact of the code 1; 1 where values are impacts
+    impacts: NDArray[np.float32]  # [P] in fidelity exact, else empty
+    impact_codes: NDArray[np.uint8]  # [P] in fidelity u8, else empty
+    scales: NDArray[np.float32]  # [T] impact of an impact code of 1
     # By block.
     directory_starts: NDArray[np.int64]  # [b + 1] entries, without the padding
     directory: NDArray[np.uint32]  # [entries + 16 b] hashed term above the place of its postings
@@ -118,7 +119,8 @@ LAYOUT: Final[Mapping[str, tuple[type[np.generic], int]]] = {  # dtype and dimen
     "run_numbers": (np.uint16, 1),
     "run_starts": (np.uint32, 1),
     "offsets": (np.uint16, 1),
-    "values": (np.float32, 1),  # or uint8
+    "impacts": (np.float32, 1),
+    "impact_codes": (np.uint8, 1),
     "scales": (np.float32, 1),
     "directory_starts": (np.int64, 1),
     "directory": (np.uint32, 1),
@@ -140,7 +142,7 @@ LAYOUT: Final[Mapping[str, tuple[type[np.generic], int]]] = {  # dtype and dimen
 }
 
 
-def open_segment(folder: Path, prefix: str, facts: Mapping[str, Any], value: Any) -> Segment:
+def open_segment(folder: Path, prefix: str, facts: Mapping[str, Any], exact: bool) -> Segment:
     """Open the segment whose files begin with ``prefix``, mapped into memory.
 
     ``facts`` are its counts from the manifest. ``IndexFormatError`` for arrays that do not fit them
@@ -152,16 +154,15 @@ def open_segment(folder: Path, prefix: str, facts: Mapping[str, Any], value: Any
     }
     arrays = {}
     for name, (dtype, dimensions) in LAYOUT.items():
-        kind = value if name == "values" else dtype
-        arrays[name] = open_array(folder / f"{prefix}{name}.npy", kind, (None,) * dimensions)
+        arrays[name] = open_array(folder / f"{prefix}{name}.npy", dtype, (None,) * dimensions)
     segment = Segment(**arrays)
-    damage = _damage(segment, count)
+    damage = _damage(segment, count, exact)
     if damage:
         raise IndexFormatError(f"{folder / prefix}*: {damage}; rebuild the index")
     return segment
 
 
-def _damage(segment: Segment, count: Mapping[str, int]) -> str:
+def _damage(segment: Segment, count: Mapping[str, int], exact: bool) -> str:
     """Return what is wrong with the arrays' sizes and ends, or an empty text."""
     terms, blocks, postings = count["terms"], count["blocks"], count["postings"]
     if segment.shape.shape != (4,) or segment.documents != count["documents"]:
@@ -181,7 +182,8 @@ def _damage(segment: Segment, count: Mapping[str, int]) -> str:
         "first_run": (terms + 1,),
         "run_starts": (runs + 1,),
         "offsets": (postings,),
-        "values": (postings,),
+        "impacts": (postings if exact else 0,),
+        "impact_codes": (0 if exact else postings,),
         "scales": (terms,),
         "directory_starts": (blocks + 1,),
         "directory": (entries + WINDOW * max(blocks, 0),),

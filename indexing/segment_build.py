@@ -172,7 +172,6 @@ def _write_terms(
     least_dense = max(int(np.ceil(DENSE_SHARE * blocks)), 1) if blocks else 0
     padded = -(-blocks // GROUP) * GROUP
     floors = np.zeros((len(FLOOR_RANKS), terms), dtype=np.float32)
-    value = np.float32 if exact else np.uint8
 
     def written(part: tuple[int, int]) -> dict[str, NDArray[Any]]:
         first_term, last_term = part
@@ -187,7 +186,8 @@ def _write_terms(
         rows = int(np.count_nonzero(counts >= least_dense)) if least_dense else 0
         made: dict[str, NDArray[Any]] = {
             "offsets": np.empty(size, np.uint16),
-            "values": np.empty(size, value),
+            "impacts": np.empty(size if exact else 0, np.float32),
+            "impact_codes": np.empty(0 if exact else size, np.uint8),
             "first_run": np.empty(len(counts), np.int64),
             "run_numbers": np.empty(size, np.uint16),
             "run_starts": np.empty(size, np.int64),
@@ -281,8 +281,6 @@ class _Memory:
         arrays = {}
         for name, (dtype, _) in LAYOUT.items():
             parts = self._parts.pop(name)
-            if name == "values" and parts:
-                dtype = parts[0].dtype.type
             if not parts:
                 whole = np.empty((0, *self.shapes.get(name, ())), dtype)
             elif len(parts) == 1:
@@ -299,13 +297,10 @@ class _Files:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._folder = folder
         self._open: dict[str, GrowingArray] = {}
-        self._value: Any = np.float32
 
     def append(self, name: str, array: NDArray[Any]) -> None:
         if name not in self._open:
             dtype = LAYOUT[name][0]
-            if name == "values":
-                self._value = dtype = array.dtype.type
             columns = array.shape[1:]
             self._open[name] = GrowingArray(self._folder / f"{name}.npy", dtype, columns)
         self._open[name].append(array)
@@ -319,6 +314,5 @@ class _Files:
             if name not in self._open:
                 shape = (0, *self.shapes.get(name, ()))
                 write_array(path, [], shape, dtype)
-            kind = self._value if name == "values" else dtype
-            arrays[name] = open_array(path, kind, (None,) * dimensions)
+            arrays[name] = open_array(path, dtype, (None,) * dimensions)
         return Segment(**arrays)

@@ -63,7 +63,7 @@ def _gathered(segment: Segment, first_run: int, last_run: int) -> Sparse:
     starts = np.zeros(count + 1, dtype=np.int64)
     by_term = (
         segment.first_run, segment.run_numbers, segment.run_starts, segment.offsets,
-        segment.values, segment.scales, first_run, last_run,
+        segment.impacts, segment.impact_codes, segment.scales, first_run, last_run,
     )  # fmt: skip
     gather(*by_term, starts, np.empty(0, np.uint32), np.empty(0, np.float32))
     np.cumsum(starts, out=starts)

@@ -206,7 +206,8 @@ def digest(
     bound_scales: NDArray[np.float32],
     least_dense: int,
     offsets: NDArray[np.uint16],
-    values: NDArray[Any],
+    impacts_out: NDArray[np.float32],
+    impact_codes: NDArray[np.uint8],
     runs_of: NDArray[np.int64],
     run_numbers: NDArray[np.uint16],
     run_starts: NDArray[np.int64],
@@ -239,10 +240,10 @@ def digest(
                 run += 1
             bound = _rounded_up(impacts[i], bound_scales[term], 255)
             if exact:
-                values[i] = impacts[i]
+                impacts_out[i] = impacts[i]
             else:
                 bound = _nearest(impacts[i], scales[term])
-                values[i] = bound
+                impact_codes[i] = bound
             tally[bound] += 1
             if least_dense > 0:
                 if document >> shift != block:
@@ -307,7 +308,8 @@ def gather(
     run_numbers: NDArray[np.uint16],
     run_starts: NDArray[np.uint32],
     offsets: NDArray[np.uint16],
-    values: NDArray[Any],
+    impacts: NDArray[np.float32],
+    impact_codes: NDArray[np.uint8],
     scales: NDArray[np.float32],
     first_run_number: int,
     last_run_number: int,
@@ -337,6 +339,9 @@ def gather(
                     else:
                         place = starts[document]
                         terms_out[place] = term
-                        impacts_out[place] = scales[term] * np.float32(values[i])
+                        if len(impacts):
+                            impacts_out[place] = impacts[i]
+                        else:
+                            impacts_out[place] = scales[term] * np.float32(impact_codes[i])
                         starts[document] = place + 1
             run += 1

@@ -1,4 +1,4 @@
-"""Segments as tables of addresses: a kernel call with one argument instead of 23 for each segment.
+"""Segments as tables of addresses: a kernel call with one argument instead of 24 for each segment.
 
 To hand an array to a compiled kernel takes numba a microsecond when everything is in the cache and
 several when it is not; a search takes not many times that.
@@ -55,30 +55,31 @@ def _grid(table: NDArray[np.int64], place: int, dtype: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def segment_at(table: NDArray[np.int64], value: Any) -> Any:
-    """Return the segment of a table's line; ``value`` is an array of the type of its values."""
+def segment_at(table: NDArray[np.int64]) -> Any:
+    """Return the segment of a table's line."""
     return Segment(
         _line(table, 0, np.int64),
         _line(table, 1, np.uint16),
         _line(table, 2, np.uint32),
         _line(table, 3, np.uint16),
-        _line(table, 4, value.dtype),
-        _line(table, 5, np.float32),
-        _line(table, 6, np.int64),
-        _line(table, 7, np.uint32),
-        _line(table, 8, np.uint16),
-        _grid(table, 9, np.uint16),
-        _line(table, 10, np.int64),
-        _line(table, 11, np.uint16),
-        _line(table, 12, np.float32),
+        _line(table, 4, np.float32),
+        _line(table, 5, np.uint8),
+        _line(table, 6, np.float32),
+        _line(table, 7, np.int64),
+        _line(table, 8, np.uint32),
+        _line(table, 9, np.uint16),
+        _grid(table, 10, np.uint16),
+        _line(table, 11, np.int64),
+        _line(table, 12, np.uint16),
         _line(table, 13, np.float32),
-        _line(table, 14, np.int32),
-        _grid(table, 15, np.uint8),
+        _line(table, 14, np.float32),
+        _line(table, 15, np.int32),
         _grid(table, 16, np.uint8),
-        _line(table, 17, np.int64),
-        _line(table, 18, np.uint16),
-        _line(table, 19, np.uint8),
-        _grid(table, 20, np.float32),
-        _line(table, 21, np.uint32),
-        _line(table, 22, np.int64),
+        _grid(table, 17, np.uint8),
+        _line(table, 18, np.int64),
+        _line(table, 19, np.uint16),
+        _line(table, 20, np.uint8),
+        _grid(table, 21, np.float32),
+        _line(table, 22, np.uint32),
+        _line(table, 23, np.int64),
     )

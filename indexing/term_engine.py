@@ -22,7 +22,8 @@ def search_terms(
     run_numbers: NDArray[np.uint16],
     run_starts: NDArray[np.uint32],
     offsets: NDArray[np.uint16],
-    values: NDArray[Any],
+    impacts: NDArray[np.float32],
+    impact_codes: NDArray[np.uint8],
     scales: NDArray[np.float32],
     order: NDArray[np.uint32],
     documents: int,
@@ -59,10 +60,14 @@ def search_terms(
             stop = np.int64(run_starts[run])
             if stop > begin:
                 touched = True
-                _accumulate(
-                    sums, offsets[begin:stop], values[begin:stop],
-                    weights[j], scales[terms[j]], products,
-                )  # fmt: skip
+                for first in range(begin, stop, CHUNK):
+                    last: Any = min(first + CHUNK, stop)
+                    part = products[: last - first]
+                    if len(impacts):
+                        _multiply(weights[j], impacts[first:last], part)
+                    else:
+                        _decode(weights[j], scales[terms[j]], impact_codes[first:last], part)
+                    _accumulate(sums, offsets[first:last], part)
         if touched:
             count = min(TILE, documents - base)
             size = _collect(sums, bits, base, count, order, first_row, allowed, bar, heap, size)
@@ -70,31 +75,40 @@ def search_terms(
 
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
-def _accumulate(
-    sums: NDArray[np.float32],
-    offsets: NDArray[np.uint16],
-    values: NDArray[Any],
+def _multiply(
+    weight: np.float32, impacts: NDArray[np.float32], products: NDArray[np.float32]
+) -> None:
+    for i in range(len(products)):
+        products[i] = weight * impacts[i]
+
+
+@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
+def _decode(
     weight: np.float32,
     scale: np.float32,
+    codes: NDArray[np.uint8],
     products: NDArray[np.float32],
 ) -> None:
-    """Add one term's products; offsets are distinct, so four may be under way at once."""
-    for first in range(0, len(offsets), CHUNK):
-        places = offsets[first : first + CHUNK]
-        part = values[first : first + CHUNK]
-        count = len(places)
-        for i in range(count):
-            products[i] = weight * (scale * np.float32(part[i]))
-        whole = count - count % 4
-        for i in range(0, whole, 4):
-            a, b, c, d = places[i], places[i + 1], places[i + 2], places[i + 3]
-            x = sums[a] + products[i]
-            y = sums[b] + products[i + 1]
-            z = sums[c] + products[i + 2]
-            w = sums[d] + products[i + 3]
-            sums[a], sums[b], sums[c], sums[d] = x, y, z, w
-        for i in range(whole, count):
-            sums[places[i]] += products[i]
+    for i in range(len(products)):
+        products[i] = weight * (scale * np.float32(codes[i]))
+
+
+@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
+def _accumulate(
+    sums: NDArray[np.float32], places: NDArray[np.uint16], products: NDArray[np.float32]
+) -> None:
+    """Add one term's products; places are distinct, so four may be under way at once."""
+    count = len(places)
+    whole = count - count % 4
+    for i in range(0, whole, 4):
+        a, b, c, d = places[i], places[i + 1], places[i + 2], places[i + 3]
+        x = sums[a] + products[i]
+        y = sums[b] + products[i + 1]
+        z = sums[c] + products[i + 2]
+        w = sums[d] + products[i + 3]
+        sums[a], sums[b], sums[c], sums[d] = x, y, z, w
+    for i in range(whole, count):
+        sums[places[i]] += products[i]
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
