@@ -3,7 +3,7 @@
 Three passes over the documents: one counts; one writes the blocks, a stretch of documents at a
 time; one writes the terms, a range of terms at a time (a counting sort by term of which each pass
 holds one range). Beside the result, and the spool, that needs about 40 bytes for each of
-``RANGE`` postings a thread, whatever the size of the corpus.
+``RANGE`` postings (1.3 GB; half of it for one thread), whatever the size of the corpus.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from indexing.segment_kernels import digest, fill_blocks, group_maxima, scatter,
 from indexing.spool import Spool
 
 STRETCH = 1 << 14  # documents written by block at a time; a multiple of every block size
-RANGE = 1 << 24  # postings written by term at a time, by each thread
+RANGE = 1 << 25  # postings written by term at a time, by all threads together
 DENSE_SHARE = 0.1  # of the blocks: a term in more of them has a dense row of bounds
 BUCKET_ENTRIES = 6  # directory entries that share a bucket, on average
 SMALL_CORPUS = 400_000  # documents; above it larger blocks, because the bound pass is linear
@@ -231,11 +231,12 @@ def _write_terms(
 
 
 def _ranges(frequencies: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of terms of about ``RANGE`` postings."""
+    """Yield ranges of terms, of about as many postings as one of the threads may hold."""
+    size = max(RANGE // max(int(config.NUMBA_NUM_THREADS), 2), 1)
     ends, first = np.cumsum(frequencies), 0
     while first < len(frequencies):
         before = int(ends[first - 1]) if first else 0
-        last = max(int(np.searchsorted(ends, before + RANGE, side="right")), first + 1)
+        last = max(int(np.searchsorted(ends, before + size, side="right")), first + 1)
         yield first, last
         first = last
 
