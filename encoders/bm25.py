@@ -13,6 +13,7 @@ the constant factor k1 + 1.)
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -142,14 +143,9 @@ class BM25Encoder:
     def encode_queries(self, texts: Sequence[str]) -> sp.csr_array:
         """Return queries' vectors [n, vocabulary]: count times idf, of terms some document has."""
         chunks = list(self._counted(self._fields.repeated(texts), self._terms().get))
-        totals, several = self._totals, len(self._fields.weights) > 1
-        field_weights = np.array([*self._fields.weights.values()])
 
         def weights(counts: TermCounts) -> Weights:
-            field = self._field_of[counts.terms] if several else 0
-            frequency = totals.frequencies[counts.terms].astype(np.float64)
-            idf = np.log1p((totals.holders[field] - frequency + 0.5) / (frequency + 0.5))
-            return np.where(frequency > 0, counts.counts * idf * field_weights[field], 0.0)
+            return counts.counts * self._query_weights(counts.terms)
 
         matrix = _matrix(chunks, weights, self.dim)
         matrix.eliminate_zeros()  # terms whose last document was removed
@@ -222,6 +218,27 @@ class BM25Encoder:
         averages = np.atleast_1d(np.array(facts["average_length"], np.float64))
         encoder._set(vocabulary, Totals(frequencies, documents, holders, lengths), averages)
         return encoder
+
+    def idf(self) -> Weights:
+        """Return the weight of each column in a query that has its term once; 0 of a lost term.
+
+        ``ln(1 + (N - df + 0.5) / (df + 0.5))``, times the weight of the column's field.
+        """
+        self._terms()
+        return self._query_weights(slice(None))
+
+    def _query_weights(self, columns: Any) -> Weights:
+        totals, field = self._totals, self._field_of[columns]
+        frequency = totals.frequencies[columns].astype(np.float64)
+        idf = np.log1p((totals.holders[field] - frequency + 0.5) / (frequency + 0.5))
+        field_weights = np.array([*self._fields.weights.values()])
+        return np.where(frequency > 0, idf * field_weights[field], 0.0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return an encoder of its own: of its parts only the vocabulary is ever changed."""
+        made = copy.copy(self)
+        made._vocabulary = None if self._vocabulary is None else _Vocabulary(self._vocabulary)
+        return made
 
     def _fit(self, texts: Iterable[Input], keep: Callable[[TermCounts], None] | None) -> None:
         vocabulary, totals = _Vocabulary(), Totals.none(self._fields)

@@ -119,7 +119,10 @@ def build(
 ) -> Any:
     """Make what ``{type: name, ...arguments}`` describes; ``given`` is added by the caller."""
     make, arguments = check(spec, table, where=where, allow=allow, given=given)
-    return make(**arguments, **given)
+    try:
+        return make(**arguments, **given)
+    except ConfigError as error:  # what the signature cannot say, such as the range of a number
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def _hints(make: Callable[..., Any]) -> dict[str, Any]:

@@ -48,10 +48,20 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def draft_of(path: Path) -> Path:
+    """Return where to write what shall replace the file ``path``; its folder is made.
+
+    ``ConfigError`` if ``path`` is a folder or names nothing.
+    """
+    if not path.name or path.is_dir():
+        raise ConfigError(f"{path}: is a folder; give the name of a file")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data`` in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = draft_of(path)
     with draft.open("wb") as stream:
         stream.write(data)
         stream.flush()
@@ -241,11 +251,11 @@ def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, checks
 
 
 @contextmanager
-def replaced_folder(path: Path, markers: Collection[str] = ()) -> Iterator[Path]:
+def replaced_folder(path: Path, markers: Collection[str] = MODEL_FILES) -> Iterator[Path]:
     """Yield an empty folder that takes ``path``'s place when the block ends without an exception.
 
-    For folders whose files must lie at the top (model folders). Only a folder that holds a model's
-    file, or one of ``markers``, is ever replaced: anything else is a ``ConfigError``. Between the
+    For folders whose files must lie at the top (model folders). Only a folder that holds one of
+    ``markers`` (a model's files) is ever replaced: anything else is a ``ConfigError``. Between the
     two renames ``path`` is absent for an instant; ``settle`` waits for it, or puts the previous
     folder back if a kill fell there. Of two writers at once the later one wins.
     """
@@ -309,12 +319,11 @@ def _refuse_current(path: Path) -> None:
 def _refuse_foreign(path: Path, markers: Collection[str]) -> None:
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path}: is a file; give a folder")
-    known = {*MODEL_FILES, *markers}
     found = {entry.name for entry in path.iterdir()} if path.exists() else set()
-    if found and not found & known:
+    if found and not found & set(markers):
         raise ConfigError(
-            f"{path}: holds {sorted(found)[0]!r} and no {', '.join(sorted(known))}; only a saved "
-            "model is replaced: give a new folder, or empty this one"
+            f"{path}: holds {sorted(found)[0]!r} and no {', '.join(sorted(markers))}; only what "
+            "was saved in the same form is replaced: give a new folder, or empty this one"
         )
 
 

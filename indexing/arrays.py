@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
 from encoders.errors import IndexFormatError
+
+# What numpy's reader raises for a file that is no array, or one with a damaged header.
+UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError, TokenError)
 
 
 def write_array(
@@ -49,6 +53,10 @@ class GrowingArray:
                     "report this with your version of numpy"
                 )
 
+    def abandon(self) -> None:
+        """Close the file as it is; nothing happens to one that is closed."""
+        self._stream.close()
+
     def _write_header(self) -> int:
         npy.write_array_header_2_0(
             self._stream,
@@ -69,8 +77,11 @@ def open_array(
     In ``shape``, None stands for any length. ``IndexFormatError`` when the file is no such array.
     """
     try:
-        array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        # Not np.load, which opens archives as well.
+        array: NDArray[Any] = npy.open_memmap(path, mode="r")
+        if not mapped:
+            array = np.array(array)
+    except UNREADABLE as error:
         raise IndexFormatError(f"{path}: not readable as an array ({error}); rebuild") from None
     fits = len(array.shape) == len(shape) and all(
         want is None or want == have for want, have in zip(shape, array.shape, strict=True)

@@ -1,6 +1,6 @@
 """A block's directory: where each query term's codes stand, and the sums over them."""
 
-# mypy: disable-error-code="assignment, call-overload, return-value"
+# mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
 # numba types these functions; numpy's scalars are not Python's numbers to mypy.
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def locate(
         code = hashes[j]
         key = code & np.uint32(0xFFFF0000)
         bucket = np.uint64(code) >> np.uint64(right)
-        low, below = np.uint32(buckets[bucket]), np.uint32(0)
+        low, below = min(np.uint32(buckets[bucket]), entries), np.uint32(0)
         for i in range(WINDOW):
             below += np.uint32(directory[low + np.uint32(i)] < key)
         low += below
@@ -91,6 +91,7 @@ def sum_block(
     """Sum the codes of a block's documents; -0.0 where no term hits."""
     code_bits = np.uint16(segment.shape[2])
     mask = np.uint16((1 << segment.shape[2]) - 1)
+    within = np.uint16(len(sums) - 1)  # whatever a damaged file says
     sums[:] = np.float32(-0.0)
     for hit in range(hits):
         j = places[2, hit]
@@ -98,4 +99,5 @@ def sum_block(
         codes = segment.codes[places[0, hit] : places[1, hit]]
         for i in range(len(codes)):
             code = codes[i]
-            sums[code >> code_bits] += weight * (scale * np.float32(code & mask))
+            place = (code >> code_bits) & within
+            sums[place] += weight * (scale * np.float32(code & mask))

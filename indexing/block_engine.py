@@ -7,7 +7,7 @@ bound reaches it at the end are scored from the impacts themselves. Nothing is l
 every block whose bound reaches the threshold is scored, and sums are float32, so none can wrap.
 """
 
-# mypy: disable-error-code="assignment, call-overload, return-value"
+# mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
 # numba types these functions; numpy's scalars are not Python's numbers to mypy.
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ def search_blocks(  # noqa: C901 - one traversal, its parts are below
         bar = max(bar, lows[0])
     threshold = score_of(bar + 1)
     # A bound reaches the threshold if bound * reach + spare does, whichever way it was rounded.
-    reach = up * alpha
+    reach = max(up * alpha, np.float32(1e-30))
     ordered = best_groups_first(groups, (threshold - spare) / reach * (np.float32(1) - margin))
 
     places = np.empty((2, 3, count), dtype=np.int64)  # first, last and query place of each hit
     hits = np.zeros(2, dtype=np.int64)
     sums = np.empty(1 << shift, dtype=np.float32)
     blocks = len(segment.directory_starts) - 1
-    scored, look, flip, current = 0, FIRST_LOOK, 0, -1
+    before, scored, look, flip, current = work[SCORED], 0, FIRST_LOOK, 0, -1
     for turn in range(len(ordered) + 1):
         last = turn == len(ordered)
         begin, end = 0, 1  # the last turn only scores the block that was located before
@@ -128,7 +128,7 @@ def search_blocks(  # noqa: C901 - one traversal, its parts are below
                 threshold = score_of(bar + 1)
             current = -1 if last else block
             flip = 1 - flip
-        work[SCORED] = scored
+        work[SCORED] = before + scored
         if found > len(candidates) or (scored >= look and low_size == k and not last):
             look = 2 * scored
             remaining = _remaining(
@@ -137,7 +137,7 @@ def search_blocks(  # noqa: C901 - one traversal, its parts are below
             # The threshold still rises, and early more so: then the estimate is too high.
             if found > len(candidates) or remaining > budget + 3 * budget * FIRST_LOOK // scored:
                 work[GAVE_UP] = 1
-                return size, _below(threshold)
+                return size, bar - 1  # the k-th key may be the bar itself
     if not exact:
         heap[:] = lows
         return low_size, np.int64(-1)
@@ -274,7 +274,7 @@ def _rescore(
 def _row(segment: Segment, document: int) -> Any:
     """Return a document's row, from the segment's first."""
     if len(segment.order):
-        return np.int64(segment.order[document])
+        return min(np.int64(segment.order[document]), segment.shape[0] - 1)
     return np.int64(document)
 
 

@@ -1,6 +1,6 @@
 """Upper bounds of the scores in blocks of documents, and in groups of blocks."""
 
-# mypy: disable-error-code="assignment, call-overload, return-value"
+# mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
 # numba types these functions; numpy's scalars are not Python's numbers to mypy.
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _add_list(
     bounds: NDArray[np.float32],
 ) -> None:
     for i in range(len(blocks)):
-        bounds[blocks[i]] += weight * np.float32(codes[i])
+        block = min(np.int64(blocks[i]), len(bounds) - 1)  # whatever a damaged file says
+        bounds[block] += weight * np.float32(codes[i])
 
 
 @njit(cache=True, nogil=True, fastmath=LOOSE)  # type: ignore[untyped-decorator]

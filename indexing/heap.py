@@ -1,6 +1,6 @@
 """A min-heap of the best hits: one int64 key orders them by score, then by row."""
 
-# mypy: disable-error-code="assignment, call-overload, return-value"
+# mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
 # numba types these functions; numpy's scalars are not Python's numbers to mypy.
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from scipy import sparse
 from encoders.errors import ConfigError, DataError, IndexFormatError
 from indexing.arrays import fact
 from indexing.compiling import said_once
-from indexing.hits import Hits
+from indexing.hits import LARGEST_SCORE, Hits
 from indexing.index import Index
 from indexing.inverted_settings import (
     SEARCH_PARAMETERS,
@@ -100,6 +100,8 @@ class InvertedIndex(Index):
         self._changing = RLock()  # held by whoever changes the index
         self._said: set[SearchSettings] = set()  # whose overlap was measured
         self._tables = segment_tables([])  # of the segments; the readers' are filled
+        self._width = 0  # of the widest matrix added
+        self._frozen = False  # a reader: no change reaches it
         self._present: Self | None = None  # what readers share until the next change
 
     def empty(self) -> Self:
@@ -110,7 +112,7 @@ class InvertedIndex(Index):
     def width(self) -> int:
         """Terms of the vocabulary so far."""
         widths = (placed.segment.terms for placed in self._segments)
-        return max(self.n_terms or 0, self._spool.terms, *widths, 0)
+        return max(self.n_terms or 0, self._width, self._spool.terms, *widths)
 
     @property
     def size_bytes(self) -> int:
@@ -177,11 +179,17 @@ class InvertedIndex(Index):
             raise DataError(f"explain: no row {row}; this index has {self.rows:,} rows")
         document = self.documents([row])
         impacts = dict(zip(document.indices.tolist(), document.data, strict=True))
-        return [
-            Contribution(term, float(weight), float(impacts[term]), float(weight * impacts[term]))
-            for term, weight in zip(matrix.indices.tolist(), matrix.data, strict=True)
-            if term in impacts
-        ]
+        with np.errstate(over="ignore"):  # a product beyond float32 counts as the largest
+            return [
+                Contribution(
+                    term,
+                    float(weight),
+                    float(impacts[term]),
+                    float(min(weight * impacts[term], LARGEST_SCORE)),
+                )
+                for term, weight in zip(matrix.indices.tolist(), matrix.data, strict=True)
+                if term in impacts
+            ]
 
     def plan(
         self, queries: Sparse, k: int, *, params: Mapping[str, Any] | None = None
@@ -194,7 +202,8 @@ class InvertedIndex(Index):
         places = min(whole_number(k, "k", 1), max(len(reader), 1))
         work = np.zeros((matrix.shape[0], RECORD), dtype=np.int64)
         reader._run(matrix, places, reader._live.allowed(), settings, work)
-        return [plan_of(line, settings.engine) for line in work]
+        blocks = sum(placed.segment.blocks for placed in reader._segments)
+        return [plan_of(line, settings.engine, blocks) for line in work]
 
     def add(self, vectors: Any) -> Rows:
         """Append document vectors and return their rows, int64 ``[n]``.
@@ -203,8 +212,18 @@ class InvertedIndex(Index):
         then nothing is added.
         """
         with self._changing:
+            rows = super().add(vectors)
             self._present = None
-            return super().add(vectors)
+            return rows
+
+    def save(self, path: str | Path) -> None:
+        """Write the index as the new state of the folder ``path``, in one step.
+
+        A kill at any instant leaves the former state or this one. Changes wait for the end,
+        searches do not. Segments that are files already are linked where that is possible.
+        """
+        with self._changing:
+            super().save(path)
 
     def delete(self, rows: ArrayLike) -> None:
         """Put tombstones on ``rows``: they are no hits any more and keep their numbers.
@@ -223,17 +242,16 @@ class InvertedIndex(Index):
         with self._changing:
             reader = self._reader()
             allowed = reader._live.allowed()
-            segments = reader._segments
-            if allowed is not None or len(segments) > 1:
-                with said_once():
-                    segments = rebuilt(segments, allowed, reader.width, self.settings)
-            self._segments = segments
+            if allowed is not None or len(self._segments) > 1:
+                self._keep_only(allowed)
             moved = self._live.compact()
-            self._present = None
+            self._width, self._present = reader.width, None
             return moved
 
     def _reader(self) -> Self:
         """Return this index as it is now, which no change reaches; added documents are in it."""
+        if self._frozen:
+            return self
         reader = self._present
         if reader is None:
             with self._changing:
@@ -242,12 +260,13 @@ class InvertedIndex(Index):
                 reader.__dict__.update(self.__dict__)
                 reader._live = copy.copy(self._live)
                 reader._tables = segment_tables([placed[:2] for placed in self._segments])
-                self._present = reader._present = reader
+                reader._frozen, reader._spool, reader._present = True, Spool(), None
+                self._present = reader
         return reader
 
     def _checked(self, vectors: Any, what: str) -> Sparse:
         matrix = checked_sparse(vectors, what)
-        if self.n_terms is not None and what != "queries" and matrix.shape[1] > self.n_terms:
+        if self.n_terms is not None and what == "documents" and matrix.shape[1] > self.n_terms:
             raise DataError(
                 f"{what}: {matrix.shape[1]} terms, this index was made for {self.n_terms}; "
                 "encode with the encoder the index was built with"
@@ -258,14 +277,21 @@ class InvertedIndex(Index):
         if self.rows + documents.shape[0] > MAX_ROWS:
             raise DataError(f"documents: an index holds at most {MAX_ROWS:,}; use several")
         ends, first = documents.indptr[1:].astype(np.int64), 0
-        while first < len(ends):
-            last = room_for(self._spool, ends, first)
-            if last > first:
-                whole = last - first == len(ends)
-                self._spool.append(documents if whole else documents[first:last])
-                first = last
-            else:
-                self._flush()
+        segments, spool, before = self._segments, self._spool, len(self._spool)
+        try:
+            while first < len(ends):
+                last = room_for(self._spool, ends, first)
+                if last > first:
+                    whole = last - first == len(ends)
+                    self._spool.append(documents if whole else documents[first:last])
+                    first = last
+                else:
+                    self._flush()
+        except BaseException:  # a full disk: nothing is added
+            self._segments, self._spool = segments, spool
+            spool.rewind(before)
+            raise
+        self._width = max(self._width, int(documents.shape[1]))
 
     def _flush(self) -> None:
         """Turn added documents into a segment; the caller holds the lock."""
@@ -326,8 +352,9 @@ class InvertedIndex(Index):
                         task.result()
         return hits
 
-    def _keep_only(self, allowed: Mask) -> None:
-        self._segments = rebuilt(self._segments, allowed, self.width, self.settings)
+    def _keep_only(self, allowed: Mask | None) -> None:
+        with said_once():
+            self._segments = rebuilt(self._segments, allowed, self.width, self.settings)
 
     def _write(self, folder: Path) -> dict[str, Any]:
         reader = self._reader()
@@ -336,7 +363,9 @@ class InvertedIndex(Index):
             if self._segments is reader._segments:  # else they have changed again
                 self._segments = written
                 self._present = None
-        return {"n_terms": self.n_terms, **self.settings.facts(), "segments": described}
+                self._reader()  # made now: searches do not wait for the end of a save
+        facts = {"n_terms": self.n_terms, "width": self.width, **self.settings.facts()}
+        return {**facts, "segments": described}
 
     @classmethod
     def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
@@ -354,5 +383,11 @@ class InvertedIndex(Index):
         except ConfigError as error:
             raise IndexFormatError(f"{folder}: {error}; rebuild the index") from None
         described = fact(facts, "segments", list, folder)
+        index._width = fact(facts, "width", int, folder)
         index._segments = open_segments(folder, described, index.settings)
+        if index.n_terms is not None and index.width > index.n_terms:
+            raise IndexFormatError(
+                f"{folder}: segments of {index.width:,} terms in an index made for "
+                f"{index.n_terms:,}; the manifest was edited: rebuild the index"
+            )
         return index

@@ -17,6 +17,7 @@ QUERIES = 32  # documents that stand in as queries
 QUERY_TERMS = 24  # their heaviest terms
 SAMPLE = 1 << 15  # documents searched
 DEPTH = 10
+FEWEST = 256
 SAMPLED = 64  # real queries of a search whose overlap is measured
 
 
@@ -40,7 +41,7 @@ def measured_overlap(spool: Spool, kept: Spool | None, label: str) -> float:
     it. Only what is approximated is measured: the same rows with other impacts.
     """
     documents = min(len(spool), SAMPLE)
-    if documents <= DEPTH:
+    if documents < FEWEST:  # of no interest, as after small additions
         return 1.0
     first = (len(spool) - documents) // 2
     exact = spool.documents(first, first + documents)
@@ -68,12 +69,17 @@ def _top(
     documents: Documents, queries: list[tuple[NDArray[np.uint32], NDArray[np.float32]]]
 ) -> NDArray[np.int64]:
     starts, terms, impacts = documents
-    width = int(max([terms.max(initial=0), *(q[0].max(initial=0) for q in queries)])) + 1
-    shape = (len(starts) - 1, width)
-    matrix = sparse.csr_array((impacts, terms.astype(np.int64), starts), shape=shape)
-    table = np.zeros((width, len(queries)), dtype=np.float32)
+    asked = np.unique(np.concatenate([columns for columns, _ in queries]))
+    if not len(asked):
+        asked = np.zeros(1, dtype=np.uint32)
+    places = np.minimum(np.searchsorted(asked, terms), len(asked) - 1)
+    shared = asked[places] == terms
+    ends = np.concatenate([[0], np.cumsum(shared)])[starts]
+    part = (impacts[shared], places[shared], ends)
+    matrix = sparse.csr_array(part, shape=(len(starts) - 1, len(asked)))
+    table = np.zeros((len(asked), len(queries)), dtype=np.float32)
     for place, (columns, weights) in enumerate(queries):
-        table[columns, place] = weights
+        table[np.searchsorted(asked, columns), place] = weights
     scores = matrix @ table
     best = [np.lexsort((np.arange(len(line)), -line))[:DEPTH] for line in scores.T]
     return np.array(best, dtype=np.int64)

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,12 +36,26 @@ COUNTS = ("documents", "terms", "postings", "blocks")
 Sparse = sparse.csr_array[Any]
 
 
+class Files(NamedTuple):
+    """Where a segment's arrays lie; ``marks`` tell whether they still do."""
+
+    folder: Path
+    prefix: str
+    marks: tuple[tuple[int, int], ...]  # of each array's file
+
+    @classmethod
+    def at(cls, folder: Path, prefix: str) -> Files:
+        """Return the files that are there now."""
+        paths = (folder / f"{prefix}{name}.npy" for name in LAYOUT)
+        return cls(folder, prefix, tuple(map(_mark, paths)))
+
+
 class Placed(NamedTuple):
     """A segment, the index's row of its first document, and its files where it has some."""
 
     segment: Segment
     first_row: int
-    files: tuple[Path, str] | None = None  # folder and prefix
+    files: Files | None = None
 
 
 Segments = tuple[Placed, ...]
@@ -65,7 +80,7 @@ def extended(segments: Segments, spool: Spool, width: int, settings: SegmentSett
     kept = list(segments)
     while kept and _worth_merging(kept[-1].segment, spool):
         merged = Spool()
-        for chunk in (*streamed_documents(kept.pop().segment), *spool.matrices()):
+        for chunk in chain(streamed_documents(kept.pop().segment), spool.matrices()):
             merged.append(chunk)
         spool = merged
     first_row = kept[-1].first_row + kept[-1].segment.documents if kept else 0
@@ -104,7 +119,7 @@ def write_segments(segments: Segments, folder: Path) -> tuple[list[dict[str, int
         for name in LAYOUT:
             _write(placed, name, folder / f"{prefix}{name}.npy")
         described.append({name: int(getattr(placed.segment, name)) for name in COUNTS})
-        written.append(placed._replace(files=(folder, prefix)))
+        written.append(placed._replace(files=Files.at(folder, prefix)))
     return described, tuple(written)
 
 
@@ -114,7 +129,7 @@ def open_segments(folder: Path, described: Sequence[Any], settings: SegmentSetti
     for number, counts in enumerate(described, 1):
         prefix = f"s{number:06d}-"
         segment = open_segment(folder, prefix, counts, settings.exact)
-        segments.append(Placed(segment, row, (folder, prefix)))
+        segments.append(Placed(segment, row, Files.at(folder, prefix)))
         row += segment.documents
     return tuple(segments)
 
@@ -132,15 +147,20 @@ def _made(spool: Spool, first_row: int, width: int, settings: SegmentSettings) -
         order = document_order(spool, width, settings.order)
     if spool.postings > IN_MEMORY:
         folder = _scratch_folder()
-    segment = build_segment(
-        spool, width, exact=settings.exact, block_size=settings.block_size, order=order,
-        folder=folder,
-    )  # fmt: skip
+    try:
+        segment = build_segment(
+            spool, width, exact=settings.exact, block_size=settings.block_size, order=order,
+            folder=folder,
+        )  # fmt: skip
+    except BaseException:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     if folder is None:
         return Placed(segment, first_row)
     # The files live as long as one of the arrays that map them.
     weakref.finalize(segment.codes, shutil.rmtree, folder, ignore_errors=True)
-    return Placed(segment, first_row, (folder, ""))
+    return Placed(segment, first_row, Files.at(folder, ""))
 
 
 def _worth_merging(segment: Segment, spool: Spool) -> bool:
@@ -162,15 +182,21 @@ def _kept(segments: Segments, allowed: Mask | None) -> Iterable[Sparse]:
 def _write(placed: Placed, name: str, target: Path) -> None:
     """Put one array of a segment into a folder: a link where possible, else a copy."""
     if placed.files is not None:
-        folder, prefix = placed.files
+        source = placed.files.folder / f"{placed.files.prefix}{name}.npy"
         try:
-            os.link(folder / f"{prefix}{name}.npy", target)
+            if _mark(source) == placed.files.marks[tuple(LAYOUT).index(name)]:
+                os.link(source, target)
+                return
         except OSError:  # gone, on another file system, or on one without links
             pass
-        else:
-            return
     array = getattr(placed.segment, name)
     write_array(target, [array], array.shape, array.dtype)
+
+
+def _mark(path: Path) -> tuple[int, int]:
+    """Return what another file at the same path would not have too: inode and time of writing."""
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
 def _scratch_folder() -> Path:

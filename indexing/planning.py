@@ -21,11 +21,12 @@ class Plan(NamedTuple):
     terms_cost: int
     blocks_cost: int
     scored_blocks: int
+    blocks: int  # of all segments
     rescored_documents: int  # scored from the impacts after the bounds left them over
     reason: str
 
 
-def plan_of(work: NDArray[np.int64], engine: int) -> Plan:
+def plan_of(work: NDArray[np.int64], engine: int, blocks: int) -> Plan:
     """Return the plan that a line of the kernel's record says; ``engine`` was asked for."""
     names = {0: "none", BLOCKS: "blocks", TERMS: "terms", BLOCKS | TERMS: "blocks and terms"}
     by_term, by_block = int(work[TERMS_COST]), int(work[BLOCKS_COST])
@@ -38,6 +39,6 @@ def plan_of(work: NDArray[np.int64], engine: int) -> Plan:
     elif planned == "blocks" and chosen != "blocks":
         reason = "began by block; too many blocks could still reach the k-th score"
     else:
-        cheaper, dearer = sorted((by_term, by_block))
-        reason = f"expected {cheaper / 1e6:.3f} ms against {dearer / 1e6:.3f} ms"
-    return Plan(chosen, planned, by_term, by_block, int(work[SCORED]), int(work[RESCORED]), reason)
+        reason = f"expected {by_block / 1e6:.3f} ms by block, {by_term / 1e6:.3f} ms by term"
+    scored, rescored = int(work[SCORED]), int(work[RESCORED])
+    return Plan(chosen, planned, by_term, by_block, scored, blocks, rescored, reason)

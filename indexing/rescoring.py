@@ -1,6 +1,6 @@
 """Exact scores of single documents: their impacts found among the postings by term."""
 
-# mypy: disable-error-code="assignment, call-overload, return-value"
+# mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
 # numba types these functions; numpy's scalars are not Python's numbers to mypy.
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def score_documents(
     for pair in range(count):
         document = candidates[pairs[0, pair]] & ROW_MASK
         run = _run_of(segment, terms[pairs[1, pair]], document >> RUN_BITS, pairs[2, pair])
-        first, last = np.int64(segment.run_starts[run]), np.int64(segment.run_starts[run + 1])
+        first, last = _ends(segment, run)
         # Where the posting would stand if the run's were spread evenly.
         guess = first + (((last - first) * (document & ((1 << RUN_BITS) - 1))) >> RUN_BITS)
         prefetch(segment.offsets, guess)
@@ -92,7 +92,7 @@ def _run_of(segment: Segment, term: int, wanted: int, guess: int) -> Any:
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
 def _place_of(segment: Segment, run: int, guess: int, offset: int) -> Any:
     """Return the posting of a run that has the offset: by ever wider steps from a guess."""
-    first, last = np.int64(segment.run_starts[run]), np.int64(segment.run_starts[run + 1])
+    first, last = _ends(segment, run)
     step = np.int64(LINE)
     if np.int64(segment.offsets[guess]) <= offset:
         low, high = guess, guess + step
@@ -113,3 +113,11 @@ def _place_of(segment: Segment, run: int, guess: int, offset: int) -> Any:
         else:
             high = middle
     return low
+
+
+@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
+def _ends(segment: Segment, run: int) -> Any:
+    """Return the first posting of a run and the one behind it, within bounds whatever the file."""
+    most = len(segment.offsets)
+    first: Any = min(np.int64(segment.run_starts[run]), most - 1)
+    return first, max(min(np.int64(segment.run_starts[run + 1]), most), first + 1)

@@ -1,6 +1,6 @@
 """One segment, some queries: the planner chooses an engine for each by the work it expects."""
 
-# mypy: disable-error-code="assignment, call-overload, return-value"
+# mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
 # numba types these functions; numpy's scalars are not Python's numbers to mypy.
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ POSTING, DOCUMENT, TERM_HIT = 0.45, 0.65, 250.0  # by term: a posting, a documen
 BOUND, LISTED, GROUPED = 0.05, 0.9, 1.0  # a dense bound, a listed bound, a group to order
 BLOCK, BLOCK_TERM = 100.0, 38.0  # scoring a block, and each query term in it
 BLOCK_HIT, EXACT_HIT = 200.0, 1500.0  # by block: one of k hits; in exact it is scored again
+MOST_BLOCK_TERMS = 1 << 16  # of a query: beyond, the margin for rounding is no longer small
 FEWEST_BLOCKS = 20  # scored besides one for each hit, where pruning works well
 LAZY_BLOCKS = 1 << 15  # from here on dense rows are bounded by groups first
 # Places in the record of a query's work, after those of the block engine.
@@ -136,7 +137,7 @@ def _search_segment(
         choice = engine
         if engine == AUTO:
             choice = BLOCKS if blocks_cost < terms_cost else TERMS
-        if blocks == 0:
+        if blocks == 0 or known > MOST_BLOCK_TERMS:
             choice = TERMS
         record[PLANNED] = choice
         if choice == BLOCKS:

@@ -148,6 +148,8 @@ def open_segment(folder: Path, prefix: str, facts: Mapping[str, Any], exact: boo
     ``facts`` are its counts from the manifest. ``IndexFormatError`` for arrays that do not fit them
     or each other; kernels trust the shapes.
     """
+    if not isinstance(facts, Mapping):
+        raise IndexFormatError(f"{folder}: counts of a segment are {facts!r}; rebuild the index")
     count = {
         name: fact(facts, name, int, folder)
         for name in ("documents", "terms", "postings", "blocks")
@@ -206,7 +208,9 @@ def _damage(segment: Segment, count: Mapping[str, int], exact: bool) -> str:
         terms > 1 << 16 and blocks > 0 and not len(segment.directory_tags)
     ):
         return "directory_tags does not fit the directory"
-    if len(segment.order) not in (0, segment.documents):
+    if len(segment.order) not in (0, segment.documents) or (
+        segment.order.max(initial=0) >= max(segment.documents, 1)
+    ):
         return "order does not fit the documents"
     ends = {
         "first_run": runs,

@@ -51,12 +51,13 @@ def build_segment(
     order: NDArray[np.uint32] | None = None,
     folder: Path | None = None,
 ) -> Segment:
-    """Return the segment of a spool's documents over a vocabulary of ``terms``.
+    """Return the segment of a spool's documents over a vocabulary of at least ``terms``.
 
     ``order`` lists the spool's rows in the order in which the segment shall keep them. With a
     ``folder`` (empty) the arrays are files there, else they are in memory.
     """
     source = spool if order is None else spool.reordered(order)
+    terms = max(terms, spool.terms)
     documents = len(source)
     frequencies = np.zeros(terms, dtype=np.int64)
     peaks = np.zeros(terms, dtype=np.float32)
@@ -68,14 +69,17 @@ def build_segment(
     codes = bounds if not exact else _scale(peaks, (1 << code_bits) - 1)
     scales = np.ones(terms, dtype=np.float32) if exact else bounds
     sink: _Sink = _Memory() if folder is None else _Files(folder)
-    bucket_bits = _write_blocks(source, sink, exact, shift, code_bits, codes)
-    _write_terms(source, sink, exact, shift, frequencies, scales, bounds)
-    sink.append("scales", scales)
-    sink.append("code_scales", codes)
-    sink.append("bound_scales", bounds)
-    sink.append("order", np.empty(0, np.uint32) if order is None else order.astype(np.uint32))
-    sink.append("shape", np.array([documents, max(shift, 0), code_bits, bucket_bits]))
-    return sink.finish()
+    try:
+        bucket_bits = _write_blocks(source, sink, exact, shift, code_bits, codes)
+        _write_terms(source, sink, exact, shift, frequencies, scales, bounds)
+        sink.append("scales", scales)
+        sink.append("code_scales", codes)
+        sink.append("bound_scales", bounds)
+        sink.append("order", np.empty(0, np.uint32) if order is None else order.astype(np.uint32))
+        sink.append("shape", np.array([documents, max(shift, 0), code_bits, bucket_bits]))
+        return sink.finish()
+    finally:
+        sink.close()
 
 
 def _scale(peaks: NDArray[np.float32], most: int) -> NDArray[np.float32]:
@@ -269,6 +273,8 @@ class _Sink(Protocol):
 
     def finish(self) -> Segment: ...
 
+    def close(self) -> None: ...
+
 
 class _Memory:
     def __init__(self) -> None:
@@ -291,6 +297,9 @@ class _Memory:
             whole.setflags(write=False)
             arrays[name] = whole
         return Segment(**arrays)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class _Files:
@@ -317,3 +326,7 @@ class _Files:
                 write_array(path, [], shape, dtype)
             arrays[name] = open_array(path, dtype, (None,) * dimensions)
         return Segment(**arrays)
+
+    def close(self) -> None:
+        for growing in self._open.values():
+            growing.abandon()

@@ -11,9 +11,9 @@ from scipy import sparse
 
 from indexing.segment import RUN_BITS, RUNS_PER_TILE_BITS, Segment
 from indexing.segment_kernels import gather
+from indexing.spool import Spool
 
 Sparse = sparse.csr_array[Any]
-RUN = 1 << RUN_BITS
 RUNS_AT_ONCE = 1 << RUNS_PER_TILE_BITS
 
 
@@ -47,11 +47,16 @@ def stored_documents(segment: Segment, rows: NDArray[np.int64]) -> Sparse:
 def streamed_documents(segment: Segment) -> Iterator[Sparse]:
     """Yield all documents of a segment in row order, a tile or less at a time."""
     if len(segment.order):
-        step = RUN
-        for first in range(0, segment.documents, step):
-            last = min(first + step, segment.documents)
-            yield stored_documents(segment, np.arange(first, last, dtype=np.int64))
-        return
+        spool = Spool()
+        for chunk in _stretches(segment):
+            spool.append(chunk)
+        spool.terms = segment.terms
+        yield from spool.reordered(np.argsort(segment.order)).matrices()
+    else:
+        yield from _stretches(segment)
+
+
+def _stretches(segment: Segment) -> Iterator[Sparse]:
     runs = -(-segment.documents >> RUN_BITS)
     for first in range(0, runs, RUNS_AT_ONCE):
         yield _gathered(segment, first, min(first + RUNS_AT_ONCE, runs))
@@ -70,7 +75,7 @@ def _gathered(segment: Segment, first_run: int, last_run: int) -> Sparse:
     terms = np.empty(int(starts[-1]), dtype=np.uint32)
     impacts = np.empty(len(terms), dtype=np.float32)
     if len(terms):
-        gather(*by_term, starts[:-1].copy(), terms, impacts)
+        gather(*by_term, starts.copy(), terms, impacts)
     shape = (count, segment.terms)
     matrix: Sparse = sparse.csr_array((impacts, terms.astype(np.int64), starts), shape=shape)
     matrix.has_canonical_format = True

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from encoders.errors import DataError
+
 SPILL = 1 << 25  # postings that are kept in memory: 256 MB
 STEP = 1 << 14  # documents moved at a time
 
@@ -31,7 +33,7 @@ class Spool:
         self._starts = [np.zeros(1, dtype=np.int64)]
         self._kept: list[tuple[NDArray[np.uint32], NDArray[np.float32]]] = []
         self._files: tuple[IO[bytes], IO[bytes]] | None = None
-        self._postings = self._in_memory = self._documents = 0
+        self._postings = self._written = self._documents = 0  # written: to the files
 
     def __len__(self) -> int:
         return self._documents
@@ -42,18 +44,23 @@ class Spool:
         return self._postings
 
     def append(self, matrix: sparse.csr_array[Any]) -> None:
-        """Copy the rows of a checked matrix."""
+        """Copy the rows of a checked matrix; if that fails (a full disk) nothing is added."""
         indptr = matrix.indptr.astype(np.int64)
         first, last = int(indptr[0]), int(indptr[-1])
+        before = len(self)
         self._starts.append(indptr[1:] - first + self._postings)
-        chunk = matrix.indices[first:last].astype(np.uint32), matrix.data[first:last].copy()
-        self.terms = max(self.terms, int(matrix.shape[1]))
+        self._kept.append(
+            (matrix.indices[first:last].astype(np.uint32), matrix.data[first:last].copy())
+        )
         self._postings += last - first
         self._documents += int(matrix.shape[0])
-        self._kept.append(chunk)
-        self._in_memory += last - first
-        if self._in_memory > self._spill:
-            self._write()
+        try:
+            if self._postings - self._written > self._spill:
+                self._write()
+        except BaseException:
+            self.rewind(before)
+            raise
+        self.terms = max(self.terms, int(matrix.shape[1]))
 
     def _write(self) -> None:
         if self._files is None:
@@ -63,7 +70,28 @@ class Spool:
         for chunk in self._kept:
             for stream, array in zip(self._files, chunk, strict=True):
                 array.tofile(stream)
-        self._kept, self._in_memory = [], 0
+        for stream in self._files:
+            stream.flush()
+        self._kept, self._written = [], self._postings
+
+    def rewind(self, documents: int) -> None:
+        """Forget all but the first ``documents``."""
+        starts = self.starts()[: documents + 1].copy()
+        self._starts, self._documents, self._postings = [starts], documents, int(starts[-1])
+        self._written = min(self._written, self._postings)
+        for stream in self._files or ():
+            stream.seek(4 * self._written)
+            stream.truncate()
+        if self._kept:
+            size = self._postings - self._written
+            self._join()
+            terms, impacts = self._kept[0]
+            self._kept = [(terms[:size], impacts[:size])]
+
+    def _join(self) -> None:
+        if len(self._kept) > 1:
+            terms, impacts = zip(*self._kept, strict=True)
+            self._kept = [(np.concatenate(terms), np.concatenate(impacts))]
 
     def starts(self) -> NDArray[np.int64]:
         """Return the first posting of each document and the end, int64 ``[n + 1]``."""
@@ -80,8 +108,7 @@ class Spool:
                 self._write()
             terms = _read(self._files[0], begin, end, np.uint32)
             return starts - begin, terms, _read(self._files[1], begin, end, np.float32)
-        if len(self._kept) > 1:
-            self._kept = [tuple(np.concatenate(part) for part in zip(*self._kept, strict=True))]  # type: ignore[list-item]
+        self._join()
         if not self._kept:
             return starts - begin, np.empty(0, np.uint32), np.empty(0, np.float32)
         terms, impacts = self._kept[0]
@@ -97,24 +124,40 @@ class Spool:
 
     def reordered(self, order: NDArray[np.integer[Any]]) -> Spool:
         """Return a spool of the same documents in another order."""
-        spool = Spool(self._spill)
+        spool, starts = Spool(self._spill), self.starts()
+        terms, impacts = self._arrays()
         for first in range(0, len(order), STEP):
-            parts = [self.documents(int(at), int(at) + 1) for at in order[first : first + STEP]]
-            starts = np.cumsum([0, *(len(part[1]) for part in parts)])
-            terms = np.concatenate([part[1] for part in parts])
-            impacts = np.concatenate([part[2] for part in parts])
-            shape = (len(parts), self.terms)
-            spool.append(sparse.csr_array((impacts, terms.astype(np.int64), starts), shape=shape))
+            rows = order[first : first + STEP].astype(np.int64)
+            lengths = starts[rows + 1] - starts[rows]
+            ends = np.concatenate([[0], np.cumsum(lengths)])
+            places = np.repeat(starts[rows] - ends[:-1], lengths) + np.arange(ends[-1])
+            part = (impacts[places], terms[places].astype(np.int64), ends)
+            spool.append(sparse.csr_array(part, shape=(len(rows), self.terms)))
         spool.terms = self.terms
         return spool
 
+    def _arrays(self) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+        """Return all terms and impacts, mapped where they are files."""
+        if self._files is None or not self._postings:
+            return self.documents(0, len(self))[1:]
+        if self._kept:
+            self._write()
+        kinds: tuple[type[np.generic], ...] = (np.uint32, np.float32)
+        terms, impacts = (
+            np.memmap(stream, kind, mode="r", shape=(self._postings,))
+            for stream, kind in zip(self._files, kinds, strict=True)
+        )
+        return terms, impacts
+
 
 def _read(stream: IO[bytes], first: int, last: int, dtype: type[np.generic]) -> NDArray[Any]:
-    """Read by position, so that several threads may; a part that is in the buffer is flushed."""
-    stream.flush()
+    """Read by position, so that several threads may."""
     size = np.dtype(dtype).itemsize
     array = np.empty(last - first, dtype=dtype)
     view, done = array.view(np.uint8), 0
     while done < len(view):
-        done += os.preadv(stream.fileno(), [view[done:].data], first * size + done)
+        read = os.preadv(stream.fileno(), [view[done:].data], first * size + done)
+        if not read:
+            raise DataError("the temporary files of the index were truncated; is the disk full?")
+        done += read
     return array

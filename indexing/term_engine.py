@@ -1,5 +1,8 @@
 """The exhaustive engine: term at a time over tiles that fit the cache, top-k in the same pass."""
 
+# mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
+# numba types these functions; numpy's scalars are not Python's numbers to mypy.
+
 from __future__ import annotations
 
 from typing import Any
@@ -53,11 +56,11 @@ def search_terms(
         touched = False
         for j in range(len(terms)):
             run, end = cursors[j], first_run[terms[j] + 1]
-            begin = np.int64(run_starts[run])
+            begin = min(np.int64(run_starts[run]), len(offsets))
             while run < end and np.int64(run_numbers[run]) >> RUNS_PER_TILE_BITS == tile:
                 run += 1
             cursors[j] = run
-            stop = np.int64(run_starts[run])
+            stop = min(np.int64(run_starts[run]), len(offsets))
             if stop > begin:
                 touched = True
                 for first in range(begin, stop, CHUNK):
@@ -138,8 +141,10 @@ def _collect(
             for i in range(start, stop):
                 score = min(bits[i], LARGEST_BITS)
                 if score >= bar >> 32 and score >= 0:
-                    place = base + i
-                    row = first_row + (np.int64(order[place]) if ordered else place)
+                    place: Any = base + i
+                    row: Any = first_row + place
+                    if ordered:
+                        row = first_row + min(np.int64(order[place]), len(order) - 1)
                     key = key_of(score, row)
                     if key > bar and (len(allowed) == 0 or allowed[row]):
                         size = offer(heap, size, key)

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from retrieval.document import Document
     from retrieval.evaluation import Scores, evaluate
     from retrieval.experiment import Experiment, load_pipeline
+    from retrieval.explanation import Explanation
     from retrieval.fuse import Fuse
     from retrieval.jobs import index, mine, run, train
     from retrieval.measures import Measure, parse_measure
     from retrieval.ranking import Ranking, Run
     from retrieval.rerank import Rerank
-    from retrieval.retriever import Retriever
+    from retrieval.retriever import Retriever, Updated
     from retrieval.stage import Hit, Stage
     from retrieval.table import Table
 
@@ -25,6 +26,7 @@ _HOMES = {
     "Dataset": "retrieval.dataset",
     "Document": "retrieval.document",
     "Experiment": "retrieval.experiment",
+    "Explanation": "retrieval.explanation",
     "Fuse": "retrieval.fuse",
     "Hit": "retrieval.stage",
     "Measure": "retrieval.measures",
@@ -35,6 +37,7 @@ _HOMES = {
     "Scores": "retrieval.evaluation",
     "Stage": "retrieval.stage",
     "Table": "retrieval.table",
+    "Updated": "retrieval.retriever",
     "compare": "retrieval.comparison",
     "describe": "retrieval.dataset_report",
     "evaluate": "retrieval.evaluation",
@@ -51,6 +54,7 @@ __all__ = [
     "Dataset",
     "Document",
     "Experiment",
+    "Explanation",
     "Fuse",
     "Hit",
     "Measure",
@@ -61,6 +65,7 @@ __all__ = [
     "Scores",
     "Stage",
     "Table",
+    "Updated",
     "compare",
     "describe",
     "evaluate",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 
 from retrieval.dataset import Dataset
-from retrieval.ranking import Run
-from retrieval.retriever import without
+from retrieval.ranking import Run, without
 from retrieval.stage import DEPTH, Queries, SelfExcluding, Stage
 
 log = logging.getLogger("sluice")

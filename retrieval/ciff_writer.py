@@ -61,7 +61,8 @@ def write_ciff(
             stream.write(wire.delimited(_header_message(header)))
             with progress(f"write {path.name}", used, "terms", show=used > SHOWN) as advance:
                 for first, part in turned.ranges(rows):
-                    for message in _list_messages(part, [terms[at] for at in order[first:]]):
+                    here = [terms[at] for at in order[first : first + part.shape[0]]]
+                    for message in _list_messages(part, here):
                         stream.write(wire.delimited(message))
                         advance()
             written = 0

@@ -39,10 +39,14 @@ def make_loss(spec: Mapping[str, Any], *, where: str) -> Any:
 
 
 def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) -> None:
-    """Check a retriever's encoder and index."""
+    """Check a retriever's encoder and index; what costs nothing to make is made."""
     check(section.encoder, ENCODERS, where=f"{where}.encoder", allow=allow)
+    if section.encoder["type"] == "bm25":
+        build(section.encoder, ENCODERS, where=f"{where}.encoder")
     if section.index is not None:
         check(section.index, INDEXES, where=f"{where}.index", allow=allow)
+        if section.index["type"] in INDEXES:
+            build(section.index, INDEXES, where=f"{where}.index")
 
 
 def check_measures(measures: Iterable[str], where: str) -> None:

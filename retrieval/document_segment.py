@@ -6,7 +6,7 @@ import hashlib
 import mmap
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import accumulate, pairwise, repeat
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -156,15 +156,15 @@ class Segment:
         self._id_rows: NDArray[np.int64] = _array(files.id_rows)
         self._texts = _mapped(files.texts)
         self._blocks: NDArray[np.int64] = _array(files.blocks)
+        # The metadata: key -> its columns, one for each kind of value. Opened now, because the
+        # files are gone once the folder has changed twice.
+        self.columns: dict[str, list[Column]] = open_columns(
+            ColumnFiles(files.columns, files.column_table), len(self)
+        )
         self._block = lru_cache(CACHED_BLOCKS)(self._read_block)
 
     def __len__(self) -> int:
         return len(self.id_hashes)
-
-    @cached_property
-    def columns(self) -> dict[str, list[Column]]:
-        """The metadata: key -> its columns, one for each kind of value."""
-        return open_columns(ColumnFiles(self.files.columns, self.files.column_table), len(self))
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the ids of rows."""

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
-from encoders.files import sync
+from encoders.files import draft_of, sync
 
 
 @contextmanager
 def drafted(path: Path) -> Iterator[IO[bytes]]:
     """Yield a stream of bytes that replaces ``path`` when the block ends without an exception.
 
-    A name that ends in ``.gz`` is compressed; equal contents make equal files.
+    A name that ends in ``.gz`` is compressed; equal contents make equal files. ``ConfigError`` if
+    ``path`` is a folder.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = draft_of(path)
     try:
         with draft.open("wb") as file:
             if path.suffix == ".gz":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ FORMATS = ("ciff", "impact-json", "vectors")
 CHUNK = 16_384  # documents held at a time
 LARGEST = {"ciff": 255}  # the largest weight, unless told; impact JSON is written as round(100 w)
 SCALE = 100.0
+EXACT = 2**24  # float32 holds every whole number up to here
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def export_retriever(
     chunks = _stored(retriever)
     encoder, terms = retriever.encoder, terms_of(retriever.encoder)
     survey = surveyed(chunks(), len(terms))
-    factors = None if form == "vectors" else _idf(encoder, survey)
+    factors = None if form == "vectors" else _idf(encoder)
     quantiser = Quantiser(1.0, factors)
     if form != "vectors":
         quantiser.scale = _scale(form, survey, factors, quantise, scale)
@@ -167,7 +169,7 @@ def _stored(retriever: Retriever) -> Callable[[], Iterator[csr_array[Any]]]:
     return chunks
 
 
-def _idf(encoder: Any, survey: Survey) -> NDArray[np.float64] | None:
+def _idf(encoder: Any) -> NDArray[np.float64] | None:
     """Return BM25's weights on the query's side, one a term; None for other encoders."""
     from encoders.bm25 import BM25Encoder
 
@@ -178,8 +180,7 @@ def _idf(encoder: Any, survey: Survey) -> NDArray[np.float64] | None:
             f"BM25 over the fields {', '.join(encoder.fields)}: its idf and weights differ by "
             "field, which one weight a term cannot hold; export vectors, and the queries with them"
         )
-    frequencies = survey.frequencies
-    return np.log1p((survey.documents - frequencies + 0.5) / (frequencies + 0.5))
+    return encoder.idf()
 
 
 def _idf_side(encoder: Any, form: str) -> str:
@@ -197,18 +198,23 @@ def _scale(
     quantise: int | None,
     scale: float | None,
 ) -> float:
+    weights = survey.largest if factors is None else survey.largest * factors
+    largest = float(weights.max(initial=0.0))
     if scale is not None:
-        if not 0 < scale < float("inf"):
+        if not 0 < scale < math.inf:
             raise ConfigError(f"scale: {scale!r}; expected a number above 0")
+        if scale * largest > EXACT:
+            raise ConfigError(
+                f"scale: {scale!r} times the largest weight, {largest:.6g}, is above 2^24, up to "
+                "which whole numbers are exact; give a smaller scale"
+            )
         return scale
-    if quantise is not None and not 0 < quantise < 2**31:
-        raise ConfigError(f"quantise: {quantise!r}; expected a whole number from 1 to 2^31 - 1")
+    if quantise is not None and not 0 < quantise <= EXACT:
+        raise ConfigError(f"quantise: {quantise!r}; expected a whole number from 1 to 2^24")
     if quantise is None and survey.whole and factors is None:
         return 1.0
     if quantise is None and form not in LARGEST:
         return SCALE
-    weights = survey.largest if factors is None else survey.largest * factors
-    largest = float(weights.max(initial=0.0))
     wanted = LARGEST.get(form) if quantise is None else quantise
     return wanted / largest if largest and wanted else 1.0
 

@@ -184,7 +184,9 @@ class Experiment:
             if (path / HEAD).exists():
                 found = _noted(path)
                 if found.get("key") == keys.key:
-                    return Retriever.open(path, allow=_own(section), **_options(section.encoder))
+                    whole = Retriever.open(path, allow=_own(section), **_options(section.encoder))
+                    _ = whole.index  # one of an earlier format, or a damaged one, is built again
+                    return whole
                 changed = found.get("key", "") is None
                 why = "documents were" if changed else "settings, or the files they name, are"
                 log.info("%s: its %s changed; it is built again", path, why)

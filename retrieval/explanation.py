@@ -9,7 +9,8 @@ import numpy as np
 from encoders.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from retrieval.retriever import Retriever
+    from indexing.planning import Plan
+    from retrieval.retriever_state import RetrieverState
 
 
 class TermPart(NamedTuple):
@@ -26,19 +27,39 @@ class Explanation(NamedTuple):
 
     The score is that of the hit, a float32; the parts add up to it in the index's term order.
     ``rank`` is the hit's place, from 1, and None for one that is not among those searched; a
-    document that shares no term with the query is no hit: score 0, no parts.
+    document that shares no term with the query is no hit: score 0, no parts. ``plan`` is what the
+    index's planner chose for the query and why, None for an index that has no planner.
     """
 
     doc_id: str
     score: float
     rank: int | None
     terms: list[TermPart]
+    plan: Plan | None = None
+
+    @property
+    def plan_text(self) -> str:
+        """The plan in one line, empty without one."""
+        if self.plan is None:
+            return ""
+        scored, total = self.plan.scored_blocks, self.plan.blocks
+        blocks = f", {scored:,} of {total:,} blocks scored" if scored else ""
+        return f"engine: {self.plan.engine}, {self.plan.reason}{blocks}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the explanation as JSON has it."""
+        terms = [part._asdict() for part in self.terms]
+        plan = None if self.plan is None else self.plan._asdict()
+        return {**self._asdict(), "terms": terms, "plan": plan}
 
 
-def explained(retriever: Retriever, query: str, doc_id: str, depth: int) -> Explanation:
+def explained(
+    retriever: RetrieverState, query: str, doc_id: str, *, depth: int, k: int
+) -> Explanation:
     """Explain a document's score; its rank is looked for among the first ``depth`` hits.
 
-    ``ConfigError`` for an index that is not sparse, ``DataError`` for an unknown document.
+    The plan is that of a search for ``k`` hits. ``ConfigError`` for an index that is not sparse,
+    ``DataError`` for an unknown document.
     """
     index: Any = retriever.index
     if not hasattr(index, "explain"):
@@ -52,16 +73,17 @@ def explained(retriever: Retriever, query: str, doc_id: str, depth: int) -> Expl
     if row is None:
         raise DataError(f"{retriever.path}: no document {doc_id!r} to explain")
     vector = retriever.encoder.encode_queries([query])
+    plan = index.plan(vector, k)[0] if hasattr(index, "plan") else None
     hits = index.search(vector, 1, keep=np.array([row]))
     if not query.strip() or hits.rows[0, 0] < 0:
-        return Explanation(doc_id, 0.0, None, [])
+        return Explanation(doc_id, 0.0, None, [], plan)
     parts = index.explain(vector, row)
     texts = term_texts(retriever.encoder, [part.term for part in parts])
     terms = [TermPart(text, *part[1:]) for text, part in zip(texts, parts, strict=True)]
     terms.sort(key=lambda part: (-part.contribution, part.term))
     ids = list(retriever.run({"query": query}, None, depth)["query"].doc_ids)
     rank = ids.index(doc_id) + 1 if doc_id in ids else None
-    return Explanation(doc_id, float(hits.scores[0, 0]), rank, terms)
+    return Explanation(doc_id, float(hits.scores[0, 0]), rank, terms, plan)
 
 
 def term_texts(encoder: Any, columns: list[int]) -> list[str]:

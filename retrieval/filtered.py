@@ -10,7 +10,7 @@ from retrieval.where import Where, conditions
 
 if TYPE_CHECKING:
     from retrieval.retriever import Retriever
-    from retrieval.stage import Texts
+    from retrieval.stage import Hit, Texts
 
 
 class Filtered(Stage):
@@ -29,3 +29,7 @@ class Filtered(Stage):
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Search every query among the documents that match."""
         return self.retriever.run(queries, given, k, where=self.where)
+
+    def search(self, query: str, k: int = 10) -> list[Hit]:
+        """Return the ``k`` best documents that match, with the texts they were found with."""
+        return self.retriever.search(query, k, where=self.where)

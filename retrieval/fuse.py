@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from encoders.errors import ConfigError, suggest
 from retrieval.fusion import NORMALISATIONS, reciprocal_rank_fusion, weighted_fusion
 from retrieval.ranking import Run
 from retrieval.stage import DEPTH, Queries, Stage, Texts
+
+if TYPE_CHECKING:
+    from retrieval.where import Where
 
 METHODS = ("rrf", "weighted")
 
@@ -81,8 +84,15 @@ class Fuse(Stage):
 
     def attached(self, documents: Texts) -> Stage:
         """Return the fusion over the stages with a store."""
+        return self._over([stage.attached(documents) for stage in self.stages])
+
+    def filtered(self, where: Where) -> Stage:
+        """Return the fusion over the stages filtered."""
+        return self._over([stage.filtered(where) for stage in self.stages])
+
+    def _over(self, stages: Sequence[Stage]) -> Fuse:
         return Fuse(
-            [stage.attached(documents) for stage in self.stages],
+            stages,
             method=self.method,
             rank_constant=self.rank_constant,
             weights=self.weights,

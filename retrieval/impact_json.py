@@ -105,7 +105,8 @@ def weights_of(place: str, value: dict[str, Any], expected: str = EXPECTED) -> d
     for token, weight in weights.items():
         sound = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not sound or not 0 <= weight <= LARGEST:
-            shown = repr(weight) if not sound or not math.isnan(weight) else "NaN"
+            nan = isinstance(weight, float) and math.isnan(weight)
+            shown = "NaN" if nan else repr(weight)
             raise DataError(
                 f"{place}: token {token!r} has the weight {shown:.60}; expected a finite number "
                 "that is not negative"

@@ -220,3 +220,9 @@ def _agreeing(ranking: Ranking) -> Iterator[tuple[str, float]]:
     if is_canonical(ranking.doc_ids, ranking.scores):
         return iter(ranking)
     return zip(ranking.doc_ids, strictly_decreasing(ranking.scores).tolist(), strict=True)
+
+
+def without(ranking: Ranking, doc_id: str) -> Ranking:
+    """Return a ranking without one document."""
+    kept = [place for place, found in enumerate(ranking.doc_ids) if found != doc_id]
+    return Ranking([ranking.doc_ids[place] for place in kept], ranking.scores[kept])

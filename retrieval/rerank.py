@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from encoders.errors import ConfigError, DataError
 from indexing.whole import whole_number
 from retrieval.ranking import Ranking, Run
 from retrieval.stage import Queries, Stage, Texts
+
+if TYPE_CHECKING:
+    from retrieval.where import Where
 
 
 class Scorer(Protocol):
@@ -65,6 +68,10 @@ class Rerank(Stage):
             documents=documents,
             name=self.name,
         )
+
+    def filtered(self, where: Where) -> Stage:
+        """Return the reranker itself: its candidates were filtered before."""
+        return self
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Rerank the given run; queries it lacks get an empty ranking."""

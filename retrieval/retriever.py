@@ -2,58 +2,43 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from encoders.errors import ConfigError, DataError, IndexFormatError
 from encoders.files import writer_lock
-from encoders.progress import progress
 from retrieval.corpus_indexing import filled_index, forget_rows, index_rows
-from retrieval.document_store import DocumentStore, open_documents, write_documents
+from retrieval.document_store import DocumentStore, write_documents
+from retrieval.filtered import Filtered
 from retrieval.provenance import provenance
-from retrieval.ranking import Ranking, Run
+from retrieval.ranking import Run
 from retrieval.retriever_folder import (
     DOCUMENTS,
     INDEX,
     Head,
-    check_encoder,
     discard_unfinished,
     head_of,
-    open_placed_encoder,
     read_head,
     refuse_foreign,
     roll_back,
     write_head,
 )
-from retrieval.score_order import canonical_order
-from retrieval.stage import DEPTH, Hit, Queries, SelfExcluding, Stage
-from retrieval.where import Where, conditions, matching_rows
+from retrieval.retriever_state import RetrieverState
+from retrieval.stage import DEPTH, Hit, Queries, Stage
+from retrieval.where import Where
 
 if TYPE_CHECKING:
     from encoders.encoder import Encoder
     from indexing import Index
     from retrieval.document import Document
-    from retrieval.document_columns import Mask
     from retrieval.explanation import Explanation
-    from retrieval.filtered import Filtered
-
-log = logging.getLogger("sluice")
-
-BATCH = 512  # queries searched at a time
-MASKS = 8  # masks of ``where`` that are kept
-
-Part = TypeVar("Part")
 
 
 class Updated(NamedTuple):
@@ -68,7 +53,8 @@ class Retriever(Stage):
 
     The folder binds the index to its encoder's fingerprint; another encoder is refused. ``add``,
     ``update`` and ``delete`` work by document id and are on disk when they return; a kill leaves
-    the state before or after. ``len`` is the number of documents.
+    the state before or after. Threads may search meanwhile: each search sees one state. ``len`` is
+    the number of documents.
     """
 
     def __init__(
@@ -81,14 +67,9 @@ class Retriever(Stage):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = path
-        self.head = head
         self.name = head.name
-        self._allow, self._options = allow, dict(options or {})
         self._lock = threading.Lock()
-        self._masks: dict[tuple[str, str], Mask] = {}  # of the latest ``where``s
-        if encoder is not None:
-            check_encoder(path, head, encoder)
-            self.encoder = encoder
+        self._state = RetrieverState(path, head, encoder=encoder, allow=allow, options=options)
 
     @classmethod
     def build(
@@ -147,58 +128,25 @@ class Retriever(Stage):
         folder = Path(path)
         return cls(folder, read_head(folder), encoder=encoder, allow=allow, options=options)
 
-    @cached_property
-    def encoder(self) -> Any:
-        """The encoder the index is bound to."""
-        return self._part(
-            lambda: open_placed_encoder(
-                self.path, self.head, allow=self._allow, options=self._options
-            )
-        )
+    @property
+    def head(self) -> Head:
+        """What ``retriever.json`` says of the state that is searched."""
+        return self._state.head
 
-    @cached_property
+    @property
+    def encoder(self) -> Any:
+        """The encoder the index is bound to; after a change of BM25's counts another object."""
+        return self._state.encoder
+
+    @property
     def index(self) -> Index:
         """The index, memory-mapped."""
-        from indexing import open_index
+        return self._state.index
 
-        def opened() -> Index:
-            generation = self.head.index_generation
-            return open_index(self.path / INDEX, generation=generation, allow=self._allow)
-
-        found = self._part(opened)
-        if found.encoder_fingerprint != self.head.encoder_fingerprint:
-            raise IndexFormatError(
-                f"{self.path}: the index was built with encoder {found.encoder_fingerprint[:12]}, "
-                f"retriever.json says {self.head.encoder_fingerprint[:12]}; rebuild it"
-            )
-        if found.rows != self.store.rows_total:
-            raise IndexFormatError(
-                f"{self.path}: the index has {found.rows:,} rows and the documents "
-                f"{self.store.rows_total:,}; they do not belong together: rebuild it"
-            )
-        return found
-
-    @cached_property
+    @property
     def store(self) -> DocumentStore:
         """The ids and texts, memory-mapped."""
-        return self._part(
-            lambda: open_documents(self.path / DOCUMENTS, generation=self.head.documents_generation)
-        )
-
-    def _part(self, opened: Callable[[], Part]) -> Part:
-        """Open a part of the state in ``head``; take the newer state if no part is open yet."""
-        try:
-            return opened()
-        except IndexFormatError as error:
-            head = read_head(self.path)
-            if head == self.head:
-                raise
-            if self.__dict__.keys() & {"encoder", "index", "store"}:
-                raise IndexFormatError(
-                    f"{self.path}: changed since it was opened; open it again"
-                ) from error
-            self.head = head
-            return opened()
+        return self._state.store
 
     @property
     def documents(self) -> DocumentStore:
@@ -210,12 +158,10 @@ class Retriever(Stage):
 
     def search(self, query: str, k: int = 10, *, where: Where | None = None) -> list[Hit]:
         """Return the ``k`` best documents for one query, of those that match ``where``."""
-        return super().search(query, k) if where is None else self.filtered(where).search(query, k)
+        return self._state.search(query, k, where=where)
 
     def filtered(self, where: Where) -> Filtered:
         """Return the stage that finds only documents matching ``where``, for pipelines."""
-        from retrieval.filtered import Filtered
-
         return Filtered(self, where)
 
     def run(
@@ -228,65 +174,23 @@ class Retriever(Stage):
     ) -> Run:
         """Search every query to depth ``k`` (1,000 unless given): ties by document id descending.
 
+        Of documents that tie with the last one, those that were added first are found.
+
         ``where`` filters by metadata, as in ``{"lang": "en", "year": {"gte": 2020}}``; the module
         ``retrieval.where`` has the conditions. A query of white space has no hits; that is said
         once.
         """
-        depth = DEPTH if k is None else k
-        keep = None if where is None else self._matching(where)
-        excluding = isinstance(queries, SelfExcluding)
-        blank = [query for query, text in queries.items() if not text.strip()]
-        if blank:
-            log.warning("%d empty queries have no hits (first: %r)", len(blank), blank[0])
-        wanted = [query for query in queries if queries[query].strip()]
-        rankings = dict.fromkeys(queries, Ranking([], []))
-        if wanted:
-            vectors = self.encoder.encode_queries([queries[query] for query in wanted])
-            show = len(wanted) > 2 * BATCH
-            with progress(f"search {self.name}", len(wanted), "queries", show=show) as advance:
-                for start in range(0, len(wanted), BATCH):
-                    block = wanted[start : start + BATCH]
-                    part = vectors[start : start + BATCH]
-                    for query, ranking in self._searched(block, part, depth + excluding, keep):
-                        found = without(ranking, query) if excluding else ranking
-                        rankings[query] = found[:depth]
-                    advance(len(block))
-        return Run(rankings, name=self.name)
+        return self._state.run(queries, given, k, where=where)
 
-    def _matching(self, where: Where) -> Mask:
-        """Return the mask over rows, made once for a ``where`` and a state of the documents."""
-        wanted = conditions(where)
-        key = (self.store.generation, repr(wanted))
-        found = self._masks.get(key)
-        if found is None:
-            found = matching_rows(self.store, wanted)
-            kept = list(self._masks.items())[1 - MASKS :]
-            self._masks = dict([*kept, (key, found)])  # replaced whole: others may be reading
-        return found
-
-    def explain(self, query: str, doc_id: str) -> Explanation:
+    def explain(self, query: str, doc_id: str, *, k: int = 10) -> Explanation:
         """Return each term's part of a document's score, and its rank down to 1,000.
 
+        With it comes what the index's planner chose for a search of ``k`` hits, and why.
         ``ConfigError`` unless the index is sparse, ``DataError`` for an unknown document.
         """
         from retrieval.explanation import explained
 
-        return explained(self, query, doc_id, DEPTH)
-
-    def _searched(
-        self, queries: Sequence[str], vectors: Any, k: int, keep: Mask | None
-    ) -> Iterator[tuple[str, Ranking]]:
-        hits = self.index.search(vectors, min(k, len(self.store)), keep=keep)
-        found = hits.rows >= 0
-        ids = np.array(self.store.ids(hits.rows[found]), dtype=object)
-        stops = np.cumsum(found.sum(axis=1))
-        for place, query in enumerate(queries):
-            doc_ids = ids[stops[place] - found[place].sum() : stops[place]].tolist()
-            scores = hits.scores[place][found[place]]
-            if len(scores) > 1 and (scores[1:] == scores[:-1]).any():
-                order = canonical_order(doc_ids, scores)
-                doc_ids, scores = [doc_ids[at] for at in order.tolist()], scores[order]
-            yield query, Ranking(doc_ids, scores)
+        return explained(self._state, query, doc_id, depth=DEPTH, k=k)
 
     def add(self, documents: Iterable[Document]) -> int:
         """Add documents and return how many; an id that is there already is a ``DataError``.
@@ -294,9 +198,9 @@ class Retriever(Stage):
         BM25 counts the new documents into idf at once; its average length stays that of the build
         until ``compact``.
         """
-        with self._changing():
-            rows = self.store.append(documents)
-            index_rows(self.encoder, self.store, self.index, rows)
+        with self._changing() as state:
+            rows = state.store.append(documents)
+            index_rows(state.encoder, state.store, state.index, rows)
         return len(rows)
 
     def update(self, documents: Iterable[Document]) -> Updated:
@@ -304,10 +208,10 @@ class Retriever(Stage):
 
         BM25 counts as ``delete`` and ``add`` do. An id given twice is a ``DataError``.
         """
-        with self._changing():
-            rows, replaced = self.store.update(documents)
-            forget_rows(self.encoder, self.store, self.index, replaced)
-            index_rows(self.encoder, self.store, self.index, rows)
+        with self._changing() as state:
+            rows, replaced = state.store.update(documents)
+            forget_rows(state.encoder, state.store, state.index, replaced)
+            index_rows(state.encoder, state.store, state.index, rows)
         return Updated(len(rows) - len(replaced), len(replaced))
 
     def delete(self, document_ids: Sequence[str]) -> int:
@@ -315,60 +219,51 @@ class Retriever(Stage):
         if isinstance(document_ids, str):
             raise ConfigError(f"delete({document_ids!r}): expected a list of ids, not one text")
         wanted = list(dict.fromkeys(document_ids))
-        with self._changing():
-            rows = self.store.rows(wanted)
+        with self._changing() as state:
+            rows = state.store.rows(wanted)
             unknown = [name for name, row in zip(wanted, rows, strict=True) if row < 0]
             if unknown:
                 raise DataError(
                     f"{self.path}: no document {unknown[0]!r} (and {len(unknown) - 1} more); "
                     "nothing was deleted"
                 )
-            forget_rows(self.encoder, self.store, self.index, rows)
-            self.store.delete(rows)
+            forget_rows(state.encoder, state.store, state.index, rows)
+            state.store.delete(rows)
         return len(wanted)
 
     def compact(self) -> None:
         """Give back the room of deleted documents; BM25 is refitted, average length included."""
-        with self._changing():
-            self.store.compact()
-            if hasattr(self.encoder, "fit_documents"):
-                emptied: Any = self.index  # an inverted one, whose settings stay
-                self.__dict__["index"] = filled_index(self.encoder, self.store, emptied.empty())
+        with self._changing() as state:
+            state.store.compact()
+            if hasattr(state.encoder, "fit_documents"):
+                emptied: Any = state.index  # an inverted one, whose settings stay
+                state.index = filled_index(state.encoder, state.store, emptied.empty())
             else:
-                self.index.compact()
+                state.index.compact()
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Hold the folder for one change: committed by ``retriever.json``, undone on an error."""
+    def _changing(self) -> Iterator[RetrieverState]:
+        """Yield a state to change, committed by ``retriever.json`` and dropped on an error.
+
+        Others search the state before until it takes its place.
+        """
         with self._lock, writer_lock(self.path):
             if read_head(self.path) != self.head:
                 raise IndexFormatError(
                     f"{self.path}: changed by another process since it was opened; open it again"
                 )
             roll_back(self.path)
-            _ = self.encoder, self.index, self.store
+            state = self._state.forked()
             try:
-                yield
-                self.index.encoder_fingerprint = str(self.encoder.fingerprint)
-                self.index.save(self.path / INDEX)
+                yield state
+                state.index.encoder_fingerprint = str(state.encoder.fingerprint)
+                state.index.save(self.path / INDEX)
                 # What stands here is no longer what its config made: no key to reuse it by.
                 config = {**self.head.origin.get("config", {}), "key": None}
                 origin = {**self.head.origin, "config": config}
-                head = head_of(self.path, self.name, self.encoder, self.store, origin)
-                write_head(self.path, head)
+                state.head = head_of(self.path, self.name, state.encoder, state.store, origin)
+                write_head(self.path, state.head)
             except BaseException:
                 roll_back(self.path)
-                self._forget()
                 raise
-            self.head = head
-
-    def _forget(self) -> None:
-        """Drop half-changed parts: they are opened again from what the folder pins."""
-        for part in ("index", "store", *(["encoder"] if self.head.encoder_generation else [])):
-            self.__dict__.pop(part, None)
-
-
-def without(ranking: Ranking, doc_id: str) -> Ranking:
-    """Return a ranking without one document."""
-    kept = [place for place, found in enumerate(ranking.doc_ids) if found != doc_id]
-    return Ranking([ranking.doc_ids[place] for place in kept], ranking.scores[kept])
+            self._state = state

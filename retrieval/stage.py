@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from encoders.errors import ConfigError
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from retrieval.fuse import Fuse
+    from retrieval.where import Where
 
 DEPTH = 1000  # how deep a retriever inside a pipeline searches when no cut says otherwise
 
@@ -67,16 +68,16 @@ class Stage(ABC):
         """Return the stage with a document store to read texts from, if it needs one."""
         return self
 
+    def filtered(self, where: Where) -> Stage:
+        """Return the stage whose retrievers find only documents that match ``where``.
+
+        ``ConfigError`` for a stage that finds documents without knowing their metadata.
+        """
+        raise ConfigError(f"{self.name}: where filters the documents of retrievers, and it is none")
+
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """Return the ``k`` best documents for one query."""
-        if not isinstance(query, str):
-            raise ConfigError(f"query: {query!r}; expected text")
-        k = whole_number(k, "k", 1)
-        ranking = self.run({"query": query}, None, k)["query"][:k]
-        texts = [""] * len(ranking)
-        if self.documents is not None:
-            texts = self.documents.texts(list(ranking.doc_ids))
-        return [Hit(doc, score, text) for (doc, score), text in zip(ranking, texts, strict=True)]
+        return searched(self.run, self.documents, query, k)
 
     def __rshift__(self, second: Stage) -> Then:
         return Then(self, second) if isinstance(second, Stage) else NotImplemented
@@ -88,6 +89,20 @@ class Stage(ABC):
         from retrieval.fuse import Fuse
 
         return Fuse.joining(self, other) if isinstance(other, Stage) else NotImplemented
+
+
+def searched(
+    run: Callable[[Queries, Run | None, int], Run], documents: Texts | None, query: str, k: int
+) -> list[Hit]:
+    """Return the ``k`` best documents for one query that ``run`` finds, with their texts."""
+    if not isinstance(query, str):
+        raise ConfigError(f"query: {query!r}; expected text")
+    k = whole_number(k, "k", 1)
+    ranking = run({"query": query}, None, k)["query"][:k]
+    texts = [""] * len(ranking)
+    if documents is not None:
+        texts = list(documents.texts(list(ranking.doc_ids)))
+    return [Hit(doc, score, text) for (doc, score), text in zip(ranking, texts, strict=True)]
 
 
 class Then(Stage):
@@ -106,6 +121,10 @@ class Then(Stage):
     def attached(self, documents: Texts) -> Stage:
         """Return the pair with a store for whichever part needs one."""
         return Then(self.first.attached(documents), self.second.attached(documents))
+
+    def filtered(self, where: Where) -> Stage:
+        """Return the pair with both stages filtered."""
+        return Then(self.first.filtered(where), self.second.filtered(where))
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run the first stage to its full depth, then the second on its run."""
@@ -128,6 +147,10 @@ class Cut(Stage):
     def attached(self, documents: Texts) -> Stage:
         """Return the cut over the stage with a store."""
         return Cut(self.stage.attached(documents), self.k)
+
+    def filtered(self, where: Where) -> Stage:
+        """Return the cut over the stage filtered: as many documents, all of them matching."""
+        return Cut(self.stage.filtered(where), self.k)
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run the stage for no more documents than the cut lets through."""

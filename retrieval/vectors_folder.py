@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import zipfile
 import zlib
@@ -37,6 +38,11 @@ IDS = "ids.txt"
 TERMS = "vocabulary.txt"
 CHUNK = 16_384  # documents of one matrix
 BLOCK = 1 << 22  # values read at a time
+# What a zip file says that is damaged, encrypted (RuntimeError) or compressed in some other way.
+UNREADABLE = (
+    ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+    RuntimeError,
+)  # fmt: skip
 
 
 def read_vectors(path: str | Path) -> SparseVectors:
@@ -133,7 +139,7 @@ class VectorsFolder:
                             shape=(len(pointers) - 1, len(terms)),
                         )
                         yield from checked_chunks(chunk, terms, whole=False)
-        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except UNREADABLE as error:
             raise DataError(
                 f"{self.matrix}: not a CSR matrix of {IDS} and {TERMS} ({error}); write it again"
             ) from None
@@ -148,22 +154,28 @@ class VectorsFolder:
             yield f"{path}:{number}", Document(name, "", "")
 
     def _ends(self, archive: zipfile.ZipFile, terms: int) -> NDArray[np.int64]:
-        small = {}
-        for name in ("format", "shape", "indptr"):
-            with archive.open(f"{name}.npy") as stream:
-                small[name] = np.lib.format.read_array(stream, allow_pickle=False)
-        ends = small["indptr"].astype(np.int64)
-        kind = small["format"].item()
-        if kind not in (b"csr", "csr"):
-            raise ValueError(f"its format is {kind!r}, expected 'csr'")
-        rows = len(ends) - 1
-        documents = len(_read_names(self.folder / IDS))
-        shape = tuple(small["shape"].tolist())
-        if shape != (documents, terms) or rows != documents:
-            raise ValueError(f"its shape is {shape}; ids and terms make {(documents, terms)}")
+        with archive.open("format.npy") as stream:
+            form = np.lib.format.read_array(stream, allow_pickle=False)
+        if form.tolist() not in (b"csr", "csr"):
+            raise ValueError(f"its format is {form.tolist()!r:.80}, expected 'csr'")
+        expected = (len(_read_names(self.folder / IDS)), terms)
+        shape = tuple(_whole_numbers(archive, "shape", 2).tolist())
+        if shape != expected:
+            raise ValueError(f"its shape is {shape}; ids and terms make {expected}")
+        ends = _whole_numbers(archive, "indptr", expected[0] + 1)
         if ends[0] != 0 or (np.diff(ends) < 0).any():
             raise ValueError("its indptr does not ascend from 0")
         return ends
+
+
+def _whole_numbers(archive: zipfile.ZipFile, name: str, count: int) -> NDArray[np.int64]:
+    """Read a member of ``count`` whole numbers; ``ValueError`` for anything else, unread."""
+    with archive.open(f"{name}.npy") as stream:
+        found, _ = _begun(stream, "i")
+        if found != count:
+            raise ValueError(f"{name} has {found:,} values, expected {count:,}")
+        stream.seek(0)
+        return _Values(stream, "i").take(count).astype(np.int64)
 
 
 class _Values:

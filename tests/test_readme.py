@@ -17,10 +17,25 @@ from retrieval.expression import names_in
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
-VERBS = (
-    "run train index evaluate mine search explain add update delete verify score compare data "
-    "export import search-vectors"
-).split()
+VERBS = [
+    "run",
+    "train",
+    "index",
+    "evaluate",
+    "mine",
+    "search",
+    "explain",
+    "add",
+    "update",
+    "delete",
+    "verify",
+    "score",
+    "compare",
+    "data",
+    "export",
+    "import",
+    "search-vectors",
+]
 
 
 def blocks(language: str) -> list[str]:

@@ -65,7 +65,9 @@ def search(
         raise ConfigError("search: --queries needs --output, the run file to write")
     stage = _opened(path, pipeline)
     if where:
-        stage = _filtered(stage, where)
+        from retrieval.where_text import parse_where
+
+        stage = stage.filtered(parse_where(where))
     if queries is not None and output is not None:
         from retrieval.beir_files import read_queries
 
@@ -97,15 +99,6 @@ def _opened(path: Path, pipeline: str | None) -> Stage:
     return Retriever.open(path)
 
 
-def _filtered(stage: Stage, where: list[str]) -> Stage:
-    from retrieval.retriever import Retriever
-    from retrieval.where_text import parse_where
-
-    if not isinstance(stage, Retriever):
-        raise ConfigError("search: --where filters a retriever; give its folder, no --pipeline")
-    return stage.filtered(parse_where(where))
-
-
 def explain(
     path: Folder,
     query: Annotated[str, typer.Argument(help="The query.")],
@@ -117,23 +110,29 @@ def explain(
 ) -> None:
     """Show what each term adds to a document's score, for BM25 and SPLADE alike.
 
+    The first line says which engine the index's planner chose for ten hits, and why.
+
     Examples:
       sluice explain runs/x/retrievers/bm25 "who found gold in the river" doc17
       sluice explain runs/x/retrievers/splade "who found gold in the river" -k 3
     """
     from retrieval.retriever import Retriever
+    from retrieval.stage import DEPTH
 
     retriever = Retriever.open(path)
     if doc_id is not None:
         wanted = [doc_id]
-    else:
-        wanted = list(retriever.run({"query": query}, None, k)["query"].doc_ids)[:k]
-    for name in wanted:
+    else:  # to the depth at which ranks are counted, because a cut may fall among equal scores
+        wanted = list(retriever.run({"query": query}, None, max(k, DEPTH))["query"].doc_ids)[:k]
+    if not wanted:
+        typer.echo("no document shares a term with the query", err=True)
+    for place, name in enumerate(wanted):
         found = retriever.explain(query, name)
         if as_json:
-            terms = [part._asdict() for part in found.terms]
-            typer.echo(json.dumps({**found._asdict(), "terms": terms}, ensure_ascii=False))
+            typer.echo(json.dumps(found.as_dict(), ensure_ascii=False))
         else:
+            if place == 0 and found.plan_text:
+                typer.echo(found.plan_text)
             typer.echo(_shown(found))
 
 
@@ -196,7 +195,8 @@ def delete(
     wanted = list(ids or [])
     if file is not None:
         try:
-            wanted += [line for line in file.read_text(encoding="utf-8").splitlines() if line]
+            lines = file.read_text(encoding="utf-8").split("\n")  # ids may hold other separators
+            wanted += [line for line in lines if line]
         except UnicodeDecodeError as error:
             raise DataError(f"{file}: not UTF-8 text ({error})") from None
     if not wanted and not compact:

@@ -1,5 +1,6 @@
 """BM25Encoder against its formula in plain Python, bm25s, refits, and published figures."""
 
+import copy
 import json
 import math
 import pickle
@@ -277,3 +278,25 @@ def test_published_figures(collections: Path, name: str, published: float) -> No
     judged = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10"}).evaluate(run)
     total = sum(values["ndcg_cut_10"] for values in judged.values())
     assert total / len(qrels) == pytest.approx(published, abs=0.005)
+
+
+@pytest.mark.parametrize("fields", [None, {"title": 2.0, "text": 1.0}])
+def test_idf_is_the_weight_of_one_occurrence(fields: dict[str, float] | None) -> None:
+    texts = ["gold river", "gold", "stone"]
+    given = [{"title": text, "text": "sluice"} for text in texts] if fields else texts
+    encoder = BM25Encoder(fields=fields).fit(given)
+    encoder.remove_documents(given[2:])
+    query = encoder.encode_queries(["gold river stone sluice"]).toarray()[0]
+    np.testing.assert_array_equal(encoder.idf().astype(np.float32), query)
+    with pytest.raises(ModelError, match="counted no documents"):
+        BM25Encoder().idf()
+
+
+def test_a_copy_changes_by_itself() -> None:
+    encoder = BM25Encoder().fit(["gold river", "gold"])
+    before, made = encoder.fingerprint, copy.deepcopy(encoder)
+    made.add_documents(["new words"])
+    assert (encoder.dim, encoder.documents, encoder.fingerprint) == (2, 2, before)
+    assert (made.dim, made.documents) == (4, 3)
+    assert made.fingerprint != before
+    assert copy.deepcopy(BM25Encoder()).k1 == 0.9

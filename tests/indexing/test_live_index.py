@@ -1,4 +1,4 @@
-"""An inverted index that changes: equal to one rebuilt, whole after a kill, steady under readers."""
+"""A changing inverted index: equal to one rebuilt, whole after a kill, steady under readers."""
 
 from __future__ import annotations
 

@@ -142,12 +142,15 @@ def test_update_filter_and_explain(sluice: Call, config: Path, tmp_path: Path) -
     assert (code, "where.code: 7 is integer" in err) == (2, True)
     code, _, err = sluice("search", retriever, "x", "--where", "lnag=en")
     assert (code, "did you mean 'lang'?" in err) == (2, True)
-    code, _, err = sluice(
-        "search", tmp_path / "out", "x", "--pipeline", "top5", "--where", "lang=en"
-    )
-    assert (code, "--where filters a retriever" in err) == (2, True)
+    pipeline = ("search", tmp_path / "out", "brandnew", "--pipeline", "top5", "--where")
+    _, out, _ = sluice(*pipeline, "lang=en")
+    assert (out.count("\n"), "d00" in out) == (2, True)
+    code, _, err = sluice(*pipeline, "lnag=en")
+    assert (code, "did you mean 'lang'?" in err) == (2, True)
 
     _, out, _ = sluice("explain", retriever, "brandnew things", "n1")
+    engine, _, out = out.partition("\n")
+    assert engine.startswith("engine: ")
     assert out.startswith("n1  score ")
     assert "rank 1" in out
     assert {"brandnew", "thing"} <= set(out.split())

@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from small_world import WordEncoder, documents, write_beir
 
 from encoders import BM25Encoder, SpladeEncoder, VocabularyEncoder
 from encoders.errors import ConfigError, DataError, IndexFormatError, ModelError
+from indexing import InvertedIndex
 from retrieval import Document, Retriever, Run, cli, evaluate, load_dataset
 from retrieval.ciff import CiffFile, read_ciff
 from retrieval.exchange import FORMATS, export_retriever, import_retriever
@@ -285,3 +287,40 @@ def test_bm25_on_scifact_at_eight_bits(tmp_path: Path, collections: Path) -> Non
     after = evaluate(run_vectors(made, ids, vectors, 10), dataset.qrels, ["nDCG@10"]).mean
     assert after["nDCG@10"] == pytest.approx(before, abs=0.01)
     assert report.largest_error < 0.1
+
+
+def test_only_a_folder_of_vectors_is_written_over(tmp_path: Path) -> None:
+    bm25 = Retriever.build(BM25Encoder(), documents(), path=tmp_path / "r")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    for folder in (model, tmp_path / "r" / "index", tmp_path / "r"):
+        with pytest.raises(ConfigError, match="only what was saved in the same form"):
+            export_retriever(bm25, folder, "vectors")
+    assert (model / "config.json").exists()
+    assert len(Retriever.open(tmp_path / "r").search("gold")) > 0
+    for _ in range(2):
+        export_retriever(bm25, tmp_path / "v", "vectors")
+    for folder in (model, Path()):
+        with pytest.raises(ConfigError, match="is a folder; give the name of a file"):
+            export_retriever(bm25, folder, "ciff")
+
+
+@pytest.mark.parametrize("given", [{"scale": 1e300}, {"scale": 2.0**24}, {"quantise": 2**24 + 1}])
+def test_weights_stay_whole_numbers(tmp_path: Path, bm25: Retriever, given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"2\^24"):
+        export_retriever(bm25, tmp_path / "x.ciff", "ciff", **given)
+    assert not list(tmp_path.iterdir())
+    export_retriever(bm25, tmp_path / "x.ciff", "ciff", quantise=2**24)
+    assert read_ciff(tmp_path / "x.ciff").weights.data.max() == 2**24
+
+
+def test_pruned_documents_are_exported_with_the_encoders_idf(tmp_path: Path) -> None:
+    pruned = Retriever.build(BM25Encoder(), documents(), index=InvertedIndex(top_terms=3))
+    export_retriever(pruned, tmp_path / "x.ciff", "ciff", scale=1e5)
+    found, stored = read_ciff(tmp_path / "x.ciff"), pruned.index.documents([7])
+    idf, vocabulary = pruned.encoder.idf(), pruned.encoder.vocabulary
+    row = dict(zip(found.terms, found.weights[[7]].toarray()[0], strict=True))
+    for term in ("word7", "number"):
+        weight = stored[:, [vocabulary[term]]].toarray()[0, 0] * idf[vocabulary[term]]
+        assert row.get(term, 0) == pytest.approx(1e5 * weight, abs=1)

@@ -1,6 +1,7 @@
 """Explanations: the parts are the score, whatever the sparse encoder."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from small_world import WordEncoder, documents
 
 from encoders import BM25Encoder, SpladeEncoder
 from encoders.errors import ConfigError, DataError
+from indexing import InvertedIndex
 from retrieval import Document, Retriever
 from retrieval.explanation import term_texts
 
@@ -48,7 +50,7 @@ def test_splade_names_its_tokens(masked_bert: Path) -> None:
 def test_what_is_no_hit_has_no_parts() -> None:
     retriever = Retriever.build(BM25Encoder(), documents())
     for query in ("word7", "nothing-shared", "", "  "):
-        assert retriever.explain(query, "d00") == ("d00", 0.0, None, [])
+        assert retriever.explain(query, "d00")[:4] == ("d00", 0.0, None, [])
 
 
 def test_a_rank_below_the_depth_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,3 +78,26 @@ def test_what_cannot_be_explained() -> None:
     with pytest.raises(ConfigError, match="expected text"):
         Retriever.build(BM25Encoder(), documents()).explain(7, "d00")  # type: ignore[arg-type]
     assert term_texts(WordEncoder(), [3, 4]) == ["[3]", "[4]"]
+
+
+def test_the_planners_choice_is_told(tmp_path: Path) -> None:
+    retriever = Retriever.build(BM25Encoder(), documents(), path=tmp_path / "r")
+    found = retriever.explain("gold word7", "d00", k=5)
+    index: Any = retriever.index
+    assert found.plan is not None
+    assert found.plan == index.plan(retriever.encoder.encode_queries(["gold word7"]), 5)[0]
+    assert found.plan_text.startswith(f"engine: {found.plan.engine}, {found.plan.reason}")
+    made = found.as_dict()
+    assert made["plan"]["engine"] in ("blocks", "terms")
+    assert made["terms"][0].keys() == {"term", "query_weight", "impact", "contribution"}
+    by_block = found.plan._replace(engine="blocks", scored_blocks=1234, blocks=5000)
+    assert found._replace(plan=by_block).plan_text.endswith(", 1,234 of 5,000 blocks scored")
+    assert "no document carries" in retriever.explain("zzz", "d00").plan_text
+
+
+def test_an_index_without_a_planner_is_explained_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever = Retriever.build(BM25Encoder(), documents())
+    monkeypatch.delattr(InvertedIndex, "plan")
+    found = retriever.explain("gold", "d00")
+    assert (found.plan, found.plan_text, found.as_dict()["plan"]) == (None, "", None)
+    assert found.terms

@@ -161,6 +161,55 @@ def test_a_changed_corpus_is_indexed_again(tmp_path: Path) -> None:
     assert len(index(values)[0]) == 30
 
 
+def test_other_settings_are_indexed_again(tmp_path: Path) -> None:
+    parts: list[dict[str, Any]] = [
+        {},
+        {"index": {"type": "inverted", "fidelity": "u8", "order": "bisection", "top_terms": 100}},
+        {"index": {"type": "inverted", "fidelity": "u8"}},
+        {"encoder": {"type": "bm25", "fields": {"title": 1.0, "text": 1.0}}},
+        {"encoder": {"type": "bm25", "fields": {"title": 2.0, "text": 1.0}}},
+    ]
+    for part in parts:
+        values = config(tmp_path, retrievers={"bm25": {**BM25, **part}})
+        first, second = (index(values)[0].head for _ in range(2))
+        assert first == second
+        assert first.index_generation == f"g{parts.index(part) + 1:06d}"
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"index": {"type": "inverted", "fidelity": "u9"}}, r"bm25\.index: fidelity: 'u9'"),
+        ({"index": {"type": "inverted", "block_size": 48}}, r"bm25\.index: block_size: 48"),
+        (
+            {"encoder": {"type": "bm25", "fields": {"title": 0}}},
+            r"bm25\.encoder: bm25\.fields\.",
+        ),
+    ],
+)
+def test_bad_settings_are_found_before_any_work(
+    tmp_path: Path, part: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^retrievers\.{message}"):
+        index(config(tmp_path, retrievers={"bm25": {**BM25, **part}}))
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_index_of_an_earlier_format_is_built_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = config(tmp_path)
+    folder = index(values)[0].path / "index"
+    for manifest in (folder / "manifest.json", folder / "g000001" / "manifest.json"):
+        facts = json.loads(manifest.read_text())
+        del facts["index"]["segments"]
+        manifest.write_text(json.dumps(facts))
+    (made,) = index(values)
+    assert "an earlier Sluice" in caplog.text
+    assert "it is built again" in caplog.text
+    assert len(made.search("gold")) > 0
+
+
 def test_added_documents_are_not_reused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     values = config(tmp_path)
     run(values)

@@ -5,6 +5,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ LINES = {
     '{"id": "b", "vector": {"gold": NaN}}': "the weight NaN",
     '{"id": "b", "vector": {"gold": Infinity}}': "the weight inf",
     '{"id": "b", "vector": {"gold": 1e39}}': "the weight 1e+39",
+    f'{{"id": "b", "vector": {{"gold": {10**400}}}}}': "the weight 1000",
     '{"id": "b", "vector": {"gold": "1"}}': "the weight '1'",
     '{"id": "b", "vector": {"gold": true}}': "the weight True",
     '{"id": "b", "vector": {"gold": null}}': "the weight None",
@@ -165,6 +167,32 @@ def cut(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:-size])
 
 
+def marked(folder: Path, at: tuple[int, int], value: int) -> None:
+    """Change a byte of every local (at[0]) and central (at[1]) header of the zip file."""
+    data = bytearray((folder / MATRIX).read_bytes())
+    for mark, place in zip((b"PK\x03\x04", b"PK\x01\x02"), at, strict=True):
+        begin = data.find(mark)
+        while begin >= 0:
+            data[begin + place] = value
+            begin = data.find(mark, begin + 4)
+    (folder / MATRIX).write_bytes(data)
+
+
+def claimed(folder: Path, name: str, count: int) -> None:
+    """Make a member's header say that it has so many values."""
+    spoil_members(folder)
+    with zipfile.ZipFile(folder / MATRIX) as archive:
+        members = {each: archive.read(each) for each in archive.namelist()}
+    header = BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<i8", "fortran_order": False, "shape": (count,)}
+    )
+    members[f"{name}.npy"] = header.getvalue()
+    with zipfile.ZipFile(folder / MATRIX, "w") as archive:
+        for each, content in members.items():
+            archive.writestr(each, content)
+
+
 SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no ids": (lambda f: (f / IDS).unlink(), "ids.txt: no such file"),
     "no matrix": (lambda f: (f / MATRIX).unlink(), "expected vectors.npz, ids.txt and"),
@@ -186,10 +214,17 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "column": (lambda f: spoil_members(f, indices=np.array([0, 0, 3], np.int32)), "CSR"),
     "short data": (lambda f: spoil_members(f, data=np.ones(2, np.float32)), "indptr ends at 3"),
     "indptr": (lambda f: spoil_members(f, indptr=np.array([0, 2, 1, 3])), "does not ascend"),
+    "indptr 2-d": (lambda f: spoil_members(f, indptr=np.zeros((4, 1), int)), "shape (4, 1)"),
+    "indptr NaN": (lambda f: spoil_members(f, indptr=np.full(4, np.nan)), "dtype float64"),
+    "indptr short": (lambda f: spoil_members(f, indptr=np.array([0, 1])), "has 2 values"),
+    "indptr huge": (lambda f: claimed(f, "indptr", 10**13), "has 10,000,000,000,000 values"),
+    "shape": (lambda f: spoil_members(f, shape=np.array(3)), "shape ()"),
+    "encrypted": (lambda f: marked(f, (6, 8), 1), "is encrypted"),
+    "compression": (lambda f: marked(f, (8, 10), 97), "compression"),
     "texts": (lambda f: spoil_members(f, data=np.array(["a", "b", "c"])), "dtype <U1"),
     "pickle": (
         lambda f: spoil_members(f, indptr=np.array([0, None], dtype=object)),
-        "allow_pickle=False",
+        "dtype object",
     ),
 }
 

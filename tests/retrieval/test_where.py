@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from small_world import WordEncoder, documents
+from small_world import LengthScorer, WordEncoder, documents
 
 from encoders import BM25Encoder
 from encoders.errors import ConfigError
 from indexing import FaissIndex, FlatIndex
-from retrieval import Document, Retriever
+from retrieval import Document, Fuse, Rerank, Retriever, Run, Stage
 from retrieval.document_store import DocumentStore, write_documents
+from retrieval.stage import Queries
 from retrieval.where import conditions, matching_rows
 from retrieval.where_text import parse_where
 
@@ -230,7 +231,7 @@ def test_a_mask_is_made_once_for_a_state(monkeypatch: pytest.MonkeyPatch) -> Non
         made.append(given)
         return matching_rows(*given)
 
-    monkeypatch.setattr("retrieval.retriever.matching_rows", counted)
+    monkeypatch.setattr("retrieval.retriever_state.matching_rows", counted)
     for _ in range(3):
         assert len(retriever.search("gold", 40, where={"lang": "en"})) > 0
     assert len(made) == 1
@@ -242,7 +243,7 @@ def test_a_mask_is_made_once_for_a_state(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(made) == 4
     for number in range(20):
         retriever.search("gold", where={"n": number})
-    assert len(retriever._masks) <= 8
+    assert len(retriever._state._masks) <= 8
 
 
 @pytest.mark.parametrize(
@@ -285,3 +286,34 @@ def test_filters_as_text(given_texts: list[str], expected: dict[str, Any]) -> No
 def test_what_is_no_filter_as_text(given_texts: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_where(given_texts)
+
+
+def test_a_filter_reaches_every_retriever_of_a_pipeline() -> None:
+    first = Retriever.build(BM25Encoder(), labelled(), name="first")
+    second = Retriever.build(BM25Encoder(k1=0.1), labelled(), name="second")
+    rerank = Rerank(LengthScorer(), depth=20)
+    where = {"lang": "en"}
+    matching = {document.id for document in labelled() if document.metadata.get("lang") == "en"}
+    fused = Fuse([first, second], method="weighted", weights=[2, 1], normalise="z-score")
+    for pipeline in (first % 7, first | second, (fused % 9) >> rerank, first >> (second | rerank)):
+        assert {hit.doc_id for hit in pipeline.search("gold river", 40)} - matching
+        found = pipeline.filtered(where).search("gold river", 40)
+        assert found
+        assert {hit.doc_id for hit in found} <= matching
+    expected = Fuse(
+        [first.filtered(where), second.filtered(where)],
+        method="weighted", weights=[2, 1], normalise="z-score",
+    )  # fmt: skip
+    queries = {"q": "gold river"}
+    assert fused.filtered(where).run(queries).to_dict() == expected.run(queries).to_dict()
+
+
+def test_a_stage_without_metadata_is_not_filtered() -> None:
+    class Own(Stage):
+        name = "own"
+
+        def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+            return Run({})
+
+    with pytest.raises(ConfigError, match="own: where filters the documents of retrievers"):
+        (Own() % 5).filtered({"lang": "en"})
