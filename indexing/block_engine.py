@@ -30,6 +30,7 @@ TINY = np.float32(np.finfo(np.float32).tiny)
 UNIT = np.float32(2.0**-23)  # twice the unit roundoff of float32
 BATCH = 16  # candidates that are scored together
 SPARE = 1024  # candidates beyond four times k that are kept before the engine gives up
+SAMPLED = 12  # groups bounded to estimate the blocks that remain
 FIRST_LOOK = 8  # blocks scored before the remaining work is estimated, then doubled
 # Places in the record of a query's work.
 SCORED, RESCORED, POSTINGS, GAVE_UP = 0, 1, 2, 3
@@ -101,7 +102,8 @@ def search_blocks(  # noqa: C901 - one traversal, its parts are below
             if not groups[group] * reach + spare >= threshold:
                 continue
             if lazy:
-                refine_group(terms, bound_weights, segment.dense_rows, segment.dense, group, bounds)
+                part = bounds[group * GROUP : group * GROUP + GROUP]
+                refine_group(terms, bound_weights, segment.dense_rows, segment.dense, group, part)
             begin, end = group * GROUP, min(group * GROUP + GROUP, blocks)
             if turn + 1 < len(ordered):
                 fetch(segment, bounds, ordered[turn + 1], (threshold - spare) / reach)
@@ -132,10 +134,12 @@ def search_blocks(  # noqa: C901 - one traversal, its parts are below
         if found > len(candidates) or (scored >= look and low_size == k and not last):
             look = 2 * scored
             remaining = _remaining(
-                groups, bounds, lazy, ordered[turn + 1 :], (threshold - spare) / reach
-            )
+                segment, terms, bound_weights, groups, bounds, lazy, ordered[turn + 1 :],
+                (threshold - spare) / reach,
+            )  # fmt: skip
             # The threshold still rises, and early more so: then the estimate is too high.
-            if found > len(candidates) or remaining > budget + 3 * budget * FIRST_LOOK // scored:
+            allowance = budget + 3 * budget * FIRST_LOOK // scored
+            if found > len(candidates) or remaining > allowance or scored > 2 * budget:
                 work[GAVE_UP] = 1
                 return size, bar - 1  # the k-th key may be the bar itself
     if not exact:
@@ -303,19 +307,32 @@ def _still_possible(
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _remaining(
+    segment: Segment,
+    terms: NDArray[np.int64],
+    weights: NDArray[np.float32],
     groups: NDArray[np.float32],
     bounds: NDArray[np.float32],
     lazy: bool,
     ordered: NDArray[np.int32],
     least: np.float32,
 ) -> int:
-    """Return how many blocks still have to be scored, were the threshold to stay as it is."""
-    blocks = 0
+    """Return how many blocks still have to be scored, were the threshold to stay as it is.
+
+    If ``lazy``, an estimate: the blocks of some groups that reach it are bounded to count them.
+    """
+    reaching = 0
+    for group in ordered:
+        reaching += groups[group] >= least
+    stride = max(reaching // SAMPLED, 1) if lazy else 1
+    count, seen = 0, 0
     for group in ordered:
         if groups[group] >= least:
-            if lazy:
-                blocks += GROUP // 4  # of a group that reaches it; its blocks are not bounded yet
-            else:
-                for bound in bounds[group * GROUP : group * GROUP + GROUP]:
-                    blocks += bound >= least
-    return blocks
+            seen += 1
+            if seen % stride == 0:
+                part = bounds[group * GROUP : group * GROUP + GROUP]
+                if lazy:
+                    part = part.copy()
+                    refine_group(terms, weights, segment.dense_rows, segment.dense, group, part)
+                for bound in part:
+                    count += bound >= least
+    return count * stride

@@ -125,10 +125,9 @@ def refine_group(
     dense_rows: NDArray[np.int32],
     dense: NDArray[np.uint8],
     group: int,
-    bounds: NDArray[np.float32],
+    part: NDArray[np.float32],
 ) -> None:
     """Add the dense rows to the bounds of one group's blocks, which a lazy pass left out."""
-    part = bounds[group * GROUP : group * GROUP + GROUP]
     for j in range(len(terms)):
         row = dense_rows[terms[j]]
         if row >= 0:

@@ -22,9 +22,11 @@ AUTO, BLOCKS, TERMS = 0, 1, 2  # engines; AUTO leaves it to the planner
 POSTING, DOCUMENT, TERM_HIT = 0.45, 0.65, 250.0  # by term: a posting, a document, one of k hits
 BOUND, LISTED, GROUPED = 0.05, 0.9, 1.0  # a dense bound, a listed bound, a group to order
 BLOCK, BLOCK_TERM = 100.0, 38.0  # scoring a block, and each query term in it
+BLOCK_MISS, NEAR = 22.0, float(1 << 24)  # more of the latter for each doubling of these postings
 BLOCK_HIT, EXACT_HIT = 200.0, 1500.0  # by block: one of k hits; in exact it is scored again
 MOST_BLOCK_TERMS = 1 << 16  # of a query: beyond, the margin for rounding is no longer small
-FEWEST_BLOCKS = 20  # scored besides one for each hit, where pruning works well
+# Blocks that k hits take where pruning works well: 34 for 10, 80 for 100, 1,500 to 2,400 for 1,000.
+BLOCKS_FOR_HITS = (20.0, 0.6, 0.0015)
 LAZY_BLOCKS = 1 << 15  # from here on dense rows are bounded by groups first
 # Places in the record of a query's work, after those of the block engine.
 ENGINE, PLANNED, TERMS_COST, BLOCKS_COST, RECORD = 4, 5, 6, 7, 8
@@ -128,9 +130,11 @@ def _search_segment(
             continue
         # k documents of this segment score at least the floor, so no hit is below it.
         bar = (np.int64(bits_of(min(floor, np.float32(3.4e38)))) << 32) - 1
-        block_cost = BLOCK + BLOCK_TERM * known
+        far = np.log2(max(len(segment.offsets) / NEAR, 1.0))
+        block_cost = BLOCK + (BLOCK_TERM + BLOCK_MISS * far) * known
         terms_cost = POSTING * postings + DOCUMENT * documents + TERM_HIT * k
-        expected = min(FEWEST_BLOCKS + k, blocks)
+        few, each, square = BLOCKS_FOR_HITS
+        expected = min(few + each * k + square * k * k, np.float64(blocks))
         blocks_cost = bound_cost + expected * block_cost + k * (EXACT_HIT if exact else BLOCK_HIT)
         record[TERMS_COST] += np.int64(terms_cost)
         record[BLOCKS_COST] += np.int64(blocks_cost)
