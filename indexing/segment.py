@@ -4,9 +4,9 @@ Documents are numbered from 0 within the segment. They are kept twice, because t
 them in different orders:
 
 *By term*, the impacts themselves: the postings of a term, documents ascending, as a 16-bit offset
-within a tile of 65,536 documents and the float32 impact, or in fidelity ``u8``
-an 8-bit code whose impact is ``code * scales[term]`` in float32. Pointers mark where each run of
-4,096 documents begins, so that tiles and single documents are found quickly.
+within a tile of 65,536 documents and the float32 impact, or in fidelity ``u8`` an 8-bit code whose
+impact is ``code * scales[term]`` in float32. Pointers mark where each run of 4,096 documents
+begins, so that tiles and single documents are found quickly.
 
 *By block* of 1 to 256 documents, codes: a directory of the block's terms, hashed and sorted, and
 for each term its postings as 16 bits, the offset within the block above the code. In fidelity
