@@ -1,7 +1,11 @@
-"""Both engines of the inverted index against brute force, rows and scores, on random corpora."""
+"""Both engines of the inverted index against brute force, rows and scores, on random corpora.
+
+``SLUICE_CORPORA=3000`` draws more corpora than the suite has time for.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -54,7 +58,7 @@ def corpus(rng: np.random.Generator, count: int, terms: int, kind: str) -> Any:
     return sparse.csr_array(np.where(table, values, 0).astype(np.float32))
 
 
-@settings(derandomize=True, deadline=None, max_examples=250)
+@settings(derandomize=True, deadline=None, max_examples=int(os.environ.get("SLUICE_CORPORA", 250)))
 @given(
     seed=st.integers(0, 2**32),
     count=st.integers(1, 120),
