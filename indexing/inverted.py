@@ -51,6 +51,7 @@ Sparse = sparse.csr_array[Any]
 EVERYTHING = np.zeros(0, dtype=np.bool_)  # a mask that excludes nothing
 EVERYTHING.setflags(write=False)  # as other masks: numba would compile for both kinds
 MAX_ROWS = 2**31  # row numbers share an int64 with the score's bits
+MOST_TERMS = 2**28  # some arrays are as long as the vocabulary
 TASKS_PER_THREAD = 4  # pieces of a batch: few enough to be cheap, enough to even out the threads
 
 
@@ -60,8 +61,8 @@ class InvertedIndex(Index):
     With ``fidelity="exact"`` a score is the float32 sum over the shared terms in ascending term
     order, each product rounded to float32 and a sum beyond it to the largest, and ties go to the
     lower row: equal to brute force, rows included, whatever engine, block size or number of
-    threads. ``"u8"`` keeps impacts as 8 bits with a scale for each term, is about two thirds of the
-    size, and is exact in the same sense for the impacts it keeps; a merge of segments may round
+    threads. ``"u8"`` keeps impacts as 8 bits with a scale for each term, is about three quarters of
+    the size, and is exact in the same sense for the impacts it keeps; a merge of segments may round
     them again. Documents that share no term with the query are no hits. Negative, NaN and infinite
     weights are refused, explicit zeros dropped.
 
@@ -270,6 +271,11 @@ class InvertedIndex(Index):
             raise DataError(
                 f"{what}: {matrix.shape[1]} terms, this index was made for {self.n_terms}; "
                 "encode with the encoder the index was built with"
+            )
+        if matrix.shape[1] > MOST_TERMS and what == "documents":
+            raise DataError(
+                f"{what}: {matrix.shape[1]:,} terms, an index has at most {MOST_TERMS:,}; number "
+                "the terms in use from 0 on"
             )
         return matrix
 

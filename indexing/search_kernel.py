@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from indexing.block_engine import GAVE_UP, search_blocks
 from indexing.heap import bits_of, row_of, score_of, sort_descending
 from indexing.hits import MISSING_ROW, MISSING_SCORE
-from indexing.segment import FLOOR_RANKS, Segment
+from indexing.segment import FLOOR_RANKS, GROUP, Segment
 from indexing.segment_table import segment_at
 from indexing.term_engine import search_terms
 
@@ -94,10 +94,7 @@ def _search_segment(
 ) -> None:
     """Offer the segment's documents to the heaps of queries ``first`` to ``last`` (exclusive).
 
-    ``heaps`` and ``sizes`` have a line for each of these queries, ``work`` one for every query.
-
-    ``allowed`` masks the rows of the index, or is empty when all may be hits. Each line of ``work``
-    receives what was planned and done.
+    ``heaps`` and ``sizes`` have a line for each of these queries; the rest is as above.
     """
     k = heaps.shape[1]
     documents = segment.shape[0]
@@ -112,7 +109,7 @@ def _search_segment(
             known += 1
         terms, weights = terms[:known], weights[:known]
         heap, record = heaps[query - first], work[query]
-        postings, bound_cost = 0, GROUPED * blocks / 16
+        postings, bound_cost = 0, GROUPED * blocks / GROUP
         floor = np.float32(0)
         for j in range(known):
             term = terms[j]
@@ -120,7 +117,7 @@ def _search_segment(
                 segment.run_starts[segment.first_run[term]]
             )
             if segment.dense_rows[term] >= 0:
-                bound_cost += BOUND * blocks
+                bound_cost += BOUND * blocks / (GROUP if lazy else 1)
             else:
                 bound_cost += LISTED * (segment.list_starts[term + 1] - segment.list_starts[term])
             if len(allowed) == 0 and k <= _THIRD_RANK:

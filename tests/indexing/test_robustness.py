@@ -17,7 +17,7 @@ import pytest
 from scipy import sparse
 
 import encoders.files
-from encoders.errors import IndexFormatError
+from encoders.errors import DataError, IndexFormatError
 from indexing import InvertedIndex, open_index, placed_segments, segment_build
 from indexing.segment_documents import streamed_documents
 from indexing.spool import Spool
@@ -281,3 +281,12 @@ def test_numbers_out_of_range_are_found_without_checksums(
     file.write_bytes(data)
     with pytest.raises(IndexFormatError):
         open_index(path)
+
+
+def test_a_vocabulary_that_no_memory_holds_is_refused() -> None:
+    index, far = InvertedIndex(), 2**28 + 1
+    wide = sparse.csr_array((np.ones(1, np.float32), [3], [0, 1]), shape=(1, far))
+    with pytest.raises(DataError, match="268,435,457 terms, an index has at most 268,435,456"):
+        index.add(wide)
+    index.add(csr(np.eye(5)))
+    assert index.search(wide, 1).rows.tolist() == [[3]]  # a query may be as wide as it likes
