@@ -63,15 +63,6 @@ def offer(heap: Keys, size: int, key: int) -> int:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def sort_descending(heap: Keys, size: int) -> None:
-    """Sort a min-heap's keys, best first, by taking out the smallest again and again."""
-    for last in range(size - 1, 0, -1):
-        smallest, moved = heap[0], heap[last]
-        _sink(heap, last, moved)
-        heap[last] = smallest
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _sink(heap: Keys, size: int, key: int) -> None:
     """Replace the smallest key."""
     place = 0

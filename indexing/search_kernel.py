@@ -10,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from indexing.block_engine import GAVE_UP, search_blocks
-from indexing.heap import bits_of, row_of, score_of, sort_descending
+from indexing.heap import bits_of, row_of, score_of
 from indexing.hits import MISSING_ROW, MISSING_SCORE
 from indexing.segment import FLOOR_RANKS, GROUP, Segment
 from indexing.segment_table import segment_at
@@ -66,7 +66,11 @@ def search_segments(
         )  # fmt: skip
     for query in range(first, last):
         heap, size = heaps[query - first], sizes[query - first]
-        sort_descending(heap, size)
+        ascending = True  # as the engine by term leaves it
+        for place in range(1, size):
+            ascending &= heap[place - 1] <= heap[place]
+        kept = heap[:size].copy() if ascending else np.sort(heap[:size])
+        heap[:size] = kept[::-1]
         for place in range(size):
             rows[query, place] = row_of(heap[place])
             scores[query, place] = score_of(heap[place])

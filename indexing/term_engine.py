@@ -11,11 +11,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from indexing.heap import LARGEST_BITS, key_of, offer
+from indexing.heap import LARGEST_BITS, key_of
 from indexing.segment import RUNS_PER_TILE_BITS, TILE, TILE_BITS
 
 STRIP = 64  # sums compared with the threshold at a time
 CHUNK = 1024  # postings whose products are made at a time
+SMALLEST_POOL = 256
 _UNTOUCHED = np.float32(-0.0)
 
 
@@ -45,9 +46,17 @@ def search_terms(
     """
     # -0.0 marks a document no term has touched: adding a product, even +0.0, clears the sign bit,
     # and -0.0 + x is x exactly.
-    sums = np.full(TILE, _UNTOUCHED, dtype=np.float32)
+    sums = np.empty(TILE, dtype=np.float32)
+    sums[: min(TILE, documents)] = _UNTOUCHED
     bits = sums.view(np.int32)
     products = np.empty(CHUNK, dtype=np.float32)
+    # Keys above the bar are pooled, and a full pool is thinned: cheaper than a heap's steps.
+    k = len(heap)
+    room = min(4 * k, size + documents + 1)  # the latter is never full
+    pool = np.empty(max(room, SMALLEST_POOL), dtype=np.int64)
+    pool[:size] = heap[:size]
+    if size == k:
+        bar = max(bar, heap[0])
     cursors = np.empty(len(terms), dtype=np.int64)
     for j in range(len(terms)):
         cursors[j] = first_run[terms[j]]
@@ -73,7 +82,12 @@ def search_terms(
                     _accumulate(sums, offsets[first:last], part)
         if touched:
             count = min(TILE, documents - base)
-            size = _collect(sums, bits, base, count, order, first_row, allowed, bar, heap, size)
+            size, bar = _collect(
+                sums, bits, base, count, order, first_row, allowed, bar, k, pool, size
+            )
+    if size > k:
+        size, bar = _thinned(k, pool, size, bar)
+    heap[:size] = np.sort(pool[:size])  # ascending: a heap
     return size
 
 
@@ -124,12 +138,14 @@ def _collect(
     first_row: int,
     allowed: NDArray[np.bool_],
     bar: int,
-    heap: NDArray[np.int64],
+    k: int,
+    pool: NDArray[np.int64],
     size: int,
-) -> int:
-    """Offer a tile's sums to the heap and reset them; return the heap's new size."""
-    if size == len(heap):
-        bar = max(bar, heap[0])
+) -> tuple[int, int]:
+    """Put a tile's keys above the bar into the pool; return its size and the bar.
+
+    A full pool is thinned to the k best. The tile's sums are reset.
+    """
     ordered = len(order) > 0
     for start in range(0, count, STRIP):
         stop = min(start + STRIP, count)
@@ -147,8 +163,17 @@ def _collect(
                         row = first_row + min(np.int64(order[place]), len(order) - 1)
                     key = key_of(score, row)
                     if key > bar and (len(allowed) == 0 or allowed[row]):
-                        size = offer(heap, size, key)
-                        if size == len(heap):
-                            bar = max(bar, heap[0])
+                        pool[size] = key
+                        size += 1
+                        if size == len(pool):
+                            size, bar = _thinned(k, pool, size, bar)
     sums[:count] = _UNTOUCHED
-    return size
+    return size, bar
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _thinned(k: int, pool: NDArray[np.int64], size: int, bar: int) -> tuple[int, int]:
+    """Keep a pool's k best keys; return its size and the bar, the smallest of them."""
+    parted = np.partition(pool[:size], size - k)
+    pool[:k] = parted[size - k :]
+    return k, max(bar, parted[size - k])
