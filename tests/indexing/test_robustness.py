@@ -290,3 +290,35 @@ def test_a_vocabulary_that_no_memory_holds_is_refused() -> None:
         index.add(wide)
     index.add(csr(np.eye(5)))
     assert index.search(wide, 1).rows.tolist() == [[3]]  # a query may be as wide as it likes
+
+
+@pytest.mark.parametrize("fidelity", ["exact", "u8"])
+def test_flipped_bytes_below_the_checksums_never_read_outside_the_arrays(
+    fidelity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above 64 MB no checksum is read at opening: wrong hits are possible, a crash is not."""
+    monkeypatch.setattr(encoders.files, "CHECKSUM_LIMIT", 0)
+    rng = np.random.default_rng(8)
+    documents = csr(rng.random((3000, 300)) * (rng.random((3000, 300)) < 0.05))
+    index = InvertedIndex(fidelity=fidelity, order="cluster")
+    index.add(documents)
+    index.save(tmp_path / "index")
+    searched = 0
+    for file in sorted((tmp_path / "index").glob("g*/*.npy")):
+        whole = file.read_bytes()
+        for _ in range(2):
+            data = bytearray(whole)
+            for place in rng.integers(128, max(len(data), 129), 8 if len(data) > 136 else 0):
+                data[place] = int(rng.integers(256))
+            file.write_bytes(data)
+            try:
+                opened: Any = open_index(tmp_path / "index")
+            except IndexFormatError:
+                continue
+            with np.errstate(all="ignore"):
+                for engine in ("blocks", "terms"):
+                    opened.search(documents[:20], 10, params={"engine": engine})
+                opened.documents([0, 5, 2999])
+            searched += 1
+        file.write_bytes(whole)
+    assert searched > 10
