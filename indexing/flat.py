@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, IndexFormatError
-from indexing.arrays import fact, open_array, write_array
+from indexing.arrays import fact
 from indexing.candidates import Candidates
+from indexing.dense_rows import Block, DenseRows
 from indexing.exact import Metric, Norms, checked_metric, error_bound, norms_of
 from indexing.hits import Hits
 from indexing.index import Index
@@ -22,15 +22,6 @@ from indexing.vectors import Dense, checked_dense
 DOCUMENT_BLOCK = 32_768  # documents in one matrix product
 QUERY_BLOCK = 128  # queries in one: 16 MiB of scores
 SMALLEST_NORM = 1e-30  # documents shorter than this get no bound: their inverse may overflow
-CHUNK = 65_536  # rows up to which small additions are joined
-
-
-class Block(NamedTuple):
-    """Consecutive or picked documents with their row numbers."""
-
-    rows: NDArray[np.int64]
-    vectors: Dense
-    norms: Norms
 
 
 class FlatIndex(Index):
@@ -50,31 +41,23 @@ class FlatIndex(Index):
     def __init__(self, metric: Metric = "ip") -> None:
         super().__init__()
         self.metric: Metric = checked_metric(metric)
-        self._chunks: list[tuple[Dense, Norms]] = []
+        self._vectors = DenseRows()
 
     @property
     def width(self) -> int | None:
         """Dimensions of the vectors; None before the first ``add``."""
-        return int(self._chunks[0][0].shape[1]) if self._chunks else None
+        return self._vectors.width
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the vectors and their norms."""
-        return sum(vectors.nbytes + norms.nbytes for vectors, norms in self._chunks)
+        return self._vectors.nbytes
 
     def _checked(self, vectors: Any, what: str) -> Dense:
         return checked_dense(vectors, self.width, what)
 
     def _append(self, documents: Dense) -> None:
-        joined, total = [(np.array(documents), norms_of(documents))], len(documents)
-        # Joined like the digits of a binary counter: each row is copied O(log) times.
-        while self._chunks and len(last := self._chunks[-1][0]) <= min(total, CHUNK - total):
-            total += len(last)
-            joined.insert(0, self._chunks.pop())
-        if len(joined) > 1:
-            vectors, norms = zip(*joined, strict=True)
-            joined = [(np.concatenate(vectors), np.concatenate(norms))]
-        self._chunks.extend(joined)
+        self._vectors.append(documents)
 
     def _search(
         self, queries: Dense, k: int, allowed: Mask | None, parameters: dict[str, Any]
@@ -89,7 +72,7 @@ class FlatIndex(Index):
             Candidates(query, self.metric, float(norm), k)
             for query, norm in zip(queries, norms, strict=True)
         ]
-        for block in self._blocks(allowed):
+        for block in self._vectors.blocks(DOCUMENT_BLOCK, allowed):
             for start in range(0, len(queries), QUERY_BLOCK):
                 part = slice(start, start + QUERY_BLOCK)
                 self._offer(factors[part], norms[part], block, best[part])
@@ -118,32 +101,11 @@ class FlatIndex(Index):
             error = math.inf if scaled_up else error
             candidates.offer(line, error, block.rows, block.vectors, block.norms)
 
-    def _blocks(self, allowed: Mask | None) -> Iterator[Block]:
-        first = 0
-        for vectors, norms in self._chunks:
-            for start in range(0, len(vectors), DOCUMENT_BLOCK):
-                part = slice(start, min(start + DOCUMENT_BLOCK, len(vectors)))
-                rows = np.arange(first + part.start, first + part.stop, dtype=np.int64)
-                if allowed is None or (mask := allowed[rows[0] : rows[-1] + 1]).all():
-                    yield Block(rows, vectors[part], norms[part])
-                elif mask.any():
-                    yield Block(rows[mask], vectors[part][mask], norms[part][mask])
-            first += len(vectors)
-
     def _keep_only(self, allowed: Mask) -> None:
-        kept, first = [], 0
-        for vectors, norms in self._chunks:
-            mask = allowed[first : first + len(vectors)]
-            kept.append((vectors[mask], norms[mask]))
-            first += len(vectors)
-        # An empty chunk stays if nothing else does: it remembers the width.
-        self._chunks = [chunk for chunk in kept if len(chunk[0])] or kept[:1]
+        self._vectors.keep_only(allowed)
 
     def _write(self, folder: Path) -> dict[str, Any]:
-        shape = (self.rows, self.width or 0)
-        write_array(folder / "vectors.npy", (v for v, _ in self._chunks), shape, np.float32)
-        write_array(folder / "norms.npy", (n for _, n in self._chunks), shape[:1], np.float64)
-        return {"metric": self.metric, "rows": shape[0], "dim": shape[1]}
+        return {"metric": self.metric, **self._vectors.write(folder)}
 
     @classmethod
     def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
@@ -151,9 +113,5 @@ class FlatIndex(Index):
             index = cls(fact(facts, "metric", str, folder))
         except ConfigError as error:
             raise IndexFormatError(f"{folder}: {error}") from None
-        shape = (fact(facts, "rows", int, folder), fact(facts, "dim", int, folder))
-        vectors = open_array(folder / "vectors.npy", np.float32, shape)
-        norms = open_array(folder / "norms.npy", np.float64, shape[:1])
-        if shape[1]:
-            index._chunks = [(vectors, norms)]
+        index._vectors = DenseRows.read(folder, facts)
         return index

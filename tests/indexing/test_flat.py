@@ -129,7 +129,7 @@ def test_many_small_additions_are_joined() -> None:
     index = FlatIndex()
     for row in range(1000):
         index.add(np.full((1, 2), row, dtype=np.float32))
-    assert len(index._chunks) < 12
+    assert len(index._vectors._chunks) < 12
     np.testing.assert_array_equal(
         index.search(np.ones((1, 2), dtype=np.float32), 3).rows, [[999, 998, 997]]
     )
