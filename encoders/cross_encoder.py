@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from encoders.errors import ConfigError, ModelError
 from encoders.files import fingerprint_of, replaced_folder
 from encoders.layout import read_layout, write_lower_case, write_sidecar
 from encoders.loading import is_head, lengths_of, load, lowers, save
+from encoders.packed import PackedTransformer
+from encoders.packed_heads import classification_head
+from encoders.tokens import TokenBatch, Tokens
 from encoders.transformer import Dtype, Features, TransformerModel
 
 log = logging.getLogger("sluice")
@@ -46,6 +48,7 @@ class CrossEncoder(TransformerModel):
         super().__init__(model, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.model = model
         self.max_length = max_length
+        self._head = classification_head(model)
         # DistilBERT knows no segments, and RoBERTa's tokenizer gives none.
         known = inspect.signature(model.forward).parameters
         self._segments = "token_type_ids" in set(tokenizer.model_input_names) & set(known)
@@ -95,52 +98,54 @@ class CrossEncoder(TransformerModel):
         """A hash of weights, tokenizer and length."""
         return fingerprint_of(self.weights_hash(), {"kind": self.kind, "length": self.max_length})
 
-    def _token_ids(
-        self, pairs: Sequence[tuple[str, str]]
-    ) -> tuple[list[list[int]], list[list[int]]]:
-        encoded = self.tokenized(
+    def _tokens(self, pairs: Sequence[tuple[str, str]]) -> Tokens:
+        return self.tokenized(
             [query for query, _ in pairs],
             [document for _, document in pairs],
             length=self.max_length,
             types=self._segments,
         )
-        return encoded["input_ids"], encoded["token_type_ids"] if self._segments else []
 
     def tokenize_pairs(self, pairs: Sequence[tuple[str, str]]) -> Features:
         """Return the padded features of (query, document) pairs, ready for ``logits``."""
-        ids, types = self._token_ids(pairs)
-        return self._with_types(self.pad(ids), types)
-
-    def _with_types(self, features: Features, types: Sequence[Sequence[int]]) -> Features:
-        if not self._segments:
-            return features
-        segments = torch.zeros_like(features["input_ids"])
-        for row, text in enumerate(types):
-            segments[row, : len(text)] = torch.tensor(text, dtype=torch.long)
-        return {**features, "token_type_ids": segments}
+        tokens = self._tokens(pairs)
+        return self.pad(tokens.ids, tokens.types)
 
     def logits(self, features: Features) -> Tensor:
         """Return one raw logit per pair, float32 ``[n]``, with gradients."""
         scores: Tensor = self.model(**features).logits
         return scores.float().squeeze(-1)
 
+    @property
+    def packable(self) -> bool:
+        """Whether the head of this model is known."""
+        return self._head is not None
+
+    def run_packed(self, network: PackedTransformer, batch: TokenBatch) -> Tensor:
+        """Return one raw logit per pair, by a packed pass whose last layer sees one token each."""
+        states = network.first_states(*self.laid_out(batch))
+        logits = states if self._head is None else self._head(states)
+        return logits.float().squeeze(-1)
+
+    def run_padded(self, batch: TokenBatch) -> Tensor:
+        """Return one raw logit per pair, by the model's own pass or the back end's."""
+        features = self.padded(batch)
+        return self.backend(features).float().squeeze(-1) if self.backend else self.logits(features)
+
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Return one raw logit per (query, document) pair, float32 ``[n]``, in input order."""
         scores = np.zeros(len(pairs), np.float32)
-        types: list[list[int]] = []
-        offset = 0
 
-        def tokens_of(start: int, stop: int) -> list[list[int]]:
-            nonlocal types, offset
-            ids, types = self._token_ids(pairs[start:stop])
-            offset = start
-            return ids
+        def store(batch: TokenBatch) -> None:
+            scores[batch.rows] = self.output(batch).cpu().numpy()
 
-        def store(rows: np.ndarray, features: Features) -> None:
-            chosen = [types[row - offset] for row in rows] if types else []
-            scores[rows] = self.logits(self._with_types(features, chosen)).cpu().numpy()
-
-        self.map_batches(len(pairs), tokens_of, store, label="score pairs", unit="pairs")
+        self.map_batches(
+            len(pairs),
+            lambda start, stop: self._tokens(pairs[start:stop]),
+            store,
+            label="score pairs",
+            unit="pairs",
+        )
         return scores
 
     def save_pretrained(self, path: str | Path) -> None:

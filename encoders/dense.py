@@ -15,8 +15,10 @@ from encoders.errors import ConfigError, ModelError
 from encoders.files import replaced_folder
 from encoders.layout import read_layout, write_dense, write_sidecar
 from encoders.loading import load, lowers, save, side_settings
+from encoders.packed import spans
 from encoders.pooling import POOLINGS
 from encoders.projection import Projection, draw_projection, read_projection, write_projection
+from encoders.tokens import TokenBatch
 from encoders.transformer import Dtype, Features, TextEncoder
 
 Pooling = Literal["cls", "mean", "mean_sqrt", "max", "last", "weighted_mean"]
@@ -144,14 +146,19 @@ class DenseEncoder(TextEncoder):
 
     def embed(self, features: Features, side: Side) -> Tensor:
         """Return the vectors ``[n, dim]`` of tokenised texts, float32, with gradients."""
-        mask = features["attention_mask"]
-        states = self.model(input_ids=features["input_ids"], attention_mask=mask).last_hidden_state
+        return self._projected(
+            self._pooled(self.hidden(features), features["attention_mask"], side)
+        )
+
+    def _pooled(self, states: Tensor, mask: Tensor, side: Side) -> Tensor:
         if not self.pool_prompt and self.prompts[side]:
             text = mask.clone()
             text[:, : self.prompt_tokens[side]] = 0
             # an empty text without a special token behind it: the prompt is all there is
             mask = torch.where(text.any(dim=1, keepdim=True), text, mask)
-        vectors = POOLINGS[self.pooling](states.float(), mask)
+        return POOLINGS[self.pooling](states.float(), mask)
+
+    def _projected(self, vectors: Tensor) -> Tensor:
         if self.projection is not None:
             vectors = self.projection(vectors).float()
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
@@ -165,19 +172,32 @@ class DenseEncoder(TextEncoder):
         return self._encode(texts, "document")
 
     def _encode(self, texts: Sequence[str], side: Side) -> Dense:
-        vectors = np.zeros((len(texts), self.dim), np.float32)
+        vectors = np.zeros((len(texts), self.dim), np.float32)  # zeros for texts without tokens
 
-        def store(rows: np.ndarray, features: Features) -> None:
-            vectors[rows] = self.embed(features, side).float().cpu().numpy()
+        def store(batch: TokenBatch) -> None:
+            pooled = self._pooled_batch(batch, side)
+            vectors[batch.rows] = self._projected(pooled).float().cpu().numpy()
 
         self.map_batches(
             len(texts),
-            lambda start, stop: self.token_ids(texts[start:stop], side),
+            lambda start, stop: self.tokens(texts[start:stop], side),
             store,
             label=f"encode {side} texts",
             unit="texts",
         )
         return vectors
+
+    def _pooled_batch(self, batch: TokenBatch, side: Side) -> Tensor:
+        network = self.network()
+        if network is not None and self.pooling == "cls" and self.pool_prompt:
+            return network.first_states(*self.laid_out(batch)).float()
+        states = self.output(batch)
+        parts = []
+        for span in spans(batch.lengths):
+            texts = states[span.start : span.stop].view(span.texts, span.length, -1)
+            mask = torch.ones(texts.shape[:2], dtype=torch.long, device=states.device)
+            parts.append(self._pooled(texts, mask, side))
+        return torch.cat(parts)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a sentence-transformers folder (legacy layout), replacing ``path`` in one step."""

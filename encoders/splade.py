@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from encoders.encoder import Side
@@ -23,8 +24,15 @@ from encoders.layout import (
 )
 from encoders.loading import load, lowers, save, side_settings
 from encoders.models import model_folder
+from encoders.packed import PackedTransformer, spans
+from encoders.packed_heads import vocabulary_head
+from encoders.splade_head import VocabularyProduct
 from encoders.splade_pooling import splade_max, splade_sum
-from encoders.transformer import Dtype, Features, TextEncoder
+from encoders.tokens import TokenBatch
+from encoders.transformer import Dtype, Features, TextEncoder, versions
+
+Terms: TypeAlias = NDArray[np.int32]
+Weights: TypeAlias = NDArray[np.float32]
 
 _POOLS = {"max": splade_max, "sum": splade_sum}
 _ACTIVATIONS = ("relu", "log1p_relu")
@@ -81,6 +89,8 @@ class SpladeEncoder(TextEncoder):
         self._decoder = decoder
         # The pooling applies the decoder itself, in chunks; inside the model it passes through.
         decoder.forward = _passed_through  # type: ignore[assignment]
+        self._head = vocabulary_head(model)
+        self._product: tuple[Any, VocabularyProduct] | None = None
         self._check_states()
         special = [i for i in tokenizer.all_special_ids if i < decoder.out_features]
         self._special = torch.tensor(sorted(special), dtype=torch.long)
@@ -185,15 +195,46 @@ class SpladeEncoder(TextEncoder):
             vectors.scatter_reduce_(1, ids, mask.float(), reduce="amax")
             vectors[:, self._special.to(ids.device)] = 0.0
             return vectors
-        states = self.model(input_ids=ids, attention_mask=mask).logits
-        bias: Tensor | None = self._decoder.bias
-        if bias is None:
-            bias = torch.zeros(self.dim, device=ids.device)
         vectors = _POOLS[self.pooling](
-            states, mask, self._decoder.weight, bias, twice=self.activation == "log1p_relu"
-        )
+            self.hidden(features), mask, self._decoder.weight, self._bias(),
+            twice=self.activation == "log1p_relu",
+        )  # fmt: skip
         limit = self.top_k[side]
         return keep_top(vectors, limit) if limit is not None else vectors
+
+    def _weights(self, batch: TokenBatch) -> Tensor:
+        """Return term weights ``[n, vocab]`` of a batch, before any top-k."""
+        key = (self.dtype, *versions(self._decoder.parameters()))
+        if self._product is None or self._product[0] != key:
+            made = VocabularyProduct(self._decoder.weight, self._bias(), self.dtype)
+            self._product = key, made
+        return self._product[1](
+            self.output(batch),
+            list(spans(batch.lengths)),
+            pooling=self.pooling,
+            twice=self.activation == "log1p_relu",
+        )
+
+    def hidden(self, features: Features) -> Tensor:
+        """Return the states ``[n, length, hidden]`` before the product with the vocabulary."""
+        states: Tensor = self.model(**features).logits
+        return states
+
+    @property
+    def packable(self) -> bool:
+        """Whether the head of this model is known."""
+        return self._head is not None
+
+    def run_packed(self, network: PackedTransformer, batch: TokenBatch) -> Tensor:
+        """Return the states before the product with the vocabulary, by a packed pass."""
+        states = super().run_packed(network, batch)
+        return states if self._head is None else self._head(states)
+
+    def _bias(self) -> Tensor:
+        bias: Tensor | None = self._decoder.bias
+        if bias is None:
+            return torch.zeros(self.dim, device=self._decoder.weight.device)
+        return bias
 
     def encode_queries(self, texts: Sequence[str]) -> sp.csr_array:
         """Return the queries' term weights, float32 ``csr_array [n, vocab]``, in input order."""
@@ -210,27 +251,40 @@ class SpladeEncoder(TextEncoder):
         return [f"[{column}]" if token is None else str(token) for column, token in named]
 
     def _encode(self, texts: Sequence[str], side: Side) -> sp.csr_array:
+        if side == "query" and self.query_model == "bow":
+            return self._bags(texts)
         terms: list[np.ndarray] = [np.empty(0, np.int32)] * len(texts)
         weights: list[np.ndarray] = [np.empty(0, np.float32)] * len(texts)
 
-        def store(rows: np.ndarray, features: Features) -> None:
-            matrix = sp.csr_array(self.embed(features, side).float().cpu().numpy())
-            for place, row in enumerate(rows):
+        def store(batch: TokenBatch) -> None:
+            matrix = sp.csr_array(self._weights(batch).cpu().numpy())
+            for place, row in enumerate(batch.rows):
                 span = slice(matrix.indptr[place], matrix.indptr[place + 1])
-                terms[row], weights[row] = matrix.indices[span], matrix.data[span]
+                terms[row], weights[row] = heaviest(
+                    matrix.indices[span], matrix.data[span], self.top_k[side]
+                )
 
         self.map_batches(
             len(texts),
-            lambda start, stop: self.token_ids(texts[start:stop], side),
+            lambda start, stop: self.tokens(texts[start:stop], side),
             store,
             label=f"encode {side} texts",
             unit="texts",
         )
-        pointers = np.zeros(len(texts) + 1, np.int64)
+        return self._joined(terms, weights)
+
+    def _bags(self, texts: Sequence[str]) -> sp.csr_array:
+        """Return each query's own tokens with weight 1; no network runs."""
+        special = self._special.numpy()
+        bags = [np.setdiff1d(ids, special) for ids in self.tokens(texts, "query").ids]
+        return self._joined(bags, [np.ones(len(bag), np.float32) for bag in bags])
+
+    def _joined(self, terms: list[Terms], weights: list[Weights]) -> sp.csr_array:
+        pointers = np.zeros(len(terms) + 1, np.int64)
         np.cumsum([len(t) for t in terms], out=pointers[1:])
-        indices = np.concatenate(terms).astype(np.int32) if texts else np.empty(0, np.int32)
-        data = np.concatenate(weights) if texts else np.empty(0, np.float32)
-        return sp.csr_array((data, indices, pointers), shape=(len(texts), self.dim))
+        indices = np.concatenate(terms).astype(np.int32) if terms else np.empty(0, np.int32)
+        data = np.concatenate(weights) if weights else np.empty(0, np.float32)
+        return sp.csr_array((data, indices, pointers), shape=(len(terms), self.dim))
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a folder that sentence-transformers' SparseEncoder loads, in one step."""
@@ -267,6 +321,14 @@ def keep_top(vectors: Tensor, limit: int) -> Tensor:
         return vectors
     order = torch.sort(vectors.detach(), dim=1, descending=True, stable=True).indices[:, :limit]
     return vectors * torch.zeros_like(vectors).scatter_(1, order, 1.0)
+
+
+def heaviest(terms: Terms, weights: Weights, limit: int | None) -> tuple[Terms, Weights]:
+    """Keep the ``limit`` heaviest terms of one text, in order of term; ties: the lower term."""
+    if limit is None or len(terms) <= limit:
+        return terms, weights
+    kept = np.sort(np.lexsort((terms, -weights))[:limit])
+    return terms[kept], weights[kept]
 
 
 def has_mlm_head(folder: Path) -> bool:

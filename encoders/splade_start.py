@@ -14,7 +14,8 @@ from encoders.errors import ConfigError, ModelError
 from encoders.loading import is_head, lengths_of, load
 from encoders.mlm_head import build_mlm_head, install_mlm_head
 from encoders.splade import SpladeEncoder
-from encoders.transformer import Features, TextEncoder
+from encoders.tokens import Ids, TokenBatch, Tokens
+from encoders.transformer import TextEncoder
 
 
 def start_splade(
@@ -57,7 +58,7 @@ def start_splade(
         **{k: found[k] for k in ("device", "dtype", "batch_tokens") if k in found},
     )
     chosen = _sampled(texts, sample, seed)
-    tokens = reader.token_ids(chosen, "document")
+    tokens = reader.tokens(chosen, "document").ids
     special = set(tokenizer.all_special_ids)
     idf = _inverse_document_frequency(tokens, config.vocab_size)
     hidden, token_ids = _states(reader, tokens, special, positions)
@@ -100,7 +101,7 @@ def _sampled(texts: Iterable[str], size: int, seed: int) -> list[str]:
     return kept
 
 
-def _inverse_document_frequency(tokens: Sequence[Sequence[int]], size: int) -> torch.Tensor:
+def _inverse_document_frequency(tokens: Sequence[Ids], size: int) -> torch.Tensor:
     frequency = np.zeros(size)
     for text in tokens:
         frequency[np.unique(text)] += 1
@@ -108,7 +109,7 @@ def _inverse_document_frequency(tokens: Sequence[Sequence[int]], size: int) -> t
 
 
 def _states(
-    reader: TextEncoder, tokens: Sequence[Sequence[int]], special: set[int], positions: int
+    reader: TextEncoder, tokens: list[Ids], special: set[int], positions: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return last hidden states ``[n, h]`` and token ids ``[n]`` of the first texts' tokens."""
     stops = np.cumsum([len(text) for text in tokens])
@@ -117,16 +118,15 @@ def _states(
     names: list[torch.Tensor] = []
     silent = torch.tensor(sorted(special))
 
-    def store(_: np.ndarray, features: Features) -> None:
-        output = reader.module(**features).last_hidden_state.float().cpu()
-        ids, mask = features["input_ids"].cpu(), features["attention_mask"].cpu().bool()
-        mask &= ~torch.isin(ids, silent)
-        states.append(output[mask])
-        names.append(ids[mask])
+    def store(batch: TokenBatch) -> None:
+        output, ids = reader.output(batch).float().cpu(), reader.laid_out(batch)[0].cpu()
+        spoken = ~torch.isin(ids, silent)
+        states.append(output[spoken])
+        names.append(ids[spoken])
 
     reader.map_batches(
         len(wanted),
-        lambda start, stop: wanted[start:stop],
+        lambda start, stop: Tokens(wanted[start:stop], None),
         store,
         label="start a SPLADE head",
         unit="texts",

@@ -1,14 +1,11 @@
-"""What transformer encoders share: tokens, length-sorted batches, fingerprints."""
+"""What transformer encoders share: tokens, packed and padded batches, fingerprints."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
-import json
-import random
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,13 +14,24 @@ from torch import Tensor, nn
 
 from encoders.errors import ConfigError, ModelError
 from encoders.files import fingerprint_of
+from encoders.packed import PackedTransformer
 from encoders.progress import progress
+from encoders.tokens import (
+    Ids,
+    TokenBatch,
+    Tokens,
+    ahead,
+    chunks,
+    token_batches,
+    tokenized,
+    tokenizer_state,
+)
 
 Dtype: TypeAlias = Literal["float32", "bfloat16", "auto"]
 Features: TypeAlias = dict[str, Tensor]
 PROGRESS_FROM = 2_000  # texts; shorter calls stay silent
-_TOKENIZING = threading.Lock()  # not the encoder's own: encoders may share a tokenizer
-CHUNK = 20_000  # texts tokenised and sorted together: bounds memory, keeps padding low
+
+log = logging.getLogger("sluice")
 
 
 def pick_device(device: str) -> torch.device:
@@ -55,13 +63,9 @@ def pick_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
     return known[dtype]
 
 
-def _tokenizer_state(tokenizer: Any) -> Any:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return sorted(tokenizer.get_vocab().items())
-    state = json.loads(backend.to_str())
-    # Calls leave their truncation and padding behind: they are no part of what it is.
-    return {key: value for key, value in state.items() if key not in ("truncation", "padding")}
+def versions(tensors: Iterable[Tensor]) -> tuple[int, ...]:
+    """Return what changes when a tensor is replaced or, as torch counts it, written to."""
+    return tuple(v for t in tensors for v in (t.data_ptr(), t._version))
 
 
 class TransformerModel:
@@ -77,13 +81,18 @@ class TransformerModel:
         self.device = pick_device(device)
         self.dtype = pick_dtype(dtype, self.device)
         self.module: nn.Module = module.to(self.device)
+        self.model: Any = module
         self.tokenizer = tokenizer
         self.batch_tokens = batch_tokens
         if tokenizer.pad_token is None:  # decoder models often come without one
             if tokenizer.eos_token is None:
                 raise ModelError("the tokenizer has neither a padding nor an end-of-text token")
             tokenizer.pad_token = tokenizer.eos_token
+        self.packed = True  # set to False to encode by the model's own padded pass
         self._hashed: tuple[tuple[int, ...], str] | None = None
+        self._network: tuple[Any, PackedTransformer | None] | None = None
+        self._compared = False
+        self.backend: Callable[[Features], Tensor] | None = None
 
     @contextlib.contextmanager
     def arithmetic(self) -> Iterator[None]:
@@ -98,66 +107,128 @@ class TransformerModel:
             if training:  # else other threads may be in here
                 self.module.train()
 
-    def batches(self, tokens: Sequence[Sequence[int]]) -> Iterator[tuple[np.ndarray, Features]]:
-        """Yield (positions, padded features): texts of like length together, by a token budget.
+    def tokenized(self, *texts: Sequence[str], length: int | None, types: bool = False) -> Tokens:
+        """Tokenise texts, or pairs of them, with special tokens, cut at ``length``."""
+        return tokenized(self.tokenizer, *texts, length=length, types=types)
 
-        The batch of the longest texts comes first, so that too little memory shows at once; the
-        others in a mixed order, so that the time left can be told from the time gone.
+    def pad(
+        self,
+        tokens: Sequence[Sequence[int] | Ids],
+        types: Sequence[Sequence[int] | Ids] | None = None,
+    ) -> Features:
+        """Return ``input_ids`` and ``attention_mask`` ``[n, longest]``, padded on the right.
+
+        With ``types`` also ``token_type_ids``, 0 at the padding.
         """
-        lengths = np.fromiter((len(t) for t in tokens), np.int64, len(tokens))
-        order = np.argsort(-lengths, kind="stable")
-        starts = [0]
-        while starts[-1] < len(order):
-            longest = max(1, int(lengths[order[starts[-1]]]))
-            starts.append(starts[-1] + max(1, self.batch_tokens // longest))
-        spans = list(itertools.pairwise(starts))
-        random.Random(len(spans)).shuffle(rest := spans[1:])
-        for start, stop in spans[:1] + rest:
-            chosen = order[start:stop]
-            yield chosen, self.pad([tokens[i] for i in chosen])
-
-    def tokenized(self, *texts: Sequence[str], length: int | None, types: bool = False) -> Any:
-        """Tokenise texts, or pairs of them, with special tokens, cut at ``length``.
-
-        Safe in threads: a fast tokenizer keeps the length between setting it and using it.
-        """
-        with _TOKENIZING:
-            return self.tokenizer(
-                *(list(part) for part in texts),
-                truncation=length is not None,
-                max_length=length,
-                return_attention_mask=False,
-                return_token_type_ids=types,
-            )
-
-    def pad(self, tokens: Sequence[Sequence[int]]) -> Features:
-        """Return ``input_ids`` and ``attention_mask`` ``[n, longest]``, padded on the right."""
         longest = max(1, max(len(t) for t in tokens))
-        ids = torch.full((len(tokens), longest), int(self.tokenizer.pad_token_id))
-        mask = torch.zeros((len(tokens), longest), dtype=torch.long)
+        ids = np.full((len(tokens), longest), int(self.tokenizer.pad_token_id))
+        mask = np.zeros_like(ids)
         for row, text in enumerate(tokens):
-            ids[row, : len(text)] = torch.tensor(text, dtype=torch.long)
+            ids[row, : len(text)] = text
             mask[row, : len(text)] = 1
-        return {"input_ids": ids, "attention_mask": mask}
+        features = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
+        if types is not None:
+            segments = np.zeros_like(ids)
+            for row, text in enumerate(types):
+                segments[row, : len(text)] = text
+            features["token_type_ids"] = torch.from_numpy(segments)
+        return features
 
     def map_batches(
         self,
         count: int,
-        tokens_of: Callable[[int, int], Sequence[Sequence[int]]],
-        store: Callable[[np.ndarray, Features], None],
+        tokens_of: Callable[[int, int], Tokens],
+        store: Callable[[TokenBatch], None],
         *,
         label: str,
         unit: str,
     ) -> None:
-        """Tokenise in chunks, batch by length, and hand each batch to ``store(rows, features)``."""
+        """Tokenise texts in chunks, a chunk ahead, and hand batches by length to ``store``.
+
+        Texts without tokens never reach it.
+        """
         show = count >= PROGRESS_FROM
         with progress(label, count, unit, show=show) as advance, self.arithmetic():
-            for start in range(0, count, CHUNK):
-                tokens = tokens_of(start, min(count, start + CHUNK))
-                for chosen, features in self.batches(tokens):
-                    on_device = {key: value.to(self.device) for key, value in features.items()}
-                    store(start + chosen, on_device)
-                    advance(len(chosen))
+            padded = self.network() is None
+            start = 0
+            for tokens in ahead(lambda span: tokens_of(*span), chunks(count)):
+                done = 0
+                for batch in token_batches(tokens, self.batch_tokens, padded=padded):
+                    store(batch._replace(rows=start + batch.rows))
+                    done += len(batch.rows)
+                    advance(len(batch.rows))
+                if done < len(tokens.ids):
+                    advance(len(tokens.ids) - done)
+                start += len(tokens.ids)
+
+    def network(self) -> PackedTransformer | None:
+        """Return the packed form of the model as it is now; None where it runs padded.
+
+        Made again after a change of the weights. The first is compared with the ordinary pass.
+        """
+        if not self.packed or self.backend is not None or not self.packable:
+            return None
+        key = (self.dtype, *versions(self.module.parameters()))
+        if self._network is None or self._network[0] != key:
+            made = PackedTransformer.of(self.model.base_model, self.dtype)
+            if made is not None and not self._compared:
+                self._compared = True
+                if not self._agrees(made):
+                    log.warning(
+                        "%s: its packed pass differs from the ordinary one, which is used instead",
+                        type(self.model).__name__,
+                    )
+                    self.packed = False
+                    return None
+            self._network = key, made
+        return self._network[1]
+
+    def _agrees(self, network: PackedTransformer) -> bool:
+        """Return whether the packed pass gives what the ordinary one gives, within rounding."""
+        size = self.model.get_input_embeddings().num_embeddings
+        texts = [(np.arange(n) * 7919 + n).astype(np.int32) % size for n in (5, 5, 2)]
+        batch = TokenBatch(np.arange(3), texts, None)
+        ours, theirs = self.run_packed(network, batch).float(), self.run_padded(batch).float()
+        distance = (ours - theirs).norm() / theirs.norm().clamp(min=1e-6)
+        return bool(distance < (1e-3 if self.dtype is torch.float32 else 0.1))
+
+    @property
+    def packable(self) -> bool:
+        """Whether ``run_packed`` knows the head of this model."""
+        return True
+
+    def run_packed(self, network: PackedTransformer, batch: TokenBatch) -> Tensor:
+        """Return what ``output`` says, by a packed pass."""
+        return network.states(*self.laid_out(batch))
+
+    def run_padded(self, batch: TokenBatch) -> Tensor:
+        """Return what ``output`` says, by the model's own pass or the back end's."""
+        features = self.padded(batch)
+        states = self.backend(features) if self.backend else self.hidden(features)
+        return states[features["attention_mask"].bool()]
+
+    def hidden(self, features: Features) -> Tensor:
+        """Return the states ``[n, length, hidden]`` the model ends in."""
+        states: Tensor = self.model(**features).last_hidden_state
+        return states
+
+    def output(self, batch: TokenBatch) -> Tensor:
+        """Return the last states of a batch without padding, ``[tokens, hidden]``."""
+        network = self.network()
+        return self.run_padded(batch) if network is None else self.run_packed(network, batch)
+
+    def laid_out(self, batch: TokenBatch) -> tuple[Tensor, list[int], Tensor | None]:
+        """Return a batch's ids, lengths and segments, end to end ``[tokens]`` on the device."""
+        ids = torch.from_numpy(np.concatenate(batch.ids).astype(np.int64))
+        types = None
+        if batch.types is not None:
+            types = torch.from_numpy(np.concatenate(batch.types).astype(np.int64)).to(self.device)
+        return ids.to(self.device), batch.lengths, types
+
+    def padded(self, batch: TokenBatch) -> Features:
+        """Return a batch padded, on the device."""
+        features = self.pad(batch.ids, batch.types)
+        return {name: values.to(self.device) for name, values in features.items()}
 
     def weights_hash(self) -> str:
         """Return a hash of every parameter and of the tokenizer; recomputed only after a change.
@@ -167,7 +238,7 @@ class TransformerModel:
         """
         tensors = dict(self.module.state_dict(keep_vars=True))
         # In-place updates (an optimiser's, a load's) raise a tensor's version counter.
-        key = tuple(v for t in tensors.values() for v in (t.data_ptr(), t._version))
+        key = versions(tensors.values())
         if self._hashed is None or self._hashed[0] != key:
             digest = hashlib.sha256()
             for name in sorted(tensors):
@@ -175,7 +246,7 @@ class TransformerModel:
                 digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
                 digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
             self._hashed = (key, digest.hexdigest())
-        return fingerprint_of(self._hashed[1], _tokenizer_state(self.tokenizer))
+        return fingerprint_of(self._hashed[1], tokenizer_state(self.tokenizer))
 
 
 class TextEncoder(TransformerModel):
@@ -205,7 +276,7 @@ class TextEncoder(TransformerModel):
         """Return how many tokens come before the text, and check that the length has more room."""
         if not self.prompts[side]:
             return 0
-        ids: list[int] = self.tokenized([self.prompts[side]], length=None)["input_ids"][0]
+        ids = self.tokenized([self.prompts[side]], length=None).ids[0].tolist()
         if len(ids) >= self.lengths[side]:
             raise ConfigError(
                 f"{side}_prompt: takes {len(ids)} tokens, and {side}_length is "
@@ -213,21 +284,22 @@ class TextEncoder(TransformerModel):
             )
         return len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
 
-    def token_ids(self, texts: Sequence[str], side: str) -> list[list[int]]:
+    def tokens(self, texts: Sequence[str], side: str) -> Tokens:
         """Return token ids with prompt and special tokens, cut at the side's length."""
         for number, text in enumerate(texts):
             if not isinstance(text, str):
                 raise ModelError(f"text {number} is a {type(text).__name__}, expected a string")
-        if not texts:
-            return []
         prompt = self.prompts[side]
-        prompted = [prompt + text for text in texts] if prompt else list(texts)
-        ids: list[list[int]] = self.tokenized(prompted, length=self.lengths[side])["input_ids"]
-        return ids
+        prompted = [prompt + text for text in texts] if prompt else texts
+        return self.tokenized(prompted, length=self.lengths[side])
+
+    def token_ids(self, texts: Sequence[str], side: str) -> list[list[int]]:
+        """Return token ids as lists, see ``tokens``."""
+        return [ids.tolist() for ids in self.tokens(texts, side).ids]
 
     def tokenize(self, texts: Sequence[str], side: str) -> Features:
         """Return the padded features of a batch, ready for ``embed``."""
-        return self.pad(self.token_ids(texts, side))
+        return self.pad(self.tokens(texts, side).ids)
 
     def settings(self) -> Mapping[str, Any]:
         """Return what besides weights and tokenizer decides the vectors."""
