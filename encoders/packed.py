@@ -69,12 +69,12 @@ class _Layer:
         self._scale = (self._wide // heads) ** -0.5
         self._projections = PackedLinear(weight, bias, dtype)
         self._attended = PackedLinear(parts.attended.weight, parts.attended.bias, dtype)
-        self._attention_norm = _Norm(parts.attention_norm, dtype)
+        self._attention_norm = _Norm(parts.attention_norm, torch.float32)
         self._inner = PackedLinear(
             parts.inner.weight, parts.inner.bias, dtype, activation=parts.activation
         )
         self._outer = PackedLinear(parts.outer.weight, parts.outer.bias, dtype)
-        self._output_norm = _Norm(parts.output_norm, dtype)
+        self._output_norm = _Norm(parts.output_norm, torch.float32)
 
     @functools.cached_property
     def _apart(self) -> tuple[PackedLinear, PackedLinear]:
@@ -89,7 +89,7 @@ class _Layer:
 
     def __call__(self, states: Tensor, runs: Sequence[Span], biases: Sequence[Tensor]) -> Tensor:
         """Return the next states ``[tokens, hidden]``."""
-        attended = self._attend(self._projections(states), runs, biases)
+        attended = self._attend(self._projections(states.to(self._dtype)), runs, biases)
         return self._forward(states, attended)
 
     def first(self, states: Tensor, runs: Sequence[Span], biases: Sequence[Tensor]) -> Tensor:
@@ -97,7 +97,7 @@ class _Layer:
         places = torch.cat([torch.arange(s.start, s.stop, s.length) for s in runs])
         chosen = states[places.to(states.device)]
         of_queries, of_rest = self._apart
-        queries, rest = of_queries(chosen), of_rest(states)
+        queries, rest = of_queries(chosen.to(self._dtype)), of_rest(states.to(self._dtype))
         attended, done = torch.empty_like(queries), 0
         for place, span in enumerate(runs):
             query = queries[done : done + span.texts].view(span.texts, 1, self._heads, -1)
@@ -112,8 +112,13 @@ class _Layer:
         return self._forward(chosen, attended)
 
     def _forward(self, states: Tensor, attended: Tensor) -> Tensor:
-        states = self._attention_norm(self._attended.added_to(states, attended))
-        return self._output_norm(self._outer.added_to(states, self._inner(states)))
+        if self._dtype is torch.float32:
+            states = self._attention_norm(self._attended.added_to(states, attended))
+            return self._output_norm(self._outer.added_to(states, self._inner(states)))
+        # Sums and norms stay in float32, as under autocast.
+        states = self._attention_norm(states + self._attended(attended))
+        inner = self._inner(states.to(self._dtype))
+        return self._output_norm(states + self._outer(inner))
 
     def _attend(self, projected: Tensor, runs: Sequence[Span], biases: Sequence[Tensor]) -> Tensor:
         out = projected.new_empty((len(projected), self._wide))
@@ -204,7 +209,7 @@ class PackedTransformer:
         if parts.padding_id is not None:
             positions = _counted(ids, positions, parts.padding_id)
         rows = ids[None], positions[None], None if types is None else types[None]
-        return parts.embed(*rows)[0].to(self._dtype)
+        return parts.embed(*rows)[0].float()
 
     def _biases(self, runs: Sequence[Span]) -> list[Tensor]:
         if self._parts.bias is None:

@@ -169,7 +169,9 @@ class TransformerModel:
         if not self.packed or self.backend is not None or not self.packable:
             return None
         key = (self.dtype, *versions(self.module.parameters()))
-        if self._network is None or self._network[0] != key:
+        if self._network is not None and self._network[0] == key:
+            return self._network[1]
+        with self.arithmetic():
             made = PackedTransformer.of(self.model.base_model, self.dtype)
             if made is not None and not self._compared:
                 self._compared = True
@@ -180,8 +182,8 @@ class TransformerModel:
                     )
                     self.packed = False
                     return None
-            self._network = key, made
-        return self._network[1]
+        self._network = key, made
+        return made
 
     def _agrees(self, network: PackedTransformer) -> bool:
         """Return whether the packed pass gives what the ordinary one gives, within rounding."""
