@@ -15,7 +15,7 @@ from encoders.errors import ConfigError, ModelError
 from encoders.files import replaced_folder
 from encoders.layout import read_layout, write_dense, write_sidecar
 from encoders.loading import load, lowers, save, side_settings
-from encoders.packed import spans
+from encoders.packed_attention import spans
 from encoders.pooling import POOLINGS
 from encoders.projection import Projection, draw_projection, read_projection, write_projection
 from encoders.tokens import TokenBatch

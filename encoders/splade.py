@@ -24,7 +24,8 @@ from encoders.layout import (
 )
 from encoders.loading import load, lowers, save, side_settings
 from encoders.models import model_folder
-from encoders.packed import PackedTransformer, spans
+from encoders.packed import PackedTransformer
+from encoders.packed_attention import spans
 from encoders.packed_heads import vocabulary_head
 from encoders.splade_head import VocabularyProduct
 from encoders.splade_pooling import splade_max, splade_sum

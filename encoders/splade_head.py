@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from encoders.packed import Span
+from encoders.packed_attention import Span
 from encoders.packed_linear import PackedLinear
 
 BLOCK = 512  # terms at a time: 8 MB of float32 logits for 4,096 tokens

@@ -11,7 +11,8 @@ from tiny_models import save_tokenizer
 
 from encoders import CrossEncoder, DenseEncoder, SpladeEncoder
 from encoders.models import model_folder
-from encoders.packed import PackedTransformer, spans
+from encoders.packed import PackedTransformer
+from encoders.packed_attention import PaddedAttention, spans
 from encoders.packed_linear import PackedLinear
 
 SMALL = {
@@ -254,6 +255,21 @@ def test_packed_linear_is_a_linear_layer(activation: Any, rows: int) -> None:
     with torch.inference_mode():
         added = PackedLinear(weight, bias, torch.float32).added_to(residual, x)
     torch.testing.assert_close(added, (plain + residual).float(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_the_attention_of_accelerators_is_the_same(
+    family: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made(family, "Model", PACKED[family], len(tokenizer))
+    expected = [
+        DenseEncoder(model, tokenizer, pooling=pooling, batch_tokens=300).encode_documents(TEXTS)
+        for pooling in ("mean", "cls")
+    ]
+    monkeypatch.setattr("encoders.packed.attention", lambda *arguments: PaddedAttention(*arguments))
+    for pooling, vectors in zip(("mean", "cls"), expected, strict=True):
+        encoder = DenseEncoder(model, tokenizer, pooling=pooling, batch_tokens=300)
+        np.testing.assert_allclose(encoder.encode_documents(TEXTS), vectors, atol=1e-5)
 
 
 def test_without_onednn_torch_does_the_products(
