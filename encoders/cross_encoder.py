@@ -40,7 +40,7 @@ class CrossEncoder(TransformerModel):
         max_length: int = 512,
         device: str = "auto",
         dtype: Dtype = "float32",
-        batch_tokens: int = 4096,
+        batch_tokens: int | None = None,
     ) -> None:
         labels = int(model.config.num_labels)
         if labels != 1:
@@ -63,7 +63,7 @@ class CrossEncoder(TransformerModel):
         max_length: int | None = None,
         device: str = "auto",
         dtype: Dtype = "float32",
-        batch_tokens: int = 4096,
+        batch_tokens: int | None = None,
         seed: int = 13,
     ) -> CrossEncoder:
         """Load a cross-encoder, or any encoder under a fresh one-label head drawn by ``seed``.

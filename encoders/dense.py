@@ -72,7 +72,7 @@ class DenseEncoder(TextEncoder):
         document_length: int | None = None,
         device: str = "auto",
         dtype: Dtype = "float32",
-        batch_tokens: int = 4096,
+        batch_tokens: int | None = None,
         seed: int = 13,
     ) -> DenseEncoder:
         """Load a sentence-transformers folder or a bare transformers encoder, by path or hub id.

@@ -126,7 +126,7 @@ class SpladeEncoder(TextEncoder):
         document_length: int | None = None,
         device: str = "auto",
         dtype: Dtype = "float32",
-        batch_tokens: int = 4096,
+        batch_tokens: int | None = None,
     ) -> SpladeEncoder:
         """Load a masked language model or a SPLADE folder (ours or sentence-transformers').
 

@@ -29,6 +29,7 @@ from encoders.tokens import (
 
 Dtype: TypeAlias = Literal["float32", "bfloat16", "auto"]
 Features: TypeAlias = dict[str, Tensor]
+BATCH_TOKENS = {"cpu": 4_096}  # of one pass unless told; elsewhere more are needed to be busy
 PROGRESS_FROM = 2_000  # texts; shorter calls stay silent
 
 log = logging.getLogger("sluice")
@@ -72,18 +73,25 @@ class TransformerModel:
     """A torch module with its tokenizer, device and arithmetic type.
 
     ``module`` holds every parameter in float32 and is trained in place; ``dtype`` decides only the
-    arithmetic of encoding (bfloat16 by autocast).
+    arithmetic of encoding. ``batch_tokens`` is the size of one pass, by default 4,096 tokens on a
+    CPU and 65,536 elsewhere.
     """
 
     def __init__(
-        self, module: Any, tokenizer: Any, *, device: str, dtype: Dtype, batch_tokens: int
+        self,
+        module: Any,
+        tokenizer: Any,
+        *,
+        device: str,
+        dtype: Dtype,
+        batch_tokens: int | None = None,
     ) -> None:
         self.device = pick_device(device)
         self.dtype = pick_dtype(dtype, self.device)
         self.module: nn.Module = module.to(self.device)
         self.model: Any = module
         self.tokenizer = tokenizer
-        self.batch_tokens = batch_tokens
+        self.batch_tokens = batch_tokens or BATCH_TOKENS.get(self.device.type, 65_536)
         if tokenizer.pad_token is None:  # decoder models often come without one
             if tokenizer.eos_token is None:
                 raise ModelError("the tokenizer has neither a padding nor an end-of-text token")
@@ -267,7 +275,7 @@ class TextEncoder(TransformerModel):
         document_length: int = 512,
         device: str = "auto",
         dtype: Dtype = "float32",
-        batch_tokens: int = 4096,
+        batch_tokens: int | None = None,
     ) -> None:
         super().__init__(module, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.prompts = {"query": query_prompt, "document": document_prompt}

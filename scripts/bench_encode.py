@@ -1,0 +1,273 @@
+#!/usr/bin/env python
+"""Measure encoding against sentence-transformers, and print the table of targets.
+
+    python scripts/bench_encode.py
+    python scripts/bench_encode.py --texts 256 --rounds 7 --data ../shared/data --json FILE
+
+Both sides encode the same texts with the same weights in one process, in turn; a ratio is the
+median over the rounds of their time over ours. sentence-transformers runs ``encode`` or ``predict``
+with its defaults (batches of 32); how far its vectors are from ours is printed beside the ratio.
+Peak memory is that of two processes that do nothing else. ``--data`` is a folder of collections in
+BEIR layout; without it the texts come from the interpreter's own documentation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+LENGTH = 256
+COLLECTIONS = ("scifact", "nfcorpus")
+TARGETS = {
+    "passages bfloat16": (2.4, 3.0), "passages float32": (1.35, 1.45),
+    "splade": (2.0, 3.0), "cross-encoder": (2.0, 3.0), "mixed": (2.0, 3.0),
+}  # fmt: skip
+MEMORY_TARGET = 0.25
+
+
+def passages(count: int, words: int = 150, seed: int = 0) -> list[str]:
+    """Return passages of documentation, lognormal in length around ``words`` (200 tokens)."""
+    from retrieval import load_dataset
+
+    said = " ".join(d.full_text for d in load_dataset("pydocs", split="test").corpus).split()
+    chance = random.Random(seed)
+    found = []
+    for _ in range(count):
+        length = int(min(400, max(12, chance.lognormvariate(5.0106, 0.55) * words / 150)))
+        start = chance.randrange(len(said) - length)
+        found.append(" ".join(said[start : start + length]))
+    return found
+
+
+def collection(folder: Path, count: int) -> list[str]:
+    """Return a spread of ``count`` documents of a collection."""
+    from retrieval import load_dataset
+
+    documents = [document.full_text for document in load_dataset(str(folder), split="test").corpus]
+    return random.Random(0).sample(documents, min(count, len(documents)))
+
+
+def interleaved(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Run every call once to warm up, then all of them in turn; return their seconds."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(rounds):
+        for name, call in calls.items():
+            gc.collect()
+            start = time.perf_counter()
+            call()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def rows(
+    label: str, unit: str, count: int, calls: dict[str, Callable[[], Any]], rounds: int, note: str
+) -> Iterator[dict[str, Any]]:
+    """Yield one row for each call after the first, which is the peer's."""
+    seconds = interleaved(calls, rounds)
+    peer, *ours = calls
+    for name in ours:
+        ratios = [b / a for a, b in zip(seconds[name], seconds[peer], strict=True)]
+        yield {
+            "what": f"{label} {name}".strip(), "unit": unit,
+            "ours": count / statistics.median(seconds[name]),
+            "theirs": count / statistics.median(seconds[peer]),
+            "ratio": statistics.median(ratios), "least": min(ratios), "most": max(ratios),
+            "note": note,
+        }  # fmt: skip
+
+
+def dense(texts: list[str], label: str, rounds: int) -> list[dict[str, Any]]:
+    """Return the rows of dense encoding."""
+    from sentence_transformers import SentenceTransformer
+
+    from encoders import DenseEncoder
+    from encoders.models import model_folder
+
+    theirs = SentenceTransformer(str(model_folder(MODEL)), device="cpu")
+    theirs.max_seq_length = LENGTH
+    types: tuple[Any, Any] = ("float32", "bfloat16")
+    options: dict[str, Any] = {"document_length": LENGTH, "device": "cpu"}
+    ours = {kind: DenseEncoder.from_pretrained(MODEL, dtype=kind, **options) for kind in types}
+    calls: dict[str, Callable[[], Any]] = {
+        "theirs": lambda: theirs.encode(texts, show_progress_bar=False)
+    }
+    for kind, encoder in ours.items():
+        calls[kind] = lambda encoder=encoder: encoder.encode_documents(texts)
+    expected = calls["theirs"]()
+    cosines = {kind: (calls[kind]() * expected).sum(axis=1).min() for kind in ours}
+    note = ", ".join(f"least cosine {kind} {cosine:.6f}" for kind, cosine in cosines.items())
+    return list(rows(label, "texts/s", len(texts), calls, rounds, note))
+
+
+def splade_folder(texts: list[str]) -> str:
+    """Return a SPLADE model folder made from the dense model's weights, in closed form."""
+    from encoders import start_splade
+
+    folder = Path(tempfile.gettempdir()) / f"sluice-bench-splade-{os.getpid()}"
+    start_splade(MODEL, texts, document_length=LENGTH).save_pretrained(folder)
+    return str(folder)
+
+
+def splade(folder: str, texts: list[str], rounds: int) -> list[dict[str, Any]]:
+    """Return the rows of SPLADE document encoding."""
+    import numpy as np
+    from sentence_transformers import SparseEncoder
+
+    from encoders import SpladeEncoder
+
+    theirs = SparseEncoder(folder, device="cpu")
+    theirs.max_seq_length = LENGTH
+    types: tuple[Any, Any] = ("float32", "bfloat16")
+    ours = {kind: SpladeEncoder.from_pretrained(folder, dtype=kind) for kind in types}
+    calls: dict[str, Callable[[], Any]] = {
+        "theirs": lambda: theirs.encode(texts, show_progress_bar=False)
+    }
+    for kind, encoder in ours.items():
+        calls[kind] = lambda encoder=encoder: encoder.encode_documents(texts)
+    expected = calls["theirs"]().to_dense().numpy()
+    apart = {kind: np.abs(calls[kind]().toarray() - expected).max() for kind in ours}
+    note = ", ".join(f"largest difference {kind} {d:.2g}" for kind, d in apart.items())
+    return list(rows("splade", "texts/s", len(texts), calls, rounds, note))
+
+
+def cross(texts: list[str], rounds: int) -> list[dict[str, Any]]:
+    """Return the rows of cross-encoder scoring: queries of about ten words with passages."""
+    import numpy as np
+    from sentence_transformers import CrossEncoder as Theirs
+
+    from encoders import CrossEncoder
+
+    folder = Path(tempfile.gettempdir()) / f"sluice-bench-cross-{os.getpid()}"
+    CrossEncoder.from_pretrained(MODEL, max_length=LENGTH).save_pretrained(folder)
+    theirs = Theirs(str(folder), device="cpu")
+    pairs = [(" ".join(text.split()[3:13]), text) for text in texts]
+    types: tuple[Any, Any] = ("float32", "bfloat16")
+    ours = {kind: CrossEncoder.from_pretrained(folder, dtype=kind) for kind in types}
+    calls: dict[str, Callable[[], Any]] = {
+        "theirs": lambda: theirs.predict(pairs, show_progress_bar=False)
+    }
+    for kind, encoder in ours.items():
+        calls[kind] = lambda encoder=encoder: encoder.score(pairs)
+    expected = calls["theirs"]()
+    apart = {kind: np.abs(calls[kind]() - expected).max() for kind in ours}
+    note = ", ".join(f"largest difference {kind} {d:.2g}" for kind, d in apart.items())
+    return list(rows("cross-encoder", "pairs/s", len(pairs), calls, rounds, note))
+
+
+def peak(side: str, folder: str, count: int) -> None:
+    """Encode with one side's SPLADE in this process and print its memory in MB, before and most."""
+    texts = passages(count)
+    if side == "ours":
+        from encoders import SpladeEncoder
+
+        ours = SpladeEncoder.from_pretrained(folder)
+        encode: Callable[[list[str]], Any] = ours.encode_documents
+    else:
+        from sentence_transformers import SparseEncoder
+
+        theirs = SparseEncoder(folder, device="cpu")
+        theirs.max_seq_length = LENGTH
+        encode = theirs.encode
+    encode(texts[:1])
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    before = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    encode(texts)
+    print(json.dumps([before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
+
+
+def peaks(folder: str, count: int) -> dict[str, Any]:
+    """Return the peak memory of both sides' SPLADE encoding, each in a process of its own."""
+    found = {}
+    for side in ("ours", "theirs"):
+        command = [sys.executable, __file__, "--peak", side, folder, "--texts", str(count)]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found[side] = json.loads(printed.splitlines()[-1])
+    return found
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """Return which target a row has met."""
+    wanted = next((t for name, t in TARGETS.items() if row["what"].startswith(name)), None)
+    if wanted is None:
+        return ""
+    must, stretch = wanted
+    if row["ratio"] >= stretch:
+        return f"stretch {stretch:g}x met"
+    return f"must {must:g}x met" if row["ratio"] >= must else f"below {must:g}x"
+
+
+def main() -> int:
+    """Run the benchmark and print its tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--texts", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--only", nargs="*", default=["passages", "mixed", "splade", "cross"])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--peak", nargs=2, metavar=("SIDE", "FOLDER"))
+    options = parser.parse_args()
+    if options.peak:
+        peak(*options.peak, options.texts)
+        return 0
+    import torch
+
+    texts = passages(options.texts)
+    found: list[dict[str, Any]] = []
+    memory = {}
+    if "passages" in options.only:
+        found += dense(texts, "passages", options.rounds)
+    if "mixed" in options.only:
+        for name in COLLECTIONS:
+            if (options.data / name).is_dir():
+                real = collection(options.data / name, 2 * options.texts)
+                found += dense(real, f"mixed {name}", options.rounds)
+    if "splade" in options.only:
+        folder = splade_folder(texts)
+        found += splade(folder, texts, options.rounds)
+        memory = peaks(folder, options.texts)
+    if "cross" in options.only:
+        found += cross(texts, options.rounds)
+    print(
+        f"{torch.get_num_threads()} threads, {options.rounds} rounds, torch {torch.__version__}\n"
+    )
+    print("| | Sluice | sentence-transformers | ratio (least to most) | target | |")
+    print("|---|---|---|---|---|---|")
+    for row in found:
+        print(
+            f"| {row['what']} | {row['ours']:.1f} {row['unit']} | {row['theirs']:.1f} | "
+            f"**{row['ratio']:.2f}x** ({row['least']:.2f} to {row['most']:.2f}) | {verdict(row)} | "
+            f"{row['note']} |"
+        )
+    if memory:
+        (ours, most), (theirs, their_most) = memory["ours"], memory["theirs"]
+        share, above = most / their_most, (most - ours) / (their_most - theirs)
+        print(
+            f"\nSPLADE peak memory: {most:,.0f} MB against {their_most:,.0f} MB: {share:.2f}x of "
+            f"the process (target {MEMORY_TARGET:g}x), {above:.2f}x of what encoding adds to the "
+            f"loaded model ({most - ours:,.0f} and {their_most - theirs:,.0f} MB)"
+        )
+    if options.json:
+        options.json.write_text(json.dumps({"rows": found, "memory": memory}, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
