@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from encoders.chosen_backend import choose_backend
 from encoders.errors import ConfigError, ModelError
 from encoders.files import fingerprint_of, replaced_folder
 from encoders.layout import read_layout, write_lower_case, write_sidecar
@@ -18,7 +19,7 @@ from encoders.loading import is_head, lengths_of, load, lowers, save
 from encoders.packed import PackedTransformer
 from encoders.packed_heads import classification_head
 from encoders.tokens import TokenBatch, Tokens
-from encoders.transformer import Dtype, Features, TransformerModel
+from encoders.transformer import Dtype, Engine, Features, TransformerModel
 
 log = logging.getLogger("sluice")
 
@@ -64,12 +65,15 @@ class CrossEncoder(TransformerModel):
         device: str = "auto",
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,
+        backend: Engine | None = None,
+        backend_file: str | None = None,
         seed: int = 13,
     ) -> CrossEncoder:
         """Load a cross-encoder, or any encoder under a fresh one-label head drawn by ``seed``.
 
         ``max_length`` is in tokens, both texts and special tokens together; the document is cut
         first, as long as it is the longer one. A fresh head is logged as a warning.
+        ``backend`` is as in ``DenseEncoder``.
         """
         from transformers import AutoModelForSequenceClassification
 
@@ -80,11 +84,12 @@ class CrossEncoder(TransformerModel):
             log.warning(
                 "%s: has no one-label head: a fresh one was drawn; train it before use", folder
             )
-        usual, limit = lengths_of(tokenizer, network.config, read_layout(folder).max_length)
+        layout = read_layout(folder)
+        usual, limit = lengths_of(tokenizer, network.config, layout.max_length)
         length = usual if max_length is None else max_length
         if not 5 <= length <= limit:
             raise ConfigError(f"max_length: {length}; the model takes 5 to {limit} tokens")
-        return cls(
+        encoder = cls(
             network,
             tokenizer,
             max_length=length,
@@ -92,11 +97,18 @@ class CrossEncoder(TransformerModel):
             dtype=dtype,
             batch_tokens=batch_tokens,
         )
+        choose_backend(
+            encoder, folder, engine=backend, file=backend_file, dtype=dtype, noted=layout.sidecar
+        )
+        return encoder
 
     @property
     def fingerprint(self) -> str:
         """A hash of weights, tokenizer and length."""
-        return fingerprint_of(self.weights_hash(), {"kind": self.kind, "length": self.max_length})
+        settings = {"kind": self.kind, "length": self.max_length}
+        if self.graph_mark is not None:
+            settings["graph"] = self.graph_mark
+        return fingerprint_of(self.weights_hash(), settings)
 
     def _tokens(self, pairs: Sequence[tuple[str, str]]) -> Tokens:
         return self.tokenized(
@@ -130,7 +142,9 @@ class CrossEncoder(TransformerModel):
     def run_padded(self, batch: TokenBatch) -> Tensor:
         """Return one raw logit per pair, by the model's own pass or the back end's."""
         features = self.padded(batch)
-        return self.backend(features).float().squeeze(-1) if self.backend else self.logits(features)
+        return (
+            self.by_backend(features).float().squeeze(-1) if self.backend else self.logits(features)
+        )
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Return one raw logit per (query, document) pair, float32 ``[n]``, in input order."""
@@ -160,4 +174,5 @@ class CrossEncoder(TransformerModel):
             self.tokenizer.save_pretrained(folder)
             self.tokenizer.model_max_length = limit
             write_lower_case(folder, lowers(self.tokenizer))
-            write_sidecar(folder, {"type": self.kind, "max_length": self.max_length})
+            facts = {"type": self.kind, "max_length": self.max_length}
+            write_sidecar(folder, {**facts, **self.save_backend(folder)})

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from encoders.chosen_backend import choose_backend
 from encoders.encoder import Dense, Side
 from encoders.errors import ConfigError, ModelError
 from encoders.files import replaced_folder
@@ -19,7 +20,7 @@ from encoders.packed_attention import spans
 from encoders.pooling import POOLINGS
 from encoders.projection import Projection, draw_projection, read_projection, write_projection
 from encoders.tokens import TokenBatch
-from encoders.transformer import Dtype, Features, TextEncoder
+from encoders.transformer import Dtype, Engine, Features, TextEncoder
 
 Pooling = Literal["cls", "mean", "mean_sqrt", "max", "last", "weighted_mean"]
 
@@ -73,13 +74,17 @@ class DenseEncoder(TextEncoder):
         device: str = "auto",
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,
+        backend: Engine | None = None,
+        backend_file: str | None = None,
         seed: int = 13,
     ) -> DenseEncoder:
         """Load a sentence-transformers folder or a bare transformers encoder, by path or hub id.
 
         Arguments left at None come from the folder; a bare encoder gets mean pooling and
         normalisation. ``projection`` adds a fresh linear layer to that many dimensions (its start
-        is drawn by ``seed``). Lengths are in tokens, prompts are put before the text.
+        is drawn by ``seed``). Lengths are in tokens, prompts are put before the text. ``backend``
+        is torch, or an engine for the graph ``backend_file`` (``onnx/model.onnx``) that ``sluice
+        export`` wrote into the folder; None is what the folder was saved with.
         """
         from transformers import AutoModel
 
@@ -111,7 +116,7 @@ class DenseEncoder(TextEncoder):
             query_length=query_length,
             document_length=document_length,
         )
-        return cls(
+        encoder = cls(
             network,
             tokenizer,
             pooling=pooling or layout.pooling or "mean",  # type: ignore[arg-type]
@@ -123,6 +128,10 @@ class DenseEncoder(TextEncoder):
             batch_tokens=batch_tokens,
             **sides,
         )
+        choose_backend(
+            encoder, folder, engine=backend, file=backend_file, dtype=dtype, noted=layout.sidecar
+        )
+        return encoder
 
     @property
     def dim(self) -> int:
@@ -222,6 +231,7 @@ class DenseEncoder(TextEncoder):
                 folder,
                 {
                     "type": self.kind,
+                    **self.save_backend(folder),
                     "query_length": self.lengths["query"],
                     "document_length": self.lengths["document"],
                 },

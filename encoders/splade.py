@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from encoders.chosen_backend import choose_backend
 from encoders.encoder import Side
 from encoders.errors import ConfigError, ModelError
 from encoders.files import replaced_folder
@@ -30,7 +31,7 @@ from encoders.packed_heads import vocabulary_head
 from encoders.splade_head import VocabularyProduct
 from encoders.splade_pooling import splade_max, splade_sum
 from encoders.tokens import TokenBatch
-from encoders.transformer import Dtype, Features, TextEncoder, versions
+from encoders.transformer import Dtype, Engine, Features, TextEncoder, versions
 
 Terms: TypeAlias = NDArray[np.int32]
 Weights: TypeAlias = NDArray[np.float32]
@@ -127,11 +128,14 @@ class SpladeEncoder(TextEncoder):
         device: str = "auto",
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,
+        backend: Engine | None = None,
+        backend_file: str | None = None,
     ) -> SpladeEncoder:
         """Load a masked language model or a SPLADE folder (ours or sentence-transformers').
 
         Arguments left at None come from the folder. An encoder without a language-model head is
-        a ``ModelError``: ``encoders.start_splade`` gives it one.
+        a ``ModelError``: ``encoders.start_splade`` gives it one. ``backend`` is as
+        in ``DenseEncoder``.
         """
         from transformers import AutoModelForMaskedLM
 
@@ -166,7 +170,7 @@ class SpladeEncoder(TextEncoder):
             "query_top_k": query_top_k, "document_top_k": document_top_k,
         }  # fmt: skip
         found |= {key: value for key, value in asked.items() if value is not None}
-        return cls(
+        encoder = cls(
             network,
             tokenizer,
             device=device,
@@ -175,6 +179,10 @@ class SpladeEncoder(TextEncoder):
             **found,
             **sides,
         )
+        choose_backend(
+            encoder, folder, engine=backend, file=backend_file, dtype=dtype, noted=layout.sidecar
+        )
+        return encoder
 
     @property
     def dim(self) -> int:
@@ -305,6 +313,7 @@ class SpladeEncoder(TextEncoder):
                 folder,
                 {
                     "type": self.kind,
+                    **self.save_backend(folder),
                     "query_length": self.lengths["query"],
                     "document_length": self.lengths["document"],
                     "query_model": self.query_model,

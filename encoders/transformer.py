@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -27,7 +28,11 @@ from encoders.tokens import (
     tokenizer_state,
 )
 
+if TYPE_CHECKING:
+    from encoders.chosen_backend import ChosenBackend
+
 Dtype: TypeAlias = Literal["float32", "bfloat16", "auto"]
+Engine: TypeAlias = Literal["torch", "onnx", "openvino"]
 Features: TypeAlias = dict[str, Tensor]
 BATCH_TOKENS = {"cpu": 4_096}  # of one pass unless told; elsewhere more are needed to be busy
 PROGRESS_FROM = 2_000  # texts; shorter calls stay silent
@@ -72,10 +77,12 @@ def versions(tensors: Iterable[Tensor]) -> tuple[int, ...]:
 class TransformerModel:
     """A torch module with its tokenizer, device and arithmetic type.
 
-    ``module`` holds every parameter in float32 and is trained in place; ``dtype`` decides only the
-    arithmetic of encoding. ``batch_tokens`` is the size of one pass, by default 4,096 tokens on a
-    CPU and 65,536 elsewhere.
+    ``kind`` is its type's name in YAML. ``module`` holds every parameter in float32 and is trained
+    in place; ``dtype`` decides only the arithmetic of encoding. ``batch_tokens`` is the size of one
+    pass, by default 4,096 tokens on a CPU and 65,536 elsewhere.
     """
+
+    kind: str = ""
 
     def __init__(
         self,
@@ -100,7 +107,7 @@ class TransformerModel:
         self._hashed: tuple[tuple[int, ...], str] | None = None
         self._network: tuple[Any, PackedTransformer | None] | None = None
         self._compared = False
-        self.backend: Callable[[Features], Tensor] | None = None
+        self.backend: ChosenBackend | None = None  # None: torch
 
     @contextlib.contextmanager
     def arithmetic(self) -> Iterator[None]:
@@ -214,8 +221,14 @@ class TransformerModel:
     def run_padded(self, batch: TokenBatch) -> Tensor:
         """Return what ``output`` says, by the model's own pass or the back end's."""
         features = self.padded(batch)
-        states = self.backend(features) if self.backend else self.hidden(features)
+        states = self.by_backend(features) if self.backend else self.hidden(features)
         return states[features["attention_mask"].bool()]
+
+    def by_backend(self, features: Features) -> Tensor:
+        """Return what the exported graph computes of padded features."""
+        if self.backend is None:
+            raise ModelError("no back end was chosen; from_pretrained(..., backend=...) does")
+        return self.backend.run(features).to(self.device)
 
     def hidden(self, features: Features) -> Tensor:
         """Return the states ``[n, length, hidden]`` the model ends in."""
@@ -240,6 +253,15 @@ class TransformerModel:
         features = self.pad(batch.ids, batch.types)
         return {name: values.to(self.device) for name, values in features.items()}
 
+    @property
+    def graph_mark(self) -> str | None:
+        """What tells vectors of a quantised graph from the model's own; None where they are not."""
+        return None if self.backend is None else self.backend.mark
+
+    def save_backend(self, folder: Path) -> dict[str, Any]:
+        """Copy the exported graph in use into a model folder; return what to note of it."""
+        return {} if self.backend is None else self.backend.save(folder)
+
     def weights_hash(self) -> str:
         """Return a hash of every parameter and of the tokenizer; recomputed only after a change.
 
@@ -261,8 +283,6 @@ class TransformerModel:
 
 class TextEncoder(TransformerModel):
     """A transformer over single texts, with prompts and lengths per side."""
-
-    kind: str = ""
 
     def __init__(
         self,
@@ -313,7 +333,8 @@ class TextEncoder(TransformerModel):
 
     def settings(self) -> Mapping[str, Any]:
         """Return what besides weights and tokenizer decides the vectors."""
-        return {"kind": self.kind, "prompts": self.prompts, "lengths": self.lengths}
+        found = {"kind": self.kind, "prompts": self.prompts, "lengths": self.lengths}
+        return found if self.graph_mark is None else {**found, "graph": self.graph_mark}
 
     @property
     def fingerprint(self) -> str:

@@ -1,0 +1,71 @@
+"""The back end an encoder was told to use: its engine, its file, and how both are saved."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from encoders.backend import OUTPUTS, Backend, check_engine, open_backend
+from encoders.errors import ConfigError
+from encoders.files import file_hash
+from encoders.onnx_graph import MODEL_FILE, graph_path
+from encoders.transformer import Dtype, Engine, TransformerModel
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenBackend:
+    """An engine on one file of a model folder."""
+
+    engine: Engine
+    folder: Path
+    file: str
+    run: Backend
+
+    @property
+    def mark(self) -> str | None:
+        """What the encoder's fingerprint must hold of it: None for the model's own float32 graph.
+
+        A quantised graph gives other vectors, so it is told apart by its contents.
+        """
+        return None if self.file == MODEL_FILE else file_hash(graph_path(self.folder, self.file))
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Copy the graph into a model folder; return what the folder's ``sluice.json`` notes."""
+        source = graph_path(self.folder, self.file)
+        place = folder / self.file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for part in source.parent.glob(f"{source.name}*"):  # large weights lie in a file beside it
+            shutil.copyfile(part, place.with_name(part.name))
+        return {"backend": self.engine, "backend_file": self.file}
+
+
+def choose_backend(
+    encoder: TransformerModel,
+    folder: Path,
+    *,
+    engine: Engine | None,
+    file: str | None,
+    dtype: Dtype,
+    noted: dict[str, Any],
+) -> None:
+    """Set an encoder's back end: the one asked for, else the one its folder notes, else torch."""
+    if engine is None and file is not None:
+        raise ConfigError(f"backend_file: {file!r} needs backend: onnx or openvino")
+    wanted: Any = noted.get("backend", "torch") if engine is None else engine
+    check_engine(wanted)
+    if wanted == "torch":
+        if file is not None:
+            raise ConfigError(f"backend_file: {file!r} is for backend onnx or openvino")
+        return
+    placed = file or noted.get("backend_file") or MODEL_FILE
+    run = open_backend(
+        folder,
+        wanted,
+        OUTPUTS[encoder.kind],
+        dtype=dtype,
+        file=placed,
+        weights=encoder.weights_hash(),
+    )
+    encoder.backend = ChosenBackend(wanted, folder, placed, run)

@@ -1,0 +1,125 @@
+"""Time encoding by each back end against sentence-transformers, interleaved in one process.
+
+    python scripts/bench_backends.py [--passages 64] [--rounds 5] [--threads 2] [--model ID]
+
+Passages are of 12 to 400 words, about 200 tokens on average, cut from the standard library's
+documentation. A ratio is a round's time of sentence-transformers over that of the row; the table
+has the median over the rounds, and the smallest cosine to sentence-transformers' vectors. What is
+not installed is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+GRAPH, INT8 = "onnx/model.onnx", "onnx/model_qint8.onnx"
+ROWS = (  # name, back end, dtype, file
+    ("ONNX Runtime float32", "onnx", "float32", GRAPH),
+    ("ONNX Runtime int8", "onnx", "float32", INT8),
+    ("OpenVINO float32", "openvino", "float32", GRAPH),
+    ("OpenVINO bfloat16", "openvino", "bfloat16", GRAPH),
+    ("OpenVINO int8", "openvino", "float32", INT8),
+)
+
+Encode = Callable[[list[str]], Any]
+
+
+def passages(count: int) -> list[str]:
+    """Return passages whose number of words is log-normal around 150."""
+    from retrieval.pydocs import documents
+
+    words = " ".join(text for _, _, text in documents()).split()
+    rng = np.random.default_rng(13)
+    lengths = np.clip(rng.lognormal(np.log(150), 0.55, count), 12, 400).astype(int)
+    starts = rng.integers(0, len(words) - 400, count)
+    return [
+        " ".join(words[start : start + length])
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
+    ]
+
+
+def rows(model: str, folder: Path) -> dict[str, Encode]:
+    """Return what encodes, by name; sentence-transformers first."""
+    from sentence_transformers import SentenceTransformer
+
+    from encoders import DenseEncoder
+    from encoders.backend import open_backend
+    from encoders.graph_check import through
+    from encoders.models import model_folder
+
+    theirs = SentenceTransformer(str(model_folder(model)), device="cpu")
+    found: dict[str, Encode] = {
+        "sentence-transformers": lambda texts: theirs.encode(texts, show_progress_bar=False)
+    }
+    for dtype in ("float32", "bfloat16"):
+        encoder = DenseEncoder.from_pretrained(model, device="cpu", dtype=dtype)
+        found[f"torch {dtype}"] = encoder.encode_documents
+    if importlib.util.find_spec("onnx") is None or importlib.util.find_spec("onnxruntime") is None:
+        print("onnx and onnxruntime are not installed: no exported graph is timed")
+        return found
+    from encoders.model_export import export_onnx
+
+    print(export_onnx(model, folder / "m", quantise="int8"))
+    plain = DenseEncoder.from_pretrained(folder / "m", device="cpu")
+    for name, engine, dtype, file in ROWS:
+        if engine == "openvino" and importlib.util.find_spec("openvino") is None:
+            print(f"{name}: not installed")
+            continue
+        backend = open_backend(folder / "m", engine, "last_hidden_state", dtype=dtype, file=file)
+        found[name] = through(plain, backend).encode_documents
+    return found
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Warm everything up once, then time it in turns and print the table."""
+    import torch
+
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    texts = passages(arguments.passages)
+    with tempfile.TemporaryDirectory() as folder:
+        encoders = rows(arguments.model, Path(folder))
+        vectors = {name: encode(texts) for name, encode in encoders.items()}
+        seconds: dict[str, list[float]] = {name: [] for name in encoders}
+        for _ in range(arguments.rounds):
+            for name, encode in encoders.items():
+                start = time.perf_counter()
+                encode(texts)
+                seconds[name].append(time.perf_counter() - start)
+    reference = next(iter(encoders))
+    print(f"{len(texts)} passages, {torch.get_num_threads()} threads, {arguments.rounds} rounds")
+    print(f"{'':<24}{'docs/s':>8}{'ratio':>8}{'spread':>14}{'min cosine':>12}")
+    for name, times in seconds.items():
+        ratios = [theirs / ours for theirs, ours in zip(seconds[reference], times, strict=True)]
+        cosine = float((unit(vectors[name]) * unit(vectors[reference])).sum(axis=1).min())
+        print(
+            f"{name:<24}{len(texts) / statistics.median(times):>8.1f}"
+            f"{statistics.median(ratios):>8.2f}"
+            f"{f'{min(ratios):.2f}-{max(ratios):.2f}':>14}{cosine:>12.6f}"
+        )
+
+
+def unit(vectors: Any) -> Any:
+    """Return rows scaled to length 1."""
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--passages", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=0, help="default: torch's own choice")
+    parser.add_argument("--model", default=MODEL)
+    logging.basicConfig(level=logging.WARNING)
+    run(parser.parse_args())
