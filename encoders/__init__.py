@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from encoders.dense import DenseEncoder
     from encoders.encoder import Encoder
     from encoders.errors import SluiceError
+    from encoders.precomputed import PrecomputedEncoder
     from encoders.splade import SpladeEncoder
     from encoders.splade_start import start_splade
     from encoders.vocabulary import VocabularyEncoder
@@ -20,6 +21,7 @@ __all__ = [
     "CrossEncoder",
     "DenseEncoder",
     "Encoder",
+    "PrecomputedEncoder",
     "SluiceError",
     "SpladeEncoder",
     "VocabularyEncoder",
@@ -31,6 +33,7 @@ _HOMES = {
     "CrossEncoder": "encoders.cross_encoder",
     "DenseEncoder": "encoders.dense",
     "Encoder": "encoders.encoder",
+    "PrecomputedEncoder": "encoders.precomputed",
     "SluiceError": "encoders.errors",
     "SpladeEncoder": "encoders.splade",
     "VocabularyEncoder": "encoders.vocabulary",

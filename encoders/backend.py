@@ -27,6 +27,8 @@ _PACKAGES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 class Backend(Protocol):
     """A model's graph, without what comes after it: pooling, vocabulary product, activation."""
 
+    name: str  # the engine, its arithmetic and the file: what vectors depend on
+
     def __call__(self, features: Mapping[str, Tensor]) -> Tensor:
         """Run padded features: ``input_ids`` and ``attention_mask`` ``[n, length]``, whole numbers.
 

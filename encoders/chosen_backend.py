@@ -24,6 +24,11 @@ class ChosenBackend:
     run: Backend
 
     @property
+    def name(self) -> str:
+        """The engine, its arithmetic and the file's contents: engines differ in the last bits."""
+        return self.run.name
+
+    @property
     def mark(self) -> str | None:
         """What the encoder's fingerprint must hold of it: None for the model's own float32 graph.
 

@@ -7,7 +7,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from contextvars import ContextVar
+from typing import NamedTuple, Protocol
 
 log = logging.getLogger("sluice")
 LOG_EVERY = 15.0  # seconds between plain log lines
@@ -21,27 +22,64 @@ class Advance(Protocol):
         ...
 
 
+class Rate(NamedTuple):
+    """A second rate to show: how many of its units one unit of the work holds, on average."""
+
+    unit: str
+    each: float
+
+
+_OUTER: ContextVar[Advance | None] = ContextVar("outer progress", default=None)
+
+
 @contextmanager
 def progress(
-    label: str, total: int | None, unit: str = "items", *, show: bool = True
+    label: str,
+    total: int | None,
+    unit: str = "items",
+    *,
+    show: bool = True,
+    also: Rate | None = None,
 ) -> Iterator[Advance]:
     """Report work of ``total`` units (None when unknown); yields ``advance(amount)``.
 
     On a terminal this is a bar with rate and ETA; otherwise a log line at the end and, for work
-    that takes long, every 15 seconds.
+    that takes long, every 15 seconds. ``also`` adds a second rate. Inside ``counted_by`` nothing
+    is shown and the outer work is told instead.
     """
-    if not show:
+    outer = _OUTER.get()
+    if outer is not None:
+        yield outer
+    elif not show:
         yield lambda amount=1: None
     elif sys.stderr.isatty():
-        with _bar(label, total, unit) as advance:
+        with _bar(label, total, unit, also) as advance:
             yield advance
     else:
-        with _lines(label, total, unit) as advance:
+        with _lines(label, total, unit, also) as advance:
             yield advance
 
 
 @contextmanager
-def _bar(label: str, total: int | None, unit: str) -> Iterator[Advance]:
+def counted_by(advance: Advance) -> Iterator[None]:
+    """Send what every ``progress`` inside the block is told to ``advance``, and show nothing else.
+
+    For work made of parts that have a progress of their own, in the same thread.
+    """
+    token = _OUTER.set(advance)
+    try:
+        yield
+    finally:
+        _OUTER.reset(token)
+
+
+def _rates(rate: float, unit: str, also: Rate | None) -> str:
+    second = f", {rate * also.each:,.0f} {also.unit}/s" if also else ""
+    return f"{rate:,.1f} {unit}/s{second}"
+
+
+@contextmanager
+def _bar(label: str, total: int | None, unit: str, also: Rate | None) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -68,13 +106,13 @@ def _bar(label: str, total: int | None, unit: str) -> Iterator[Advance]:
             nonlocal done
             done += amount
             rate = done / max(time.monotonic() - start, 1e-9)
-            display.update(task, advance=amount, rate=f"{rate:,.1f} {unit}/s")
+            display.update(task, advance=amount, rate=_rates(rate, unit, also))
 
         yield advance
 
 
 @contextmanager
-def _lines(label: str, total: int | None, unit: str) -> Iterator[Advance]:
+def _lines(label: str, total: int | None, unit: str, also: Rate | None) -> Iterator[Advance]:
     start = last = time.monotonic()
     done = 0
 
@@ -86,8 +124,9 @@ def _lines(label: str, total: int | None, unit: str) -> Iterator[Advance]:
             last = now
             rate = done / (now - start)
             left = f" of {total:,}, {(total - done) / rate:,.0f} s left" if total and rate else ""
-            log.info("%s: %s%s (%.1f %s/s)", label, f"{done:,}", left, rate, unit)
+            log.info("%s: %s%s (%s)", label, f"{done:,}", left, _rates(rate, unit, also))
 
     yield advance
     seconds = time.monotonic() - start
-    log.info("%s: %s %s in %.1f s", label, f"{done:,}", unit, seconds)
+    rates = f" ({_rates(done / max(seconds, 1e-9), unit, also)})" if also else ""
+    log.info("%s: %s %s in %.1f s%s", label, f"{done:,}", unit, seconds, rates)

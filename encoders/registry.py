@@ -14,6 +14,7 @@ from encoders.models import model_folder
 ENCODERS = {
     "bm25": "encoders.bm25:BM25Encoder",
     "dense": "encoders.dense:DenseEncoder.from_pretrained",
+    "precomputed": "encoders.precomputed:PrecomputedEncoder.from_pretrained",
     "splade": "encoders.splade:SpladeEncoder.from_pretrained",
     "vocabulary": "encoders.vocabulary:VocabularyEncoder.from_pretrained",
 }

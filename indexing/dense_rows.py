@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from indexing.arrays import fact, open_array, write_array
+from indexing.arrays import fact, open_array
+from indexing.chunked_rows import ChunkedRows
+from indexing.dense_spool import DenseSpool
 from indexing.exact import Metric, Norms, exact_scores, norms_of
 from indexing.hits import Hits, best_first
 from indexing.live import Mask
 from indexing.vectors import Dense
-
-JOINED = 65_536  # rows up to which small additions are joined
 
 
 class Block(NamedTuple):
@@ -26,36 +26,45 @@ class Block(NamedTuple):
     norms: Norms
 
 
-class DenseRows:
+class DenseRows(ChunkedRows):
     """The vectors of rows 0, 1, 2, ... with their norms; rows are only added, or compacted."""
 
     def __init__(self) -> None:
-        self._chunks: list[tuple[Dense, Norms]] = []
-
-    def __len__(self) -> int:
-        return sum(len(norms) for _, norms in self._chunks)
+        super().__init__()
+        self._spool: DenseSpool | None = None
+        self._range: tuple[float, float] | None = None  # of the norms
 
     @property
     def width(self) -> int | None:
         """Dimensions of the vectors; None before the first ``append``."""
         return int(self._chunks[0][0].shape[1]) if self._chunks else None
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the vectors and their norms."""
-        return sum(vectors.nbytes + norms.nbytes for vectors, norms in self._chunks)
+    def append(self, vectors: Dense) -> Norms:
+        """Add a copy of checked vectors ``[n, width]`` as the next rows; return their norms."""
+        norms, self._range = norms_of(vectors), None
+        if self._spool is None:
+            self._extend((np.array(vectors), norms))
+        else:
+            self._extend((self._spool.append(vectors), norms), join=False)
+        return norms
 
-    def append(self, vectors: Dense) -> None:
-        """Add a copy of checked vectors ``[n, width]`` as the next rows."""
-        joined, total = [(np.array(vectors), norms_of(vectors))], len(vectors)
-        # Joined like the digits of a binary counter: each row is copied O(log) times.
-        while self._chunks and len(last := self._chunks[-1][0]) <= min(total, JOINED - total):
-            total += len(last)
-            joined.insert(0, self._chunks.pop())
-        if len(joined) > 1:
-            parts, norms = zip(*joined, strict=True)
-            joined = [(np.concatenate(parts), np.concatenate(norms))]
-        self._chunks.extend(joined)
+    def norm_range(self) -> tuple[float, float]:
+        """Return the least norm above 0 and the largest; ``(1, 0)`` where all are 0."""
+        if self._range is None:
+            norms = [norms[norms > 0] for _, norms in self._chunks]
+            least = min((float(each.min()) for each in norms if len(each)), default=1.0)
+            largest = max((float(each.max()) for each in norms if len(each)), default=0.0)
+            self._range = least, largest
+        return self._range
+
+    @property
+    def spooled(self) -> bool:
+        """Whether vectors go to a file, each addition as a chunk of its own."""
+        return self._spool is not None
+
+    def spool(self, folder: Path) -> None:
+        """Keep the vectors added from now on in a file of ``folder``, and map them from there."""
+        self._spool = DenseSpool(folder)
 
     def blocks(self, size: int, allowed: Mask | None = None) -> Iterator[Block]:
         """Yield the allowed rows in ascending blocks of at most ``size``; whole ones are views."""
@@ -72,6 +81,9 @@ class DenseRows:
 
     def gather(self, rows: NDArray[np.int64]) -> tuple[Dense, Norms]:
         """Return vectors ``[n, width]`` and norms of any rows, in their order."""
+        if len(self._chunks) == 1:
+            vectors, norms = self._chunks[0]
+            return vectors[rows], norms[rows]
         ends = np.cumsum([len(norms) for _, norms in self._chunks])
         homes = np.searchsorted(ends, rows, side="right")
         vectors = np.empty((len(rows), self.width or 0), np.float32)
@@ -102,28 +114,26 @@ class DenseRows:
 
     def keep_only(self, allowed: Mask) -> None:
         """Drop the rows that ``allowed`` excludes; the others move up in order."""
-        kept, first = [], 0
-        for vectors, norms in self._chunks:
-            mask = allowed[first : first + len(vectors)]
-            kept.append((vectors[mask], norms[mask]))
-            first += len(vectors)
-        # An empty chunk stays if nothing else does: it remembers the width.
-        self._chunks = [chunk for chunk in kept if len(chunk[0])] or kept[:1]
+        super().keep_only(allowed)
+        self._range = None
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write ``vectors.npy`` and ``norms.npy``; return the facts ``read`` needs."""
-        shape = (len(self), self.width or 0)
-        write_array(folder / "vectors.npy", (v for v, _ in self._chunks), shape, np.float32)
-        write_array(folder / "norms.npy", (n for _, n in self._chunks), shape[:1], np.float64)
-        return {"rows": shape[0], "dim": shape[1]}
+        width = self.width or 0
+        self._write_columns(folder, _columns(width))
+        return {"rows": len(self), "dim": width}
 
     @classmethod
     def read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
         """Open what ``write`` wrote, mapped into memory."""
         opened = cls()
-        shape = (fact(facts, "rows", int, folder), fact(facts, "dim", int, folder))
-        vectors = open_array(folder / "vectors.npy", np.float32, shape)
-        norms = open_array(folder / "norms.npy", np.float64, shape[:1])
-        if shape[1]:
-            opened._chunks = [(vectors, norms)]
+        rows, width = fact(facts, "rows", int, folder), fact(facts, "dim", int, folder)
+        if width:
+            opened._read_columns(folder, _columns(width), rows)
+        else:
+            open_array(folder / "vectors.npy", np.float32, (rows, 0))
         return opened
+
+
+def _columns(width: int) -> list[tuple[str, DTypeLike, int]]:
+    return [("vectors", np.float32, width), ("norms", np.float64, 0)]

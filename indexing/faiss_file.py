@@ -8,6 +8,7 @@ from typing import Any
 import faiss
 
 from encoders.errors import ConfigError, IndexFormatError
+from indexing.faiss_structure import parts
 
 PROBE_WIDTH = 64  # dimensions for trying whether a factory string can be parsed
 
@@ -17,20 +18,26 @@ def reason(error: RuntimeError) -> str:
     return str(error).rpartition("Error: ")[2].strip().splitlines()[0]
 
 
-def refuse_unknown(factory: str) -> None:
-    """Raise ``ConfigError`` for a string FAISS cannot parse, before any vector is encoded.
+def refuse_unknown(factory: str, metric: str, faiss_metric: int) -> None:
+    """Raise ``ConfigError`` for a string FAISS cannot use, before any vector is encoded.
 
     What depends on the width (sub-quantisers that must divide it) shows when the width is known.
     """
-    if not isinstance(factory, str):
-        raise ConfigError(f"factory is {factory!r}, expected a string such as 'Flat' or 'HNSW32'")
+    if "IDMap" in factory:
+        raise ConfigError(
+            f"factory: {factory!r} maps ids, and this index numbers its rows itself; drop IDMap"
+        )
     try:
-        faiss.index_factory(PROBE_WIDTH, factory)
+        faiss.index_factory(PROBE_WIDTH, factory, faiss_metric)
     except RuntimeError as error:
         if "could not parse" in str(error):
             raise ConfigError(
                 f"factory: faiss cannot parse {factory!r}; examples: Flat, HNSW32, IVF1024,SQ8, "
-                "'OPQ48,IVF256,PQ48,RFlat'"
+                "'OPQ48,IVF256,PQ48,RFlat', BFlat"
+            ) from None
+        if "METRIC_L2" in str(error):
+            raise ConfigError(
+                f"factory: faiss makes {factory!r} for metric 'l2' only, not for {metric!r}"
             ) from None
 
 
@@ -48,7 +55,7 @@ def open_file(path: Path, width: int, rows: int) -> Any:
             f"{path}: {index.ntotal:,} vectors of {index.d} dimensions, the manifest says {rows:,} "
             f"of {width}; rebuild the index"
         )
-    return index
+    return _mended(index)
 
 
 def copied(index: Any) -> Any:
@@ -57,7 +64,19 @@ def copied(index: Any) -> Any:
     By way of its bytes: ``clone_index`` refuses some transforms, and FAISS aborts the process when
     a mapped index grows.
     """
-    return faiss.deserialize_index(faiss.serialize_index(index))
+    return _mended(faiss.deserialize_index(faiss.serialize_index(index)))
+
+
+def _mended(index: Any) -> Any:
+    """Return a read index that can give its vectors back.
+
+    FAISS 1.15 reads inverted files of the fast scan without the pointer to their quantiser, and
+    crashes when it decodes.
+    """
+    for part in parts(index):
+        if isinstance(part, faiss.IndexIVFFastScan) and part.fine_quantizer is None:
+            part.fine_quantizer = getattr(part, "pq", None) or part.aq
+    return index
 
 
 def written_bytes(index: Any) -> int:

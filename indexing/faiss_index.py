@@ -5,37 +5,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
-import faiss
 import numpy as np
-from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, DataError, IndexFormatError
 from indexing.arrays import fact
 from indexing.exact import Metric, checked_metric, norms_of
-from indexing.faiss_file import copied, open_file, reason, refuse_unknown, written_bytes
+from indexing.faiss_compact import compacted
+from indexing.faiss_documents import decoded_documents
+from indexing.faiss_engine import Engine, Found
+from indexing.faiss_family import checked_factory, family, probe
 from indexing.faiss_mask import masked_search
-from indexing.faiss_structure import (
-    ALL_PARAMETERS,
-    POINTS_PER_CENTROID,
-    centroids,
-    parameter_names,
-    search_parameters,
-)
+from indexing.faiss_parameters import LARGEST_PARAMETER, RESCORE, check_parameters, names_of
+from indexing.faiss_selectivity import exact_pays
+from indexing.faiss_structure import POINTS_PER_CENTROID
+from indexing.flat import FlatIndex
 from indexing.hits import LARGEST_SCORE, MISSING_SCORE, Hits
 from indexing.index import Index
-from indexing.live import Mask
+from indexing.live import Mask, Rows
 from indexing.vectors import Dense, checked_dense
 from indexing.whole import whole_number
 
 log = logging.getLogger("sluice")
 
-FILE = "index.faiss"
 NORM_TOLERANCE = 1e-3
-BLAS_QUERIES = 16  # batches from this size on go through BLAS; below, one scan a query is faster
-COPY_BLOCK = 65_536  # vectors read back at a time by compact
-LARGEST_PARAMETER = 2**31 - 1  # FAISS keeps some in an int
+UNKNOWN_SAMPLE = 65_536  # training vectors for a type that shows only with the width
 
 
 class FaissIndex(Index):
@@ -47,19 +42,33 @@ class FaissIndex(Index):
     all-zero vectors pass). Hits are ordered by score, then row, inside what FAISS returned; which
     of equal documents it returns at the boundary of ``k`` is its own choice.
 
+    ``BFlat``, ``BHNSW32`` and ``BIVF256`` keep one bit a dimension, its sign (1 above 0), of
+    documents and queries: 32 times less than float32. The score is the inner product of the +-1
+    codes: dimensions less twice the Hamming distance.
+
+    With ``rescore=R`` the float32 vectors are kept too (mapped, once opened), the best ``R * k``
+    candidates of FAISS are scored with them, and the best ``k`` returned with true scores, ties by
+    row, and true cosines. Where ``R * k`` reaches the corpus, a type that scans all of it gives
+    what ``FlatIndex`` gives. ``params`` are search parameters that every search has unless its own
+    name them.
+
     Indexes that need training take ``train(sample)``, or train on the first vectors added and log
     it; at most ``train_size`` of them, drawn by ``seed``. ``params`` of a search are ``nprobe``,
     ``max_codes``, ``efSearch``, ``k_factor`` and ``quantizer_efSearch``, where the type has them:
-    whole numbers above 0.
+    whole numbers above 0; and ``rescore``, where full vectors are kept (0 switches it off). Fast
+    scan and product quantisers without inverted lists, LSH and NSG take none.
 
-    Deleted and kept-out rows are masked inside FAISS where the type takes selectors. Elsewhere
-    (product quantisers without inverted file, NSG, LSH) more hits are fetched and filtered, in
-    rounds until enough remain: slow when ``keep`` leaves few rows. A query that the graph or the
-    probed lists then give fewer than ``k`` hits, though so many rows are allowed, is scored with
-    all allowed rows as they are stored (in an inverted file by probing every list); its line stays
-    short only if the type cannot give vectors back. Without deletions and ``keep`` a line is as
-    short as FAISS leaves it. ``compact`` builds the index again from the vectors it can read back,
-    which for quantised types are the decoded ones.
+    Deleted and kept-out rows are masked inside FAISS where the type takes selectors; elsewhere
+    longer lists are fetched and filtered. Few allowed rows are scored one and all, with the full
+    vectors or else as stored, and for more of them ``efSearch`` and ``nprobe`` are raised with the
+    selectivity (``indexing/faiss_selectivity.py`` has the rule and its measurements). A query that
+    still gets fewer than ``k`` hits, though so many rows are allowed, is scored with all of them;
+    its line stays short only if the type cannot give vectors back and none are kept. Without
+    deletions and ``keep`` a line is as short as FAISS leaves it.
+
+    ``compact`` builds the index again, with the quantisers it has, from the full vectors, or else
+    from those it can read back, which for quantised types are the decoded ones. FAISS uses as many
+    threads as OpenMP is given.
     """
 
     type_name = "faiss"
@@ -71,25 +80,46 @@ class FaissIndex(Index):
         metric: Metric = "ip",
         train_size: int | None = None,
         seed: int = 13,
+        rescore: int | None = None,
+        params: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.factory = factory
         self.metric: Metric = checked_metric(metric)
+        self.factory = checked_factory(factory, self.metric)
         self.train_size = None if train_size is None else whole_number(train_size, "train_size", 1)
         self.seed = whole_number(seed, "seed", 0)
-        self._index: Any = None  # made when the width is known
-        self._mapped = False  # opened from a file: read-only until copied
-        refuse_unknown(factory)
+        self.rescore = (
+            None if rescore is None else whole_number(rescore, "rescore", 1, LARGEST_PARAMETER)
+        )
+        self._engine: Engine | None = None  # made when the width is known
+        self._probe = probe(self.factory, self.metric)
+        self._full = None if self.rescore is None else FlatIndex(self.metric)
+        check_parameters(params or {}, self._probe, rescores=False)
+        self.params = {name: int(value) for name, value in (params or {}).items()}
 
     @property
     def width(self) -> int | None:
         """Dimensions of the vectors; None before the first ``train`` or ``add``."""
-        return None if self._index is None else int(self._index.d)
+        return None if self._engine is None else self._engine.width
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the FAISS index as it is written to a file."""
-        return 0 if self._index is None else written_bytes(self._index)
+        """Bytes of the FAISS index as it is written to a file, and of the full vectors kept."""
+        stored = 0 if self._engine is None else self._engine.size_bytes
+        return stored + (0 if self._full is None else self._full.size_bytes)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the FAISS index; of the full vectors, a search reads the candidates."""
+        return 0 if self._engine is None else self._engine.size_bytes
+
+    def training_rows(self, documents: int) -> int:
+        """Return how many sample vectors ``train`` would like for so many documents; 0 for none."""
+        engine = self._engine or self._probe
+        if engine is not None and not engine.untrained:
+            return 0
+        wanted = UNKNOWN_SAMPLE if engine is None else engine.sample
+        return min(documents, self.train_size or wanted)
 
     def train(self, sample: Any) -> None:
         """Train on vectors ``[n, dim]`` that are like those to be added.
@@ -101,28 +131,22 @@ class FaissIndex(Index):
         vectors = self._checked(sample, "training sample")
         if self.rows:
             raise DataError("train: the index already holds documents; make a new one")
-        self._index, self._mapped = self._trained(vectors), False
+        self._engine = self._trained(vectors)
 
-    def _trained(self, vectors: Dense) -> Any:
-        index = self._made(vectors.shape[1])
-        if not index.is_trained:
+    def _trained(self, vectors: Dense) -> Engine:
+        engine = family(self.factory).make(self.factory, self.metric, vectors.shape[1])
+        check_parameters(self.params, engine, rescores=False)
+        if engine.untrained:
             if self.train_size is not None and len(vectors) > self.train_size:
                 chosen = np.random.default_rng(self.seed).choice(
                     len(vectors), self.train_size, replace=False
                 )
                 vectors = vectors[np.sort(chosen)]
-            self._check_training_size(index, len(vectors))
-            try:
-                index.train(vectors)
-            except RuntimeError as error:
-                raise DataError(
-                    f"faiss {self.factory!r}: training on {len(vectors):,} vectors failed: "
-                    f"{reason(error)}"
-                ) from None
-        return index
+            self._check_training_size(engine.centroids, len(vectors))
+            engine.train(vectors)
+        return engine
 
-    def _check_training_size(self, index: Any, count: int) -> None:
-        wanted = centroids(index)
+    def _check_training_size(self, wanted: int, count: int) -> None:
         if count < max(wanted, 1):
             raise DataError(
                 f"faiss {self.factory!r}: {count:,} training vectors for {wanted:,} centroids; "
@@ -138,16 +162,6 @@ class FaissIndex(Index):
                 f"{wanted * POINTS_PER_CENTROID:,}",
             )
 
-    def _made(self, width: int) -> Any:
-        kind = faiss.METRIC_L2 if self.metric == "l2" else faiss.METRIC_INNER_PRODUCT
-        try:
-            return faiss.index_factory(width, self.factory, kind)
-        except RuntimeError as error:
-            raise ConfigError(
-                f"factory: faiss cannot make {self.factory!r} for {width} dimensions and metric "
-                f"{self.metric!r}: {reason(error)}"
-            ) from None
-
     def _checked(self, vectors: Any, what: str) -> Dense:
         dense = checked_dense(vectors, self.width, what)
         if self.metric == "cosine":
@@ -162,61 +176,72 @@ class FaissIndex(Index):
         return dense
 
     def _append(self, documents: Dense) -> None:
-        if self._index is None:
-            self._index = self._trained(documents)
-            if centroids(self._index):
+        engine = self._engine
+        if engine is None:
+            engine = self._trained(documents)
+            if engine.centroids:
                 log.info(
                     "faiss %r: not trained before the first add; trained on its %s vectors",
                     self.factory,
                     f"{len(documents):,}",
                 )
-        if self._mapped:  # FAISS aborts the process when a mapped index grows
-            self._index = copied(self._index)
-            self._mapped = False
-        try:
-            self._index.add(documents)
-        except RuntimeError as error:
-            raise DataError(f"faiss {self.factory!r}: add failed: {reason(error)}") from None
+        engine.add(documents)
+        self._engine = engine
+        if self._full is not None:
+            self._full.add(documents)
 
     def _search(
         self, queries: Dense, k: int, allowed: Mask | None, parameters: dict[str, Any]
     ) -> Hits:
-        # FAISS 1.15 goes through BLAS only when batch x width reaches 128,000; its older bound
-        # of a few queries is several times faster on flat and IVF training.
-        faiss.cvar.distance_compute_blas_threshold = BLAS_QUERIES * self._index.d
+        engine = cast(Engine, self._engine)  # there are rows
+        given = {**self.params, **parameters}
+        depth = given.pop(RESCORE, self.rescore) or 0
+        full = self._full if depth else None
+        kept = self.rows if allowed is None else int(np.count_nonzero(allowed))
+        places = min(max(depth, 1) * k, kept)
         if allowed is None:
-            asked = search_parameters(self._index, parameters, None)
-            scores, rows = self._index.search(queries, k, params=asked)
+            found = engine.search(queries, places, given)
+        elif full is not None and exact_pays(engine, places, kept, len(queries), given, full=True):
+            return full.search(queries, k, keep=allowed)
         else:
-            scores, rows = masked_search(self._index, queries, k, allowed, parameters)
-        return _hits(rows, -scores if self.metric == "l2" else scores)
+            found = masked_search(engine, queries, places, allowed, given)
+        if full is not None:
+            return self._rescored(full, queries, found, k, allowed)
+        return _hits(found)
+
+    def _rescored(
+        self, full: FlatIndex, queries: Dense, found: Found, k: int, allowed: Mask | None
+    ) -> Hits:
+        hits = full._vectors.rescored(queries, found.rows, k, self.metric)
+        if allowed is not None:  # lines that a type without stored vectors has left short
+            short = np.flatnonzero((hits.rows < 0).any(axis=1))
+            if len(short):
+                hits.rows[short], hits.scores[short] = full.search(queries[short], k, keep=allowed)
+        return hits
+
+    def _documents(self, rows: Rows) -> Dense:
+        if self._full is not None:
+            return self._full._vectors.gather(rows)[0]
+        engine = self._engine
+        return np.zeros((0, 0), np.float32) if engine is None else decoded_documents(engine, rows)
 
     def _keep_only(self, allowed: Mask) -> None:
-        compacted = copied(self._index)
-        compacted.reset()
-        try:
-            for start in range(0, self.rows, COPY_BLOCK):
-                mask = allowed[start : start + COPY_BLOCK]
-                if mask.any():
-                    compacted.add(self._index.reconstruct_n(start, len(mask))[mask])
-        except RuntimeError as error:
-            raise ConfigError(
-                f"compact: faiss {self.factory!r} cannot give its vectors back "
-                f"({reason(error)}); build the index again from the corpus"
-            ) from None
-        self._index, self._mapped = compacted, False
+        engine = cast(Engine, self._engine)
+        full = self._full
+        self._engine = compacted(engine, allowed, None if full is None else full._vectors)
+        if full is not None:
+            full.delete(np.flatnonzero(~allowed))
+            full.compact()
 
     def _search_parameters(self) -> tuple[str, ...]:
-        return ALL_PARAMETERS if self._index is None else parameter_names(self._index)
+        return names_of(self._engine or self._probe, rescores=self._full is not None)
 
     def _check_parameters(self, given: Mapping[str, Any]) -> None:
-        super()._check_parameters(given)
-        for name, value in given.items():
-            whole_number(value, f"params: {name}", 1, LARGEST_PARAMETER)
+        check_parameters(given, self._engine or self._probe, rescores=self._full is not None)
 
     def _write(self, folder: Path) -> dict[str, Any]:
-        if self._index is not None:
-            faiss.write_index(self._index, str(folder / FILE))
+        if self._engine is not None:
+            self._engine.write(folder / self._engine.file)
         return {
             "factory": self.factory,
             "metric": self.metric,
@@ -224,6 +249,9 @@ class FaissIndex(Index):
             "rows": self.rows,
             "train_size": self.train_size,
             "seed": self.seed,
+            "rescore": self.rescore,
+            "params": self.params,
+            "full": None if self._full is None else self._full._write(folder),
         }
 
     @classmethod
@@ -234,18 +262,25 @@ class FaissIndex(Index):
                 metric=fact(facts, "metric", str, folder),
                 train_size=facts.get("train_size"),
                 seed=fact(facts, "seed", int, folder),
+                rescore=facts.get("rescore"),
+                params=facts.get("params"),
             )
         except ConfigError as error:
             raise IndexFormatError(f"{folder}: {error}") from None
         width, rows = fact(facts, "dim", int, folder), fact(facts, "rows", int, folder)
         if width:
-            index._index = open_file(folder / FILE, width, rows)
-            index._mapped = True
+            engine = family(index.factory)
+            path = folder / engine.file
+            index._engine = engine.open(index.factory, index.metric, path, width, rows)
+        if index._full is not None:
+            index._full = FlatIndex._read(folder, fact(facts, "full", dict, folder))
+            index._full._live.extend(rows)
         return index
 
 
-def _hits(rows: NDArray[np.int64], scores: Dense) -> Hits:
-    finite = np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE)
+def _hits(found: Found) -> Hits:
+    rows = found.rows
+    finite = np.clip(found.scores, -LARGEST_SCORE, LARGEST_SCORE)
     better = np.where(rows >= 0, finite, np.float32(MISSING_SCORE))
     order = np.lexsort((rows, -better), axis=-1)
     return Hits(

@@ -9,6 +9,8 @@ import faiss
 
 QUANTIZER = "quantizer_"  # prefix of parameters for the coarse quantizer of an inverted file
 ALL_PARAMETERS = ("nprobe", "max_codes", "efSearch", "k_factor", QUANTIZER + "efSearch")
+UNPARAMETRISED = faiss.IndexIVFAdditiveQuantizerFastScan  # lists, but nothing per call
+ROTATION_CENTROIDS = 256  # of the product quantiser that OPQ fits its rotation to
 POINTS_PER_CENTROID = 39  # fewer, and FAISS's own k-means warns
 
 
@@ -33,7 +35,7 @@ def parameter_names(index: Any) -> tuple[str, ...]:
             names.append("k_factor")
         elif isinstance(part, faiss.IndexHNSW):
             names.append("efSearch")
-        elif isinstance(part, faiss.IndexIVF):
+        elif isinstance(part, faiss.IndexIVF) and not isinstance(part, UNPARAMETRISED):
             names += ["nprobe", "max_codes"]
             names += [QUANTIZER + name for name in parameter_names(part.quantizer)]
     return tuple(names)
@@ -62,7 +64,7 @@ def search_parameters(index: Any, given: Mapping[str, Any], selector: Any) -> An
         return faiss.SearchParametersHNSW(
             efSearch=int(given.get("efSearch", part.hnsw.efSearch)), **chosen
         )
-    if isinstance(part, faiss.IndexIVF):
+    if isinstance(part, faiss.IndexIVF) and not isinstance(part, UNPARAMETRISED):
         coarse = {
             name.removeprefix(QUANTIZER): value
             for name, value in given.items()
@@ -83,8 +85,38 @@ def centroids(index: Any) -> int:
     for part in parts(index):
         if isinstance(part, faiss.IndexIVF):
             most = max(most, int(part.nlist))
+        if rotation_width(part):
+            most = max(most, ROTATION_CENTROIDS)
         for quantizer in ("pq", "rq"):
-            found = getattr(part, quantizer, None)
+            found = getattr(_stored(part), quantizer, None)
             if isinstance(found, faiss.ProductQuantizer):
                 most = max(most, int(found.ksub))
     return most
+
+
+def rotation_width(index: Any) -> int:
+    """Return the most dimensions that an OPQ of this index rotates; 0 without one."""
+    widest = 0
+    for part in parts(index):
+        if isinstance(part, faiss.IndexPreTransform):
+            for place in range(part.chain.size()):
+                step = faiss.downcast_VectorTransform(part.chain.at(place))
+                if isinstance(step, faiss.OPQMatrix):
+                    widest = max(widest, int(step.d_in))
+    return widest
+
+
+def spare_polysemous(index: Any) -> None:
+    """Switch off the training of polysemous codes, 12 s at 8 bits, whose filter no search uses.
+
+    Douze, Jegou and Perronnin (2016), Polysemous Codes.
+    """
+    for part in parts(index):
+        stored = _stored(part)
+        if isinstance(stored, faiss.IndexPQ | faiss.IndexIVFPQ):
+            stored.do_polysemous_training = False
+
+
+def _stored(part: Any) -> Any:
+    """Return what holds the codes: the storage of a graph, else the part itself."""
+    return faiss.downcast_index(part.storage) if isinstance(part, faiss.IndexHNSW) else part

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from encoders.errors import ConfigError, IndexFormatError
 from indexing.arrays import fact
-from indexing.candidates import Candidates
-from indexing.dense_rows import Block, DenseRows
-from indexing.exact import Metric, Norms, checked_metric, error_bound, norms_of
+from indexing.compressed_rows import CompressedRows, FirstPass, checked_first_pass
+from indexing.dense_rows import DenseRows
+from indexing.exact import Metric, checked_metric
 from indexing.hits import Hits
 from indexing.index import Index
-from indexing.live import Mask
+from indexing.live import Mask, Rows
 from indexing.vectors import Dense, checked_dense
+from indexing.whole import whole_number
 
-DOCUMENT_BLOCK = 32_768  # documents in one matrix product
-QUERY_BLOCK = 128  # queries in one: 16 MiB of scores
-SMALLEST_NORM = 1e-30  # documents shorter than this get no bound: their inverse may overflow
+DEPTH = 1_000  # candidates of a binary first pass; docs/experiments.md has the recall by depth
 
 
 class FlatIndex(Index):
@@ -30,18 +26,39 @@ class FlatIndex(Index):
     The result equals brute force row by row, rows included: a score is the float64 sum over one
     query and one document (for ``l2`` the negative squared distance) rounded to float32, the same
     for equal vectors whatever the batch and the blocks, and ties go to the lower row, also at the
-    boundary of ``k``. A float32 matrix product finds the candidates with a margin for its rounding;
-    the candidates are scored exactly. ``cosine`` normalises by itself; a zero vector has cosine 0.
-    Memory of a search: a block of documents by a block of queries, and some thousand candidates a
-    query.
+    boundary of ``k``. A fast product finds the candidates with a proven margin for its rounding
+    (bfloat16 made block by block where the processor multiplies it, else float32; a scan for few
+    queries); the candidates are scored exactly. ``cosine`` normalises by itself; a zero vector has
+    cosine 0. Memory of a search: some blocks of documents and scores (about 20 MB at 384
+    dimensions), and ``k`` keys a query; mapped files may be larger than memory.
+
+    ``first_pass`` keeps a smaller copy that is searched before the vectors. ``bf16`` (half their
+    size) and ``int8`` (a quarter) change the speed and nothing else: the loss of each rounded
+    vector is stored, so that the margin is proven. ``binary`` (1 bit a dimension, its sign) is
+    approximate: the ``depth`` documents of the most equal signs are scored exactly; ``params`` of a
+    search may give another ``depth``, and that of the corpus size makes it exact.
     """
 
     type_name = "flat"
 
-    def __init__(self, metric: Metric = "ip") -> None:
+    def __init__(
+        self,
+        metric: Metric = "ip",
+        *,
+        first_pass: FirstPass | None = None,
+        depth: int | None = None,
+    ) -> None:
         super().__init__()
         self.metric: Metric = checked_metric(metric)
+        self.first_pass = checked_first_pass(first_pass)
+        if depth is not None and self.first_pass != "binary":
+            raise ConfigError(
+                f"depth is {depth!r} with first_pass={first_pass!r}, expected none: only 'binary' "
+                "takes a fixed number of candidates, the others as many as exactness needs"
+            )
+        self.depth = DEPTH if depth is None else whole_number(depth, "depth", 1)
         self._vectors = DenseRows()
+        self._codes = None if first_pass is None else CompressedRows(first_pass, self.metric)
 
     @property
     def width(self) -> int | None:
@@ -50,68 +67,74 @@ class FlatIndex(Index):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the vectors and their norms."""
-        return self._vectors.nbytes
+        """Bytes of the vectors and their norms, and of the compressed copy."""
+        return self._vectors.nbytes + (0 if self._codes is None else self._codes.nbytes)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the compressed copy, where there is one: of the vectors candidates are read."""
+        return self._vectors.nbytes if self._codes is None else self._codes.nbytes
+
+    def spool(self, folder: Path) -> None:
+        """Keep the vectors added from now on in a file; a compressed copy stays in memory."""
+        self._vectors.spool(folder)
 
     def _checked(self, vectors: Any, what: str) -> Dense:
         return checked_dense(vectors, self.width, what)
 
     def _append(self, documents: Dense) -> None:
-        self._vectors.append(documents)
+        norms = self._vectors.append(documents)
+        if self._codes is not None:
+            self._codes.append(documents, norms, join=not self._vectors.spooled)
 
     def _search(
         self, queries: Dense, k: int, allowed: Mask | None, parameters: dict[str, Any]
     ) -> Hits:
-        norms = norms_of(queries)
-        if self.metric == "cosine":
-            lengths = np.where(norms > 0, norms, 1.0)[:, None]
-            factors = (queries / lengths).astype(np.float32)
-        else:
-            factors = queries
-        best = [
-            Candidates(query, self.metric, float(norm), k)
-            for query, norm in zip(queries, norms, strict=True)
-        ]
-        for block in self._vectors.blocks(DOCUMENT_BLOCK, allowed):
-            for start in range(0, len(queries), QUERY_BLOCK):
-                part = slice(start, start + QUERY_BLOCK)
-                self._offer(factors[part], norms[part], block, best[part])
-        hits = Hits.missing(len(queries), k)
-        for place, candidates in enumerate(best):
-            rows, scores = candidates.best()
-            hits.rows[place, : len(rows)] = rows
-            hits.scores[place, : len(rows)] = scores
-        return hits
+        if self.first_pass == "binary" and self._codes is not None:
+            from indexing.binary_search import search_bits
 
-    def _offer(self, queries: Dense, norms: Norms, block: Block, best: list[Candidates]) -> None:
-        """Offer a block of documents, with their approximate scores, to each query's candidates."""
-        lengths = np.where(block.norms > 0, block.norms, 1.0)
-        with np.errstate(over="ignore", invalid="ignore"):  # NaN stays a candidate, see there
-            scores = queries @ block.vectors.T  # [queries, documents]
-            if self.metric == "cosine":
-                scores *= (1.0 / lengths).astype(np.float32)
-            elif self.metric == "l2":
-                scores *= 2
-                scores -= (block.norms**2).astype(np.float32)
-                scores -= (norms**2).astype(np.float32)[:, None]
-        largest, width = float(block.norms.max()), queries.shape[1]
-        scaled_up = self.metric == "cosine" and bool((lengths < SMALLEST_NORM).any())
-        for candidates, norm, line in zip(best, norms, scores, strict=True):
-            error = error_bound(self.metric, width, float(norm), largest)
-            error = math.inf if scaled_up else error
-            candidates.offer(line, error, block.rows, block.vectors, block.norms)
+            depth = max(k, parameters.get("depth", self.depth))
+            return search_bits(self._vectors, self._codes, self.metric, queries, k, depth, allowed)
+        from indexing.flat_search import FlatSearch  # numba: loaded by the first search
+
+        return FlatSearch(self._vectors, self._codes, self.metric, queries, k).hits(allowed)
+
+    def _documents(self, rows: Rows) -> Dense:
+        return self._vectors.gather(rows)[0]
 
     def _keep_only(self, allowed: Mask) -> None:
         self._vectors.keep_only(allowed)
+        if self._codes is not None:
+            self._codes.keep_only(allowed)
+
+    def _search_parameters(self) -> tuple[str, ...]:
+        return ("depth",) if self.first_pass == "binary" else ()
+
+    def _check_parameters(self, given: Mapping[str, Any]) -> None:
+        super()._check_parameters(given)
+        for name, value in given.items():
+            whole_number(value, f"params: {name}", 1)
 
     def _write(self, folder: Path) -> dict[str, Any]:
-        return {"metric": self.metric, **self._vectors.write(folder)}
+        facts = {"metric": self.metric, **self._vectors.write(folder)}
+        if self._codes is not None:
+            self._codes.write(folder, self.width or 0)
+            facts["first_pass"] = self.first_pass
+            if self.first_pass == "binary":
+                facts["depth"] = self.depth
+        return facts
 
     @classmethod
     def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
         try:
-            index = cls(fact(facts, "metric", str, folder))
+            index = cls(
+                fact(facts, "metric", str, folder),
+                first_pass=facts.get("first_pass"),
+                depth=facts.get("depth"),
+            )
         except ConfigError as error:
             raise IndexFormatError(f"{folder}: {error}") from None
         index._vectors = DenseRows.read(folder, facts)
+        if index._codes is not None:
+            index._codes.read(folder, len(index._vectors), index.width or 0)
         return index

@@ -36,6 +36,8 @@ def save_index(index: Index, path: Path) -> None:
             documents=len(index),
             encoder_fingerprint=index.encoder_fingerprint,
             packages=_packages(),
+            default_params=index.default_params,
+            notes=index.notes,
             index=index._write(folder),
         )
         deleted = index._live.deleted
@@ -71,8 +73,11 @@ def open_index(
             f"{path}: built with the encoder {bound}, opened with {encoder_fingerprint}; "
             "open it with its own encoder or build it again with this one"
         )
-    index = _index_class(manifest, where, allow)._read(folder, fact(manifest, "index", dict, where))
+    facts = fact(manifest, "index", dict, where)
+    index = _index_class(manifest, where, allow)._open(folder, facts, allow)
     index.encoder_fingerprint = bound
+    index.default_params = fact({"default_params": {}, **manifest}, "default_params", dict, where)
+    index.notes = fact({"notes": {}, **manifest}, "notes", dict, where)
     index._live = _open_rows(folder, manifest, where)
     stored = index._stored_rows()
     if stored is not None and stored != index.rows:

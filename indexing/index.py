@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -32,6 +32,8 @@ class Index(ABC):
 
     def __init__(self) -> None:
         self.encoder_fingerprint = ""  # of the encoder whose vectors these are; "" is unknown
+        self.default_params: dict[str, Any] = {}  # of searches; a call's own params come first
+        self.notes: dict[str, Any] = {}  # JSON values saved with the index, such as why it is this
         self._live = LiveRows()
 
     def __len__(self) -> int:
@@ -48,9 +50,28 @@ class Index(ABC):
     def size_bytes(self) -> int:
         """Bytes of the arrays that are stored."""
 
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that searches keep returning to, and that should fit into memory.
+
+        The rest of an opened folder is mapped, and read in a few places a query.
+        """
+        return self.size_bytes
+
+    def training_rows(self, documents: int) -> int:
+        """Return how many sample vectors ``train`` would like for so many documents; 0 for none."""
+        return 0
+
     def train(self, sample: Any) -> None:
         """Learn from sample vectors what the index needs before ``add``; most need nothing."""
         self._checked(sample, "sample")
+
+    def spool(self, folder: Path) -> None:  # noqa: B027  # most have nothing to do
+        """Keep what is added from now on in files of ``folder``, where the index can, until saved.
+
+        For an index that is filled and saved without lying in memory; the caller removes the
+        folder after. Most indexes ignore it.
+        """
 
     def add(self, vectors: Any) -> Rows:
         """Append document vectors and return their rows, int64 ``[n]``.
@@ -75,11 +96,12 @@ class Index(ABC):
         """Return the ``k`` best live documents of each query, ties by row ascending.
 
         ``keep`` restricts the search: a boolean mask over all rows, or the allowed row numbers.
-        ``params`` are the search parameters of approximate indexes, for this call alone. Where
-        fewer than ``k`` documents can be hits, the rest is row -1 and score -inf. ``ConfigError``
-        for a ``k`` that makes the result too large.
+        ``params`` are the search parameters of approximate indexes, for this call alone; they go
+        before those in ``default_params``. Where fewer than ``k`` documents can be hits, the rest
+        is row -1 and score -inf. ``ConfigError`` for a ``k`` that makes the result too large.
         """
-        return self._reader()._find(vectors, whole_number(k, "k", 0), keep, dict(params or {}))
+        given = {**self.default_params, **(params or {})}
+        return self._reader()._find(vectors, whole_number(k, "k", 0), keep, given)
 
     def _find(self, vectors: Any, k: int, keep: ArrayLike | None, given: dict[str, Any]) -> Hits:
         queries = self._checked(vectors, "queries")
@@ -99,6 +121,13 @@ class Index(ABC):
         if not count or not places:
             return Hits.missing(count, k)
         return self._search(queries, places, allowed, given).padded(k)
+
+    def documents(self, rows: ArrayLike) -> Any:
+        """Return the stored vectors of rows, float32 ``[len(rows), width]``; deleted ones too.
+
+        Quantised indexes give the decoded ones. ``ConfigError`` where none can be given back.
+        """
+        return self._documents(self._live.known(np.asarray(rows), "documents"))
 
     def delete(self, rows: ArrayLike) -> None:
         """Put tombstones on ``rows``: they are no hits any more and keep their numbers.
@@ -153,6 +182,18 @@ class Index(ABC):
     @abstractmethod
     def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
         """Open what ``_write`` wrote, mapped into memory; rows and tombstones are set after."""
+
+    @classmethod
+    def _open(cls, folder: Path, facts: Mapping[str, Any], allow: Collection[str]) -> Self:
+        """Open what ``_write`` wrote; only what holds other classes by name needs ``allow``."""
+        return cls._read(folder, facts)
+
+    def _documents(self, rows: Rows) -> Any:
+        """Return the stored vectors of known rows, in their order."""
+        raise ConfigError(
+            f"{type(self).__name__}: it cannot give its vectors back; build the index again from "
+            "the corpus, as one that keeps them (flat)"
+        )
 
     def _stored_rows(self) -> int | None:
         """Return how many rows the arrays hold, for a check at opening; None leaves it out."""

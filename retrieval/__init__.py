@@ -9,13 +9,16 @@ if TYPE_CHECKING:
     from retrieval.comparison import compare
     from retrieval.dataset import Dataset, load_dataset
     from retrieval.dataset_report import describe
+    from retrieval.dense_vectors import DenseVectors, read_dense_vectors, write_dense_vectors
     from retrieval.document import Document
+    from retrieval.encoding import Encoding
     from retrieval.evaluation import Scores, evaluate
     from retrieval.experiment import Experiment, load_pipeline
     from retrieval.explanation import Explanation
     from retrieval.fuse import Fuse
     from retrieval.jobs import index, mine, run, train
     from retrieval.measures import Measure, parse_measure
+    from retrieval.passages import Passages
     from retrieval.ranking import Ranking, Run
     from retrieval.rerank import Rerank
     from retrieval.retriever import Retriever, Updated
@@ -24,12 +27,15 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Dataset": "retrieval.dataset",
+    "DenseVectors": "retrieval.dense_vectors",
     "Document": "retrieval.document",
+    "Encoding": "retrieval.encoding",
     "Experiment": "retrieval.experiment",
     "Explanation": "retrieval.explanation",
     "Fuse": "retrieval.fuse",
     "Hit": "retrieval.stage",
     "Measure": "retrieval.measures",
+    "Passages": "retrieval.passages",
     "Ranking": "retrieval.ranking",
     "Rerank": "retrieval.rerank",
     "Retriever": "retrieval.retriever",
@@ -46,18 +52,23 @@ _HOMES = {
     "load_pipeline": "retrieval.experiment",
     "mine": "retrieval.jobs",
     "parse_measure": "retrieval.measures",
+    "read_dense_vectors": "retrieval.dense_vectors",
     "run": "retrieval.jobs",
     "train": "retrieval.jobs",
+    "write_dense_vectors": "retrieval.dense_vectors",
 }
 
 __all__ = [
     "Dataset",
+    "DenseVectors",
     "Document",
+    "Encoding",
     "Experiment",
     "Explanation",
     "Fuse",
     "Hit",
     "Measure",
+    "Passages",
     "Ranking",
     "Rerank",
     "Retriever",
@@ -74,8 +85,10 @@ __all__ = [
     "load_pipeline",
     "mine",
     "parse_measure",
+    "read_dense_vectors",
     "run",
     "train",
+    "write_dense_vectors",
 ]
 
 

@@ -9,7 +9,7 @@ import sys
 import typer
 
 from encoders.errors import SluiceError
-from retrieval.commands import collection, exchange, experiment, scoring, searching
+from retrieval.commands import caching, collection, exchange, experiment, scoring, searching
 
 app = typer.Typer(
     name="sluice",
@@ -30,6 +30,7 @@ for command in (
     *scoring.COMMANDS,
     *collection.COMMANDS,
     *exchange.COMMANDS,
+    *caching.COMMANDS,
 ):
     app.command(context_settings={"help_option_names": ["-h", "--help"]})(command)
 

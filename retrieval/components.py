@@ -9,8 +9,9 @@ from encoders.build import build, check
 from encoders.errors import ConfigError
 from encoders.registry import ENCODERS, RERANKERS
 from indexing.table import INDEXES
-from retrieval.config import RetrieverSection
+from retrieval.config import PassagesSection, RetrieverSection
 from retrieval.measures import parse_measure
+from retrieval.passages import Passages
 from training.losses import LOSSES
 
 Allow = Collection[str] | None  # classes of your own that types may name; None is all
@@ -33,6 +34,16 @@ def make_index(spec: Mapping[str, Any] | None, *, where: str) -> Any:
     return None if spec is None else build(spec, INDEXES, where=where)
 
 
+def make_passages(section: PassagesSection | None, *, where: str) -> Passages | None:
+    """Make the passages a config's section describes; None leaves documents whole."""
+    if section is None:
+        return None
+    try:
+        return Passages(**section.model_dump())
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
 def make_loss(spec: Mapping[str, Any], *, where: str) -> Any:
     """Make the loss a component describes."""
     return build(spec, LOSSES, where=where)
@@ -43,6 +54,7 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
     check(section.encoder, ENCODERS, where=f"{where}.encoder", allow=allow)
     if section.encoder["type"] == "bm25":
         build(section.encoder, ENCODERS, where=f"{where}.encoder")
+    make_passages(section.passages, where=f"{where}.passages")
     if section.index is not None:
         check(section.index, INDEXES, where=f"{where}.index", allow=allow)
         if section.index["type"] in INDEXES:

@@ -46,11 +46,33 @@ class TrainingSection(Section):
     head_learning_rate: float | None = Field(default=None, gt=0)
 
 
+class EncodingSection(Section):
+    """How a corpus is encoded, see ``retrieval.encoding``; ``cache`` is yes, no, or a folder."""
+
+    shard: int = Field(default=8_192, ge=1)
+    store: Literal["float32", "float16", "int8"] = "float32"
+    cache: bool | str = True
+    workers: int = Field(default=1, ge=1)
+    devices: list[str] = Field(default_factory=list)
+
+
+class PassagesSection(Section):
+    """How long documents are cut, see ``retrieval.passages``."""
+
+    length: int = Field(default=200, ge=1)
+    overlap: int = Field(default=50, ge=0)
+    aggregate: Literal["max", "first", "mean"] = "max"
+    repeat_title: bool = True
+    most: int | None = Field(default=None, ge=1)
+
+
 class RetrieverSection(Section):
     """An encoder and the index its vectors go to (flat for dense, inverted for sparse)."""
 
     encoder: Component
     index: Component | None = None
+    encoding: EncodingSection | None = None
+    passages: PassagesSection | None = None
 
 
 class EvaluateSection(Section):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from encoders.errors import ConfigError
 from encoders.files import fingerprint_of
+from encoders.store import EXACT
 from retrieval.config import ExperimentConfig, RetrieverSection, TrainingSection
 from retrieval.contents import (
     corpus_contents,
@@ -114,7 +115,11 @@ class Dependencies:
         if isinstance(section, TrainingSection):  # one alone has keys of its own: output and such
             plain = section.model_dump(include=set(TrainingSection.model_fields))
         elif isinstance(section, RetrieverSection):
-            plain = section.model_dump()
+            plain = section.model_dump(exclude={"encoding"})
+            if section.passages is None:
+                del plain["passages"]
+            if section.encoding is not None and section.encoding.store != EXACT:
+                plain["store"] = section.encoding.store  # all of encoding that changes the vectors
         below = [self.recipe(node) for node in needs]
         return fingerprint_of(
             plain, normalised_dataset(self.config.dataset), self.config.seed, below

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from encoders.errors import ConfigError, suggest
 from retrieval.ciff import CiffFile
 from retrieval.ciff_writer import write_ciff
+from retrieval.dense_vectors import FORMS as DENSE
 from retrieval.impact_json import ImpactFiles, write_impact_json
 from retrieval.quantisation import Quantiser, Survey, surveyed
 from retrieval.query_vectors import terms_of, write_query_vectors
@@ -158,7 +159,7 @@ def _stored(retriever: Retriever) -> Callable[[], Iterator[csr_array[Any]]]:
     if not isinstance(index, InvertedIndex):
         raise ConfigError(
             f"{retriever.path}: its index is a {type(index).__name__}; exchange formats hold the "
-            "sparse vectors of an InvertedIndex"
+            "sparse vectors of an InvertedIndex; dense ones go to npy, parquet or safetensors"
         )
     live = np.delete(np.arange(store.rows_total), store.deleted)
 
@@ -240,4 +241,7 @@ def _write_queries(
 
 def _check_format(form: str) -> None:
     if form not in FORMATS:
-        raise ConfigError(f"format: {form!r}; known: {', '.join(FORMATS)}{suggest(form, FORMATS)}")
+        raise ConfigError(
+            f"format: {form!r}; known: {', '.join(FORMATS)} (sparse), {', '.join(DENSE)} (dense: "
+            f"see retrieval.dense_exchange){suggest(form, [*FORMATS, *DENSE])}"
+        )

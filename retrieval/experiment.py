@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from encoders.errors import ConfigError, IndexFormatError, suggest
+from encoders.errors import ConfigError, IndexFormatError, SluiceError, suggest
 from encoders.files import MANIFEST, read_json, settle, write_text
-from retrieval.components import make_encoder, make_index
+from retrieval.components import make_encoder, make_index, make_passages
 from retrieval.config import (
     ExperimentConfig,
     RetrieverSection,
@@ -25,6 +25,7 @@ from retrieval.config import (
 from retrieval.contents import normalised_dataset
 from retrieval.dataset import Dataset, load_dataset, training_splits
 from retrieval.dependencies import Dependencies, Keys
+from retrieval.encoding import encoding_of
 from retrieval.experiment_checks import check_experiment, check_lists, list_names
 from retrieval.expression import parse
 from retrieval.ranking import Run
@@ -32,6 +33,10 @@ from retrieval.retriever import Retriever
 from retrieval.retriever_folder import HEAD, read_head
 from retrieval.stage import Stage
 from retrieval.training_job import train_model
+
+if TYPE_CHECKING:
+    from retrieval.document import Document
+    from retrieval.encoding_estimate import EncodingEstimate
 
 log = logging.getLogger("sluice")
 
@@ -194,18 +199,50 @@ class Experiment:
             log.warning("%s; it is built again", error)
         encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
         log.info("index %s", name)
+        index = make_index(section.index, where=f"{where}.index")
         return Retriever.build(
             encoder,
             self.dataset(None).corpus,
-            index=make_index(section.index, where=f"{where}.index"),
+            index=index,
             path=path,
             name=name,
+            encoding=encoding_of(section.encoding),
+            passages=make_passages(section.passages, where=f"{where}.passages"),
+            queries=self._queries() if hasattr(index, "choose") else None,
             config={
                 "retriever": section.model_dump(),
                 "dataset": self.config.dataset,
                 **keys._asdict(),
             },
         )
+
+    def _queries(self) -> Mapping[str, str]:
+        """Return queries to choose an index by: train's and dev's, never those of the test."""
+        try:
+            train, dev = training_splits(self.dataset(None), self.config.seed)
+            tested = self.dataset(self.config.evaluate.split).queries
+        except SluiceError as error:
+            log.info("index: no train queries to measure with (%s)", error)
+            return {}
+        texts = set(tested.values())
+        found = {**train.queries, **dev.queries}
+        return {q: text for q, text in found.items() if q not in tested and text not in texts}
+
+    def estimate(self, name: str) -> EncodingEstimate | None:
+        """Say what encoding the corpus for a retriever will take; None where nothing is encoded."""
+        from retrieval.corpus_vectors import corpus_estimate
+
+        with named_file(self.file):
+            section = self.config.retrievers[name]
+            where = f"retrievers.{name}.encoder"
+            encoder = make_encoder(section.encoder, where=where, model=self.model)
+            passages = make_passages(section.passages, where=f"retrievers.{name}.passages")
+            corpus = self.dataset(None).corpus
+
+            def read() -> Iterable[Document]:
+                return corpus if passages is None else passages.parts(encoder, corpus)
+
+            return corpus_estimate(encoder, read, encoding_of(section.encoding))
 
     def scorer(self, name: str) -> Any:
         """Return a reranker's scorer by name."""

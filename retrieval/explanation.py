@@ -29,6 +29,9 @@ class Explanation(NamedTuple):
     ``rank`` is the hit's place, from 1, and None for one that is not among those searched; a
     document that shares no term with the query is no hit: score 0, no parts. ``plan`` is what the
     index's planner chose for the query and why, None for an index that has no planner.
+
+    Of a document that is searched by its passages the best one is explained, and the plan is that
+    of searching passages; ``passage`` is its number, from 1.
     """
 
     doc_id: str
@@ -36,6 +39,7 @@ class Explanation(NamedTuple):
     rank: int | None
     terms: list[TermPart]
     plan: Plan | None = None
+    passage: int | None = None
 
     @property
     def plan_text(self) -> str:
@@ -61,7 +65,10 @@ def explained(
     The plan is that of a search for ``k`` hits. ``ConfigError`` for an index that is not sparse,
     ``DataError`` for an unknown document.
     """
-    index: Any = retriever.index
+    from indexing.passage_index import PassageIndex
+
+    searched = retriever.index
+    index: Any = searched.inner if isinstance(searched, PassageIndex) else searched
     if not hasattr(index, "explain"):
         raise ConfigError(
             f"{retriever.path}: explain needs a sparse index (BM25, SPLADE), this retriever has "
@@ -74,16 +81,23 @@ def explained(
         raise DataError(f"{retriever.path}: no document {doc_id!r} to explain")
     vector = retriever.encoder.encode_queries([query])
     plan = index.plan(vector, k)[0] if hasattr(index, "plan") else None
-    hits = index.search(vector, 1, keep=np.array([row]))
-    if not query.strip() or hits.rows[0, 0] < 0:
+    if isinstance(searched, PassageIndex):
+        hits = searched.best_passages(vector, [row])
+    else:
+        hits = searched.search(vector, 1, keep=np.array([row]))
+    found = int(hits.rows[0, 0])
+    if not query.strip() or found < 0:
         return Explanation(doc_id, 0.0, None, [], plan)
-    parts = index.explain(vector, row)
+    parts = index.explain(vector, found)
     texts = term_texts(retriever.encoder, [part.term for part in parts])
     terms = [TermPart(text, *part[1:]) for text, part in zip(texts, parts, strict=True)]
     terms.sort(key=lambda part: (-part.contribution, part.term))
     ids = list(retriever.run({"query": query}, None, depth)["query"].doc_ids)
     rank = ids.index(doc_id) + 1 if doc_id in ids else None
-    return Explanation(doc_id, float(hits.scores[0, 0]), rank, terms, plan)
+    passage = None
+    if isinstance(searched, PassageIndex):
+        passage = found - int(searched.first_passages([row])[0]) + 1
+    return Explanation(doc_id, float(hits.scores[0, 0]), rank, terms, plan, passage)
 
 
 def term_texts(encoder: Any, columns: list[int]) -> list[str]:

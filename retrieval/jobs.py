@@ -28,6 +28,7 @@ from retrieval.training_checks import check_training, mining_of
 from retrieval.training_job import train_model
 
 if TYPE_CHECKING:
+    from retrieval.encoding_estimate import EncodingEstimate
     from retrieval.retriever import Retriever
     from retrieval.table import Table
     from training import MiningReport
@@ -52,18 +53,35 @@ def index(
 ) -> list[Retriever]:
     """Build the retrievers of an experiment (or those named) and return them."""
     experiment = _experiment(config, overrides)
-    names = list(only or experiment.config.retrievers)
+    names = _retrievers(experiment, config, only)
+    built = [experiment.retriever(name) for name in names]
+    experiment.write_settings(only)
+    return built
+
+
+def estimate(
+    config: Given, overrides: Sequence[str] = (), *, only: Sequence[str] | None = None
+) -> dict[str, EncodingEstimate | None]:
+    """Say what ``index`` would have to encode, by retriever, and index nothing.
+
+    None is a retriever without an encoding of its own, such as BM25. Models that are trained in
+    the experiment are made if they are not there.
+    """
+    experiment = _experiment(config, overrides)
+    return {name: experiment.estimate(name) for name in _retrievers(experiment, config, only)}
+
+
+def _retrievers(experiment: Experiment, config: Given, only: Sequence[str] | None) -> list[str]:
+    known = experiment.config.retrievers
+    names = list(only or known)
     if not names:
         raise ConfigError(f"{config}: has no retrievers to index")
     for name in names:
-        known = experiment.config.retrievers
         if name not in known:
             raise ConfigError(
                 f"{config}: no retriever {name!r}; known: {', '.join(known)}{suggest(name, known)}"
             )
-    built = [experiment.retriever(name) for name in names]
-    experiment.write_settings(only)
-    return built
+    return names
 
 
 def train(config: Given, overrides: Sequence[str] = ()) -> Path:

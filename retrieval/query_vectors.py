@@ -1,4 +1,4 @@
-"""Queries whose sparse vectors exist already: JSON lines, and a run made from them."""
+"""Queries whose vectors exist already: sparse ones as JSON lines, and a run made of any."""
 
 from __future__ import annotations
 
@@ -66,6 +66,25 @@ def read_query_vectors(
     return list(ids), matrix_of(rows, len(columns))
 
 
+def queries_of(retriever: Retriever, path: str | Path) -> tuple[list[str], Any]:
+    """Read query vectors of the kind that a retriever's index holds, as (ids, vectors ``[n, m]``).
+
+    For a dense one see ``retrieval.dense_vectors.read_dense_vectors``.
+    """
+    from indexing import InvertedIndex, PassageIndex
+
+    index = retriever.index
+    if isinstance(index.inner if isinstance(index, PassageIndex) else index, InvertedIndex):
+        terms = terms_of(retriever.encoder)
+        return read_query_vectors(path, {term: column for column, term in enumerate(terms)})
+    from retrieval.dense_vectors import read_dense_vectors
+
+    found = read_dense_vectors(path)
+    if not len(found):
+        raise DataError(f"{path}: no vectors; expected one a query")
+    return list(found.ids()), found.array()
+
+
 def write_query_vectors(
     path: str | Path, ids: Sequence[str], terms: Sequence[str], vectors: csr_array[Any]
 ) -> None:
@@ -79,10 +98,11 @@ def write_query_vectors(
             stream.write(json.dumps(line, ensure_ascii=False).encode("utf-8") + b"\n")
 
 
-def run_vectors(
-    retriever: Retriever, ids: Sequence[str], vectors: csr_array[Any], k: int = 1000
-) -> Run:
-    """Search a retriever's index with the given vectors, one a query id, to depth ``k``."""
+def run_vectors(retriever: Retriever, ids: Sequence[str], vectors: Any, k: int = 1000) -> Run:
+    """Search a retriever's index with the given vectors, one a query id, to depth ``k``.
+
+    ``vectors`` are a ``csr_array`` or, for a dense index, an array ``[n, dim]``.
+    """
     if len(ids) != vectors.shape[0]:
         raise DataError(f"{vectors.shape[0]:,} vectors for {len(ids):,} query ids")
     rankings = {}

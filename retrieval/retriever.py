@@ -17,10 +17,12 @@ from encoders.files import writer_lock
 from retrieval.corpus_indexing import filled_index, forget_rows, index_rows
 from retrieval.document_store import DocumentStore, write_documents
 from retrieval.filtered import Filtered
+from retrieval.passages import Passages
 from retrieval.provenance import provenance
 from retrieval.ranking import Run
 from retrieval.retriever_folder import (
     DOCUMENTS,
+    ENCODING,
     INDEX,
     Head,
     discard_unfinished,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from encoders.encoder import Encoder
     from indexing import Index
     from retrieval.document import Document
+    from retrieval.encoding import Encoding
     from retrieval.explanation import Explanation
 
 
@@ -82,6 +85,9 @@ class Retriever(Stage):
         path: str | Path | None = None,
         name: str = "",
         config: Mapping[str, Any] | None = None,
+        encoding: Encoding | None = None,
+        queries: Mapping[str, str] | None = None,
+        passages: Passages | None = None,
     ) -> Retriever:
         """Encode a corpus into an index and write the folder ``path`` in one step.
 
@@ -92,23 +98,47 @@ class Retriever(Stage):
 
         ``vectors`` are the documents' vectors where they exist already: matrices in corpus order,
         read after the corpus; ``encoder`` then encodes queries only.
+
+        ``encoding`` says how the corpus is encoded. A build that was killed goes on, when it is
+        called again with the same encoder, behind the last shard that was whole. ``queries`` are
+        what an index of type ``auto`` measures with. ``passages`` cuts long documents into parts
+        that the encoder reads whole; later additions are cut the same way.
         """
-        folder = Path(tempfile.mkdtemp(prefix="sluice-") if path is None else path)
+        if passages is not None and vectors is not None:
+            raise ConfigError("passages: the vectors are given already; expected one or the other")
+        if passages is not None:
+            passages.check(encoder)
+        if path is None:
+            temporary = Path(tempfile.mkdtemp(prefix="sluice-"))
+            try:
+                made = cls.build(
+                    encoder, corpus, vectors=vectors, index=index, path=temporary, name=name,
+                    config=config, encoding=encoding, queries=queries, passages=passages,
+                )  # fmt: skip
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+            weakref.finalize(made, shutil.rmtree, temporary, ignore_errors=True)
+            return made
+        folder = Path(path)
         start = time.monotonic()
         refuse_foreign(folder)
         with writer_lock(folder):
             discard_unfinished(folder)
             documents = write_documents(folder / DOCUMENTS, corpus)
-            filled = filled_index(encoder, documents, index, vectors)
+            work = folder / ENCODING
+            filled = filled_index(
+                encoder, documents, index, vectors, work=work, encoding=encoding, queries=queries,
+                passages=passages,
+            )  # fmt: skip
             filled.encoder_fingerprint = str(encoder.fingerprint)
             filled.save(folder / INDEX)
             origin = provenance(config or {}, seconds=time.monotonic() - start)
-            head = head_of(folder, name or folder.name, encoder, documents, origin)
+            noted = None if passages is None else passages.settings()
+            head = head_of(folder, name or folder.name, encoder, documents, origin, noted)
             write_head(folder, head)
-        retriever = cls(folder, head, encoder=encoder)
-        if path is None:
-            weakref.finalize(retriever, shutil.rmtree, folder, ignore_errors=True)
-        return retriever
+            shutil.rmtree(work, ignore_errors=True)
+        return cls(folder, head, encoder=encoder)
 
     @classmethod
     def open(
@@ -200,7 +230,7 @@ class Retriever(Stage):
         """
         with self._changing() as state:
             rows = state.store.append(documents)
-            index_rows(state.encoder, state.store, state.index, rows)
+            index_rows(state.encoder, state.store, state.index, rows, state.passages)
         return len(rows)
 
     def update(self, documents: Iterable[Document]) -> Updated:
@@ -210,8 +240,8 @@ class Retriever(Stage):
         """
         with self._changing() as state:
             rows, replaced = state.store.update(documents)
-            forget_rows(state.encoder, state.store, state.index, replaced)
-            index_rows(state.encoder, state.store, state.index, rows)
+            forget_rows(state.encoder, state.store, state.index, replaced, state.passages)
+            index_rows(state.encoder, state.store, state.index, rows, state.passages)
         return Updated(len(rows) - len(replaced), len(replaced))
 
     def delete(self, document_ids: Sequence[str]) -> int:
@@ -227,7 +257,7 @@ class Retriever(Stage):
                     f"{self.path}: no document {unknown[0]!r} (and {len(unknown) - 1} more); "
                     "nothing was deleted"
                 )
-            forget_rows(state.encoder, state.store, state.index, rows)
+            forget_rows(state.encoder, state.store, state.index, rows, state.passages)
             state.store.delete(rows)
         return len(wanted)
 
@@ -237,7 +267,10 @@ class Retriever(Stage):
             state.store.compact()
             if hasattr(state.encoder, "fit_documents"):
                 emptied: Any = state.index  # an inverted one, whose settings stay
-                state.index = filled_index(state.encoder, state.store, emptied.empty())
+                work = self.path / ENCODING
+                state.index = filled_index(
+                    state.encoder, state.store, emptied.empty(), work=work, passages=state.passages
+                )
             else:
                 state.index.compact()
 
@@ -261,7 +294,10 @@ class Retriever(Stage):
                 # What stands here is no longer what its config made: no key to reuse it by.
                 config = {**self.head.origin.get("config", {}), "key": None}
                 origin = {**self.head.origin, "config": config}
-                state.head = head_of(self.path, self.name, state.encoder, state.store, origin)
+                noted = self.head.passages
+                state.head = head_of(
+                    self.path, self.name, state.encoder, state.store, origin, noted
+                )
                 write_head(self.path, state.head)
             except BaseException:
                 roll_back(self.path)

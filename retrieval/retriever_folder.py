@@ -29,6 +29,7 @@ VERSION = 1
 HEAD = "retriever.json"
 INDEX = "index"
 DOCUMENTS = "documents"
+ENCODING = ".encoding"  # vectors on their way into the index; a killed build goes on with them
 ENCODER_FOLDER = re.compile(r"encoder(-[0-9a-f]{8})?")
 GENERATION = re.compile(r"g\d+")
 
@@ -38,7 +39,8 @@ class Head:
     """What ``retriever.json`` says.
 
     ``encoder`` is a folder beside it; ``encoder_generation`` is set for encoders that change with
-    the documents (BM25). ``encoder_type`` is set for a user's own class.
+    the documents (BM25). ``encoder_type`` is set for a user's own class. ``passages`` are the
+    settings by which documents are cut, None where they are indexed whole.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Head:
     documents: int = 0
     index_bytes: int = 0
     origin: dict[str, Any] = field(default_factory=dict)
+    passages: dict[str, Any] | None = None
 
 
 def read_head(path: Path) -> Head:
@@ -76,6 +79,7 @@ def read_head(path: Path) -> Head:
             and all(name is None or GENERATION.fullmatch(name) for name in generations)
             and isinstance(head.encoder_fingerprint, str)
             and isinstance(head.origin, dict)
+            and isinstance(head.passages, dict | None)
         )
     except TypeError:
         sound = None
@@ -86,7 +90,10 @@ def read_head(path: Path) -> Head:
 
 def write_head(path: Path, head: Head) -> None:
     """Make ``head`` the retriever's current state, then remove encoders it does not use."""
-    write_json(path / HEAD, {"format": FORMAT, "version": VERSION, **asdict(head)})
+    facts = asdict(head)
+    if head.passages is None:
+        del facts["passages"]  # a Sluice that knows no passages reads the others
+    write_json(path / HEAD, {"format": FORMAT, "version": VERSION, **facts})
     for folder in path.iterdir():
         if ENCODER_FOLDER.fullmatch(folder.name) and folder.name != head.encoder:
             shutil.rmtree(folder, ignore_errors=True)
@@ -142,7 +149,12 @@ def discard_unfinished(path: Path) -> None:
 
 
 def head_of(
-    path: Path, name: str, encoder: Any, documents: DocumentStore, origin: dict[str, Any]
+    path: Path,
+    name: str,
+    encoder: Any,
+    documents: DocumentStore,
+    origin: dict[str, Any],
+    passages: dict[str, Any] | None = None,
 ) -> Head:
     """Store the encoder in the folder and return the head of what the folder then holds."""
     manifest = read_json(path / INDEX / MANIFEST)
@@ -153,6 +165,7 @@ def head_of(
         documents=len(documents),
         index_bytes=sum(int(entry["bytes"]) for entry in manifest["files"].values()),
         origin=origin,
+        passages=passages,
         **place_encoder(path, encoder),
     )
 

@@ -18,9 +18,11 @@ import numpy as np
 from encoders.errors import IndexFormatError
 from encoders.progress import progress
 from retrieval.document_store import DocumentStore, open_documents
+from retrieval.passages import Passages
 from retrieval.ranking import Ranking, Run, without
 from retrieval.retriever_folder import (
     DOCUMENTS,
+    HEAD,
     INDEX,
     Head,
     check_encoder,
@@ -102,6 +104,12 @@ class RetrieverState(Stage):
         return self._part(
             lambda: open_documents(self.path / DOCUMENTS, generation=self.head.documents_generation)
         )
+
+    @property
+    def passages(self) -> Passages | None:
+        """How documents are cut into passages; None where they are indexed whole."""
+        noted = self.head.passages
+        return None if noted is None else Passages.noted(noted, str(self.path / HEAD))
 
     def _part(self, opened: Callable[[], Part]) -> Part:
         """Open a part of the state in ``head``; take the newer state if no part is open yet."""

@@ -137,8 +137,8 @@ def main() -> int:
     for budget, speed in figures["ours"].items():
         print(f"| Sluice, {budget:,} tokens a pass | {speed:,.0f} |")
     print(
-        f"\nratio of the best: **{best / their_best:.2f}x** (target 1.3x, stretch 2x); least cosine "
-        f"{figures['cosine']:.5f}; {100 * figures['share']:.0f} % of "
+        f"\nratio of the best: **{best / their_best:.2f}x** (target 1.3x, stretch 2x); "
+        f"least cosine {figures['cosine']:.5f}; {100 * figures['share']:.0f} % of "
         f"the {figures['peak'] / 1e12:.0f} TFLOP/s that a large product reaches"
     )
     if options.json:

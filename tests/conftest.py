@@ -1,8 +1,12 @@
 """Threads are pinned and the network is switched off before anything heavy is imported."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 os.environ.update(
+    SLUICE_CACHE=tempfile.mkdtemp(prefix="sluice-cache-"),  # never the user's own
     OMP_NUM_THREADS="1",
     MKL_NUM_THREADS="1",
     NUMBA_NUM_THREADS="1",
@@ -16,6 +20,7 @@ from pathlib import Path
 import pytest
 from tiny_models import save_model
 
+atexit.register(shutil.rmtree, os.environ["SLUICE_CACHE"], ignore_errors=True)
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

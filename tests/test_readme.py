@@ -93,5 +93,5 @@ def test_every_verb_is_known() -> None:
 
     assert [command.callback.__name__ for command in app.registered_commands] == [
         "run", "train", "index", "evaluate", "mine", "search", "explain", "add", "update",
-        "delete", "verify", "score", "compare", "data", "export", "import", "search_vectors",
+        "delete", "verify", "score", "compare", "data", "export", "import", "search_vectors", "cache",
     ]  # fmt: skip

@@ -54,16 +54,33 @@ def index(
     only: Annotated[
         list[str] | None, typer.Option(help="Build only this retriever (may be repeated).")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what encoding will take, and index nothing.")
+    ] = False,
 ) -> None:
     """Build the retrievers of an experiment, each into OUTPUT/retrievers/NAME.
 
-    Example:  sluice index configs/index-bm25.yaml dataset=FOLDER
+    The documents' vectors are cached by encoder and text: indexing them again, another way or
+    after a kill, encodes only what is missing. `encoding:` of a retriever sets how.
+
+    Examples:
+      sluice index configs/bm25.yaml dataset=FOLDER
+      sluice index configs/index-splade.yaml --dry-run
     """
+    if dry_run:
+        from retrieval.jobs import estimate
+
+        for name, found in estimate(config, overrides or [], only=only).items():
+            typer.echo(f"{name}: {found or 'nothing to encode'}")
+        return
     from retrieval.jobs import index as build
 
     for retriever in build(config, overrides or [], only=only):
         head = retriever.head
-        typer.echo(f"{retriever.path}: {head.documents:,} documents, {head.index_bytes:,} bytes")
+        counts = f"{head.documents:,} documents"
+        if head.passages is not None and hasattr(retriever.index, "passages"):
+            counts += f" in {retriever.index.passages:,} passages"
+        typer.echo(f"{retriever.path}: {counts}, {head.index_bytes:,} bytes")
 
 
 def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:

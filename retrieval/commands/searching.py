@@ -140,6 +140,8 @@ def _shown(found: Explanation) -> str:
     if not found.terms:
         return f"{found.doc_id}: shares no term with the query, so it is no hit"
     place = "beyond the first 1,000" if found.rank is None else f"rank {found.rank}"
+    if found.passage is not None:
+        place += f", by its passage {found.passage}"
     width = max(4, *(len(part.term) for part in found.terms))
     lines = [
         f"{found.doc_id}  score {found.score:.4f}  {place}",

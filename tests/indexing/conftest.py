@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from indexing import FaissIndex, FlatIndex, Hits, Index, InvertedIndex
+from indexing.augmented import AugmentedIndex
+from indexing.document_bias import DocumentBias
+from indexing.funnel import FunnelIndex
+from indexing.mips_to_l2 import MipsToL2
+from indexing.passage_index import PassageIndex
 
 WIDTH = 12
 Table = NDArray[np.float32]
@@ -90,6 +95,12 @@ class Kind:
         return ranked(scores, possible if live is None else possible & live, k)
 
 
+def augmented_funnel() -> Index:
+    """Every type that holds another: rescoring makes the ties of the reduction exact again."""
+    reduction = AugmentedIndex(FaissIndex("Flat", metric="l2"), MipsToL2(max_norm=20.0))
+    return FunnelIndex(None, 100, first=FunnelIndex(8, 100, first=reduction))
+
+
 KINDS = [
     Kind("flat-ip", FlatIndex, "ip"),
     Kind("flat-cosine", lambda: FlatIndex("cosine"), "cosine"),
@@ -98,6 +109,16 @@ KINDS = [
     Kind("faiss-ip", lambda: FaissIndex("Flat", metric="ip"), "ip"),
     Kind("faiss-l2", lambda: FaissIndex("Flat", metric="l2"), "l2"),
     Kind("faiss-cosine", lambda: FaissIndex("Flat", metric="cosine"), "cosine"),
+    Kind("faiss-rescored-ip", lambda: FaissIndex("Flat", metric="ip", rescore=2), "ip"),
+    Kind("faiss-rescored-l2", lambda: FaissIndex("Flat", metric="l2", rescore=2), "l2"),
+    Kind("faiss-binary-rescored", lambda: FaissIndex("BFlat", rescore=99), "ip"),
+    Kind("funnel-ip", lambda: FunnelIndex(4, 100), "ip"),
+    Kind("funnel-l2", lambda: FunnelIndex(4, 100, metric="l2"), "l2"),
+    Kind("funnel-cosine", lambda: FunnelIndex(4, 100, metric="cosine"), "cosine"),
+    Kind("augmented", lambda: AugmentedIndex(FlatIndex(), DocumentBias(missing=0.0)), "ip"),
+    Kind("augmented-funnel", augmented_funnel, "ip"),
+    Kind("passages-flat", lambda: PassageIndex(FlatIndex()), "ip"),
+    Kind("passages-inverted", lambda: PassageIndex(InvertedIndex()), ""),
 ]
 
 

@@ -106,7 +106,8 @@ def test_search_parameters_do_not_stay() -> None:
     np.testing.assert_array_equal(before.rows, after.rows)
     assert (wide.rows != before.rows).any()
     # A mask does not fall back to FAISS's own default of one probe.
-    index._index.nprobe = 16
+    assert index._engine is not None
+    index._engine.index.nprobe = 16
     everything = index.search(queries, 10, keep=np.ones(800, dtype=bool))
     np.testing.assert_array_equal(everything.rows, wide.rows)
     with pytest.raises(ConfigError, match=r"unknown search parameter 'efSearch'.*takes nprobe"):
@@ -130,7 +131,7 @@ def test_bad_search_parameters_are_refused() -> None:
 def test_lines_are_full_while_rows_are_allowed(
     factory: str, metric: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("indexing.faiss_mask.STORED_BLOCK", 7)
+    monkeypatch.setattr("indexing.faiss_float.STORED_BLOCK", 7)
     # Copies of a document crowd its neighbours out of a graph, and parts of it are out of reach.
     documents, queries = np.repeat(clustered(150), 5, axis=0), clustered(20, seed=2)
     index, truth = FaissIndex(factory, metric=metric), FlatIndex(metric)
@@ -147,14 +148,13 @@ def test_lines_are_full_while_rows_are_allowed(
 
 
 def test_inverted_lists_out_of_reach_are_scored_too() -> None:
-    from indexing.faiss_mask import _scored
-
     documents, queries = clustered(300), clustered(3, seed=2)
     index, truth = FaissIndex("L2norm,IVF8,Flat"), FlatIndex("cosine")
     index.add(documents)
     truth.add(documents)
     allowed = np.arange(300) % 10 == 3
-    scores, rows = _scored(index._index, queries * 2, 5, allowed)
+    assert index._engine is not None
+    scores, rows = index._engine.stored_best(queries * 2, 5, allowed)
     expected = truth.search(queries, 5, keep=allowed)
     np.testing.assert_array_equal(rows, expected.rows)
     np.testing.assert_allclose(scores, expected.scores, atol=1e-5)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-import indexing.candidates
-import indexing.flat
+import indexing.flat_search
 from encoders.errors import ConfigError, DataError
 from indexing import FlatIndex, Hits, open_index
 from indexing.exact import exact_scores, norms_of
@@ -37,10 +36,8 @@ def by_hand(queries: Any, documents: Any, metric: Any, k: int) -> Hits:
 def test_duplicates_near_ties_and_extremes(
     metric: Any, scale: float, k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexing.flat, "DOCUMENT_BLOCK", 64)
-    monkeypatch.setattr(indexing.flat, "QUERY_BLOCK", 3)
-    monkeypatch.setattr(indexing.candidates, "PREFIX", 8)
-    monkeypatch.setattr(indexing.candidates, "SLACK", 4)
+    monkeypatch.setattr(indexing.flat_search, "DOCUMENT_BLOCK", 64)
+    monkeypatch.setattr(indexing.flat_search, "SMALLEST_BLOCK", 16)
     rng = np.random.default_rng(5)
     base = rng.standard_normal((40, 33)).astype(np.float32)
     documents = base[rng.integers(0, 40, 300)]  # each vector many times over

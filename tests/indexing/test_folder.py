@@ -39,8 +39,8 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 def test_every_file_is_guarded(saved: Path) -> None:
     assert verify(saved) >= 2
-    for file in saved.glob("g*/*"):
-        if file.name == "manifest.json":
+    for file in saved.glob("g*/**/*"):
+        if file.name == "manifest.json" or file.is_dir():
             continue
         whole = file.read_bytes()
         file.write_bytes(whole[:-1])
@@ -61,7 +61,7 @@ def test_damaged_files_below_the_checksums(
 ) -> None:
     """Where checksums are not read (large files), a wrong array is still no crash."""
     monkeypatch.setattr("encoders.files.CHECKSUM_LIMIT", 0)
-    for file in saved.glob("g*/*.npy"):
+    for file in saved.glob("g*/**/*.npy"):
         whole = file.read_bytes()
         file.write_bytes(b"x" * len(whole))
         with pytest.raises(IndexFormatError, match="not readable as an array"):

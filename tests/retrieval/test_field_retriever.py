@@ -11,7 +11,7 @@ from encoders.errors import ConfigError
 from encoders.registry import ENCODERS
 from indexing import FlatIndex
 from retrieval import Document, Retriever
-from retrieval.corpus_indexing import document_input
+from retrieval.document_input import document_input
 
 FIELDS = {"title": 2.0, "text": 1.0, "place": 0.5}
 QUERIES = ["gold river", "word3 nugget", "yukon", "red word7 gold", "the"]

@@ -1,0 +1,173 @@
+"""The inner loop of a matrix product as vector instructions: a few documents with 16 queries."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from llvmlite import binding, ir  # type: ignore[import-untyped]
+from numba.core import cgutils, config, types
+from numba.extending import intrinsic
+
+LANES = 16  # queries in one vector register of 512 bits; narrower processors take several
+
+
+class _Bfloat16(ir.Type):  # type: ignore[misc]
+    """LLVM's bfloat, which llvmlite has no name for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Bfloat16)
+
+    def __hash__(self) -> int:
+        return hash(_Bfloat16)
+
+
+_NUMBER, _FLOAT = ir.IntType(32), ir.FloatType()
+_FLOATS, _NUMBERS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_NUMBER, LANES)
+_PAIRS = ir.VectorType(_Bfloat16(), 2 * LANES)
+
+
+@cache
+def has_feature(name: str) -> bool:
+    """Return whether numba compiles for a processor that has a feature, as LLVM names it."""
+    if config.CPU_FEATURES is not None:
+        return f"+{name}" in config.CPU_FEATURES.split(",")
+    if config.CPU_NAME is not None:
+        return False
+    return bool(binding.get_host_cpu_features().get(name, False))
+
+
+def has_bfloat16() -> bool:
+    """Return whether the processor multiplies bfloat16 numbers."""
+    return has_feature("avx512bf16") and has_feature("avx512f")
+
+
+# Sums of 16 that fit the registers: 24 of 32, or 6 in two halves each of 16.
+DOCUMENTS = 24 if has_feature("avx512f") else 6
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def multiply(
+    typing_context: Any, queries: Any, panel: Any, rows: Any, first: Any, sums: Any
+) -> Any:
+    """Write the inner products of a panel of queries and the rows from ``first`` on.
+
+    Cells of 4 bytes are float32 numbers, or pairs of bfloat16 numbers as uint32. ``queries`` is
+    ``[panels, cells, LANES]``, ``rows`` ``[n, cells]`` with ``DOCUMENTS`` rows from ``first``, and
+    ``sums`` float32 ``[DOCUMENTS, LANES]``. Nothing is checked.
+    """
+    signature = types.void(queries, types.intp, rows, types.intp, sums)
+    paired = rows.dtype == types.uint32
+    wide = _PAIRS if paired else _FLOATS
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        query_cells, row_cells, out = (
+            context.make_array(signature.args[place])(context, builder, arguments[place])
+            for place in (0, 2, 4)
+        )
+        panel, first = arguments[1], arguments[3]
+        index = panel.type
+        cells = builder.extract_value(row_cells.shape, 1)
+        panel_cells = builder.mul(cells, index(LANES))
+        source = builder.gep(query_cells.data, [builder.mul(panel, panel_cells)])
+        starts = [
+            builder.gep(row_cells.data, [builder.mul(builder.add(first, index(d)), cells)])
+            for d in range(DOCUMENTS)
+        ]
+        function = _step(builder.module, paired)
+        before = builder.block
+        loop, after = builder.append_basic_block("cell"), builder.append_basic_block("done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        cell = builder.phi(index)
+        totals = [builder.phi(_FLOATS) for _ in starts]
+        pointer = builder.gep(source, [builder.mul(cell, index(LANES))])
+        factors = builder.load(builder.bitcast(pointer, wide.as_pointer()), align=4)
+        results = []
+        for start, total in zip(starts, totals, strict=True):
+            value = builder.load(builder.gep(start, [cell]))
+            spread = _spread(builder, value, paired, wide)
+            order = (total, factors, spread) if paired else (factors, spread, total)
+            results.append(builder.call(function, order))
+        following = builder.add(cell, index(1))
+        for phi, begin, following_value in (
+            (cell, index(0), following),
+            *(
+                (total, ir.Constant(_FLOATS, [0.0] * LANES), result)
+                for total, result in zip(totals, results, strict=True)
+            ),
+        ):
+            phi.add_incoming(begin, before)
+            phi.add_incoming(following_value, builder.block)
+        builder.cbranch(builder.icmp_signed("<", following, cells), loop, after)
+        builder.position_at_end(after)
+        for d, result in enumerate(results):
+            pointer = builder.gep(out.data, [index(d * LANES)])
+            builder.store(result, builder.bitcast(pointer, _FLOATS.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _spread(builder: Any, value: Any, paired: bool, wide: Any) -> Any:
+    """Return 16 copies of a cell."""
+    value = value if paired else builder.bitcast(value, _NUMBER)
+    alone = builder.insert_element(ir.Constant(_NUMBERS, ir.Undefined), value, _NUMBER(0))
+    copies = builder.shuffle_vector(alone, alone, ir.Constant(_NUMBERS, [0] * LANES))
+    return builder.bitcast(copies, wide)
+
+
+def _step(module: Any, paired: bool) -> Any:
+    """Return LLVM's function for one step of 16 sums."""
+    if paired:
+        kind = ir.FunctionType(_FLOATS, [_FLOATS, _PAIRS, _PAIRS])
+        return cgutils.get_or_insert_function(module, kind, "llvm.x86.avx512bf16.dpbf16ps.512")
+    kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
+    return cgutils.get_or_insert_function(module, kind, "llvm.fmuladd.v16f32")
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def reaching(
+    typing_context: Any,
+    sums: Any,
+    line: Any,
+    bounds: Any,
+    scale: Any,
+    offset: Any,
+    reach: Any,
+    loss: Any,
+) -> Any:
+    """Return a bit for each lane whose score may reach its floor, or is NaN.
+
+    Of line ``line`` of ``sums`` ``[DOCUMENTS, LANES]``, the scores are ``sums * scale + offset``;
+    ``bounds`` ``[4, LANES]`` are the factors of ``reach`` and ``loss`` in the error, a constant
+    error, and the floors.
+    """
+    one = types.float32
+    signature = types.int64(sums, types.intp, bounds, one, one, one, one)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        scores, limits = (
+            context.make_array(signature.args[place])(context, builder, arguments[place])
+            for place in (0, 2)
+        )
+        index = arguments[1].type
+
+        def vector(array: Any, place: Any) -> Any:
+            pointer = builder.gep(array.data, [builder.mul(place, index(LANES))])
+            return builder.load(builder.bitcast(pointer, _FLOATS.as_pointer()), align=4)
+
+        scale, offset, reach, loss = (
+            _spread(builder, argument, False, _FLOATS) for argument in arguments[3:]
+        )
+        direct, lossy, constant, floors = (vector(limits, index(place)) for place in range(4))
+        most = builder.fadd(builder.fmul(vector(scores, arguments[1]), scale), offset)
+        error = builder.fadd(builder.fmul(direct, reach), builder.fmul(lossy, loss))
+        most = builder.fadd(most, builder.fadd(error, constant))
+        lanes = builder.fcmp_unordered(">=", most, floors)
+        return builder.zext(builder.bitcast(lanes, ir.IntType(LANES)), ir.IntType(64))
+
+    return signature, generate

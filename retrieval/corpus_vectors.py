@@ -1,0 +1,103 @@
+"""The vectors that go into a retriever's index: encoded, cached, or given by the caller."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from encoders.cache_folder import cache_bound, keep_within
+from encoders.vector_cache import VectorCache
+from encoders.vector_forms import checked_vectors
+from retrieval.corpus_encoding import CorpusEncoder, EncodedCorpus
+from retrieval.document_input import document_input
+from retrieval.document_store import DocumentStore
+from retrieval.encoding import Encoding
+
+if TYPE_CHECKING:
+    from retrieval.document import Document
+    from retrieval.encoding_estimate import EncodingEstimate
+
+log = logging.getLogger("sluice")
+
+SMALL = 2_000  # texts that take no longer than a trial would
+
+
+@contextmanager
+def encoded_corpus(
+    encoder: Any, documents: DocumentStore, work: Path, encoding: Encoding
+) -> Iterator[EncodedCorpus]:
+    """Yield the vectors of the store's documents, in row order; encodes what is not cached.
+
+    They are in ``encoding.cache``, else in ``work``, and are safe from eviction inside the block.
+    """
+
+    def inputs_of(rows: NDArray[np.int64]) -> list[Any]:
+        return [document_input(encoder, each) for each in documents.documents(rows)]
+
+    with CorpusEncoder(encoder, encoding.cache or work, encoding) as corpus:
+        hashes, rows = corpus.plan(document_input(encoder, each) for each in documents)
+        tokens = None
+        if len(rows):
+            estimate = corpus.estimate(hashes, rows, inputs_of, small=SMALL)
+            tokens = estimate.tokens
+            if estimate.seconds is not None or estimate.missing < estimate.documents:
+                log.info("encode: %s", estimate)
+        elif len(documents) and encoding.cache is not None:
+            log.info("encode: all %s documents are cached", f"{len(documents):,}")
+        found = corpus.encode(hashes, rows, inputs_of, tokens=tokens)
+        corpus.end_workers()
+        yield found
+        if encoding.cache is not None:  # in here, where these vectors are in use and stay
+            keep_within(encoding.cache, cache_bound())
+
+
+@contextmanager
+def kept_vectors(vectors: Iterable[Any], work: Path) -> Iterator[EncodedCorpus]:
+    """Put vectors that can be read once into files, and yield them to be read again and again."""
+    identity = {"encoder": "given", "store": "float32", "run": f"{os.getpid()}-{uuid.uuid4().hex}"}
+    with VectorCache(work, identity) as cache:
+        count = 0
+        for chunk in vectors:
+            size = int(chunk.shape[0])
+            cache.put(_numbers(count, size), checked_vectors(chunk, size, "vectors"))
+            count += size
+        yield EncodedCorpus(cache, cache.locate(_numbers(0, count)))
+
+
+def corpus_estimate(
+    encoder: Any, documents: Callable[[], Iterable[Document]], encoding: Encoding
+) -> EncodingEstimate | None:
+    """Say what encoding documents will take, and do nothing; None for an encoder that counts.
+
+    ``documents`` is asked for the stream twice: to know its texts, and for some of them.
+    """
+    if hasattr(encoder, "fit_documents"):
+        return None
+
+    def inputs_of(rows: NDArray[np.int64]) -> list[Any]:
+        wanted = set(rows.tolist())
+        return [
+            document_input(encoder, document)
+            for row, document in enumerate(documents())
+            if row in wanted
+        ]
+
+    corpus = CorpusEncoder(encoder, encoding.cache or Path(os.devnull), encoding).look()
+    try:
+        hashes, rows = corpus.plan(document_input(encoder, each) for each in documents())
+        return corpus.estimate(hashes, rows, inputs_of)
+    finally:
+        corpus.end_workers()
+
+
+def _numbers(start: int, count: int) -> NDArray[np.bytes_]:
+    """Return keys for vectors without texts: their numbers."""
+    return np.array([b"%016d" % number for number in range(start, start + count)], "S16")

@@ -1,0 +1,69 @@
+"""Timing and truth for ``bench_dense.py``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from bench_dense_data import Collection
+    from bench_dense_engines import Engine
+
+Dense = NDArray[np.float32]
+BLOCK = 8_192  # documents scored at a time
+LEAST = 0.05  # seconds of one measurement: short answers are repeated
+
+
+def brute_force(collection: Collection, k: int) -> NDArray[np.int64]:
+    """Return the true rows ``[queries, k]`` by float64 sums rounded to float32, ties by row."""
+    queries = collection.queries.astype(np.float64)
+    rows = np.zeros((len(queries), 0), dtype=np.int64)
+    scores = np.zeros((len(queries), 0), dtype=np.float32)
+    for start in range(0, len(collection.documents), BLOCK):
+        part = collection.documents[start : start + BLOCK].astype(np.float64)
+        # Equal documents may differ in the last bits of a BLAS sum; rounded, next to never.
+        near = (queries @ part.T).astype(np.float32)
+        numbers = np.broadcast_to(np.arange(start, start + len(part)), near.shape)
+        scores, rows = np.hstack([scores, near]), np.hstack([rows, numbers])
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        scores, rows = (np.take_along_axis(each, order, axis=1) for each in (scores, rows))
+    return rows
+
+
+def measured(
+    engines: dict[str, Engine], queries: Dense, k: int, truth: NDArray[np.int64], rounds: int
+) -> dict[str, dict[str, Any]]:
+    """Time every engine in turn, round after round; the first engine is what ratios are to.
+
+    A batch of one is answered for several queries, one at a time.
+    """
+    batches = [queries] if len(queries) > 1 else [queries.copy() for _ in range(3)]
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    figures: dict[str, dict[str, Any]] = {}
+    for name, search in engines.items():
+        rows = search(queries, k)
+        same = (rows == truth).all(axis=1)
+        shared = [len(np.intersect1d(a, b)) for a, b in zip(rows, truth, strict=True)]
+        figures[name] = {"identical": int(same.sum()), "recall": float(np.mean(shared)) / k}
+    for _ in range(rounds):
+        for name, search in engines.items():
+            begun, answers = time.perf_counter(), 0
+            while not answers or time.perf_counter() - begun < LEAST:
+                for batch in batches:
+                    search(batch, k)
+                    answers += 1
+            times[name].append((time.perf_counter() - begun) / answers)
+    base = np.array(next(iter(times.values())))
+    for name, spent in times.items():
+        figures[name]["ms"] = float(np.median(spent)) * 1e3
+        figures[name]["ratio"] = float(np.median(base / np.array(spent)))
+    return figures
+
+
+def recalled(found: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
+    """Return the mean share of the true rows that were found."""
+    pairs = zip(found, truth, strict=True)
+    return float(np.mean([len(np.intersect1d(a, b)) / len(b) for a, b in pairs]))
