@@ -150,8 +150,8 @@ class CrossEncoder(TransformerModel):
         """Return one raw logit per (query, document) pair, float32 ``[n]``, in input order."""
         scores = np.zeros(len(pairs), np.float32)
 
-        def store(batch: TokenBatch) -> None:
-            scores[batch.rows] = self.output(batch).cpu().numpy()
+        def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
+            scores[batch.rows] = self.output(batch, network).cpu().numpy()
 
         self.map_batches(
             len(pairs),

@@ -16,6 +16,7 @@ from encoders.errors import ConfigError, ModelError
 from encoders.files import replaced_folder
 from encoders.layout import read_layout, write_dense, write_sidecar
 from encoders.loading import load, lowers, save, side_settings
+from encoders.packed import PackedTransformer
 from encoders.packed_attention import spans
 from encoders.pooling import POOLINGS
 from encoders.projection import Projection, draw_projection, read_projection, write_projection
@@ -183,8 +184,8 @@ class DenseEncoder(TextEncoder):
     def _encode(self, texts: Sequence[str], side: Side) -> Dense:
         vectors = np.zeros((len(texts), self.dim), np.float32)  # zeros for texts without tokens
 
-        def store(batch: TokenBatch) -> None:
-            pooled = self._pooled_batch(batch, side)
+        def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
+            pooled = self._pooled_batch(batch, network, side)
             vectors[batch.rows] = self._projected(pooled).float().cpu().numpy()
 
         self.map_batches(
@@ -196,11 +197,12 @@ class DenseEncoder(TextEncoder):
         )
         return vectors
 
-    def _pooled_batch(self, batch: TokenBatch, side: Side) -> Tensor:
-        network = self.network()
+    def _pooled_batch(
+        self, batch: TokenBatch, network: PackedTransformer | None, side: Side
+    ) -> Tensor:
         if network is not None and self.pooling == "cls" and self.pool_prompt:
             return network.first_states(*self.laid_out(batch)).float()
-        states = self.output(batch)
+        states = self.output(batch, network)
         parts = []
         for span in spans(batch.lengths):
             texts = states[span.start : span.stop].view(span.texts, span.length, -1)

@@ -211,14 +211,14 @@ class SpladeEncoder(TextEncoder):
         limit = self.top_k[side]
         return keep_top(vectors, limit) if limit is not None else vectors
 
-    def _weights(self, batch: TokenBatch) -> Tensor:
+    def _weights(self, batch: TokenBatch, network: PackedTransformer | None) -> Tensor:
         """Return term weights ``[n, vocab]`` of a batch, before any top-k."""
         key = (self.dtype, *versions(self._decoder.parameters()))
         if self._product is None or self._product[0] != key:
             made = VocabularyProduct(self._decoder.weight, self._bias(), self.dtype)
             self._product = key, made
         return self._product[1](
-            self.output(batch),
+            self.output(batch, network),
             list(spans(batch.lengths)),
             pooling=self.pooling,
             twice=self.activation == "log1p_relu",
@@ -265,8 +265,8 @@ class SpladeEncoder(TextEncoder):
         terms: list[np.ndarray] = [np.empty(0, np.int32)] * len(texts)
         weights: list[np.ndarray] = [np.empty(0, np.float32)] * len(texts)
 
-        def store(batch: TokenBatch) -> None:
-            matrix = sp.csr_array(self._weights(batch).cpu().numpy())
+        def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
+            matrix = sp.csr_array(self._weights(batch, network).cpu().numpy())
             for place, row in enumerate(batch.rows):
                 span = slice(matrix.indptr[place], matrix.indptr[place + 1])
                 terms[row], weights[row] = heaviest(

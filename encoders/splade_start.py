@@ -13,6 +13,7 @@ import torch
 from encoders.errors import ConfigError, ModelError
 from encoders.loading import is_head, lengths_of, load
 from encoders.mlm_head import build_mlm_head, install_mlm_head
+from encoders.packed import PackedTransformer
 from encoders.splade import SpladeEncoder
 from encoders.tokens import Ids, TokenBatch, Tokens
 from encoders.transformer import TextEncoder
@@ -118,8 +119,9 @@ def _states(
     names: list[torch.Tensor] = []
     silent = torch.tensor(sorted(special))
 
-    def store(batch: TokenBatch) -> None:
-        output, ids = reader.output(batch).float().cpu(), reader.laid_out(batch)[0].cpu()
+    def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
+        output = reader.output(batch, network).float().cpu()
+        ids = reader.laid_out(batch)[0].cpu()
         spoken = ~torch.isin(ids, silent)
         states.append(output[spoken])
         names.append(ids[spoken])

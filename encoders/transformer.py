@@ -153,23 +153,23 @@ class TransformerModel:
         self,
         count: int,
         tokens_of: Callable[[int, int], Tokens],
-        store: Callable[[TokenBatch], None],
+        store: Callable[[TokenBatch, PackedTransformer | None], None],
         *,
         label: str,
         unit: str,
     ) -> None:
-        """Tokenise texts in chunks, a chunk ahead, and hand batches by length to ``store``.
+        """Tokenise texts a chunk ahead, and hand batches by length, with ``network``, to ``store``.
 
         Texts without tokens never reach it.
         """
         show = count >= PROGRESS_FROM
         with progress(label, count, unit, show=show) as advance, self.arithmetic():
-            padded = self.network() is None
+            network = self.network()
             start = 0
             for tokens in ahead(lambda span: tokens_of(*span), chunks(count)):
                 done = 0
-                for batch in token_batches(tokens, self.batch_tokens, padded=padded):
-                    store(batch._replace(rows=start + batch.rows))
+                for batch in token_batches(tokens, self.batch_tokens, padded=network is None):
+                    store(batch._replace(rows=start + batch.rows), network)
                     done += len(batch.rows)
                     advance(len(batch.rows))
                 if done < len(tokens.ids):
@@ -235,9 +235,8 @@ class TransformerModel:
         states: Tensor = self.model(**features).last_hidden_state
         return states
 
-    def output(self, batch: TokenBatch) -> Tensor:
+    def output(self, batch: TokenBatch, network: PackedTransformer | None) -> Tensor:
         """Return the last states of a batch without padding, ``[tokens, hidden]``."""
-        network = self.network()
         return self.run_padded(batch) if network is None else self.run_packed(network, batch)
 
     def laid_out(self, batch: TokenBatch) -> tuple[Tensor, list[int], Tensor | None]:
