@@ -11,30 +11,30 @@ from encoders.backend import OUTPUTS, Backend, check_engine, open_backend
 from encoders.errors import ConfigError
 from encoders.files import file_hash
 from encoders.onnx_graph import MODEL_FILE, graph_path
+from encoders.tensor_versions import versions
 from encoders.transformer import Dtype, Engine, TransformerModel
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenBackend:
-    """An engine on one file of a model folder."""
+    """An engine on one file of a model folder.
+
+    ``mark`` is what the encoder's fingerprint must hold of it: None for the model's own float32
+    graph; a quantised one gives other vectors, so it is told apart by its contents. ``weights`` are
+    the ``versions`` of those that the graph was made from, None where they are not watched.
+    """
 
     engine: Engine
     folder: Path
     file: str
     run: Backend
+    mark: str | None = None
+    weights: tuple[object, ...] | None = None
 
     @property
     def name(self) -> str:
         """The engine, its arithmetic and the file's contents: engines differ in the last bits."""
         return self.run.name
-
-    @property
-    def mark(self) -> str | None:
-        """What the encoder's fingerprint must hold of it: None for the model's own float32 graph.
-
-        A quantised graph gives other vectors, so it is told apart by its contents.
-        """
-        return None if self.file == MODEL_FILE else file_hash(graph_path(self.folder, self.file))
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Copy the graph into a model folder; return what the folder's ``sluice.json`` notes."""
@@ -73,4 +73,6 @@ def choose_backend(
         file=placed,
         weights=encoder.weights_hash(),
     )
-    encoder.backend = ChosenBackend(wanted, folder, placed, run)
+    mark = None if placed == MODEL_FILE else file_hash(graph_path(folder, placed))
+    weights = versions(encoder.module.parameters())
+    encoder.backend = ChosenBackend(wanted, folder, placed, run, mark, weights)

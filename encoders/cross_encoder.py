@@ -49,7 +49,6 @@ class CrossEncoder(TransformerModel):
         super().__init__(model, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.model = model
         self.max_length = max_length
-        self._head = classification_head(model)
         # DistilBERT knows no segments, and RoBERTa's tokenizer gives none.
         known = inspect.signature(model.forward).parameters
         self._segments = "token_type_ids" in set(tokenizer.model_input_names) & set(known)
@@ -131,12 +130,13 @@ class CrossEncoder(TransformerModel):
     @property
     def packable(self) -> bool:
         """Whether the head of this model is known."""
-        return self._head is not None
+        return classification_head(self.model) is not None
 
     def run_packed(self, network: PackedTransformer, batch: TokenBatch) -> Tensor:
         """Return one raw logit per pair, by a packed pass whose last layer sees one token each."""
         states = network.first_states(*self.laid_out(batch))
-        logits = states if self._head is None else self._head(states)
+        head = classification_head(self.model)
+        logits = states if head is None else head(states)
         return logits.float().squeeze(-1)
 
     def run_padded(self, batch: TokenBatch) -> Tensor:
@@ -148,6 +148,7 @@ class CrossEncoder(TransformerModel):
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Return one raw logit per (query, document) pair, float32 ``[n]``, in input order."""
+        _check_pairs(pairs)
         scores = np.zeros(len(pairs), np.float32)
 
         def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
@@ -176,3 +177,11 @@ class CrossEncoder(TransformerModel):
             write_lower_case(folder, lowers(self.tokenizer))
             facts = {"type": self.kind, "max_length": self.max_length}
             write_sidecar(folder, {**facts, **self.save_backend(folder)})
+
+
+def _check_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Raise ``ModelError`` for anything but pairs of strings."""
+    for number, pair in enumerate(pairs):
+        parts = pair if isinstance(pair, list | tuple) else ()
+        if len(parts) != 2 or not all(isinstance(part, str) for part in parts):
+            raise ModelError(f"pair {number} is {pair!r:.80}, expected (query, document): strings")

@@ -188,13 +188,7 @@ class DenseEncoder(TextEncoder):
             pooled = self._pooled_batch(batch, network, side)
             vectors[batch.rows] = self._projected(pooled).float().cpu().numpy()
 
-        self.map_batches(
-            len(texts),
-            lambda start, stop: self.tokens(texts[start:stop], side),
-            store,
-            label=f"encode {side} texts",
-            unit="texts",
-        )
+        self.map_texts(texts, side, store)
         return vectors
 
     def _pooled_batch(

@@ -88,7 +88,7 @@ def export_onnx(
     with replaced_folder(Path(output)) as folder:
         encoder.save_pretrained(folder)
         target = folder / MODEL_FILE
-        target.parent.mkdir()
+        target.parent.mkdir(exist_ok=True)  # a back end in use was saved with its graph
         write_graph(encoder, target)
         files = {MODEL_FILE: target}
         if quantise is not None:

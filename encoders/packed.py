@@ -143,9 +143,10 @@ class PackedTransformer:
         """Return what is added to the scores, for texts up to ``length``, or None."""
         if self._parts.bias is None:
             return None
-        if self._bias is None or self._bias.shape[-1] < length:
-            self._bias = self._parts.bias(length).to(self._dtype)
-        return self._bias
+        bias = self._bias  # once: other threads write to it
+        if bias is None or bias.shape[-1] < length:
+            self._bias = bias = self._parts.bias(length).to(self._dtype)
+        return bias
 
 
 def _counted(ids: Tensor, places: Tensor, padding_id: int) -> Tensor:

@@ -54,7 +54,7 @@ def parts_of(model: Any) -> Parts | None:
     config = model.config
     if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
         return None
-    if any(_changed(module) for module in model.modules()):
+    if is_changed(model):
         return None
     try:
         parts = family(model)
@@ -66,16 +66,22 @@ def parts_of(model: Any) -> Parts | None:
         for name, part in layer._asdict().items()
         if name != "activation"
     )
-    known = all(layer.activation is not None for layer in parts.layers)
+    known = all(
+        layer.activation is not None
+        and len({part.bias is None for part in (layer.query, layer.key, layer.value)}) == 1
+        for layer in parts.layers
+    )
     return parts if plain and known and parts.layers else None
 
 
-def _changed(module: nn.Module) -> bool:
-    return bool(
+def is_changed(model: Any) -> bool:
+    """Return whether hooks, a ``forward`` of its own or parametrisations alter a model's trunk."""
+    return any(
         module._forward_hooks
         or module._forward_pre_hooks
         or "forward" in module.__dict__
         or nn.utils.parametrize.is_parametrized(module)
+        for module in model.base_model.modules()
     )
 
 

@@ -30,12 +30,14 @@ from encoders.packed_attention import spans
 from encoders.packed_heads import vocabulary_head
 from encoders.splade_head import VocabularyProduct
 from encoders.splade_pooling import splade_max, splade_sum
+from encoders.tensor_versions import versions
 from encoders.tokens import TokenBatch
-from encoders.transformer import Dtype, Engine, Features, TextEncoder, versions
+from encoders.transformer import Dtype, Engine, Features, TextEncoder
 
 Terms: TypeAlias = NDArray[np.int32]
 Weights: TypeAlias = NDArray[np.float32]
 
+TEXTS = 512  # of one pass: a row of the vocabulary each, 60 MB, is there at a time
 _POOLS = {"max": splade_max, "sum": splade_sum}
 _ACTIVATIONS = ("relu", "log1p_relu")
 _QUERY_MODELS = ("shared", "bow")
@@ -91,7 +93,6 @@ class SpladeEncoder(TextEncoder):
         self._decoder = decoder
         # The pooling applies the decoder itself, in chunks; inside the model it passes through.
         decoder.forward = _passed_through  # type: ignore[assignment]
-        self._head = vocabulary_head(model)
         self._product: tuple[Any, VocabularyProduct] | None = None
         self._check_states()
         special = [i for i in tokenizer.all_special_ids if i < decoder.out_features]
@@ -196,6 +197,10 @@ class SpladeEncoder(TextEncoder):
             "query_model": self.query_model, "top_k": self.top_k,
         }  # fmt: skip
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy begins with, see ``TransformerModel``."""
+        return {**super().__getstate__(), "_product": None}
+
     def embed(self, features: Features, side: Side) -> Tensor:
         """Return term weights ``[n, vocab]`` of tokenised texts, float32, with gradients."""
         ids, mask = features["input_ids"], features["attention_mask"]
@@ -232,12 +237,13 @@ class SpladeEncoder(TextEncoder):
     @property
     def packable(self) -> bool:
         """Whether the head of this model is known."""
-        return self._head is not None
+        return vocabulary_head(self.model) is not None
 
     def run_packed(self, network: PackedTransformer, batch: TokenBatch) -> Tensor:
         """Return the states before the product with the vocabulary, by a packed pass."""
         states = super().run_packed(network, batch)
-        return states if self._head is None else self._head(states)
+        head = vocabulary_head(self.model)
+        return states if head is None else head(states)
 
     def _bias(self) -> Tensor:
         bias: Tensor | None = self._decoder.bias
@@ -266,20 +272,15 @@ class SpladeEncoder(TextEncoder):
         weights: list[np.ndarray] = [np.empty(0, np.float32)] * len(texts)
 
         def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
-            matrix = sp.csr_array(self._weights(batch, network).cpu().numpy())
-            for place, row in enumerate(batch.rows):
-                span = slice(matrix.indptr[place], matrix.indptr[place + 1])
-                terms[row], weights[row] = heaviest(
-                    matrix.indices[span], matrix.data[span], self.top_k[side]
-                )
+            for part in batch.parts(TEXTS):
+                matrix = sp.csr_array(self._weights(part, network).cpu().numpy())
+                for place, row in enumerate(part.rows):
+                    span = slice(matrix.indptr[place], matrix.indptr[place + 1])
+                    terms[row], weights[row] = heaviest(
+                        matrix.indices[span], matrix.data[span], self.top_k[side]
+                    )
 
-        self.map_batches(
-            len(texts),
-            lambda start, stop: self.tokens(texts[start:stop], side),
-            store,
-            label=f"encode {side} texts",
-            unit="texts",
-        )
+        self.map_texts(texts, side, store)
         return self._joined(terms, weights)
 
     def _bags(self, texts: Sequence[str]) -> sp.csr_array:

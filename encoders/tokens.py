@@ -18,6 +18,7 @@ Item = TypeVar("Item")
 
 FIRST_CHUNK = 2_048  # texts tokenised before the model begins
 CHUNK = 20_000  # texts tokenised and sorted together: bounds memory, makes neighbours alike
+PORTION = 4_000_000  # characters that the tokenizer has at a time
 _TOKENIZING = threading.Lock()  # not an encoder's own: encoders may share a tokenizer
 
 
@@ -43,6 +44,13 @@ class TokenBatch(NamedTuple):
         """Tokens of each text."""
         return [len(text) for text in self.ids]
 
+    def parts(self, most: int) -> Iterator[TokenBatch]:
+        """Yield the batch in parts of at most ``most`` texts."""
+        for start in range(0, len(self.ids), most):
+            part = slice(start, start + most)
+            types = None if self.types is None else self.types[part]
+            yield TokenBatch(self.rows[part], self.ids[part], types)
+
 
 def tokenized(
     tokenizer: Any, *texts: Sequence[str], length: int | None, types: bool = False
@@ -52,7 +60,7 @@ def tokenized(
     Safe in threads: a fast tokenizer keeps the length between setting it and using it. Offsets,
     which nothing here needs, are not computed (``encode_batch_fast``).
     """
-    if not texts[0]:
+    if not len(texts[0]):  # which may be an array
         return Tokens([], [] if types else None)
     with _TOKENIZING:
         if not _is_plain(tokenizer):
@@ -74,14 +82,42 @@ def tokenized(
             backend.enable_truncation(length, direction=tokenizer.truncation_side)
         if backend.encode_special_tokens != tokenizer.split_special_tokens:
             backend.encode_special_tokens = tokenizer.split_special_tokens
-        single = len(texts) == 1
-        encodings = backend.encode_batch_fast(
-            list(texts[0]) if single else list(zip(*texts, strict=True))
-        )
-    return Tokens(
-        [np.asarray(encoding.ids, np.int32) for encoding in encodings],
-        [np.asarray(encoding.type_ids, np.int32) for encoding in encodings] if types else None,
-    )
+        found, segments = list[Ids](), list[Ids]()
+        for part in _portions(list(zip(*texts, strict=True))):
+            for encoding in _encoded(backend, part):
+                found.append(np.asarray(encoding.ids, np.int32))
+                if types:
+                    segments.append(np.asarray(encoding.type_ids, np.int32))
+    return Tokens(found, segments if types else None)
+
+
+def _portions(texts: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, ...]]]:
+    """Yield neighbours of ``PORTION`` characters together: a token takes 64 bytes until it is cut.
+
+    Also the tokens beyond the length do, so that long texts would fill the memory.
+    """
+    start = size = 0
+    for stop, parts in enumerate(texts):
+        size += sum(map(len, parts))
+        if size >= PORTION:
+            yield texts[start : stop + 1]
+            start, size = stop + 1, 0
+    yield texts[start:]
+
+
+def _encoded(backend: Any, texts: Sequence[tuple[str, ...]]) -> Any:
+    """Return a fast tokenizer's encodings of texts, or pairs of them."""
+    given = [parts[0] if len(parts) == 1 else parts for parts in texts]
+    try:
+        return backend.encode_batch_fast(given)
+    except TypeError:  # a surrogate without its other half, as JSON's escapes may make
+        whole = [tuple(map(_whole, parts)) for parts in texts]
+        return backend.encode_batch_fast([p[0] if len(p) == 1 else p for p in whole])
+
+
+def _whole(text: str) -> str:
+    """Return a text with the replacement character for lone surrogates."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _is_plain(tokenizer: Any) -> bool:
@@ -103,7 +139,10 @@ def tokenizer_state(tokenizer: Any) -> Any:
         return sorted(tokenizer.get_vocab().items())
     state = json.loads(backend.to_str())
     # Calls leave their truncation and padding behind: they are no part of what it is.
-    return {key: value for key, value in state.items() if key not in ("truncation", "padding")}
+    found = {key: value for key, value in state.items() if key not in ("truncation", "padding")}
+    usual = {"truncation_side": "right", "split_special_tokens": False}
+    given = {name: getattr(tokenizer, name, value) for name, value in usual.items()}
+    return found if given == usual else {**found, **given}
 
 
 def token_batches(tokens: Tokens, budget: int, *, padded: bool) -> Iterator[TokenBatch]:

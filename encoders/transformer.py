@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -13,10 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from encoders.errors import ConfigError, ModelError
+from encoders.encoder import Side
+from encoders.errors import ConfigError, DataError, ModelError
 from encoders.files import fingerprint_of
 from encoders.packed import PackedTransformer
+from encoders.packed_families import is_changed
 from encoders.progress import progress
+from encoders.tensor_versions import versions
 from encoders.tokens import (
     Ids,
     TokenBatch,
@@ -36,6 +40,7 @@ Engine: TypeAlias = Literal["torch", "onnx", "openvino"]
 Features: TypeAlias = dict[str, Tensor]
 BATCH_TOKENS = {"cpu": 4_096}  # of one pass unless told; elsewhere more are needed to be busy
 PROGRESS_FROM = 2_000  # texts; shorter calls stay silent
+_MODES = threading.Lock()  # not an encoder's own: locks cannot be copied
 
 log = logging.getLogger("sluice")
 
@@ -69,11 +74,6 @@ def pick_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
     return known[dtype]
 
 
-def versions(tensors: Iterable[Tensor]) -> tuple[int, ...]:
-    """Return what changes when a tensor is replaced or, as torch counts it, written to."""
-    return tuple(v for t in tensors for v in (t.data_ptr(), t._version))
-
-
 class TransformerModel:
     """A torch module with its tokenizer, device and arithmetic type.
 
@@ -98,29 +98,49 @@ class TransformerModel:
         self.module: nn.Module = module.to(self.device)
         self.model: Any = module
         self.tokenizer = tokenizer
-        self.batch_tokens = batch_tokens or BATCH_TOKENS.get(self.device.type, 65_536)
+        if batch_tokens is None:
+            batch_tokens = BATCH_TOKENS.get(self.device.type, 65_536)
+        if type(batch_tokens) is not int or batch_tokens < 1:
+            raise ConfigError(
+                f"batch_tokens: {batch_tokens!r}; expected 1 or more, or nothing for the default"
+            )
+        self.batch_tokens = batch_tokens
         if tokenizer.pad_token is None:  # decoder models often come without one
             if tokenizer.eos_token is None:
                 raise ModelError("the tokenizer has neither a padding nor an end-of-text token")
             tokenizer.pad_token = tokenizer.eos_token
         self.packed = True  # set to False to encode by the model's own padded pass
-        self._hashed: tuple[tuple[int, ...], str] | None = None
+        self._users = 0  # calls that are encoding now
+        self._training: list[nn.Module] = []  # parts that go back to training mode behind them
+        self._hashed: tuple[tuple[object, ...], str] | None = None
         self._network: tuple[Any, PackedTransformer | None] | None = None
         self._compared = False
         self.backend: ChosenBackend | None = None  # None: torch
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy begins with: it hashes weights, and lays them out, by itself."""
+        return {**self.__dict__, "_network": None, "_hashed": None, "_users": 0, "_training": []}
+
     @contextlib.contextmanager
     def arithmetic(self) -> Iterator[None]:
-        """Inference without gradients, in evaluation mode, in the encoder's arithmetic type."""
-        training = self.module.training
-        self.module.eval()
+        """Inference without gradients, in evaluation mode, in the encoder's arithmetic type.
+
+        The last of several threads to leave puts every part back into its own mode.
+        """
+        with _MODES:
+            if not self._users:
+                self._training = [part for part in self.module.modules() if part.training]
+                self.module.eval()
+            self._users += 1
         half = self.dtype is not torch.float32
         try:
             with torch.inference_mode(), torch.autocast(self.device.type, self.dtype, enabled=half):
                 yield
         finally:
-            if training:  # else other threads may be in here
-                self.module.train()
+            with _MODES:
+                self._users -= 1
+                for part in () if self._users else self._training:
+                    part.training = True
 
     def tokenized(self, *texts: Sequence[str], length: int | None, types: bool = False) -> Tokens:
         """Tokenise texts, or pairs of them, with special tokens, cut at ``length``."""
@@ -183,6 +203,8 @@ class TransformerModel:
         """
         if not self.packed or self.backend is not None or not self.packable:
             return None
+        if is_changed(self.model):  # hooks come and go without a change of the weights
+            return None
         key = (self.dtype, *versions(self.module.parameters()))
         if self._network is not None and self._network[0] == key:
             return self._network[1]
@@ -228,6 +250,12 @@ class TransformerModel:
         """Return what the exported graph computes of padded features."""
         if self.backend is None:
             raise ModelError("no back end was chosen; from_pretrained(..., backend=...) does")
+        made_from = self.backend.weights
+        if made_from is not None and made_from != versions(self.module.parameters()):
+            raise ModelError(
+                f"{type(self).__name__}: its weights changed since its graph was exported; save it "
+                "with encoder.backend = None and export that folder, or use backend: torch"
+            )
         return self.backend.run(features).to(self.device)
 
     def hidden(self, features: Features) -> Tensor:
@@ -280,6 +308,15 @@ class TransformerModel:
         return fingerprint_of(self._hashed[1], tokenizer_state(self.tokenizer))
 
 
+def check_texts(texts: Sequence[str]) -> None:
+    """Raise ``DataError`` for a single text, ``ModelError`` for what is none among several."""
+    if isinstance(texts, str):
+        raise DataError("texts: a single str; expected several texts: put it into a list")
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ModelError(f"text {number} is a {type(text).__name__}, expected a string")
+
+
 class TextEncoder(TransformerModel):
     """A transformer over single texts, with prompts and lengths per side."""
 
@@ -311,16 +348,30 @@ class TextEncoder(TransformerModel):
                 f"{side}_prompt: takes {len(ids)} tokens, and {side}_length is "
                 f"{self.lengths[side]}; no text would be read"
             )
-        return len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
+        return len(ids) - (bool(ids) and ids[-1] in self.tokenizer.all_special_ids)
 
     def tokens(self, texts: Sequence[str], side: str) -> Tokens:
         """Return token ids with prompt and special tokens, cut at the side's length."""
-        for number, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise ModelError(f"text {number} is a {type(text).__name__}, expected a string")
+        check_texts(texts)
         prompt = self.prompts[side]
         prompted = [prompt + text for text in texts] if prompt else texts
         return self.tokenized(prompted, length=self.lengths[side])
+
+    def map_texts(
+        self,
+        texts: Sequence[str],
+        side: Side,
+        store: Callable[[TokenBatch, PackedTransformer | None], None],
+    ) -> None:
+        """Check and tokenise texts, and hand batches to ``store``, see ``map_batches``."""
+        check_texts(texts)
+        self.map_batches(
+            len(texts),
+            lambda start, stop: self.tokens(texts[start:stop], side),
+            store,
+            label=f"encode {side} texts",
+            unit="texts",
+        )
 
     def token_ids(self, texts: Sequence[str], side: str) -> list[list[int]]:
         """Return token ids as lists, see ``tokens``."""

@@ -14,7 +14,7 @@ from typing import Any, Self, cast
 import numpy as np
 
 from encoders.encoder import Side, Vectors
-from encoders.errors import DataError, IndexFormatError
+from encoders.errors import ConfigError, DataError, IndexFormatError
 from encoders.files import MANIFEST, fingerprint_of, read_json, write_json
 from encoders.hash_directory import ROW_BITS, HashDirectory, Hashes, Places
 from encoders.store import Store
@@ -65,9 +65,16 @@ class VectorCache:
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self.root.mkdir(parents=True, exist_ok=True)
-        self._held.enter_context(used_key(self.root, self.key))
-        self.folder.mkdir(exist_ok=True)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._held.enter_context(used_key(self.root, self.key))
+            self.folder.mkdir(exist_ok=True)
+        except OSError as error:
+            self._held.close()
+            raise ConfigError(
+                f"{self.root}: vectors cannot be cached there ({error.strerror}); give another "
+                "folder by $SLUICE_CACHE or cache:"
+            ) from error
         os.utime(self.folder)  # the least recently used go first
         self._check_manifest()
         self.read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from encoders.errors import ConfigError
 from indexing.best_heap import read_heaps
 from indexing.binary_kernel import count_differences, nearest, offer_rows
 from indexing.compressed_rows import WORD, CompressedRows, sign_bits
@@ -19,7 +20,7 @@ from indexing.vectors import Dense
 
 def search_bits(
     rows: DenseRows,
-    codes: CompressedRows,
+    codes: CompressedRows | None,
     metric: Metric,
     queries: Dense,
     k: int,
@@ -31,6 +32,8 @@ def search_bits(
     Of documents whose signs are equally far the first ones are taken. Memory: 4 bytes for each
     allowed document in each thread.
     """
+    if codes is None:
+        raise ConfigError("binary search: the index has no signs; use first_pass='binary'")
     total = len(rows) if allowed is None else int(np.count_nonzero(allowed))
     numbers = None if allowed is None else np.flatnonzero(allowed)
     signs, exact, norms = sign_bits(queries), queries.astype(np.float64), norms_of(queries)

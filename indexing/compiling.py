@@ -25,7 +25,7 @@ def _patient() -> Iterator[None]:
     timer = Timer(
         PATIENCE,
         log.info,
-        ("compiling the kernels of the inverted index; numba caches them, this happens once",),
+        ("compiling the search kernels; numba caches them, this happens once",),
     )
     timer.daemon = True
     timer.start()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from indexing.best_heap import signed_key, signed_score
 from indexing.exact_kernel import COSINE, DISTANCE, exact_score
 from indexing.heap import offer
-from indexing.rounding_kernel import ANY_ORDER, round_to_bfloat16, whole_as_bfloat16, widen
+from indexing.rounding_kernel import ANY_ORDER, round_to_bfloat16, whole_to_bfloat16, widen
 from indexing.tile import DOCUMENTS, LANES, multiply, reaching
 
 STRIP = 10 * DOCUMENTS  # documents prepared at a time: they stay in the nearest caches
@@ -92,7 +92,7 @@ def search_block(kind: int, block: Block, batch: Batch, best: Best, room: Any, c
     """
     sums = np.zeros((DOCUMENTS, LANES), dtype=np.float32)
     bounds = np.empty((4, LANES), dtype=np.float32)
-    wide = np.empty(block.vectors.shape[1], dtype=np.float32)
+    wide = np.empty((1, block.vectors.shape[1]), dtype=np.float32)
     places = np.empty(STRIP, dtype=np.int64)
     strip = Strip(
         np.ones(STRIP, dtype=np.float32),
@@ -106,7 +106,7 @@ def search_block(kind: int, block: Block, batch: Batch, best: Best, room: Any, c
         for i in range(many):
             places[i] = block.places[base + i] if len(block.places) else block.start + base + i
         if panels:
-            _fill(block, places, many, room, strip.losses, wide)
+            _fill(block, places, many, room, strip.losses)
         _describe(kind, block, places, many, strip)
         if not panels:
             _offer_each(kind, block, batch, best, places, many, wide, strip, bounds)
@@ -131,9 +131,7 @@ def search_block(kind: int, block: Block, batch: Batch, best: Best, room: Any, c
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _fill(
-    block: Block, places: Any, many: int, room: Any, losses: Any, wide: NDArray[np.float32]
-) -> None:
+def _fill(block: Block, places: Any, many: int, room: Any, losses: Any) -> None:
     """Write the documents in the precision of the product, and what they lost."""
     source, known, norms = block.source, block.losses, block.norms
     width, normalised = source.shape[1], block.normalised
@@ -143,15 +141,12 @@ def _fill(
         if source.itemsize == room.itemsize:
             for i in range(width):
                 room[at, i] = source[place, i]
-        elif room.itemsize == 4:
-            widen(source, place, wide)
-            for i in range(width):
-                room[at, i] = wide[i]
         elif source.itemsize == 4:
             losses[at] = round_to_bfloat16(source, place, norms[place], normalised, room, at)
+        elif room.itemsize == 4:
+            widen(source, place, room, at)
         else:
-            widen(source, place, wide)
-            whole_as_bfloat16(wide, room, at)
+            whole_to_bfloat16(source, place, room, at)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -186,7 +181,7 @@ def _dot(codes: Any, place: int, factors: NDArray[np.float32], query: int) -> An
 def _dot_wide(wide: NDArray[np.float32], factors: NDArray[np.float32], query: int) -> Any:
     total = np.float32(0)
     for i in range(factors.shape[1]):
-        total += wide[i] * factors[query, i]
+        total += wide[0, i] * factors[query, i]
     return total
 
 
@@ -216,7 +211,7 @@ def _offer_each(
         constant[lane], floors[lane] = batch.constant[query], all_floors[query]
     for i in range(many):
         if widened:
-            widen(source, places[i], wide)
+            widen(source, places[i], wide, 0)
         for lane in range(len(members)):
             if widened:
                 score = _dot_wide(wide, factors, members[lane])

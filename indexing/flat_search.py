@@ -33,8 +33,8 @@ SMALLEST_BLOCK = 512
 BLOCKS_PER_THREAD = 8  # of a small index: enough to even out the threads
 ALONE = 1e7  # multiplications below which a second thread costs more than it brings
 LARGEST_HEAPS = 1 << 27  # hits that all threads together may hold: 1 GiB
-FEW = {"float32": 2, "uint16": 2, "int8": 3}  # queries up to which each document is a dot product
-HALVED = {"float32": 17, "uint16": 3, "int8": 4}  # queries from which bfloat16 products are faster
+FEW = {"float32": 4, "uint16": 5, "int8": 3}  # queries up to which each is a dot product
+FEW_EMULATED = {"float32": 6, "uint16": 8, "int8": 6}  # the same without bfloat16 instructions
 SUSPECT_SHARE = 1 / 16  # of a block scored exactly: from here float32 products are cheaper
 _NONE: Any = np.empty(0, dtype=np.float32)
 
@@ -93,8 +93,9 @@ class FlatSearch:
         """Search a block for the queries that trust approximate products, then for the others."""
         for full, members in self._groups():
             kind = "float32" if full else self._source
-            halves = not full and has_bfloat16() and len(members) >= HALVED[kind]
-            few = len(members) <= FEW[kind]
+            fast = has_bfloat16() and not full
+            few = len(members) <= (FEW if fast else FEW_EMULATED)[kind]
+            halves = fast and not few
             block = self._block_of(picked.chunk, full, halves)._replace(
                 start=picked.start, documents=picked.documents, places=picked.places
             )

@@ -108,20 +108,18 @@ def round_all_to_int8(
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def widen(codes: Any, place: int, wide: NDArray[np.float32]) -> None:
-    """Write one vector's codes (float32, int8, or bfloat16 as uint16) as the numbers they are."""
+def widen(codes: Any, place: int, room: Any, at: int) -> None:
+    """Write one vector's codes (int8, or bfloat16 as uint16) as the float32 numbers they are."""
     if codes.itemsize == 2:
-        bits = wide.view(np.uint32)
         for i in range(codes.shape[1]):
-            bits[i] = np.uint32(np.uint32(codes[place, i]) << _SIXTEEN)
+            room[at, i] = np.uint32(np.uint32(codes[place, i]) << _SIXTEEN).view(np.float32)
     else:
         for i in range(codes.shape[1]):
-            wide[i] = np.float32(codes[place, i])
+            room[at, i] = np.float32(codes[place, i])
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def whole_as_bfloat16(wide: NDArray[np.float32], halves: Any, at: int) -> None:
-    """Write numbers that bfloat16 holds exactly, such as small whole ones."""
-    bits = wide.view(np.uint32)
-    for i in range(len(wide)):
-        halves[at, i] = np.uint16(bits[i] >> _SIXTEEN)
+def whole_to_bfloat16(codes: Any, place: int, room: Any, at: int) -> None:
+    """Write one vector's 8-bit codes as bfloat16, which holds them exactly."""
+    for i in range(codes.shape[1]):
+        room[at, i] = np.uint16(np.float32(codes[place, i]).view(np.uint32) >> _SIXTEEN)

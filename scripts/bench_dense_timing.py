@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 Dense = NDArray[np.float32]
 BLOCK = 8_192  # documents scored at a time
 LEAST = 0.05  # seconds of one measurement: short answers are repeated
+CHECKED = 100  # queries whose answers are compared with the truth
 
 
 def brute_force(collection: Collection, k: int) -> NDArray[np.int64]:
@@ -34,27 +35,32 @@ def brute_force(collection: Collection, k: int) -> NDArray[np.int64]:
 
 
 def measured(
-    engines: dict[str, Engine], queries: Dense, k: int, truth: NDArray[np.int64], rounds: int
+    engines: dict[str, Engine],
+    queries: Dense,
+    size: int,
+    k: int,
+    truth: NDArray[np.int64],
+    rounds: int,
 ) -> dict[str, dict[str, Any]]:
-    """Time every engine in turn, round after round; the first engine is what ratios are to.
+    """Time every engine in turn on batches of a size; the first engine is what ratios are to.
 
-    A batch of one is answered for several queries, one at a time.
+    Up to ``CHECKED`` queries (at least one batch) are answered and compared with the truth.
     """
-    batches = [queries] if len(queries) > 1 else [queries.copy() for _ in range(3)]
+    checked = max(size, min(CHECKED, len(queries)) // size * size)
+    batches = [queries[start : start + size] for start in range(0, checked, size)]
     times: dict[str, list[float]] = {name: [] for name in engines}
     figures: dict[str, dict[str, Any]] = {}
     for name, search in engines.items():
-        rows = search(queries, k)
-        same = (rows == truth).all(axis=1)
-        shared = [len(np.intersect1d(a, b)) for a, b in zip(rows, truth, strict=True)]
-        figures[name] = {"identical": int(same.sum()), "recall": float(np.mean(shared)) / k}
-    for _ in range(rounds):
+        rows = np.concatenate([search(batch, k) for batch in batches])
+        same = (rows == truth[:checked]).all(axis=1)
+        figures[name] = {"checked": checked, "identical": int(same.sum())}
+        figures[name]["recall"] = recalled(rows, truth[:checked])
+    for turn in range(rounds):
         for name, search in engines.items():
             begun, answers = time.perf_counter(), 0
             while not answers or time.perf_counter() - begun < LEAST:
-                for batch in batches:
-                    search(batch, k)
-                    answers += 1
+                search(batches[(turn + answers) % len(batches)], k)
+                answers += 1
             times[name].append((time.perf_counter() - begun) / answers)
     base = np.array(next(iter(times.values())))
     for name, spent in times.items():

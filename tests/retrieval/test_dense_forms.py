@@ -140,6 +140,12 @@ def test_bfloat16(tmp_path: Path) -> None:
     same(tmp_path, vectors=vectors.float().numpy())
 
 
+def test_the_ids_of_an_array_of_the_same_name_stay(tmp_path: Path) -> None:
+    write_dense_vectors(tmp_path / "x.npy", IDS, [VECTORS], "npy")
+    write_dense_vectors(tmp_path / "x.safetensors", IDS, [VECTORS], "safetensors")
+    assert list(read_dense_vectors(tmp_path / "x.npy").ids()) == IDS
+
+
 def test_many_ids_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("retrieval.dense_safetensors.LARGEST_IDS", 3)
     write_dense_vectors(tmp_path / "x.safetensors", IDS, [VECTORS], "safetensors")
