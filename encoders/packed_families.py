@@ -66,12 +66,13 @@ def parts_of(model: Any) -> Parts | None:
         for name, part in layer._asdict().items()
         if name != "activation"
     )
-    known = all(
-        layer.activation is not None
-        and len({part.bias is None for part in (layer.query, layer.key, layer.value)}) == 1
-        for layer in parts.layers
-    )
-    return parts if plain and known and parts.layers else None
+    return parts if plain and parts.layers and all(map(_is_known, parts.layers)) else None
+
+
+def _is_known(layer: LayerParts) -> bool:
+    """Return whether a layer's activation is known, and its projections can be one product."""
+    biases = {part.bias is None for part in (layer.query, layer.key, layer.value)}
+    return layer.activation is not None and len(biases) == 1
 
 
 def is_changed(model: Any) -> bool:

@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -199,13 +200,14 @@ class TransformerModel:
     def network(self) -> PackedTransformer | None:
         """Return the packed form of the model as it is now; None where it runs padded.
 
-        Made again after a change of the weights. The first is compared with the ordinary pass.
+        Made again after a change of the model. The first is compared with the ordinary pass.
         """
         if not self.packed or self.backend is not None or not self.packable:
             return None
         if is_changed(self.model):  # hooks come and go without a change of the weights
             return None
-        key = (self.dtype, *versions(self.module.parameters()))
+        parts = map(weakref.ref, self.model.modules())  # an activation has no weights to look at
+        key = (self.dtype, *parts, *versions(self.module.parameters()))
         if self._network is not None and self._network[0] == key:
             return self._network[1]
         with self.arithmetic():

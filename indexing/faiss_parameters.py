@@ -22,6 +22,10 @@ def names_of(engine: Engine | None, *, rescores: bool) -> tuple[str, ...]:
 
 def check_parameters(given: Mapping[str, Any], engine: Engine | None, *, rescores: bool) -> None:
     """Raise ``ConfigError`` for a name the type does not take and for a wrong value."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"params is {given!r}, expected search parameters by name, such as {{efSearch: 64}}"
+        )
     known = names_of(engine, rescores=rescores)
     for name, value in given.items():
         if name not in known:

@@ -105,7 +105,7 @@ def write_file(
         data += b" " * (-len(data) % 8)  # values begin at a multiple of eight
         stream.write(len(data).to_bytes(8, "little") + data)
         write_values(stream, chunks, rows)
-    if metadata:
+    if metadata and not path.with_suffix(".npy").exists():  # whose ids they would be
         beside.unlink(missing_ok=True)  # of another file, which this one has replaced
     return rows
 

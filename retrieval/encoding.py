@@ -39,6 +39,8 @@ class Encoding:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ConfigError(f"{name}: {value!r}; expected a whole number from 1")
+        if isinstance(self.devices, str):
+            raise ConfigError(f"devices: {self.devices!r}; expected a list such as ['cuda:0']")
         if self.store not in STORES:
             near = suggest(str(self.store), STORES)
             raise ConfigError(f"store: {self.store!r}; known: {', '.join(STORES)}{near}")

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from encoders import CrossEncoder, DenseEncoder, SpladeEncoder
-from encoders.errors import ConfigError
+from encoders.errors import ConfigError, ModelError
 from encoders.model_export import export_onnx
 from indexing import FlatIndex
 from retrieval import Document, Retriever
@@ -93,3 +94,26 @@ def test_settings_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         DenseEncoder.from_pretrained(exported, **options)
+
+
+def test_an_encoder_with_a_graph_is_exported_again(exported: Path, tmp_path: Path) -> None:
+    DenseEncoder.from_pretrained(exported, backend="onnx").save_pretrained(tmp_path / "noted")
+    export_onnx(tmp_path / "noted", tmp_path / "again")
+    assert DenseEncoder.from_pretrained(tmp_path / "again").backend is not None
+
+
+def test_a_graph_of_other_weights_is_not_run(exported: Path, texts: list[str]) -> None:
+    encoder = DenseEncoder.from_pretrained(exported, backend="onnx")
+    encoder.encode_documents(texts)
+    with torch.no_grad():
+        encoder.model.embeddings.word_embeddings.weight.mul_(-1)
+    with pytest.raises(ModelError, match="changed since its graph"):
+        encoder.encode_documents(texts)
+
+
+def test_an_open_graph_keeps_its_mark(bert: Path, tmp_path: Path) -> None:
+    export_onnx(bert, tmp_path / "model", quantise="int8")
+    encoder = DenseEncoder.from_pretrained(tmp_path / "model", backend="onnx", backend_file=INT8)
+    before = encoder.fingerprint
+    (tmp_path / "model" / INT8).unlink()
+    assert encoder.fingerprint == before

@@ -71,7 +71,8 @@ def test_a_copy_is_an_encoder_of_its_own(encoder: Any, used: bool, copied: Any) 
     np.testing.assert_array_equal(outputs(other), outputs(encoder))
     shaken(other)
     np.testing.assert_allclose(outputs(other), ordinary(other), atol=2e-5)
-    assert other.packed and other.network() is not None
+    assert other.packed
+    assert other.network() is not None
     if before is not None:
         np.testing.assert_array_equal(outputs(encoder), before)
 
@@ -90,6 +91,23 @@ def test_projections_of_unlike_biases_run_the_ordinary_pass(bert: Path) -> None:
     encoder.model.encoder.layer[0].attention.self.key.bias = None
     assert encoder.network() is None
     assert np.isfinite(outputs(encoder)).all()
+
+
+def test_wrapped_projections_run_the_ordinary_pass(bert: Path) -> None:
+    encoder = DenseEncoder.from_pretrained(bert)
+    before = outputs(encoder)
+    attention = encoder.model.encoder.layer[0].attention.self
+    attention.query = nn.Sequential(attention.query, nn.Tanh())
+    assert encoder.network() is None
+    assert np.abs(outputs(encoder) - before).max() > 1e-4
+
+
+def test_a_new_activation_is_used(bert: Path) -> None:
+    encoder = DenseEncoder.from_pretrained(bert)
+    before = outputs(encoder)
+    encoder.model.encoder.layer[0].intermediate.intermediate_act_fn = nn.ReLU()
+    assert np.abs(outputs(encoder) - before).max() > 1e-4
+    np.testing.assert_allclose(outputs(encoder), ordinary(encoder), atol=1e-5)
 
 
 def test_threads_encode_without_dropout_while_the_module_is_in_training_mode(bert: Path) -> None:
@@ -112,7 +130,8 @@ def test_threads_encode_without_dropout_while_the_module_is_in_training_mode(ber
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(errors) == 15 and max(errors) < 1e-5
+    assert len(errors) == 15
+    assert max(errors) < 1e-5
     assert encoder.module.training
 
 
@@ -121,7 +140,8 @@ def test_each_part_goes_back_to_its_own_mode(bert: Path) -> None:
     encoder.module.train()
     encoder.model.embeddings.eval()  # frozen
     outputs(encoder)
-    assert encoder.model.encoder.training and not encoder.model.embeddings.training
+    assert encoder.model.encoder.training
+    assert not encoder.model.embeddings.training
 
 
 def test_what_the_tokenizer_was_told_is_in_the_fingerprint(bert: Path) -> None:
@@ -183,7 +203,8 @@ def test_tokens_do_not_depend_on_the_portions(bert: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr("encoders.tokens.PORTION", size)
         parts = tokenized(tokenizer, *pairs, length=9, types=True)
         assert [ids.tolist() for ids in parts.ids] == [ids.tolist() for ids in whole.ids]
-        assert parts.types is not None and whole.types is not None
+        assert parts.types is not None
+        assert whole.types is not None
         assert [t.tolist() for t in parts.types] == [t.tolist() for t in whole.types]
 
 
@@ -203,7 +224,8 @@ def test_few_texts_of_the_vocabulary_s_width_are_there_at_a_time(
     monkeypatch.setattr(encoder, "_weights", seen)
     found = encoder.encode_documents(TEXTS * 5)
     np.testing.assert_allclose(found.toarray(), expected.toarray(), atol=1e-6)
-    assert max(sizes) == 3 and sum(sizes) == 20
+    assert max(sizes) == 3
+    assert sum(sizes) == 20
 
 
 def test_a_cache_that_cannot_be_written_is_named() -> None:

@@ -183,6 +183,7 @@ def test_what_faiss_cannot_is_refused_at_once() -> None:
         ({"rescore": 0}, "rescore is 0, expected a whole number, 1 to"),
         ({"rescore": "2"}, "rescore is '2'"),
         ({"params": {"nprobe": 0}}, "params: nprobe is 0"),
+        ({"params": 3}, "params is 3, expected search parameters by name, such as"),
         ({"params": {"nprobes": 1}}, "'nprobes'.* did you mean 'nprobe'"),
         ({"params": {"rescore": 4}}, r"make the index with rescore=\.\.\. itself"),
     ):

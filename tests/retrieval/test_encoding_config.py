@@ -97,6 +97,8 @@ def test_wrong_settings_are_named() -> None:
         Encoding(store="int4")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="workers: 0"):
         Encoding(workers=0)
+    with pytest.raises(ConfigError, match="devices: 'cpu'; expected a list"):
+        Encoding(devices="cpu")
 
 
 def test_only_the_form_on_disk_makes_another_retriever(tmp_path: Path) -> None:
