@@ -18,7 +18,6 @@ import gc
 import json
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -187,10 +186,18 @@ def peak(side: str, folder: str, count: int) -> None:
         theirs.max_seq_length = LENGTH
         encode = theirs.encode
     encode(texts[:1])
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    before = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    before = memory("VmRSS")
     encode(texts)
-    print(json.dumps([before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
+    print(json.dumps([before, memory("VmHWM")]))
+
+
+def memory(kind: str) -> float:
+    """Return this process's resident memory in MB: now (VmRSS), or at most so far (VmHWM).
+
+    ``getrusage`` would count what the parent held before it started this process.
+    """
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition(f"{kind}:")[2].split()[0]) / 1024
 
 
 def peaks(folder: str, count: int) -> dict[str, Any]:
@@ -229,35 +236,40 @@ def main() -> int:
         return 0
     import torch
 
-    texts = passages(options.texts)
-    found: list[dict[str, Any]] = []
-    memory = {}
-    if "passages" in options.only:
-        found += dense(texts, "passages", options.rounds)
-    if "mixed" in options.only:
-        for name in COLLECTIONS:
-            if (options.data / name).is_dir():
-                real = collection(options.data / name, 2 * options.texts)
-                found += dense(real, f"mixed {name}", options.rounds)
-    if "splade" in options.only:
-        folder = splade_folder(texts)
-        found += splade(folder, texts, options.rounds)
-        memory = peaks(folder, options.texts)
-    if "cross" in options.only:
-        found += cross(texts, options.rounds)
     print(
         f"{torch.get_num_threads()} threads, {options.rounds} rounds, torch {torch.__version__}\n"
     )
     print("| | Sluice | sentence-transformers | ratio (least to most) | target | |")
-    print("|---|---|---|---|---|---|")
-    for row in found:
-        print(
-            f"| {row['what']} | {row['ours']:.1f} {row['unit']} | {row['theirs']:.1f} | "
-            f"**{row['ratio']:.2f}x** ({row['least']:.2f} to {row['most']:.2f}) | {verdict(row)} | "
-            f"{row['note']} |"
-        )
-    if memory:
-        (ours, most), (theirs, their_most) = memory["ours"], memory["theirs"]
+    print("|---|---|---|---|---|---|", flush=True)
+    texts = passages(options.texts)
+    found: list[dict[str, Any]] = []
+    peak_memory = {}
+
+    def show(rows: list[dict[str, Any]]) -> None:
+        found.extend(rows)
+        for row in rows:
+            print(
+                f"| {row['what']} | {row['ours']:.1f} {row['unit']} | {row['theirs']:.1f} | "
+                f"**{row['ratio']:.2f}x** ({row['least']:.2f} to {row['most']:.2f}) | "
+                f"{verdict(row)} | {row['note']} |",
+                flush=True,
+            )
+
+    if "passages" in options.only:
+        show(dense(texts, "passages", options.rounds))
+    if "mixed" in options.only:
+        for name in COLLECTIONS:
+            if (options.data / name).is_dir():
+                real = collection(options.data / name, 2 * options.texts)
+                show(dense(real, f"mixed {name}", options.rounds))
+    if "cross" in options.only:
+        show(cross(texts, options.rounds))
+    if "splade" in options.only:
+        folder = splade_folder(texts)
+        show(splade(folder, texts, options.rounds))
+        peak_memory = peaks(folder, options.texts)
+    if peak_memory:
+        (ours, most), (theirs, their_most) = peak_memory["ours"], peak_memory["theirs"]
         share, above = most / their_most, (most - ours) / (their_most - theirs)
         print(
             f"\nSPLADE peak memory: {most:,.0f} MB against {their_most:,.0f} MB: {share:.2f}x of "
@@ -265,7 +277,7 @@ def main() -> int:
             f"loaded model ({most - ours:,.0f} and {their_most - theirs:,.0f} MB)"
         )
     if options.json:
-        options.json.write_text(json.dumps({"rows": found, "memory": memory}, indent=2) + "\n")
+        options.json.write_text(json.dumps({"rows": found, "memory": peak_memory}, indent=2) + "\n")
     return 0
 
 
