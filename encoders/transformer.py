@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from encoders.architecture import architecture_of
 from encoders.encoder import Side
 from encoders.errors import ConfigError, DataError, ModelError
 from encoders.files import fingerprint_of
@@ -292,7 +293,7 @@ class TransformerModel:
         return {} if self.backend is None else self.backend.save(folder)
 
     def weights_hash(self) -> str:
-        """Return a hash of every parameter and of the tokenizer; recomputed only after a change.
+        """Return a hash of parameters, tokenizer and architecture; recomputed only after a change.
 
         Changes are seen as torch counts them: writing through ``parameter.data`` is not counted,
         so write in place under ``torch.no_grad()`` instead.
@@ -307,7 +308,9 @@ class TransformerModel:
                 digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
                 digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
             self._hashed = (key, digest.hexdigest())
-        return fingerprint_of(self._hashed[1], tokenizer_state(self.tokenizer))
+        return fingerprint_of(
+            self._hashed[1], tokenizer_state(self.tokenizer), architecture_of(self.model)
+        )
 
 
 def check_texts(texts: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tokenize import TokenError
@@ -12,6 +13,9 @@ from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
 from encoders.errors import IndexFormatError
+
+# numpy parses headers as Python, which CPython 3.11 was seen to fail at in several threads at once.
+_HEADERS = threading.Lock()
 
 # What numpy's reader raises for a file that is no array, or one with a damaged header.
 UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError, TokenError)
@@ -77,8 +81,9 @@ def open_array(
     In ``shape``, None stands for any length. ``IndexFormatError`` when the file is no such array.
     """
     try:
-        # Not np.load, which opens archives as well.
-        array: NDArray[Any] = npy.open_memmap(path, mode="r")
+        with _HEADERS:
+            # Not np.load, which opens archives as well.
+            array: NDArray[Any] = npy.open_memmap(path, mode="r")
         if not mapped:
             array = np.array(array)
     except UNREADABLE as error:

@@ -146,13 +146,15 @@ class FaissIndex(Index):
             engine.train(vectors)
         return engine
 
+    def check_fit(self, width: int, documents: int) -> None:
+        """Raise if FAISS cannot make this factory, or not train it on so many documents."""
+        if self._engine is None and documents:
+            engine = family(self.factory).make(self.factory, self.metric, width)
+            if engine.untrained:
+                self._refuse_few(engine.centroids, min(documents, self.train_size or documents))
+
     def _check_training_size(self, wanted: int, count: int) -> None:
-        if count < max(wanted, 1):
-            raise DataError(
-                f"faiss {self.factory!r}: {count:,} training vectors for {wanted:,} centroids; "
-                f"give train() at least {wanted:,}, better {wanted * POINTS_PER_CENTROID:,}, or "
-                "choose a factory with fewer"
-            )
+        self._refuse_few(wanted, count)
         if count < wanted * POINTS_PER_CENTROID:
             log.warning(
                 "faiss %r: %s training vectors for %s centroids; %s would be sane",
@@ -160,6 +162,14 @@ class FaissIndex(Index):
                 f"{count:,}",
                 f"{wanted:,}",
                 f"{wanted * POINTS_PER_CENTROID:,}",
+            )
+
+    def _refuse_few(self, wanted: int, count: int) -> None:
+        if count < max(wanted, 1):
+            raise DataError(
+                f"faiss {self.factory!r}: {count:,} training vectors for {wanted:,} centroids; "
+                f"give train() at least {wanted:,}, better {wanted * POINTS_PER_CENTROID:,}, or "
+                "choose a factory with fewer"
             )
 
     def _checked(self, vectors: Any, what: str) -> Dense:

@@ -93,13 +93,21 @@ class FunnelIndex(Index):
         self._vectors.spool(folder)
         self.first.spool(folder / FIRST)
 
-    def _checked(self, vectors: Any, what: str) -> Dense:
-        dense = checked_dense(vectors, self.width, what)
-        if self.dimensions is not None and dense.shape[1] < self.dimensions:
+    def check_fit(self, width: int, documents: int) -> None:
+        """Raise if the vectors are narrower than the funnel, or its first index refuses."""
+        self._refuse_narrow(width, "documents")
+        self.first.check_fit(self.dimensions or width, documents)
+
+    def _refuse_narrow(self, width: int, what: str) -> None:
+        if self.dimensions is not None and width < self.dimensions:
             raise DataError(
-                f"{what}: {dense.shape[1]} dimensions, the funnel searches the first "
+                f"{what}: {width} dimensions, the funnel searches the first "
                 f"{self.dimensions}; give it fewer dimensions, or vectors of a wider model"
             )
+
+    def _checked(self, vectors: Any, what: str) -> Dense:
+        dense = checked_dense(vectors, self.width, what)
+        self._refuse_narrow(dense.shape[1], what)
         return dense
 
     def _prefixes(self, vectors: Dense) -> Dense:

@@ -62,6 +62,9 @@ class Index(ABC):
         """Return how many sample vectors ``train`` would like for so many documents; 0 for none."""
         return 0
 
+    def check_fit(self, width: int, documents: int) -> None:  # noqa: B027  # most take any
+        """Raise if so many documents of this width cannot be held: before they are encoded."""
+
     def train(self, sample: Any) -> None:
         """Learn from sample vectors what the index needs before ``add``; most need nothing."""
         self._checked(sample, "sample")

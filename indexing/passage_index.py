@@ -111,6 +111,10 @@ class PassageIndex(Index):
         """Return how many sample passages ``train`` would like for so many documents."""
         return self.inner.training_rows(documents)
 
+    def check_fit(self, width: int, documents: int) -> None:
+        """Raise if the inner index cannot hold vectors of this width; it gets more of them."""
+        self.inner.check_fit(width, documents)
+
     def train(self, sample: Any) -> None:
         """Train the inner index on sample passages."""
         self.inner.train(sample)

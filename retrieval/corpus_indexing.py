@@ -56,8 +56,11 @@ def filled_index(
         filled = _default_index(dense=False) if index is None else index
         filled.add(encoder.fit_documents(document_input(encoder, each) for each in documents))
         return filled
+    width = getattr(encoder, "dim", None)
     if index is None:
         index = _default_index(dense=isinstance(encoder.encode_documents([]), np.ndarray))
+    elif vectors is None and not _chooses(index) and isinstance(width, int):
+        index.check_fit(width, len(documents))
     with _found(encoder, documents, index, vectors, work, encoding or Encoding()) as found:
         if _chooses(index):
             filled = _chosen(encoder, index, found, queries, work)

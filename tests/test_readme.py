@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from retrieval.config import ExperimentConfig, TrainConfig, load_config
+from retrieval.experiment_checks import check_experiment
 from retrieval.expression import names_in
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,10 +72,16 @@ def test_python_blocks_import_what_exists() -> None:
                     assert hasattr(home, alias.name), alias.name
 
 
-def test_yaml_blocks_are_the_quickstart() -> None:
+def test_yaml_blocks_fit_the_quickstart() -> None:
     config = load_config(ROOT / "configs" / "quickstart.yaml", ExperimentConfig)
     for block in blocks("yaml"):
-        for name, text in yaml.safe_load(block)["pipelines"].items():
+        part = yaml.safe_load(block)
+        if "retrievers" in part:
+            whole = config.model_dump() | {
+                "retrievers": {**config.retrievers, **part["retrievers"]}
+            }
+            check_experiment(ExperimentConfig.model_validate(whole))
+        for name, text in part.get("pipelines", {}).items():
             assert config.pipelines[name] == text
             assert list(names_in(text, where=name))
 
@@ -93,5 +100,6 @@ def test_every_verb_is_known() -> None:
 
     assert [command.callback.__name__ for command in app.registered_commands] == [
         "run", "train", "index", "evaluate", "mine", "search", "explain", "add", "update",
-        "delete", "verify", "score", "compare", "data", "export", "import", "search_vectors", "cache",
+        "delete", "verify", "score", "compare", "data", "export", "import", "search_vectors",
+        "cache",
     ]  # fmt: skip

@@ -42,6 +42,8 @@ def cache(
             f"{state}{key.fingerprint[:12]}  {name:<16}  {key.store:<8}"
             f"  {key.bytes / 1e6:>10,.1f} MB  {used}"
         )
+    if action == "clear" and not wanted:
+        typer.echo(f"{root}: nothing{f' of encoder {encoder}' if encoder else ''} is cached here")
     if action == "list":
         typer.echo(f"{root}: {sum(key.bytes for key in wanted) / 1e6:,.1f} MB")
 

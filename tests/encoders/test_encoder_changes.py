@@ -1,6 +1,7 @@
 """Encoders that are changed, copied, shared by threads, or given odd texts."""
 
 import copy
+import json
 import pickle
 import threading
 from pathlib import Path
@@ -235,3 +236,16 @@ def test_a_cache_that_cannot_be_written_is_named() -> None:
         VectorCache(Path("/dev/null/x"), identity),
     ):
         pass
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_attention_heads", 8), ("hidden_act", "relu")])
+def test_the_same_weights_in_another_architecture_are_another_encoder(
+    bert: Path, tmp_path: Path, name: str, value: object
+) -> None:
+    encoder = DenseEncoder.from_pretrained(bert)
+    encoder.save_pretrained(tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    (tmp_path / "m" / "config.json").write_text(json.dumps({**config, name: value}))
+    changed = DenseEncoder.from_pretrained(tmp_path / "m")
+    assert np.abs(outputs(changed) - outputs(encoder)).max() > 1e-3
+    assert changed.fingerprint != encoder.fingerprint

@@ -18,8 +18,8 @@ from small_world import documents
 from encoders import DenseEncoder, SpladeEncoder
 from encoders.cache_folder import cached_keys
 from encoders.encoding_pool import EncodingPool
-from encoders.errors import ConfigError, ModelError
-from indexing import AutoIndex, FaissIndex, FlatIndex, InvertedIndex
+from encoders.errors import ConfigError, DataError, ModelError
+from indexing import AutoIndex, FaissIndex, FlatIndex, FunnelIndex, Index, InvertedIndex
 from indexing.dense_rows import DenseRows
 from retrieval import Document, Encoding, Retriever
 from retrieval.corpus_encoding import CorpusEncoder, EncodedCorpus, sampled_rows
@@ -348,3 +348,17 @@ def test_a_flat_index_is_filled_from_files(tmp_path: Path) -> None:
     rows.append(vectors)  # an index that was saved may still be added to
     opened = DenseRows.read(tmp_path / "out", facts)
     np.testing.assert_array_equal(opened.gather(np.arange(40))[0], plain.gather(np.arange(40))[0])
+
+
+@pytest.mark.parametrize(
+    "index",
+    [FaissIndex("IVF64,Flat"), FaissIndex("IVF2,PQ7"), FunnelIndex(400)],
+)
+def test_an_index_that_cannot_hold_the_vectors_is_refused_before_any_encoding(
+    index: Index, tmp_path: Path
+) -> None:
+    encoder = BatchEncoder()
+    corpus = [Document(str(n), "", f"text {n}") for n in range(20)]
+    with pytest.raises((ConfigError, DataError)):
+        Retriever.build(encoder, corpus, index=index, path=tmp_path / "r")
+    assert encoder.encoded == 0
