@@ -1,19 +1,15 @@
 """The command line: journeys through every verb, and one clear line for every bad input."""
 
 import json
-import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from command_line import Call
 from small_world import write_beir
 
-from retrieval import cli
-
-Call = Callable[..., tuple[int, str, str]]
 VERBS = [
     "run",
     "train",
@@ -30,20 +26,6 @@ VERBS = [
     "verify",
     "data",
 ]
-
-
-@pytest.fixture
-def sluice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["sluice", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    yield call
-    logging.basicConfig(force=True)
 
 
 @pytest.fixture

@@ -1,20 +1,19 @@
 """Dense retrievers through files of vectors and back: hits, texts, encoders, the command line."""
 
 import json
-import logging
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Call
 from small_world import WordEncoder, documents, write_beir
 
 from encoders import BM25Encoder, DenseEncoder, PrecomputedEncoder
 from encoders.errors import ConfigError, DataError, IndexFormatError, ModelError
 from indexing import FaissIndex, FlatIndex
-from retrieval import Document, Retriever, Run, cli
+from retrieval import Document, Retriever, Run
 from retrieval.dense_exchange import export_dense, import_dense
 from retrieval.dense_import import index_of
 from retrieval.dense_vectors import WRITTEN, read_dense_vectors, write_dense_vectors
@@ -210,23 +209,6 @@ def test_a_failed_import_leaves_what_was_there(tmp_path: Path, dense: Retriever)
             import_dense(tmp_path / "x.npy", tmp_path / name, encoder=WordEncoder())
     assert not (tmp_path / "new").exists()
     assert len(Retriever.open(tmp_path / "r", allow=["small_world:WordEncoder"]).search("gold")) > 0
-
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def sluice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["sluice", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    yield call
-    logging.basicConfig(force=True)
 
 
 @pytest.mark.parametrize("form", WRITTEN)

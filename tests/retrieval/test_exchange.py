@@ -1,20 +1,19 @@
 """Retrievers through exchange formats and back: scores, deletions, encoders, the command line."""
 
 import json
-import logging
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Call
 from small_world import WordEncoder, documents, write_beir
 
 from encoders import BM25Encoder, SpladeEncoder, VocabularyEncoder
 from encoders.errors import ConfigError, DataError, IndexFormatError, ModelError
 from indexing import InvertedIndex
-from retrieval import Document, Retriever, Run, cli, evaluate, load_dataset
+from retrieval import Document, Retriever, Run, evaluate, load_dataset
 from retrieval.ciff import CiffFile, read_ciff
 from retrieval.exchange import FORMATS, export_retriever, import_retriever
 from retrieval.query_vectors import read_query_vectors, run_vectors
@@ -214,23 +213,6 @@ def test_vectors_of_queries_must_match_their_ids(bm25: Retriever) -> None:
         bm25.run({"q": "gold", "p": "river"}, k=100),
         relative=0,
     )
-
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def sluice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["sluice", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    yield call
-    logging.basicConfig(force=True)
 
 
 @pytest.mark.parametrize("form", FORMATS)

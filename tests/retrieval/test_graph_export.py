@@ -1,11 +1,9 @@
 """``sluice export MODEL OUTPUT --format onnx``: what it writes, measures and refuses."""
 
-import logging
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from command_line import Call
 from small_world import documents, write_beir
 
 from encoders.errors import ConfigError, DataError
@@ -13,28 +11,12 @@ from encoders.model_export import QUANTISED_FILES, export_onnx
 from encoders.onnx_graph import MODEL_FILE
 from encoders.registry import open_encoder
 from indexing import FlatIndex
-from retrieval import Dataset, Document, Retriever, cli, evaluate, load_dataset
+from retrieval import Dataset, Document, Retriever, evaluate, load_dataset
 from retrieval.graph_export import export_model
 from retrieval.graph_loss import graph_loss, sampled
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def sluice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["sluice", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    yield call
-    logging.basicConfig(force=True)
 
 
 @pytest.fixture
