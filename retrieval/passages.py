@@ -14,6 +14,8 @@ from retrieval.passage_windows import Pieces, TokenPieces, windows, word_pieces
 
 log = logging.getLogger("sluice")
 
+_SAID: set[tuple[str, int, int]] = set()  # titles that were said to be too long
+
 BLOCK = 256  # documents cut at a time: the tokens of many texts are large in memory
 AGGREGATES = ("max", "first", "mean")
 
@@ -160,13 +162,15 @@ class _Cutter:
         """Return the document with as much of its title as goes before ``used`` tokens of text."""
         if self._capacity is None or len(title) <= (room := self._capacity - used):
             return document
-        if not self._said:
-            self._said = True
+        first = (document.id, len(title), room)
+        if not self._said and first not in _SAID:  # a corpus is read several times
+            _SAID.add(first)
             log.warning(
                 "passages: the title of %r has %d tokens, and the encoder has room for %d; it is "
                 "cut, and others like it are",
                 document.id, len(title), room,
             )  # fmt: skip
+        self._said = True
         last = windows(title.begins, room, 0)[0][1] if room else 0
         return document._replace(title=title.cut(document.title, 0, last) if last else "")
 
