@@ -101,6 +101,9 @@ class Judge:
             times.append(time.perf_counter() - before)
             if len(times) >= LEAST_TIMED and time.perf_counter() - start > SECONDS:
                 break
+        index.search(
+            self.queries[: 2 * WARM], self.k, params=params
+        )  # batches have code of their own
         before = time.perf_counter()
         index.search(self.queries, self.k, params=params)
         batch = (time.perf_counter() - before) / max(1, len(self))
