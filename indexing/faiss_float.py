@@ -15,6 +15,7 @@ from indexing.faiss_engine import Engine, Found, Given, Reach
 from indexing.faiss_file import copied, open_file, reason, refuse_unknown, written_bytes
 from indexing.faiss_structure import (
     centroids,
+    hush_clustering,
     parameter_names,
     parts,
     rotation_width,
@@ -46,6 +47,7 @@ class FloatEngine(Engine):
                 f"{metric!r}: {reason(error)}"
             ) from None
         spare_polysemous(index)
+        hush_clustering(index)
         return cls(factory, metric, index)
 
     @classmethod

@@ -117,6 +117,16 @@ def spare_polysemous(index: Any) -> None:
             stored.do_polysemous_training = False
 
 
+def hush_clustering(index: Any) -> None:
+    """Keep FAISS's own k-means from warning on the terminal; ``FaissIndex`` says it in the log."""
+    for part in parts(index):
+        stored = _stored(part)
+        for holder in (stored, getattr(stored, "pq", None)):
+            settings = getattr(holder, "cp", None)
+            if isinstance(settings, faiss.ClusteringParameters):
+                settings.min_points_per_centroid = 1
+
+
 def _stored(part: Any) -> Any:
     """Return what holds the codes: the storage of a graph, else the part itself."""
     return faiss.downcast_index(part.storage) if isinstance(part, faiss.IndexHNSW) else part
