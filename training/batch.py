@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -21,13 +22,19 @@ class Targets(NamedTuple):
 
     ``labels`` ``[B, N]`` float, 0 off a query's own documents; ``mask`` ``[B, N]`` bool, False
     where a cell must not count; ``positives`` ``[B]``, the column of each query's first positive;
-    ``places`` ``[B, N]`` bool, where a document stands at all (False only in padded groups).
+    ``places`` ``[B, N]`` bool, where a document stands at all (False only in padded groups);
+    ``owners`` ``[documents]``, the row each document came with; ``teacher`` ``[B, N]`` a teacher's
+    scores, NaN where it has none (None where no example has any); ``weights`` ``[B]``, None where
+    all examples weigh the same.
     """
 
     labels: Tensor
     mask: Tensor
     positives: Tensor
     places: Tensor
+    owners: Tensor
+    teacher: Tensor | None
+    weights: Tensor | None
 
 
 def matrix_targets(
@@ -58,11 +65,19 @@ def matrix_targets(
     positives = torch.tensor(
         [start + e.positive for start, e in zip(starts, examples, strict=False)]
     )
+    teacher = None
+    if any(example.scores for example in examples):
+        given = torch.tensor([score for e in examples for score in _scores(e)])
+        teacher = torch.where(own, given[None, :], math.nan)
     if same_side:
+        wide = len(examples), 2 * len(examples)
         side = _same_side(examples, known[:, positives])
-        labels = torch.cat([labels, torch.zeros(len(examples), 2 * len(examples))], dim=1)
+        labels = torch.cat([labels, torch.zeros(wide)], dim=1)
         mask = torch.cat([mask, side, side], dim=1)
-    return Targets(labels, mask, positives, torch.ones_like(mask))
+        if teacher is not None:
+            teacher = torch.cat([teacher, torch.full(wide, math.nan)], dim=1)
+    places = torch.ones_like(mask)
+    return Targets(labels, mask, positives, places, owner, teacher, _weights(examples))
 
 
 def group_targets(examples: Sequence[Example]) -> Targets:
@@ -71,15 +86,30 @@ def group_targets(examples: Sequence[Example]) -> Targets:
     labels = torch.zeros(len(examples), width)
     places = torch.zeros(len(examples), width, dtype=torch.bool)
     mask = torch.zeros(len(examples), width, dtype=torch.bool)
+    scored = any(example.scores for example in examples)
+    teacher = torch.full((len(examples), width), math.nan) if scored else None
     known = _known(examples)
     start = 0
     for row, example in enumerate(examples):
         end = len(example.documents)
+        if teacher is not None:
+            teacher[row, :end] = torch.tensor(_scores(example))
         labels[row, :end] = torch.tensor(example.labels)
         places[row, :end] = True
         mask[row, :end] = ~known[row, start : start + end] | (labels[row, :end] > 0)
         start += end
-    return Targets(labels, mask, torch.tensor([e.positive for e in examples]), places)
+    positives = torch.tensor([e.positive for e in examples])
+    owners = torch.tensor([row for row, e in enumerate(examples) for _ in e.documents])
+    return Targets(labels, mask, positives, places, owners, teacher, _weights(examples))
+
+
+def _scores(example: Example) -> Sequence[float]:
+    return example.scores or (math.nan,) * len(example.documents)
+
+
+def _weights(examples: Sequence[Example]) -> Tensor | None:
+    weights = torch.tensor([example.weight for example in examples])
+    return None if bool((weights == 1).all()) else weights
 
 
 def _known(examples: Sequence[Example]) -> Tensor:

@@ -14,6 +14,7 @@ from encoders.files import sync, write_json
 from training.example import Example, Text
 
 COMPLETE = "complete.json"  # written last: a checkpoint without it was cut off by a kill
+LOSS = "loss.safetensors"  # of a loss with a state of its own
 TRAINING = "training.json"  # in the output folder: what the checkpoints there are checkpoints of
 
 
@@ -69,6 +70,25 @@ def bind(output: Path, training: Mapping[str, Any]) -> None:
     write_json(path, facts)
 
 
+def save_state(checkpoint: Path, loss: Any) -> None:
+    """Write the tensors that a loss keeps (parameters, a queue) into a checkpoint."""
+    state = getattr(loss, "state", None)
+    tensors = {} if state is None else state()
+    if tensors:
+        import safetensors.torch
+
+        held = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        safetensors.torch.save_file(held, checkpoint / LOSS)
+
+
+def load_state(checkpoint: Path, loss: Any) -> None:
+    """Give a loss back what ``save_state`` wrote."""
+    if (checkpoint / LOSS).exists() and hasattr(loss, "restore"):
+        import safetensors.torch
+
+        loss.restore(safetensors.torch.load_file(checkpoint / LOSS))
+
+
 def examples_hash(examples: Iterable[Example]) -> str:
     """Return a hash of every query, document, label and known relevant document, in order."""
     digest = hashlib.sha256()
@@ -88,12 +108,24 @@ def load_examples(path: Path) -> list[Example]:
     """Read what ``save_examples`` wrote."""
     examples = []
     for line in path.read_bytes().decode("utf-8", "surrogatepass").splitlines():
-        query, documents, labels, relevant = json.loads(line)
-        texts = tuple(Text(*document) for document in documents)
-        examples.append(Example(Text(*query), texts, tuple(labels), frozenset(relevant)))
+        query, documents, labels, relevant, scores, weight, answered = json.loads(line)
+        examples.append(
+            Example(
+                Text(*query),
+                tuple(Text(*document) for document in documents),
+                tuple(labels),
+                frozenset(relevant),
+                tuple(scores),
+                weight,
+                tuple(answered),
+            )
+        )
     return examples
 
 
 def _line(example: Example) -> str:
-    fields = (example.query, example.documents, example.labels, sorted(example.relevant))
+    fields = (
+        example.query, example.documents, example.labels, sorted(example.relevant),
+        example.scores, example.weight, example.answered,
+    )  # fmt: skip
     return json.dumps(fields) + "\n"

@@ -22,15 +22,21 @@ class Example:
 
     Without ``labels`` the first document is the positive and the others are negatives. ``relevant``
     holds the ids of *all* documents known to be relevant to the query, in the batch or not: they
-    are never counted as negatives, whichever example brought them.
+    are never counted as negatives, whichever example brought them. ``scores`` are a teacher's, one
+    a document (NaN where it has none), ``weight`` is the example's own, and ``answered`` holds for
+    each document the text of a query that it answers (empty where none is known).
 
-    Raises ``DataError`` when there is no positive, or labels and documents differ in number.
+    Raises ``DataError`` when there is no positive, or labels, scores or answered queries differ in
+    number from the documents.
     """
 
     query: Text
     documents: tuple[Text, ...]
     labels: tuple[float, ...] = ()
     relevant: frozenset[str] = frozenset()
+    scores: tuple[float, ...] = ()
+    weight: float = 1.0
+    answered: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.documents:
@@ -42,6 +48,12 @@ class Example:
                 f"query {self.query.id!r}: {len(self.documents)} documents but "
                 f"{len(self.labels)} labels"
             )
+        for name, values in (("scores", self.scores), ("answered", self.answered)):
+            if values and len(values) != len(self.documents):
+                raise DataError(
+                    f"query {self.query.id!r}: {len(self.documents)} documents but "
+                    f"{len(values)} {name}"
+                )
         if not any(label > 0 for label in self.labels):
             raise DataError(
                 f"query {self.query.id!r}: no document has a label above 0; drop the query or "

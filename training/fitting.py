@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,10 @@ from encoders.errors import ConfigError, DataError
 from training.example import Example
 
 if TYPE_CHECKING:
+    from training.live import LiveCandidates
     from training.protocol import BiEncoder, Loss, PairEncoder
-    from training.trainer import Evaluate, Refresh
+    from training.refreshing import Refresh
+    from training.trainer import Evaluate
 
 log = logging.getLogger("sluice")
 
@@ -48,7 +51,11 @@ def fit(
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
     metric: str | None = None,
+    patience: int | None = None,
+    gradient_cache: int | None = None,
     refresh: Refresh | None = None,
+    refresh_every: int | None = None,
+    live: LiveCandidates | None = None,
     seed: int = 13,
     head_learning_rate: float | None = None,
 ) -> FitReport:
@@ -60,8 +67,14 @@ def fit(
     ``transformers.TrainingArguments`` keys, ``sparsity`` the YAML section of that name.
     ``evaluate(encoder)`` returns finite measures, higher is better; it runs every
     ``evaluate_every`` steps (five times by default) and at the end; ``metric`` names the measure
-    that chooses the best (by default the first). ``refresh(epoch)`` returns the examples of each
-    epoch after the first, made with the encoder as it is then.
+    that chooses the best (by default the first), and ``patience`` evaluations without a better one
+    end the training. ``refresh(step)`` returns new examples every ``refresh_every`` steps (by
+    default for each epoch after the first), made with the encoder as it is then. ``live`` trains
+    the queries' side against what a frozen index answers. ``gradient_cache`` is how many texts are
+    encoded at a time, whatever the batch size; the loss still sees the whole batch.
+
+    Under ``torchrun`` every process calls this with the same arguments; the batch size in
+    ``trainer`` is each process's, and a loss sees the batches of all of them together.
 
     Raises ``DataError`` without examples, for a loss or a measure that is not finite, or when a
     finished training's best checkpoint is gone; ``ConfigError`` for settings, or when ``output``
@@ -69,16 +82,23 @@ def fit(
     """
     from training.arguments import result_settings, training_arguments
     from training.checkpoint import bind, examples_hash, last_complete
+    from training.processes import first_process, rank, world
+    from training.processes import start as start_processes
     from training.regulariser import Regulariser, Sparsity
     from training.trainer import RetrievalTrainer
 
     chosen = list(examples)
     if not chosen:
         raise DataError("no training examples: the queries have no positives with a text")
+    if gradient_cache is not None and gradient_cache < 1:
+        raise ConfigError(f"gradient_cache: {gradient_cache}, expected 1 or more texts")
+    if patience is not None and (patience < 1 or evaluate is None):
+        raise ConfigError(f"evaluate.patience: {patience}, expected 1 or more dev evaluations")
+    start_processes()
     _check_precision(encoder)
+    _check_teacher(loss, chosen)
     settings = dict(trainer or {})
     folder = Path(output).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
     arguments = training_arguments(
         settings,
         output=folder,
@@ -91,16 +111,21 @@ def fit(
         "trainer": result_settings(settings),
         "loss": _described(loss),
         "sparsity": sparsity,
+        "patience": patience,
+        "refresh_every": refresh_every,
+        "processes": world(),
         "seed": seed,
         "head_learning_rate": head_learning_rate,
         "examples": examples_hash(chosen),
         "encoder": {name: list(p.shape) for name, p in encoder.module.named_parameters()},
     }
-    bind(folder, facts)
+    with first_process():
+        if rank() == 0:
+            bind(folder, facts)
+            if last_complete(folder) is None:
+                for stale in folder.glob("examples-*.jsonl"):
+                    stale.unlink()
     checkpoint = last_complete(folder)
-    if checkpoint is None:
-        for stale in folder.glob("examples-*.jsonl"):
-            stale.unlink()
     job = RetrievalTrainer(
         encoder,
         chosen,
@@ -108,7 +133,11 @@ def fit(
         arguments,
         regulariser=None if sparsity is None else Regulariser(Sparsity.from_config(sparsity)),
         evaluate=evaluate,
+        patience=patience,
+        gradient_cache=gradient_cache,
         refresh=refresh,
+        refresh_every=refresh_every,
+        live=live,
         head_learning_rate=head_learning_rate,
     )
     start = time.monotonic()
@@ -141,8 +170,24 @@ def _check_precision(encoder: BiEncoder | PairEncoder) -> None:
             )
 
 
-def _described(loss: Loss) -> dict[str, Any]:
-    """The loss's name and its plain settings, for comparing two trainings."""
+def _check_teacher(loss: Loss, examples: Sequence[Example]) -> None:
+    if not getattr(loss, "needs_teacher", False):
+        return
+    lacking = [e.query.id for e in examples if not any(map(math.isfinite, e.scores))]
+    if len(lacking) == len(examples):
+        raise DataError(
+            "loss: it learns from a teacher's scores, and no training example has one; make them "
+            "with `sluice distil` and name the file under teacher:"
+        )
+    if lacking:
+        log.warning(
+            "teacher: %s of %s training examples have no score (such as query %s), and teach "
+            "nothing", f"{len(lacking):,}", f"{len(examples):,}", lacking[0],
+        )  # fmt: skip
+
+
+def _described(loss: Any) -> dict[str, Any]:
+    """The loss's name and its settings, those of losses inside it too, to compare trainings."""
     named = loss if hasattr(loss, "__qualname__") else type(loss)  # a function, or a class's object
     settings = (
         {field.name: getattr(loss, field.name) for field in dataclasses.fields(loss)}
@@ -151,5 +196,19 @@ def _described(loss: Loss) -> dict[str, Any]:
     )
     return {
         "type": f"{named.__module__}:{getattr(named, '__qualname__', '')}",
-        **{k: v for k, v in settings.items() if isinstance(v, (int, float, str, type(None)))},
+        **{k: kept for k, v in settings.items() if (kept := _plain(v)) is not _UNSAID},
     }
+
+
+_UNSAID = object()
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON has it; what is none (tensors, modules) is left out."""
+    if isinstance(value, (int, float, str, type(None))):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [kept for item in value if (kept := _plain(item)) is not _UNSAID]
+    if isinstance(value, dict):
+        return {str(k): kept for k, v in value.items() if (kept := _plain(v)) is not _UNSAID}
+    return _described(value) if type(value).__module__.startswith("training.losses") else _UNSAID

@@ -24,14 +24,17 @@ class Journal(TrainerCallback):  # type: ignore[misc]
     checkpoint, so that each step stands there once. A number that is not finite stands as null.
     """
 
-    def __init__(self, output: Path, *, lines: bool) -> None:
+    def __init__(self, output: Path, *, lines: bool, writes: bool = True) -> None:
         self.path = output / METRICS
         self.lines = lines
+        self.writes = writes  # of several processes only the first
         self._begun = (0.0, 0)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Keep the lines up to the step that training resumes from."""
         self._begun = (time.monotonic(), state.global_step)
+        if not self.writes:
+            return
         kept = [line for line in self._read() if line["step"] <= state.global_step]
         if state.global_step == 0:
             kept = []
@@ -41,6 +44,8 @@ class Journal(TrainerCallback):  # type: ignore[misc]
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
         """Write the line, and say it where there is no progress bar."""
+        if not self.writes:
+            return
         line = {"step": state.global_step, **(logs or {})}
         with self.path.open("a", encoding="utf-8") as stream:
             stream.write(_written(line))

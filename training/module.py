@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from training.protocol import BiEncoder, Features, PairEncoder, Trainable
+from encoders.errors import ConfigError
+from training.protocol import BiEncoder, Features, PairEncoder, Side, Trainable
 
 
 class TrainedModule(nn.Module):
@@ -60,24 +61,48 @@ def _memory(tensor: Tensor) -> tuple[object, ...]:
 
 
 class BiEncoderModule(TrainedModule):
-    """Queries and documents to vectors."""
+    """Queries and documents to vectors.
+
+    ``layers`` (numbers from 1, the last first) asks for the vectors of several layers, side by side
+    ``[n, layers * dim]``; none is the encoder's own vectors alone.
+    """
+
+    SIDES: Mapping[str, Side] = {"query": "query", "document": "document", "answered": "query"}
 
     def __init__(self, encoder: BiEncoder) -> None:
         super().__init__(encoder)
         self.encoder = encoder
+        self.layers: tuple[int, ...] = ()
 
-    def forward(self, query: Features, document: Features) -> tuple[Tensor, Tensor]:
-        """Return vectors ``[B, dim]`` and ``[N, dim]``."""
-        return self.encoder.embed(query, "query"), self.encoder.embed(document, "document")
+    def forward(self, **features: Features) -> dict[str, Tensor]:
+        """Return vectors ``[n, dim]`` under the names that the features came by."""
+        return {name: self._vectors(part, self.SIDES[name]) for name, part in features.items()}
+
+    def _vectors(self, features: Features, side: Side) -> Tensor:
+        if not self.layers:
+            return self.encoder.embed(features, side)
+        embed_layers = getattr(self.encoder, "embed_layers", None)
+        if embed_layers is None:
+            raise ConfigError(
+                f"loss: wants the vectors of layers {self.layers}, which a "
+                f"{type(self.encoder).__name__} does not give; a dense encoder does"
+            )
+        vectors: Tensor = embed_layers(features, side, self.layers)
+        return vectors
 
 
 class PairModule(TrainedModule):
-    """Pairs to scores."""
+    """Pairs to scores; where a loss asks for them, texts alone to vectors too."""
 
     def __init__(self, encoder: PairEncoder) -> None:
         super().__init__(encoder)
         self.encoder = encoder
 
-    def forward(self, pairs: Features) -> Tensor:
-        """Return raw scores ``[n]``."""
-        return self.encoder.logits(pairs)
+    def forward(self, **features: Features) -> dict[str, Tensor]:
+        """Return raw scores ``[n]`` as ``pairs``, and vectors ``[n, hidden]`` of the others."""
+        made: dict[str, Tensor] = {}
+        for name, part in features.items():
+            made[name] = (
+                self.encoder.logits(part) if name == "pairs" else self.encoder.embed_texts(part)  # type: ignore[attr-defined]
+            )
+        return made

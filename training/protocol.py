@@ -56,10 +56,22 @@ class PairEncoder(Trainable, Protocol):
 class Loss(Protocol):
     """A function of a score matrix: the same for dense, sparse and cross-encoders.
 
-    Optional attributes say what the matrix should hold: ``negatives`` (which documents of the
-    batch a query is held against, see ``training.batch``), ``same_side`` (query-query and
-    positive-positive scores as further negatives), ``similarity`` (``cosine`` or ``dot`` instead of
-    the encoder's own) and ``bound_to(similarity)``, called once before training.
+    A loss that needs more than scores has ``over(batch: VectorBatch) -> Tensor`` instead or beside.
+    What else the Trainer looks for, all optional:
+
+    - ``encoders``: the types it trains, as YAML names them (left out: all)
+    - ``negatives``: which documents of the batch a query is held against (``training.batch``);
+      ``same_side``: query-query and positive-positive scores as further negatives;
+      ``similarity``: ``cosine`` or ``dot`` instead of the encoder's own, and
+      ``bound_to(similarity)``, which returns the loss with ``auto`` decided
+    - ``needs_teacher``: every example must bring a teacher's scores; ``wants_answered``: queries
+      that the negatives answer are encoded too; ``layers(step)``: layers whose vectors it wants
+      (numbers from 1, the last first); ``texts``: a cross-encoder's separate vectors of both sides
+    - ``bind(encoder, seed)``, once before training, for a loss with state of its own;
+      ``parameters()``, trained with ``learning_rate`` (None: the trainer's);
+      ``state()`` and ``restore(state)``, tensors by name, kept in every checkpoint;
+      ``advance(step)`` after each optimiser step; ``notes()``, numbers for the journal;
+      ``save(folder)``, what belongs beside the trained model
     """
 
     def __call__(
@@ -72,7 +84,8 @@ class Loss(Protocol):
     ) -> Tensor:
         """Return the scalar loss.
 
-        ``scores``, ``labels`` and ``teacher`` are ``[B, N]`` floats (B queries, N documents),
-        ``mask`` ``[B, N]`` says which cells take part, ``weights`` ``[B]`` weighs the queries.
+        ``scores``, ``labels`` and ``teacher`` are ``[B, N]`` floats (B queries, N documents; the
+        teacher is NaN where it has no score), ``mask`` ``[B, N]`` says which cells take part,
+        ``weights`` ``[B]`` weighs the queries.
         """
         ...

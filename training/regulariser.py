@@ -131,6 +131,10 @@ class Regulariser:
             if penalty is not None
         }
 
+    def notes(self) -> dict[str, float]:
+        """Return what the journal says of the regulariser."""
+        return {"sparsity_strength": self.strength}
+
     def state(self) -> dict[str, int]:
         """Return what a checkpoint has to keep."""
         return {"step": self.step, "total": self.total}

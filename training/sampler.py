@@ -25,8 +25,9 @@ class BatchSampler:
     it packs better its largest are halved. An example alone in its batch and without negatives of
     its own has nothing to be held against: such batches are left out if there are others.
 
-    With ``by_length`` examples of like length share a batch (within a window of 50 batches), which
-    saves padding.
+    Each of several ``processes`` takes its share of every batch, so none is smaller than their
+    number. With ``by_length`` examples of like length share a batch (within a window of 50
+    batches), which saves padding.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class BatchSampler:
         seed: int,
         distinct: bool = True,
         by_length: bool = False,
+        processes: int = 1,
     ) -> None:
         self.batch_size = batch_size
         self.seed = seed
         self.distinct = distinct
         self.by_length = by_length
+        self.processes = processes
         self.epoch = 0
         self._take(examples)
         first = self._packed(0)
@@ -88,6 +91,8 @@ class BatchSampler:
         yield from batches
 
     def _teaches(self, batch: Sequence[int]) -> bool:
+        if len(batch) < self.processes:
+            return False
         return len(batch) >= min(2, self.batch_size) or self._learnable[batch[0]]
 
     def _random(self, purpose: str, epoch: int) -> random.Random:

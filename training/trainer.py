@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
-from torch.nn.functional import normalize
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from transformers import (
     PrinterCallback,
     Trainer,
-    TrainerCallback,
     TrainerControl,
     TrainerState,
     TrainingArguments,
@@ -26,30 +24,24 @@ from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from encoders.errors import ConfigError, DataError, suggest
-from training.checkpoint import load_examples, save_examples, seal, sealed_state
-from training.collator import BiEncoderCollator, PairCollator
+from training.checkpoint import load_state, save_state, seal, sealed_state
+from training.collator import BiEncoderCollator, PairCollator, QueryCollator
+from training.conductor import Conductor
 from training.example import Example
+from training.example_list import ExampleList
+from training.gradient_cache import cached_backward
 from training.journal import Journal
+from training.live import LiveCandidates
+from training.memory import advised_memory
 from training.module import BiEncoderModule, PairModule
+from training.objective import Objective
+from training.processes import average_gradients, from_first, rank, wait, world
 from training.protocol import BiEncoder, Loss, PairEncoder
-from training.regulariser import Regulariser, active_terms
+from training.refreshing import Refresh, Refreshing
+from training.regulariser import Regulariser
 from training.sampler import BatchSampler
 
 Evaluate = Callable[[Any], Mapping[str, float]]
-Refresh = Callable[[int], Sequence[Example]]
-
-
-class ExampleList(Dataset[Example]):
-    """Examples by position; they can be exchanged between epochs."""
-
-    def __init__(self, examples: Sequence[Example]) -> None:
-        self.examples = list(examples)
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def __getitem__(self, place: int) -> Example:
-        return self.examples[place]
 
 
 class RetrievalTrainer(Trainer):  # type: ignore[misc]
@@ -57,8 +49,11 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
 
     Forward passes run under autocast when the arguments say bf16; score matrix and loss are
     float32 always. ``evaluate`` is called with the encoder in evaluation mode and returns measures,
-    the first of which (or the one named ``metric_for_best_model``) chooses the best checkpoint.
-    ``refresh(epoch)`` gives the examples of every epoch but the first.
+    the first of which (or the one named ``metric_for_best_model``) chooses the best checkpoint;
+    ``patience`` evaluations without a better one end the training. ``gradient_cache`` texts are
+    encoded at a time while the loss sees the whole batch. ``refresh(step)`` gives new examples
+    every ``refresh_every`` steps, by default at the beginning of every epoch but the first.
+    ``live`` trains queries alone against what a frozen index answers to them.
     """
 
     control: TrainerControl
@@ -72,39 +67,66 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         *,
         regulariser: Regulariser | None = None,
         evaluate: Evaluate | None = None,
+        patience: int | None = None,
+        gradient_cache: int | None = None,
         refresh: Refresh | None = None,
+        refresh_every: int | None = None,
+        live: LiveCandidates | None = None,
         head_learning_rate: float | None = None,
     ) -> None:
         self.encoder = encoder
-        self.regulariser = regulariser
         self.evaluate_encoder = evaluate
-        self.refresh = refresh
+        self.patience = patience
+        self.gradient_cache = gradient_cache
         self.head_learning_rate = head_learning_rate
-        self.parts: dict[str, tuple[Tensor, int]] = {}
         model: BiEncoderModule | PairModule
-        collator: BiEncoderCollator | PairCollator
+        collator: BiEncoderCollator | PairCollator | QueryCollator
         if isinstance(encoder, PairEncoder):
             if regulariser is not None:
                 raise ConfigError("sparsity: a cross-encoder has no vectors to make sparse")
-            model, collator = PairModule(encoder), PairCollator(encoder)
-            self.similarity = "dot"
+            if live is not None:
+                raise ConfigError("negatives: live candidates are for encoders of queries alone")
+            model = PairModule(encoder)
+            collator = PairCollator(encoder, texts=bool(getattr(loss, "texts", False)))
+            similarity = "dot"
         else:
             loss = loss.bound_to(encoder.similarity) if hasattr(loss, "bound_to") else loss
-            self.similarity = getattr(loss, "similarity", encoder.similarity)
-            collator = BiEncoderCollator(
-                encoder,
-                negatives=getattr(loss, "negatives", "all"),
-                same_side=getattr(loss, "same_side", False),
-            )
+            similarity = getattr(loss, "similarity", encoder.similarity)
             model = BiEncoderModule(encoder)
-        self.loss = loss
+            collator = (
+                QueryCollator(encoder)
+                if live
+                else BiEncoderCollator(
+                    encoder,
+                    negatives=getattr(loss, "negatives", "all"),
+                    same_side=getattr(loss, "same_side", False),
+                    answered=bool(getattr(loss, "wants_answered", False)),
+                )
+            )
+        self.objective = Objective(
+            loss, cosine=similarity == "cosine", regulariser=regulariser, live=live
+        )
         self.sampler = BatchSampler(
             examples,
-            arguments.train_batch_size,
+            arguments.train_batch_size * world(),
             seed=arguments.seed if arguments.data_seed is None else arguments.data_seed,
             distinct=not isinstance(encoder, PairEncoder),
             by_length=arguments.train_sampling_strategy == "group_by_length",
+            processes=world(),
         )
+        self.refreshing = None
+        if refresh is not None:
+            folder = Path(arguments.output_dir)
+            steps = -(-len(self.sampler) // arguments.gradient_accumulation_steps)
+            self.refreshing = Refreshing(refresh, refresh_every, steps, folder)
+            if refresh_every is not None and arguments.dataloader_num_workers:
+                raise ConfigError(
+                    "trainer.dataloader_num_workers: workers would go on with the old negatives; "
+                    "leave it at 0 where negatives are refreshed"
+                )
+        bind = getattr(loss, "bind", None)
+        if bind is not None:
+            bind(encoder, arguments.seed)
         super().__init__(
             model=model,
             args=arguments,
@@ -112,13 +134,20 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             train_dataset=ExampleList(examples),
             eval_dataset=None if evaluate is None else ExampleList(()),
             callbacks=[
-                _Conductor(self),
-                Journal(Path(arguments.output_dir), lines=arguments.disable_tqdm),
+                Conductor(self),
+                Journal(
+                    Path(arguments.output_dir), lines=arguments.disable_tqdm, writes=rank() == 0
+                ),
             ],
         )
         self.loss_is_scaled_for_ga = False  # the loss is a mean over its own batch
         self.remove_callback(PrinterCallback)  # the journal logs instead of printing
         self._resolve_shares()
+
+    @property
+    def regulariser(self) -> Regulariser | None:
+        """The regulariser of a sparse encoder's vectors, if there is one."""
+        return self.objective.regulariser
 
     def _resolve_shares(self) -> None:
         """Turn intervals given as shares of all steps into steps, as checkpoints record them."""
@@ -151,18 +180,61 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         return True
 
     def get_train_dataloader(self) -> DataLoader[Example]:
-        """Return batches in the sampler's order."""
-        workers = self.args.dataloader_num_workers
-        loader = DataLoader(
+        """Return batches in the sampler's order, of all processes together."""
+        return DataLoader(
             self.train_dataset,
             batch_sampler=self.sampler,
             collate_fn=self.data_collator,
-            num_workers=workers,
-            pin_memory=self.args.dataloader_pin_memory,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
             multiprocessing_context=self.args.dataloader_multiprocessing_context,
         )
-        prepared: DataLoader[Example] = self.accelerator.prepare(loader)
-        return prepared
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+        """Take the batches of a step, after a refresh of the examples where one is due."""
+        if self.refreshing is not None:
+            step = self.state.global_step
+            examples = self.refreshing.within_epoch(step, self.model)
+            if examples is not None:
+                self.train_dataset.replace(examples)
+        return super().get_batch_samples(epoch_iterator, num_batches, device)
+
+    def training_step(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """Add the gradients of a batch; return its loss as a share of the accumulated step's."""
+        model.train()
+        self._ask_layers()
+        inputs = self._prepare_inputs(inputs)
+        share = 1.0 / self.current_gradient_accumulation_steps
+        with advised_memory():
+            if self.gradient_cache is not None:
+                loss = self._cached_step(model, inputs, share)
+            else:
+                with self.compute_loss_context_manager():
+                    loss = self.compute_loss(model, inputs)
+                self.accelerator.backward(loss * share)
+        detached: Tensor = loss.detach() * share
+        return detached
+
+    def _cached_step(self, model: Any, inputs: dict[str, Any], share: float) -> Tensor:
+        # Gradients of the chunks add up in this process first, and are averaged once.
+        single = self.accelerator.no_sync(model=model) if world() > 1 else nullcontext()
+        with single:
+            loss = cached_backward(
+                lambda features: model(**features),
+                inputs["features"],
+                self.gradient_cache or 1,
+                lambda outputs: self._value(outputs, inputs),
+                arithmetic=self.compute_loss_context_manager,
+                share=share,
+            )
+        if self.accelerator.gradient_state.sync_gradients:
+            average_gradients(self.model)
+        return loss
 
     def compute_loss(
         self,
@@ -172,54 +244,26 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Return the loss of a batch; raises ``DataError`` when it is not a finite number."""
-        labels, mask, places = inputs["labels"], inputs["mask"], inputs["places"]
-        if "pairs" in inputs:
-            logits = model(pairs=inputs["pairs"]).float()
-            scores = torch.zeros_like(labels).masked_scatter(places, logits)
-            outputs: tuple[Tensor, ...] = (scores,)
-            penalties: dict[str, Tensor] = {}
-        else:
-            queries, documents = model(query=inputs["query"], document=inputs["document"])
-            outputs = queries.float(), documents.float()
-            scores = score_matrix(
-                *outputs,
-                cosine=self.similarity == "cosine",
-                positives=inputs["positives"] if labels.shape[1] > len(documents) else None,
-            )
-            penalties = self._penalties(*outputs)
-        loss = self.loss(scores, labels, mask)
-        if penalties:
-            self._note("loss_ranking", loss)
-        total: Tensor = sum(penalties.values(), start=loss)
-        if not torch.isfinite(total):
-            raise DataError(
-                f"training step {self.state.global_step + 1}: the loss is {total.item()}; the last "
-                "checkpoint is kept: lower the learning rate or look at the batch's texts"
-            )
+        outputs = model(**inputs["features"])
+        total = self._value(outputs, inputs)
         return (total, outputs) if return_outputs else total
 
-    def _penalties(self, queries: Tensor, documents: Tensor) -> dict[str, Tensor]:
-        if self.regulariser is None:
-            return {}
-        penalties = self.regulariser(queries, documents)
-        for side, penalty in penalties.items():
-            self._note(f"loss_sparsity_{side}", penalty)
-        self._note("active_terms_query", active_terms(queries))
-        self._note("active_terms_document", active_terms(documents))
-        return penalties
+    def _value(self, outputs: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> Tensor:
+        layers = max(1, len(getattr(self.model, "layers", ())))
+        return self.objective(outputs, inputs, layers=layers, step=self.state.global_step + 1)
 
-    def _note(self, name: str, value: Tensor) -> None:
-        """Add to the mean that the next log line reports."""
-        total, count = self.parts.get(name, (torch.zeros((), device=value.device), 0))
-        self.parts[name] = (total + value.detach(), count + 1)
+    def _ask_layers(self) -> None:
+        """Tell the module which layers the loss wants at this step."""
+        layers = getattr(self.objective.loss, "layers", None)
+        if layers is not None and isinstance(self.model, BiEncoderModule):
+            self.model.layers = tuple(layers(self.state.global_step))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log with the loss its parts, as means since the last such line."""
         if "loss" in logs:
-            logs |= {name: float(total) / count for name, (total, count) in self.parts.items()}
-            if self.regulariser is not None:
-                logs["sparsity_strength"] = self.regulariser.strength
-            self.parts = {}
+            logs |= self.objective.told()
+            if self.refreshing is not None:
+                logs["negatives_age"] = self.refreshing.age(self.state.global_step)
         super().log(logs, start_time)
 
     def evaluate(
@@ -229,7 +273,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         if self.evaluate_encoder is None:
             raise ConfigError("evaluate: no function was given that evaluates the encoder")
         self.model.eval()
-        measures = self.evaluate_encoder(self.encoder)
+        measures = from_first(self.evaluate_encoder(self.encoder) if rank() == 0 else {})
         self.model.train()
         if self.args.metric_for_best_model == "first":
             self.args.metric_for_best_model = next(iter(measures), "first")
@@ -267,19 +311,29 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
                 own = [p for p in group["params"] if id(p) in heads]
                 group["params"] = [p for p in group["params"] if id(p) not in heads]
                 optimizer.add_param_group({**group, "params": own, "lr": self.head_learning_rate})
+        if made and (own := self.loss_parameters()):
+            rate = getattr(self.objective.loss, "learning_rate", None)
+            optimizer.add_param_group(
+                {"params": own, "weight_decay": 0.0, "lr": rate or self.args.learning_rate}
+            )
         return optimizer
+
+    def loss_parameters(self) -> list[torch.nn.Parameter]:
+        """Return the parameters of the loss itself: a temperature, a head."""
+        parameters = getattr(self.objective.loss, "parameters", None)
+        return [] if parameters is None else list(parameters())
 
     def begin_epoch(self, epoch: int) -> None:
         """Set the sampler, and take the epoch's refreshed examples: made now, or made before."""
-        if self.refresh is not None and epoch > 0:
-            saved = Path(self.args.output_dir) / f"examples-{epoch}.jsonl"
-            if not saved.exists():
-                self.model.eval()
-                save_examples(saved, self.refresh(epoch))
-                self.model.train()
-            examples = load_examples(saved)
-            self.train_dataset.examples = examples
-            self.sampler.replace(examples)
+        if self.refreshing is not None:
+            # Packed from what was in force when the epoch began, also where it is resumed.
+            examples = self.refreshing.at_epoch(epoch, self.model)
+            if examples is not None:
+                self.train_dataset.examples = examples
+                self.sampler.replace(examples)
+            later = self.refreshing.resumed(epoch, self.state.global_step)
+            if later is not None:
+                self.train_dataset.replace(later)
         self.sampler.set_epoch(epoch)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
@@ -297,51 +351,24 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             super()._save_checkpoint(model, trial)
         finally:
             self.args.save_total_limit = limit
+        wait()  # every process has its random state there
         if self.args.should_save:
             output = self.args.output_dir
+            folder = Path(output) / f"checkpoint-{self.state.global_step}"
             state = {} if self.regulariser is None else self.regulariser.state()
-            seal(Path(output) / f"checkpoint-{self.state.global_step}", {"regulariser": state})
+            save_state(folder, self.objective.loss)
+            seal(folder, {"regulariser": state})
             rotate_checkpoints(output, limit, self.state.best_model_checkpoint)
+        wait()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
+        load_state(Path(resume_from_checkpoint), self.objective.loss)
         state = (sealed_state(Path(resume_from_checkpoint)) or {}).get("regulariser")
         if self.regulariser is not None and state:
             self.regulariser.restore(state)
 
-
-def score_matrix(
-    queries: Tensor, documents: Tensor, *, cosine: bool, positives: Tensor | None = None
-) -> Tensor:
-    """Return ``[B, N]`` scores of queries ``[B, dim]`` and documents ``[N, dim]``.
-
-    ``positives`` (column of each query's positive) appends the query-query and positive-positive
-    scores, as ``training.batch`` lays them out.
-    """
-    if cosine:
-        queries, documents = normalize(queries, dim=1), normalize(documents, dim=1)
-    scores = queries @ documents.T
-    if positives is None:
-        return scores
-    own = documents[positives]
-    return torch.cat([scores, queries @ queries.T, own @ own.T], dim=1)
-
-
-class _Conductor(TrainerCallback):  # type: ignore[misc]
-    """Moves what depends on the step along with the loop."""
-
-    def __init__(self, trainer: RetrievalTrainer) -> None:
-        self.trainer = trainer
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.trainer.regulariser is not None:
-            self.trainer.regulariser.begin(state.max_steps)
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.trainer.begin_epoch(int(state.epoch or 0))
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        # A fused optimiser leaves version counters alone, by which fingerprints are cached.
-        increment_version(list(self.trainer.model.parameters()))
-        if self.trainer.regulariser is not None:
-            self.trainer.regulariser.advance()
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        if self.state.best_model_checkpoint is not None:
+            load_state(Path(self.state.best_model_checkpoint), self.objective.loss)

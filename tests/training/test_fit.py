@@ -231,7 +231,7 @@ def test_bf16_runs_the_encoder_in_bf16_and_the_loss_in_float32(
     class Spy:
         negatives = "all"
 
-        def __call__(self, scores: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> Any:
+        def __call__(self, scores: torch.Tensor, labels: Any, mask: Any, *_: Any) -> Any:
             types.append((scores @ scores.T).dtype)  # bfloat16 if autocast held here
             return InfoNCE()(scores, labels, mask)
 
@@ -280,18 +280,18 @@ def test_accumulation_counts_optimiser_steps(tiny: ModuleType, tmp_path: Path) -
 def test_refresh_gives_each_later_epoch_its_examples(tiny: ModuleType, tmp_path: Path) -> None:
     asked: list[int] = []
 
-    def refresh(epoch: int) -> list[Any]:
-        asked.append(epoch)
+    def refresh(step: int) -> list[Any]:
+        asked.append(step)
         return tiny.examples(24, negatives=2)
 
     job = {**tiny.JOB, "trainer": {**tiny.JOB["trainer"], "num_train_epochs": 3}}
     encoder = tiny.Splade()
     fit(encoder, tiny.examples(), InfoNCE(), output=tmp_path, refresh=refresh, **job)
-    assert asked == [1, 2]
+    assert asked == [3, 6]
     shutil.rmtree(tmp_path / "checkpoint-8")
     resumed = tiny.Splade()
     fit(resumed, tiny.examples(), InfoNCE(), output=tmp_path, refresh=refresh, **job)
-    assert asked == [1, 2]  # what was made before the kill is used again
+    assert asked == [3, 6]  # what was made before the kill is used again
     assert same(tiny.weights_of(encoder), tiny.weights_of(resumed))
 
 
@@ -349,7 +349,7 @@ def test_bad_input(tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyP
             metric="nDCG@1",
         )  # fmt: skip
 
-    def broken(scores: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def broken(scores: torch.Tensor, *_: Any) -> torch.Tensor:
         return scores.sum() * float("nan")
 
     with pytest.raises(DataError, match="the loss is nan"):

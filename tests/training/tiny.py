@@ -76,8 +76,8 @@ class Splade:
     similarity = "dot"
     head_parameters = ("head.",)
 
-    def __init__(self, seed: int = 0) -> None:
-        self.module: nn.Module = Tied(_bert(seed, 0.1))
+    def __init__(self, seed: int = 0, dropout: float = 0.1) -> None:
+        self.module: nn.Module = Tied(_bert(seed, dropout))
 
     def tokenize(self, texts: Sequence[str], side: str) -> dict[str, Tensor]:
         return _features([_ids(text) for text in texts])
@@ -88,8 +88,8 @@ class Splade:
 
 
 class Cross:
-    def __init__(self, seed: int = 0) -> None:
-        bert = _bert(seed, 0.1)
+    def __init__(self, seed: int = 0, dropout: float = 0.1) -> None:
+        bert = _bert(seed, dropout)
         self.module: nn.Module = nn.ModuleDict({"bert": bert, "score": nn.Linear(16, 1)})
 
     def tokenize_pairs(self, pairs: Sequence[tuple[str, str]]) -> dict[str, Tensor]:
