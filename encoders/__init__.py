@@ -11,9 +11,12 @@ if TYPE_CHECKING:
     from encoders.dense import DenseEncoder
     from encoders.encoder import Encoder
     from encoders.errors import SluiceError
+    from encoders.pair_head import PairHead
     from encoders.precomputed import PrecomputedEncoder
     from encoders.splade import SpladeEncoder
+    from encoders.splade_queries import fit_idf
     from encoders.splade_start import start_splade
+    from encoders.towers import TowerEncoder
     from encoders.vocabulary import VocabularyEncoder
 
 __all__ = [
@@ -21,10 +24,13 @@ __all__ = [
     "CrossEncoder",
     "DenseEncoder",
     "Encoder",
+    "PairHead",
     "PrecomputedEncoder",
     "SluiceError",
     "SpladeEncoder",
+    "TowerEncoder",
     "VocabularyEncoder",
+    "fit_idf",
     "start_splade",
 ]
 
@@ -33,10 +39,13 @@ _HOMES = {
     "CrossEncoder": "encoders.cross_encoder",
     "DenseEncoder": "encoders.dense",
     "Encoder": "encoders.encoder",
+    "PairHead": "encoders.pair_head",
     "PrecomputedEncoder": "encoders.precomputed",
     "SluiceError": "encoders.errors",
     "SpladeEncoder": "encoders.splade",
+    "TowerEncoder": "encoders.towers",
     "VocabularyEncoder": "encoders.vocabulary",
+    "fit_idf": "encoders.splade_queries",
     "start_splade": "encoders.splade_start",
 }
 

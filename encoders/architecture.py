@@ -9,8 +9,8 @@ DECISIVE = (
     "model_type", "num_attention_heads", "n_heads", "num_key_value_heads", "head_dim",
     "hidden_act", "hidden_activation", "activation", "layer_norm_eps", "norm_eps", "rms_norm_eps",
     "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "sliding_window",
-    "local_attention", "global_attn_every_n_layers", "is_decoder", "position_embedding_type",
-    "relative_attention_num_buckets", "alibi",
+    "local_attention", "global_attn_every_n_layers", "is_decoder", "is_causal",
+    "position_embedding_type", "relative_attention_num_buckets", "alibi",
 )  # fmt: skip
 
 

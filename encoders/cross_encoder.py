@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from encoders.chosen_backend import choose_backend
@@ -18,7 +19,7 @@ from encoders.layout import read_layout, write_lower_case, write_sidecar
 from encoders.loading import is_head, lengths_of, load, lowers, save
 from encoders.packed import PackedTransformer
 from encoders.packed_heads import classification_head
-from encoders.tokens import TokenBatch, Tokens
+from encoders.tokens import TokenBatch, Tokens, check_texts
 from encoders.transformer import Dtype, Engine, Features, TransformerModel
 
 log = logging.getLogger("sluice")
@@ -124,8 +125,29 @@ class CrossEncoder(TransformerModel):
 
     def logits(self, features: Features) -> Tensor:
         """Return one raw logit per pair, float32 ``[n]``, with gradients."""
+        packed, head = self.training_pass(features), classification_head(self.model)
+        if packed is not None and head is not None:
+            return head(packed.packing.firsts(packed.states())).float().squeeze(-1)
         scores: Tensor = self.model(**features).logits
         return scores.float().squeeze(-1)
+
+    def tokenize_texts(self, texts: Sequence[str]) -> Features:
+        """Return the padded features of single texts, ready for ``embed_texts``."""
+        check_texts(texts)
+        tokens = self.tokenized(texts, length=self.max_length, types=self._segments)
+        return self.pad(tokens.ids, tokens.types)
+
+    def embed_texts(self, features: Features) -> Tensor:
+        """Return the last layer's state of each text's first token, float32 ``[n, hidden]``.
+
+        Gradients flow. Of a decoder, whose first token sees no other, it is the last one's state:
+        that which its head reads.
+        """
+        states: Tensor = self.model.base_model(**features).last_hidden_state
+        if not hasattr(self.model, "score"):  # what transformers calls a decoder's head
+            return states[:, 0].float()
+        last = features["attention_mask"].sum(1) - 1
+        return states[torch.arange(len(states), device=states.device), last].float()
 
     @property
     def packable(self) -> bool:

@@ -11,15 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from encoders.chosen_backend import choose_backend
+from encoders.decoder_attention import Attention, set_attention, with_positions
 from encoders.encoder import Dense, Side
 from encoders.errors import ConfigError, ModelError
 from encoders.files import replaced_folder
+from encoders.instruction import filled_prompts, with_examples
+from encoders.layers import cut_layers, layer_outputs
 from encoders.layout import read_layout, write_dense, write_sidecar
 from encoders.loading import load, lowers, save, side_settings
 from encoders.packed import PackedTransformer
 from encoders.packed_attention import spans
 from encoders.pooling import POOLINGS
 from encoders.projection import Projection, draw_projection, read_projection, write_projection
+from encoders.short_vectors import as_projection, cut_vectors
 from encoders.tokens import TokenBatch
 from encoders.transformer import Dtype, Engine, Features, TextEncoder
 
@@ -45,6 +49,8 @@ class DenseEncoder(TextEncoder):
         projection: Projection | None = None,
         normalize: bool = True,
         pool_prompt: bool = True,
+        shortened: int | None = None,
+        matryoshka_dims: Sequence[int] = (),
         **options: Any,
     ) -> None:
         if pooling not in POOLINGS:
@@ -59,6 +65,8 @@ class DenseEncoder(TextEncoder):
         self.pooling = pooling
         self.normalize = normalize
         self.pool_prompt = pool_prompt
+        self.shortened = shortened  # to this many dimensions, where no projection does it
+        self.matryoshka_dims = tuple(matryoshka_dims)  # prefixes that it was trained for
 
     @classmethod
     def from_pretrained(
@@ -68,8 +76,13 @@ class DenseEncoder(TextEncoder):
         pooling: Pooling | None = None,
         projection: int | None = None,
         normalize: bool | None = None,
+        layers: int | None = None,
+        dim: int | None = None,
+        attention: Attention | None = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
+        instruction: str | None = None,
+        few_shot: list[dict[str, str]] | None = None,
         query_length: int | None = None,
         document_length: int | None = None,
         device: str = "auto",
@@ -83,9 +96,16 @@ class DenseEncoder(TextEncoder):
 
         Arguments left at None come from the folder; a bare encoder gets mean pooling and
         normalisation. ``projection`` adds a fresh linear layer to that many dimensions (its start
-        is drawn by ``seed``). Lengths are in tokens, prompts are put before the text. ``backend``
-        is torch, or an engine for the graph ``backend_file`` (``onnx/model.onnx``) that ``sluice
-        export`` wrote into the folder; None is what the folder was saved with.
+        is drawn by ``seed``). ``layers`` keeps so many of the model's first layers, ``dim`` so many
+        of the vectors' first dimensions, which are normalised again: for models trained for it
+        (Matryoshka). ``attention: bidirectional`` removes a decoder's causal mask (usual with it:
+        ``pooling: mean``; without it, ``last``).
+
+        Lengths are in tokens. Prompts are put before the text: ``instruction`` fills their
+        ``{task}`` (queries without a prompt get ``Instruct: {task}``), and ``few_shot`` puts
+        answered examples ``{query, document}`` before the queries' prompt. ``backend`` is torch, or
+        an engine for the graph ``backend_file`` (``onnx/model.onnx``) that ``sluice export`` wrote
+        into the folder; None is what the folder was saved with.
         """
         from transformers import AutoModel
 
@@ -107,16 +127,22 @@ class DenseEncoder(TextEncoder):
             head = draw_projection(hidden, projection, seed)
         elif layout.projection:
             head = read_projection(layout.projection, hidden)
+        head, shortened = cut_vectors(head, hidden, dim, layout.sidecar)
+        if layers is not None:
+            if (backend or layout.sidecar.get("backend", "torch")) != "torch":
+                raise ConfigError("layers: an exported graph runs all of them; use backend: torch")
+            cut_layers(network, layers)
+        set_attention(network, attention)
         if normalize is None:
             normalize = "Normalize" in layout.modules or not layout.modules
         sides = side_settings(
             loaded,
             layout,
-            query_prompt=query_prompt,
-            document_prompt=document_prompt,
             query_length=query_length,
             document_length=document_length,
+            **filled_prompts(query_prompt, document_prompt, instruction),
         )
+        sides["query_prompt"] = with_examples(sides["query_prompt"], few_shot or ())
         encoder = cls(
             network,
             tokenizer,
@@ -124,6 +150,8 @@ class DenseEncoder(TextEncoder):
             projection=head,
             normalize=normalize,
             pool_prompt=layout.pool_prompt,
+            shortened=shortened,
+            matryoshka_dims=_dims_noted(layout.sidecar, folder),
             device=device,
             dtype=dtype,
             batch_tokens=batch_tokens,
@@ -139,7 +167,12 @@ class DenseEncoder(TextEncoder):
         """The number of dimensions of a vector."""
         if self.projection is not None:
             return self.projection.linear.out_features
-        return int(self.model.config.hidden_size)
+        return self.shortened or int(self.model.config.hidden_size)
+
+    @property
+    def layer_count(self) -> int:
+        """The number of the transformer's layers."""
+        return int(self.model.config.num_hidden_layers)
 
     @property
     def similarity(self) -> Literal["cosine", "dot"]:
@@ -149,16 +182,35 @@ class DenseEncoder(TextEncoder):
     def settings(self) -> Mapping[str, Any]:
         """Return what besides weights and tokenizer decides the vectors."""
         activation = self.projection.activation_name if self.projection else None
-        return {
+        found = {
             **super().settings(), "pooling": self.pooling, "normalize": self.normalize,
             "pool_prompt": self.pool_prompt, "activation": activation,
         }  # fmt: skip
+        return found if self.shortened is None else {**found, "dim": self.shortened}
+
+    def hidden(self, features: Features) -> Tensor:
+        """Return the states ``[n, length, hidden]`` the model ends in, padded on either side."""
+        return super().hidden(with_positions(self.model, features))
 
     def embed(self, features: Features, side: Side) -> Tensor:
         """Return the vectors ``[n, dim]`` of tokenised texts, float32, with gradients."""
         return self._projected(
             self._pooled(self.hidden(features), features["attention_mask"], side)
         )
+
+    def embed_layers(self, features: Features, side: Side, layers: Sequence[int]) -> Tensor:
+        """Return the vectors of several layers side by side, ``[n, len(layers) * dim]``.
+
+        Layers are numbered from 1; the last one's vectors are those of ``embed``. Raises
+        ``ConfigError`` for a layer the model does not have.
+        """
+        last = self.layer_count
+        with layer_outputs(self.model, [n for n in layers if n != last]) as states:
+            states_of_last = self.hidden(features)
+        states[last] = states_of_last
+        mask = features["attention_mask"]
+        made = [self._projected(self._pooled(states[n], mask, side)) for n in layers]
+        return torch.cat(made, dim=1)
 
     def _pooled(self, states: Tensor, mask: Tensor, side: Side) -> Tensor:
         if not self.pool_prompt and self.prompts[side]:
@@ -171,6 +223,8 @@ class DenseEncoder(TextEncoder):
     def _projected(self, vectors: Tensor) -> Tensor:
         if self.projection is not None:
             vectors = self.projection(vectors).float()
+        elif self.shortened is not None:
+            vectors = vectors[..., : self.shortened]
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def encode_queries(self, texts: Sequence[str]) -> Dense:
@@ -206,6 +260,13 @@ class DenseEncoder(TextEncoder):
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a sentence-transformers folder (legacy layout), replacing ``path`` in one step."""
+        projection, noted = self.projection, dict[str, Any]()
+        if projection is None and self.shortened is not None:
+            projection = as_projection(int(self.model.config.hidden_size), self.shortened)
+            noted["dim"] = self.shortened
+        kept = [dim for dim in self.matryoshka_dims if dim <= self.dim]
+        if kept:
+            noted["matryoshka_dims"] = kept
         with replaced_folder(Path(path)) as folder:
             save(self.model, folder)
             self.tokenizer.save_pretrained(folder)
@@ -214,15 +275,15 @@ class DenseEncoder(TextEncoder):
                 hidden=int(self.model.config.hidden_size),
                 pooling=self.pooling,
                 pool_prompt=self.pool_prompt,
-                projected=self.projection is not None,
+                projected=projection is not None,
                 normalize=self.normalize,
                 max_length=max(self.lengths.values()),
                 prompts=self.prompts,
                 similarity=self.similarity,
                 lower_case=lowers(self.tokenizer),
             )
-            if self.projection is not None:
-                write_projection(self.projection, folder / "2_Dense")
+            if projection is not None:
+                write_projection(projection, folder / "2_Dense")
             write_sidecar(
                 folder,
                 {
@@ -230,5 +291,13 @@ class DenseEncoder(TextEncoder):
                     **self.save_backend(folder),
                     "query_length": self.lengths["query"],
                     "document_length": self.lengths["document"],
+                    **noted,
                 },
             )
+
+
+def _dims_noted(sidecar: Mapping[str, Any], folder: Path) -> tuple[int, ...]:
+    dims = sidecar.get("matryoshka_dims", [])
+    if not isinstance(dims, list) or not all(type(dim) is int for dim in dims):
+        raise ModelError(f"{folder}: matryoshka_dims is {dims!r}, expected numbers of dimensions")
+    return tuple(dims)

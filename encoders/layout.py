@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from encoders.errors import ModelError
+from encoders.router import is_router, network_folder
 
 SIDECAR = "sluice.json"
+ADAPTER = "adapter"  # a folder: parts of a tuned model that could not be merged
 SETTINGS = "sentence_bert_config.json"
 # The orders of modules that our encoders run in.
 _ORDER = re.compile(r"|(MLM)?Transformer( SpladePooling| Pooling( Dense)?( Normalize)?)?")
@@ -48,6 +50,12 @@ class Layout:
 def read_layout(folder: Path) -> Layout:
     """Read what ``folder`` says; a bare transformers folder gives an empty ``Layout``."""
     layout = Layout(sidecar=read_object(folder / SIDECAR))
+    if is_router(folder):
+        network_folder(folder)  # towers say so
+        raise ModelError(
+            f"{folder}: a SPLADE folder with query weights; load it with SpladeEncoder (type: "
+            "splade)"
+        )
     entries = read_modules(folder)
     layout.modules = tuple(kind for kind, _ in entries)
     if not _ORDER.fullmatch(" ".join(layout.modules)):
@@ -99,7 +107,13 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Return where weights and tokenizer are: ``0_Transformer`` in old folders, else ``folder``."""
+    """Return where weights and tokenizer are: ``0_Transformer`` in old folders, else ``folder``.
+
+    Of an inference-free SPLADE encoder it is the documents' network; separate towers are a
+    ``ModelError``.
+    """
+    if is_router(folder):
+        return network_folder(folder)
     modules = read_modules(folder)
     return modules[0][1] if modules and modules[0][0].endswith("Transformer") else folder
 
@@ -237,7 +251,8 @@ def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
 
 def write_sidecar(folder: Path, facts: dict[str, Any]) -> None:
     """Write ``sluice.json``: the kind of encoder and what the layout has no room for."""
-    _write(folder / SIDECAR, {"version": 1, **facts})
+    adapter = {"adapter": ADAPTER} if (folder / ADAPTER).is_dir() else {}
+    _write(folder / SIDECAR, {"version": 1, **facts, **adapter})
 
 
 def _write(path: Path, value: Any) -> None:

@@ -82,6 +82,8 @@ def load(
     """
     from transformers import AutoConfig
 
+    from encoders.adapter_files import read_adapter
+
     folder = model_folder(name)
     home = transformer_folder(folder)
     if not (home / "config.json").exists():
@@ -112,7 +114,8 @@ def load(
         raise ModelError(
             f"{home}: {key} is {list(found)} in the weights, expected {list(wanted)} by config.json"
         )
-    return Loaded(model.eval(), tokenizer, folder, missing)
+    read_adapter(model.eval(), home)
+    return Loaded(model, tokenizer, folder, missing)
 
 
 def _without_pooler(auto_class: Any, config: Any) -> dict[str, bool]:
@@ -176,9 +179,15 @@ def _normalizers(tokenizer: Any) -> list[dict[str, Any]]:
 
 
 def save(model: Any, folder: Path) -> None:
-    """Write a transformers model's configuration and safetensors without its progress bars."""
+    """Write a transformers model's configuration and safetensors, a tuned one as ``merge`` would.
+
+    What cannot be merged goes to a folder beside them, see ``encoders.adapter_files``.
+    """
+    from encoders.adapter_files import plain_state, write_adapter
+
     with quiet_transformers():
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, state_dict=plain_state(model))
+    write_adapter(model, folder)
 
 
 def side_settings(loaded: Loaded, layout: Layout, **asked: str | int | None) -> dict[str, Any]:

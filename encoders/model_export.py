@@ -184,6 +184,8 @@ def _opened(model: Any, output: Path) -> Any:
         if output.resolve() in (source.resolve(), *source.resolve().parents):
             raise ConfigError(f"{output}: is or holds the model itself; give a folder of its own")
         kind = kind_of(source)
+        if kind == "towers":
+            raise ConfigError(f"{source}: has two towers; export {source}/query and /document")
         if kind not in OUTPUTS:
             raise ConfigError(f"{source}: of type {kind}, which has no network to export as ONNX")
         encoder = open_encoder(source, device="cpu")

@@ -132,12 +132,7 @@ class PackedTransformer:
         return self._layers[-1].first(states, places, attend, bias)
 
     def _embedded(self, ids: Tensor, lengths: Sequence[int], types: Tensor | None) -> Tensor:
-        positions = torch.cat([torch.arange(length) for length in lengths]).to(ids.device)
-        parts = self._parts
-        if parts.padding_id is not None:
-            positions = _counted(ids, positions, parts.padding_id)
-        rows = ids[None], positions[None], None if types is None else types[None]
-        return parts.embed(*rows)[0].float()
+        return embedded(self._parts, ids, lengths, types).float()
 
     def _bias_for(self, length: int) -> Tensor | None:
         """Return what is added to the scores, for texts up to ``length``, or None."""
@@ -147,6 +142,15 @@ class PackedTransformer:
         if bias is None or bias.shape[-1] < length:
             self._bias = bias = self._parts.bias(length).to(self._dtype)
         return bias
+
+
+def embedded(parts: Parts, ids: Tensor, lengths: Sequence[int], types: Tensor | None) -> Tensor:
+    """Return the embeddings ``[tokens, hidden]`` of texts laid end to end, by the model's own."""
+    positions = torch.cat([torch.arange(length) for length in lengths]).to(ids.device)
+    if parts.padding_id is not None:
+        positions = _counted(ids, positions, parts.padding_id)
+    rows = ids[None], positions[None], None if types is None else types[None]
+    return parts.embed(*rows)[0]
 
 
 def _counted(ids: Tensor, places: Tensor, padding_id: int) -> Tensor:

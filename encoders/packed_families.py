@@ -23,6 +23,9 @@ class LayerParts(NamedTuple):
     activation: Activation
     outer: nn.Linear
     output_norm: nn.LayerNorm
+    shares_dropout: nn.Dropout  # of attention's probabilities
+    attended_dropout: nn.Dropout | None
+    output_dropout: nn.Dropout
 
 
 class Parts(NamedTuple):
@@ -64,7 +67,7 @@ def parts_of(model: Any) -> Parts | None:
         type(part) is (nn.LayerNorm if "norm" in name else nn.Linear)
         for layer in parts.layers
         for name, part in layer._asdict().items()
-        if name != "activation"
+        if name != "activation" and not name.endswith("dropout")
     )
     return parts if plain and parts.layers and all(map(_is_known, parts.layers)) else None
 
@@ -76,9 +79,10 @@ def _is_known(layer: LayerParts) -> bool:
 
 
 def is_changed(model: Any) -> bool:
-    """Return whether hooks, a ``forward`` of its own or parametrisations alter a model's trunk."""
+    """Return whether parts of other makers, hooks and the like alter a model's trunk."""
     return any(
-        module._forward_hooks
+        not type(module).__module__.startswith(("transformers.", "torch."))
+        or module._forward_hooks
         or module._forward_pre_hooks
         or "forward" in module.__dict__
         or nn.utils.parametrize.is_parametrized(module)
@@ -94,6 +98,7 @@ def _bert_layers(model: Any) -> Iterator[LayerParts]:
             attention.output.dense, attention.output.LayerNorm,
             layer.intermediate.dense, _activation(layer.intermediate.intermediate_act_fn),
             layer.output.dense, layer.output.LayerNorm,
+            attention.self.dropout, attention.output.dropout, layer.output.dropout,
         )  # fmt: skip
 
 
@@ -149,6 +154,7 @@ def _mpnet(model: Any) -> Parts:
             layer.attention.attn.o, layer.attention.LayerNorm,
             layer.intermediate.dense, _activation(layer.intermediate.intermediate_act_fn),
             layer.output.dense, layer.output.LayerNorm,
+            layer.attention.attn.dropout, layer.attention.dropout, layer.output.dropout,
         )
         for layer in model.encoder.layer
     ]  # fmt: skip
@@ -169,7 +175,7 @@ def _distilbert(model: Any) -> Parts:
             layer.attention.q_lin, layer.attention.k_lin, layer.attention.v_lin,
             layer.attention.out_lin, layer.sa_layer_norm,
             layer.ffn.lin1, _activation(layer.ffn.activation), layer.ffn.lin2,
-            layer.output_layer_norm,
+            layer.output_layer_norm, layer.attention.dropout, None, layer.ffn.dropout,
         )
         for layer in model.transformer.layer
     ]  # fmt: skip

@@ -39,7 +39,9 @@ def classification_head(model: Any) -> Head | None:
     """
     kind = type(model).__name__
     if kind == "BertForSequenceClassification":
-        return lambda states: model.classifier(model.bert.pooler(states.unsqueeze(1)))
+        return lambda states: model.classifier(
+            model.dropout(model.bert.pooler(states.unsqueeze(1)))
+        )
     if kind in (
         "RobertaForSequenceClassification",
         "XLMRobertaForSequenceClassification",
@@ -49,7 +51,9 @@ def classification_head(model: Any) -> Head | None:
     ):
         return lambda states: model.classifier(states.unsqueeze(1))
     if kind == "DistilBertForSequenceClassification":
-        return lambda states: model.classifier(functional.relu(model.pre_classifier(states)))
+        return lambda states: model.classifier(
+            model.dropout(functional.relu(model.pre_classifier(states)))
+        )
     return None
 
 

@@ -36,7 +36,7 @@ class PackedLinear:
         self._weight = weight.detach().to(dtype, copy=True).contiguous()
         self._bias = None if bias is None else bias.detach().to(dtype, copy=True)
         self._activation: Activation = activation
-        self._onednn = _onednn(weight.device.type, dtype)
+        self._onednn = onednn(weight.device.type, dtype)
         if self._onednn is not None:
             self._weight = self._onednn._reorder_linear_weight(self._weight, ROWS)
 
@@ -69,7 +69,7 @@ def _activated(x: Tensor, activation: Activation) -> Tensor:
 
 
 @functools.cache
-def _onednn(device: str, dtype: torch.dtype) -> Any | None:
+def onednn(device: str, dtype: torch.dtype) -> Any | None:
     """Return torch's oneDNN operators if they are here and right; they are no public interface."""
     if device != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None

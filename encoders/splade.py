@@ -4,53 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from encoders.chosen_backend import choose_backend
 from encoders.encoder import Side
 from encoders.errors import ConfigError, ModelError
 from encoders.files import replaced_folder
-from encoders.layout import (
-    read_layout,
-    read_object,
-    transformer_folder,
-    write_sidecar,
-    write_splade,
-)
-from encoders.loading import load, lowers, save, side_settings
+from encoders.layout import read_layout
+from encoders.loading import load, side_settings
 from encoders.models import model_folder
 from encoders.packed import PackedTransformer
 from encoders.packed_attention import spans
 from encoders.packed_heads import vocabulary_head
+from encoders.splade_folder import NOTED, SpladeFolder, has_mlm_head, save_splade
 from encoders.splade_head import VocabularyProduct
 from encoders.splade_pooling import splade_max, splade_sum
+from encoders.splade_queries import StaticQueries, bags
 from encoders.tensor_versions import versions
+from encoders.term_selection import Terms, TermSelection, Weights
 from encoders.tokens import TokenBatch
 from encoders.transformer import Dtype, Engine, Features, TextEncoder
 
-Terms: TypeAlias = NDArray[np.int32]
-Weights: TypeAlias = NDArray[np.float32]
+QueryModel = Literal["shared", "bow", "idf"]
+Lexical = Literal["none", "query", "document", "both"]
 
 TEXTS = 512  # of one pass: a row of the vocabulary each, 60 MB, is there at a time
 _POOLS = {"max": splade_max, "sum": splade_sum}
 _ACTIVATIONS = ("relu", "log1p_relu")
-_QUERY_MODELS = ("shared", "bow")
+_QUERY_MODELS = ("shared", "bow", "idf")
+_LEXICAL = ("none", "query", "document", "both")
 
 
 class SpladeEncoder(TextEncoder):
     """Term weights ``w_j = pool_i log(1 + relu(logit_ij))`` over the real positions ``i``.
 
     Vectors are float32 ``csr_array [n, vocab]`` with sorted indices; the similarity is the dot
-    product. ``pooling`` is max (v2, the default) or sum (v1); ``query_top_k`` and
-    ``document_top_k`` keep only the heaviest terms of a text (ties: the lower term id);
-    ``query_model="bow"`` is SPLADE-doc: a query is the set of its own tokens with weight 1 and no
-    network runs for it. (Formal et al., 2021, arXiv 2107.05720 and 2109.10086.)
+    product. ``pooling`` is max (v2, the default) or sum (v1). (Formal et al., 2021, arXiv
+    2107.05720 and 2109.10086.)
+
+    ``query_model`` is the same network (``shared``), or none: ``bow`` is SPLADE-doc, a query is the
+    set of its own tokens with weight 1; ``idf`` weighs them by ``idf`` ``[vocab]``, which
+    ``encoders.fit_idf`` counts in a corpus and ``train_idf`` trains, at ``idf_learning_rate``.
+    ``lexical`` keeps, on a side or both, only the text's own tokens. Of documents ``prune_below``
+    drops weights under a value and ``prune_ratio`` under a share of the largest one;
+    ``query_top_k`` and ``document_top_k`` keep only the heaviest terms (ties: the lower term id).
     """
 
     kind = "splade"
@@ -64,38 +66,68 @@ class SpladeEncoder(TextEncoder):
         *,
         pooling: Literal["max", "sum"] = "max",
         activation: Literal["relu", "log1p_relu"] = "relu",
-        query_model: Literal["shared", "bow"] = "shared",
+        query_model: QueryModel = "shared",
+        lexical: Lexical = "none",
+        prune_below: float | None = None,
+        prune_ratio: float | None = None,
         query_top_k: int | None = None,
         document_top_k: int | None = None,
+        idf: Tensor | None = None,
+        train_idf: bool = False,
+        idf_learning_rate: float | None = None,
         **options: Any,
     ) -> None:
-        if pooling not in _POOLS:
-            raise ConfigError(f"pooling: {pooling!r}; SPLADE pools by max or sum")
-        if activation not in _ACTIVATIONS:
-            raise ConfigError(f"activation: {activation!r}; known: {', '.join(_ACTIVATIONS)}")
-        if query_model not in _QUERY_MODELS:
-            raise ConfigError(f"query_model: {query_model!r}; known: {', '.join(_QUERY_MODELS)}")
+        _check("pooling", pooling, tuple(_POOLS))
+        _check("activation", activation, _ACTIVATIONS)
+        _check("query_model", query_model, _QUERY_MODELS)
+        _check("lexical", lexical, _LEXICAL)
         for name, limit in (("query_top_k", query_top_k), ("document_top_k", document_top_k)):
             if limit is not None and (type(limit) is not int or limit < 1):
                 raise ConfigError(f"{name}: {limit!r}; expected 1 or more, or nothing for no limit")
-        super().__init__(model, tokenizer, **options)
-        self.model = model
-        self.pooling = pooling
-        self.activation = activation
-        self.query_model = query_model
-        self.top_k = {"query": query_top_k, "document": document_top_k}
+        if train_idf and query_model != "idf":
+            raise ConfigError(f"train_idf: query_model is {query_model!r}; expected 'idf'")
+        if idf_learning_rate is not None and not (train_idf and idf_learning_rate > 0):
+            raise ConfigError(
+                f"idf_learning_rate: {idf_learning_rate!r}; expected a number above 0, with "
+                "train_idf: true"
+            )
+        self._selections = {
+            "query": TermSelection(lexical in ("query", "both"), top_k=query_top_k),
+            "document": TermSelection(
+                lexical in ("document", "both"), prune_below, prune_ratio, document_top_k
+            ),
+        }
         decoder = model.get_output_embeddings()
         if not isinstance(decoder, nn.Linear):
             raise ModelError(
                 f"{type(model).__name__} ends in {type(decoder).__name__}, expected a masked "
                 "language model whose last layer is linear over the vocabulary"
             )
+        size, queries, parts = decoder.out_features, None, model
+        if query_model != "shared":
+            queries = StaticQueries(tokenizer, size, weights=idf, trained=train_idf)
+            if query_model == "idf":
+                parts = nn.ModuleDict({"model": model, "queries": queries})
+                parts.train(model.training)  # a new module is in training mode
+        super().__init__(parts, tokenizer, **options)
+        self.model = model
+        self.queries = None if queries is None else queries.to(self.device)
+        self.pooling = pooling
+        self.activation = activation
+        self.query_model = query_model
+        self.lexical = lexical
+        self.top_k = {"query": query_top_k, "document": document_top_k}
+        self.prune_below = prune_below
+        self.prune_ratio = prune_ratio
+        self.learning_rates = (
+            {} if idf_learning_rate is None else {"queries.weights": idf_learning_rate}
+        )
         self._decoder = decoder
         # The pooling applies the decoder itself, in chunks; inside the model it passes through.
         decoder.forward = _passed_through  # type: ignore[assignment]
         self._product: tuple[Any, VocabularyProduct] | None = None
         self._check_states()
-        special = [i for i in tokenizer.all_special_ids if i < decoder.out_features]
+        special = [i for i in tokenizer.all_special_ids if i < size]
         self._special = torch.tensor(sorted(special), dtype=torch.long)
 
     def _check_states(self) -> None:
@@ -119,9 +151,14 @@ class SpladeEncoder(TextEncoder):
         *,
         pooling: Literal["max", "sum"] | None = None,
         activation: Literal["relu", "log1p_relu"] | None = None,
-        query_model: Literal["shared", "bow"] | None = None,
+        query_model: QueryModel | None = None,
+        lexical: Lexical | None = None,
+        prune_below: float | None = None,
+        prune_ratio: float | None = None,
         query_top_k: int | None = None,
         document_top_k: int | None = None,
+        train_idf: bool = False,
+        idf_learning_rate: float | None = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         query_length: int | None = None,
@@ -134,7 +171,8 @@ class SpladeEncoder(TextEncoder):
     ) -> SpladeEncoder:
         """Load a masked language model or a SPLADE folder (ours or sentence-transformers').
 
-        Arguments left at None come from the folder. An encoder without a language-model head is
+        Arguments left at None come from the folder; so do the query weights of ``idf``, which are 1
+        where there are none (``fit_idf`` counts them). An encoder without a language-model head is
         a ``ModelError``: ``encoders.start_splade`` gives it one. ``backend`` is as
         in ``DenseEncoder``.
         """
@@ -146,42 +184,54 @@ class SpladeEncoder(TextEncoder):
                 f"{source}: has no masked-language-model head; start one from texts with "
                 "encoders.start_splade(model, texts), or `start: true` under encoder: in YAML"
             )
-        loaded = load(AutoModelForMaskedLM, str(model))
-        network, tokenizer, folder, _ = loaded
-        layout = read_layout(folder)
-        if "Pooling" in layout.modules:
-            raise ModelError(f"{folder}: a dense folder; load it with DenseEncoder (type: dense)")
-        sides = side_settings(
-            loaded,
-            layout,
-            query_prompt=query_prompt,
-            document_prompt=document_prompt,
-            query_length=query_length,
-            document_length=document_length,
-        )
-        found: dict[str, Any] = {
-            "pooling": layout.splade_pooling or "max",
-            "activation": layout.activation,
-            "query_model": layout.sidecar.get("query_model", "shared"),
-            "query_top_k": layout.sidecar.get("query_top_k"),
-            "document_top_k": layout.sidecar.get("document_top_k"),
-        }
         asked = {
             "pooling": pooling, "activation": activation, "query_model": query_model,
+            "lexical": lexical, "prune_below": prune_below, "prune_ratio": prune_ratio,
             "query_top_k": query_top_k, "document_top_k": document_top_k,
         }  # fmt: skip
-        found |= {key: value for key, value in asked.items() if value is not None}
+        with SpladeFolder.opened(source) as found:
+            loaded = load(AutoModelForMaskedLM, str(found.network))
+            layout = read_layout(found.network)
+            layout.sidecar |= found.sidecar
+            if "Pooling" in layout.modules:
+                raise ModelError(
+                    f"{source}: a dense folder; load it with DenseEncoder (type: dense)"
+                )
+            sides = side_settings(
+                loaded,
+                layout,
+                query_prompt=query_prompt,
+                document_prompt=document_prompt,
+                query_length=query_length,
+                document_length=document_length,
+            )
+            if query_length is None:
+                sides["query_length"] = (
+                    found.query_length(loaded.tokenizer) or sides["query_length"]
+                )
+            settings = {
+                "pooling": layout.splade_pooling or "max",
+                "activation": layout.activation,
+                **{key: layout.sidecar[key] for key in NOTED if key in layout.sidecar},
+                **({"query_model": "idf"} if found.is_static else {}),
+                **{key: value for key, value in asked.items() if value is not None},
+            }
+            if settings.get("query_model") == "idf":
+                size = int(loaded.model.config.vocab_size)
+                settings["idf"] = found.query_weights(loaded.tokenizer, size)
         encoder = cls(
-            network,
-            tokenizer,
+            loaded.model,
+            loaded.tokenizer,
+            train_idf=train_idf,
+            idf_learning_rate=idf_learning_rate,
             device=device,
             dtype=dtype,
             batch_tokens=batch_tokens,
-            **found,
+            **settings,
             **sides,
         )
         choose_backend(
-            encoder, folder, engine=backend, file=backend_file, dtype=dtype, noted=layout.sidecar
+            encoder, source, engine=backend, file=backend_file, dtype=dtype, noted=layout.sidecar
         )
         return encoder
 
@@ -190,12 +240,28 @@ class SpladeEncoder(TextEncoder):
         """The size of the vocabulary."""
         return self._decoder.out_features
 
+    @property
+    def needs_idf(self) -> bool:
+        """Whether the query weights are still to be counted, by ``encoders.fit_idf``."""
+        return self.query_model == "idf" and not (self.queries is None or self.queries.counted)
+
     def settings(self) -> Mapping[str, Any]:
         """Return what besides weights and tokenizer decides the vectors."""
+        rare = {
+            "lexical": None if self.lexical == "none" else self.lexical,
+            "prune_below": self.prune_below, "prune_ratio": self.prune_ratio,
+        }  # fmt: skip
         return {
             **super().settings(), "pooling": self.pooling, "activation": self.activation,
             "query_model": self.query_model, "top_k": self.top_k,
+            # named only where set: fingerprints of encoders without them stay what they were
+            **{key: value for key, value in rare.items() if value is not None},
         }  # fmt: skip
+
+    def as_saved(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a parameter as its folder will hold it: query weights are never below 0."""
+        is_query = self.queries is not None and name == "queries.weights"
+        return self.queries.table() if is_query and self.queries is not None else tensor
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy begins with, see ``TransformerModel``."""
@@ -203,18 +269,25 @@ class SpladeEncoder(TextEncoder):
 
     def embed(self, features: Features, side: Side) -> Tensor:
         """Return term weights ``[n, vocab]`` of tokenised texts, float32, with gradients."""
+        if side == "query" and self.queries is not None:
+            found: Tensor = self.queries(features["input_ids"], features["attention_mask"])
+            bow = self.query_model == "bow"
+            return found if bow else self._selections[side].of_batch(found, None)
+        return self.pooled(self.hidden(features), features, side)
+
+    def pooled(self, states: Tensor, features: Features, side: Side) -> Tensor:
+        """Return term weights ``[n, vocab]`` of the states that ``hidden`` makes of features."""
         ids, mask = features["input_ids"], features["attention_mask"]
-        if side == "query" and self.query_model == "bow":
-            vectors = torch.zeros((len(ids), self.dim), device=ids.device)
-            vectors.scatter_reduce_(1, ids, mask.float(), reduce="amax")
-            vectors[:, self._special.to(ids.device)] = 0.0
-            return vectors
+        selection = self._selections[side]
         vectors = _POOLS[self.pooling](
-            self.hidden(features), mask, self._decoder.weight, self._bias(),
+            states, mask, self._decoder.weight, self._bias(),
             twice=self.activation == "log1p_relu",
         )  # fmt: skip
-        limit = self.top_k[side]
-        return keep_top(vectors, limit) if limit is not None else vectors
+        own = None
+        if selection.lexical:
+            own = bags(ids, mask, self.dim)
+            own[:, self._special.to(ids.device)] = 0.0
+        return selection.of_batch(vectors, own)
 
     def _weights(self, batch: TokenBatch, network: PackedTransformer | None) -> Tensor:
         """Return term weights ``[n, vocab]`` of a batch, before any top-k."""
@@ -231,6 +304,9 @@ class SpladeEncoder(TextEncoder):
 
     def hidden(self, features: Features) -> Tensor:
         """Return the states ``[n, length, hidden]`` before the product with the vocabulary."""
+        packed, head = self.training_pass(features), vocabulary_head(self.model)
+        if packed is not None and head is not None:
+            return packed.packing.padded(head(packed.states()))
         states: Tensor = self.model(**features).logits
         return states
 
@@ -266,8 +342,9 @@ class SpladeEncoder(TextEncoder):
         return [f"[{column}]" if token is None else str(token) for column, token in named]
 
     def _encode(self, texts: Sequence[str], side: Side) -> sp.csr_array:
-        if side == "query" and self.query_model == "bow":
-            return self._bags(texts)
+        if side == "query" and self.queries is not None:
+            return self._static(texts, self.queries)
+        selection, special = self._selections[side], self._special.numpy()
         terms: list[np.ndarray] = [np.empty(0, np.int32)] * len(texts)
         weights: list[np.ndarray] = [np.empty(0, np.float32)] * len(texts)
 
@@ -276,18 +353,22 @@ class SpladeEncoder(TextEncoder):
                 matrix = sp.csr_array(self._weights(part, network).cpu().numpy())
                 for place, row in enumerate(part.rows):
                     span = slice(matrix.indptr[place], matrix.indptr[place + 1])
-                    terms[row], weights[row] = heaviest(
-                        matrix.indices[span], matrix.data[span], self.top_k[side]
+                    own = np.setdiff1d(part.ids[place], special) if selection.lexical else None
+                    terms[row], weights[row] = selection.of_text(
+                        matrix.indices[span], matrix.data[span], own
                     )
 
         self.map_texts(texts, side, store)
         return self._joined(terms, weights)
 
-    def _bags(self, texts: Sequence[str]) -> sp.csr_array:
-        """Return each query's own tokens with weight 1; no network runs."""
-        special = self._special.numpy()
-        bags = [np.setdiff1d(ids, special) for ids in self.tokens(texts, "query").ids]
-        return self._joined(bags, [np.ones(len(bag), np.float32) for bag in bags])
+    def _static(self, texts: Sequence[str], queries: StaticQueries) -> sp.csr_array:
+        """Return each query's own tokens with their weights; no network runs."""
+        terms, weights = queries.of_tokens(self.tokens(texts, "query").ids)
+        if self.query_model == "idf":
+            select = self._selections["query"].of_text
+            chosen = [select(t, w, None) for t, w in zip(terms, weights, strict=True)]
+            terms, weights = [t for t, _ in chosen], [w for _, w in chosen]
+        return self._joined(terms, weights)
 
     def _joined(self, terms: list[Terms], weights: list[Weights]) -> sp.csr_array:
         pointers = np.zeros(len(terms) + 1, np.int64)
@@ -299,56 +380,12 @@ class SpladeEncoder(TextEncoder):
     def save_pretrained(self, path: str | Path) -> None:
         """Write a folder that sentence-transformers' SparseEncoder loads, in one step."""
         with replaced_folder(Path(path)) as folder:
-            save(self.model, folder)
-            self.tokenizer.save_pretrained(folder)
-            write_splade(
-                folder,
-                vocabulary=self.dim,
-                pooling=self.pooling,
-                activation=self.activation,
-                max_length=max(self.lengths.values()),
-                prompts=self.prompts,
-                lower_case=lowers(self.tokenizer),
-            )
-            write_sidecar(
-                folder,
-                {
-                    "type": self.kind,
-                    **self.save_backend(folder),
-                    "query_length": self.lengths["query"],
-                    "document_length": self.lengths["document"],
-                    "query_model": self.query_model,
-                    "query_top_k": self.top_k["query"],
-                    "document_top_k": self.top_k["document"],
-                },
-            )
+            save_splade(self, folder)
 
 
-def keep_top(vectors: Tensor, limit: int) -> Tensor:
-    """Keep the ``limit`` largest weights of each row and zero the rest; ties: the lower column."""
-    if limit < 1:
-        raise ConfigError(f"top_k: {limit}; expected 1 or more, or nothing for no limit")
-    if limit >= vectors.shape[1]:
-        return vectors
-    order = torch.sort(vectors.detach(), dim=1, descending=True, stable=True).indices[:, :limit]
-    return vectors * torch.zeros_like(vectors).scatter_(1, order, 1.0)
-
-
-def heaviest(terms: Terms, weights: Weights, limit: int | None) -> tuple[Terms, Weights]:
-    """Keep the ``limit`` heaviest terms of one text, in order of term; ties: the lower term."""
-    if limit is None or len(terms) <= limit:
-        return terms, weights
-    kept = np.sort(np.lexsort((terms, -weights))[:limit])
-    return terms[kept], weights[kept]
-
-
-def has_mlm_head(folder: Path) -> bool:
-    """Return whether a model folder's architecture is a masked language model."""
-    config = transformer_folder(folder) / "config.json"
-    if not config.exists():
-        raise ModelError(f"{config.parent}: no config.json; expected a transformers model folder")
-    names = read_object(config).get("architectures")
-    return isinstance(names, list) and any(str(name).endswith("ForMaskedLM") for name in names)
+def _check(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name}: {value!r}; known: {', '.join(known)}")
 
 
 def _passed_through(states: Tensor) -> Tensor:

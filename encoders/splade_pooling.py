@@ -9,13 +9,16 @@ head's backward pass becomes almost free once vectors are sparse.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-CHUNK_TOKENS = 1024  # logits held at a time: 1,024 x 30,522 floats are 125 MB
-PAIR_CHUNK = 65_536  # active (text, term) pairs handled at a time in the backward pass
+from encoders.training_linear import product
+
+CHUNK_TOKENS = 512  # logits held at a time: 512 x 30,522 floats are 63 MB
+PAIR_CHUNK = 16_384  # active (text, term) pairs handled at a time in the backward pass
 
 
 class _MaxPool(torch.autograd.Function):
@@ -27,19 +30,19 @@ class _MaxPool(torch.autograd.Function):
     ) -> Tensor:
         needs_gradient = any(ctx.needs_input_grad)
         pooled = states.new_empty((len(states), len(weight)), dtype=torch.float32)
-        terms = weight.to(dtype).T
-        step = max(1, CHUNK_TOKENS // states.shape[1])
+        terms = weight.to(dtype)
         active = []
-        for start in range(0, len(states), step):
-            part = slice(start, start + step)
-            logits = states[part].to(dtype) @ terms
-            logits.masked_fill_(~mask[part].bool().unsqueeze(-1), float("-inf"))
+        for part, length in _chunks(mask):
+            chosen = states[part, :length].to(dtype)
+            logits = product(chosen.flatten(0, 1), terms, None).view(len(part), length, -1)
+            logits.masked_fill_(~mask[part, :length].bool().unsqueeze(-1), float("-inf"))
             top = logits.amax(dim=1)
-            pooled[part] = top.float() + bias.float()
+            maximum = top.float() + bias.float()
+            pooled[part] = maximum
             if needs_gradient:
-                rows, columns = (pooled[part] > 0).nonzero(as_tuple=True)
+                rows, columns = (maximum > 0).nonzero(as_tuple=True)
                 where = _positions(logits, top, rows, columns)
-                active.append(torch.stack([rows + start, columns, where]))
+                active.append(torch.stack([part[rows], columns, where]))
         if needs_gradient:
             ctx.save_for_backward(states, weight, torch.cat(active, dim=1))
         return pooled
@@ -60,6 +63,19 @@ class _MaxPool(torch.autograd.Function):
             to_weight.index_add_(0, columns, share.unsqueeze(1) * flat[place])
             to_bias.index_add_(0, columns, share)
         return to_states.view_as(states).to(states.dtype), None, to_weight, to_bias, None
+
+
+def _chunks(mask: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """Yield the places of texts of like length, and how many positions of them are in use."""
+    count = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    lengths = (mask.bool() * count).amax(dim=1).clamp(min=1)
+    order = torch.argsort(lengths, descending=True, stable=True)
+    longest = lengths[order].tolist()
+    start = 0
+    while start < len(order):
+        step = max(1, CHUNK_TOKENS // longest[start])
+        yield order[start : start + step], longest[start]
+        start += step
 
 
 def _positions(logits: Tensor, top: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from encoders.errors import DataError, ModelError
+
 Ids = NDArray[np.int32]
 Item = TypeVar("Item")
 
@@ -50,6 +52,15 @@ class TokenBatch(NamedTuple):
             part = slice(start, start + most)
             types = None if self.types is None else self.types[part]
             yield TokenBatch(self.rows[part], self.ids[part], types)
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Raise ``DataError`` for a single text, ``ModelError`` for what is none among several."""
+    if isinstance(texts, str):
+        raise DataError("texts: a single str; expected several texts: put it into a list")
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ModelError(f"text {number} is a {type(text).__name__}, expected a string")
 
 
 def tokenized(

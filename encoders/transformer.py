@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from encoders.adapter_files import merged_state
 from encoders.architecture import architecture_of
 from encoders.encoder import Side
-from encoders.errors import ConfigError, DataError, ModelError
+from encoders.errors import ConfigError, ModelError
 from encoders.files import fingerprint_of
 from encoders.packed import PackedTransformer
 from encoders.packed_families import is_changed
@@ -28,11 +29,13 @@ from encoders.tokens import (
     TokenBatch,
     Tokens,
     ahead,
+    check_texts,
     chunks,
     token_batches,
     tokenized,
     tokenizer_state,
 )
+from encoders.training_pass import TrainingPass
 
 if TYPE_CHECKING:
     from encoders.chosen_backend import ChosenBackend
@@ -112,11 +115,13 @@ class TransformerModel:
                 raise ModelError("the tokenizer has neither a padding nor an end-of-text token")
             tokenizer.pad_token = tokenizer.eos_token
         self.packed = True  # set to False to encode by the model's own padded pass
+        self.packed_training = True  # set to False to train by it
         self._users = 0  # calls that are encoding now
         self._training: list[nn.Module] = []  # parts that go back to training mode behind them
         self._hashed: tuple[tuple[object, ...], str] | None = None
         self._network: tuple[Any, PackedTransformer | None] | None = None
         self._compared = False
+        self._training_compared = False
         self.backend: ChosenBackend | None = None  # None: torch
 
     def __getstate__(self) -> dict[str, Any]:
@@ -263,8 +268,43 @@ class TransformerModel:
 
     def hidden(self, features: Features) -> Tensor:
         """Return the states ``[n, length, hidden]`` the model ends in."""
+        packed = self.training_pass(features)
+        if packed is not None:
+            return packed.packing.padded(packed.states())
         states: Tensor = self.model(**features).last_hidden_state
         return states
+
+    def training_pass(self, features: Features) -> TrainingPass | None:
+        """Return the pass without padding that trains on a batch; None where the model's own does.
+
+        What is encoded has a faster one, see ``network``. The first is compared with the model's.
+        """
+        if not self.packed_training or torch.is_inference_mode_enabled():
+            return None
+        made = TrainingPass.of(self.model.base_model, features)
+        if made is not None and not self._training_compared:
+            self._training_compared = True
+            self.packed_training = self._trains_alike()
+        return made if self.packed_training else None
+
+    def _trains_alike(self) -> bool:
+        """Return whether the pass that trains agrees with the model's own, and say if not."""
+        size = self.model.get_input_embeddings().num_embeddings
+        texts = [(np.arange(n) * 7919 + n).astype(np.int32) % size for n in (2, 5, 5)]
+        features = self.padded(TokenBatch(np.arange(3), texts, None))
+        with self.arithmetic():
+            made = TrainingPass.of(self.model.base_model, features)
+            theirs = self.model.base_model(**features).last_hidden_state.float()
+            ours = theirs if made is None else made.packing.padded(made.states()).float()
+            real = features["attention_mask"].bool()
+            distance = (ours - theirs)[real].norm() / theirs[real].norm().clamp(min=1e-6)
+        if distance < (1e-3 if self.dtype is torch.float32 else 0.1):
+            return True
+        log.warning(
+            "%s: its packed pass for training differs from the ordinary one, which is used instead",
+            type(self.model).__name__,
+        )
+        return False
 
     def output(self, batch: TokenBatch, network: PackedTransformer | None) -> Tensor:
         """Return the last states of a batch without padding, ``[tokens, hidden]``."""
@@ -292,6 +332,10 @@ class TransformerModel:
         """Copy the exported graph in use into a model folder; return what to note of it."""
         return {} if self.backend is None else self.backend.save(folder)
 
+    def as_saved(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a parameter as its folder will hold it, which is what the hash is of."""
+        return tensor
+
     def weights_hash(self) -> str:
         """Return a hash of parameters, tokenizer and architecture; recomputed only after a change.
 
@@ -303,23 +347,14 @@ class TransformerModel:
         key = versions(tensors.values())
         if self._hashed is None or self._hashed[0] != key:
             digest = hashlib.sha256()
-            for name in sorted(tensors):
-                tensor = tensors[name].detach().cpu().contiguous()
+            for name, value in sorted(merged_state(self.module).items()):
+                tensor = self.as_saved(name, value).detach().cpu().contiguous()
                 digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
                 digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
             self._hashed = (key, digest.hexdigest())
         return fingerprint_of(
             self._hashed[1], tokenizer_state(self.tokenizer), architecture_of(self.model)
         )
-
-
-def check_texts(texts: Sequence[str]) -> None:
-    """Raise ``DataError`` for a single text, ``ModelError`` for what is none among several."""
-    if isinstance(texts, str):
-        raise DataError("texts: a single str; expected several texts: put it into a list")
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ModelError(f"text {number} is a {type(text).__name__}, expected a string")
 
 
 class TextEncoder(TransformerModel):

@@ -9,7 +9,18 @@ import sys
 import typer
 
 from encoders.errors import SluiceError
-from retrieval.commands import caching, collection, exchange, experiment, scoring, searching
+from retrieval.commands import (
+    caching,
+    collection,
+    exchange,
+    experiment,
+    plotting,
+    generating,
+    scoring,
+    searching,
+    souping,
+    teaching,
+)
 
 app = typer.Typer(
     name="sluice",
@@ -31,6 +42,10 @@ for command in (
     *collection.COMMANDS,
     *exchange.COMMANDS,
     *caching.COMMANDS,
+    *plotting.COMMANDS,
+    *souping.COMMANDS,
+    *teaching.COMMANDS,
+    *generating.COMMANDS,
 ):
     app.command(context_settings={"help_option_names": ["-h", "--help"]})(command)
 

@@ -26,7 +26,34 @@ def make_encoder(spec: Mapping[str, Any], *, where: str, model: Callable[[str], 
     given = dict(spec)
     if isinstance(given.get("model"), str):
         given["model"] = model(given["model"])
+    for side, tower in towers_in(given).items():
+        if isinstance(tower.get("model"), str):
+            given[side] = {**tower, "model": model(tower["model"])}
     return build(given, {**ENCODERS, **RERANKERS}, where=where)
+
+
+def towers_in(spec: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the components of separate towers by side; none in another encoder's component."""
+    found = {side: spec.get(side) for side in ("query", "document")}
+    given = {side: tower for side, tower in found.items() if isinstance(tower, Mapping)}
+    return given if spec.get("type") == "towers" else {}
+
+
+def check_towers(spec: Mapping[str, Any], *, where: str) -> None:
+    """Check the towers in an encoder's component; one without any is right."""
+    known = {kind: ENCODERS[kind] for kind in ("dense", "splade")}
+    for side, tower in towers_in(spec).items():
+        check(tower, known, where=f"{where}.{side}", allow=())
+
+
+def vector_kind(spec: Mapping[str, Any]) -> Any:
+    """Return the type of encoder that makes a component's vectors: its towers', where it has any.
+
+    None for the saved folder of towers, which may not be there yet.
+    """
+    if spec.get("type") != "towers":
+        return spec.get("type")
+    return towers_in(spec).get("document", {}).get("type")
 
 
 def make_index(spec: Mapping[str, Any] | None, *, where: str) -> Any:
@@ -52,6 +79,7 @@ def make_loss(spec: Mapping[str, Any], *, where: str) -> Any:
 def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) -> None:
     """Check a retriever's encoder and index; what costs nothing to make is made."""
     check(section.encoder, ENCODERS, where=f"{where}.encoder", allow=allow)
+    check_towers(section.encoder, where=f"{where}.encoder")
     if section.encoder["type"] == "bm25":
         build(section.encoder, ENCODERS, where=f"{where}.encoder")
     make_passages(section.passages, where=f"{where}.passages")

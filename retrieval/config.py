@@ -25,21 +25,41 @@ class Section(BaseModel):
 class DevSection(Section):
     """Dev evaluation while training: every ``every`` steps on a sample of the dev split.
 
-    The corpus is the dev queries' relevant documents and others up to ``documents`` in all.
+    The corpus is the dev queries' relevant documents and others up to ``documents`` in all. After
+    ``patience`` evaluations without a better first measure the training ends.
     """
 
     measures: list[str] = Field(default=["nDCG@10"], min_length=1)
     every: int | None = Field(default=None, ge=1)
     queries: int = Field(default=200, ge=1)
     documents: int = Field(default=5000, ge=1)
+    patience: int | None = Field(default=None, ge=1)
+
+
+class FreezeSection(Section):
+    """Parts that are not trained: the lowest ``layers`` and the ``embeddings``."""
+
+    layers: int = Field(default=0, ge=0)
+    embeddings: bool = False
 
 
 class TrainingSection(Section):
-    """One training: what is trained, on which loss and negatives, for how long."""
+    """One training: what is trained, on which loss and negatives, for how long.
+
+    ``positives`` is how many positives of its query an example holds, ``labels`` what they are
+    labelled (``training.pair_examples``); ``gradient_cache`` how many texts are encoded at a time.
+    """
 
     encoder: Component
     loss: Component
+    examples: Component | None = None
     negatives: Component | None = None
+    teacher: str | Component | None = None
+    positives: int = Field(default=1, ge=1)
+    labels: Literal["binary", "grades", "unit"] = "binary"
+    tuning: Component | None = None
+    freeze: FreezeSection | None = None
+    gradient_cache: int | None = Field(default=None, ge=1)
     sparsity: dict[str, Any] | None = None
     evaluate: DevSection | None = None
     trainer: dict[str, Any] = Field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from encoders.errors import ConfigError
 from encoders.files import fingerprint_of
 from encoders.store import EXACT
+from retrieval.components import towers_in
 from retrieval.config import ExperimentConfig, RetrieverSection, TrainingSection
 from retrieval.contents import (
     corpus_contents,
@@ -15,7 +16,10 @@ from retrieval.contents import (
     path_contents,
     training_contents,
 )
+from retrieval.example_sources import example_files
 from retrieval.expression import names_in
+from retrieval.sources import SELF
+from retrieval.teachers import teacher_models
 
 
 class Keys(NamedTuple):
@@ -104,11 +108,16 @@ class Dependencies:
         for encoder in _encoders(section):
             if encoder.get("model") in self.config.train:
                 yield f"train.{encoder['model']}"
-        lists = _lists(section)
-        for kind in ("pipelines", "retrievers"):
-            if isinstance(lists, str) and lists in getattr(self.config, kind):
-                yield f"{kind}.{lists}"
-                return
+        for lists in _lists(section):
+            for kind in ("pipelines", "retrievers"):
+                if lists in getattr(self.config, kind):
+                    yield f"{kind}.{lists}"
+                    break
+        for judge in _judges(section):
+            if judge in self.config.rerankers:
+                yield f"rerankers.{judge}"
+            elif judge in self.config.train:
+                yield f"train.{judge}"
 
     def _recipe_of(self, section: Any, needs: Iterable[str]) -> str:
         plain = section
@@ -132,12 +141,16 @@ class Dependencies:
             files.append(corpus_contents(self.config.dataset))
         elif isinstance(section, TrainingSection):
             files.append(training_contents(self.config.dataset))
+            files += [path_contents(str(file)) for file in example_files(section.examples)]
         for encoder in _encoders(section):
             model = encoder.get("model")
             files.append(None if model in self.config.train else path_contents(model))
+        named = [*self.config.pipelines, *self.config.retrievers]
         lists = _lists(section)
-        if lists not in self.config.pipelines and lists not in self.config.retrievers:
-            files.append(path_contents(lists))
+        files += [path_contents(each) for each in lists if each not in named]
+        files += [None] if not lists else []
+        known = [*self.config.rerankers, *self.config.train]
+        files += [path_contents(judge) for judge in _judges(section) if judge not in known]
         return files
 
     def _section(self, node: str) -> Any:
@@ -145,20 +158,42 @@ class Dependencies:
         return getattr(self.config, kind)[name]
 
 
-def _lists(section: Any) -> str | None:
-    """Return the name or path that a training's negatives come from."""
+def _lists(section: Any) -> list[str]:
+    """Return the names or paths that a training's negatives come from."""
+    named = _of_negatives(section, "retriever")
+    return [each for each in named if isinstance(each, str) and each != SELF]
+
+
+def _judges(section: Any) -> list[str]:
+    """Return the names or paths of what judges a training's negatives."""
+    judges = _of_negatives(section, "judge")
+    return [each for each in judges if isinstance(each, str)]
+
+
+def _of_negatives(section: Any, key: str) -> list[Any]:
+    """Return what a key of a training's negatives names, one or several."""
     negatives = section.negatives if isinstance(section, TrainingSection) else None
-    lists = (negatives or {}).get("retriever")
-    return lists if isinstance(lists, str) else None
+    named = (negatives or {}).get(key)
+    return named if isinstance(named, list) else [] if named is None else [named]
 
 
 def _encoders(section: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the encoder components of a section (none in a pipeline)."""
+    """Yield the encoder components of a section (none in a pipeline), and their towers."""
+    for encoder in _components(section):
+        yield encoder
+        yield from towers_in(encoder).values()
+
+
+def _components(section: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(section, (RetrieverSection, TrainingSection)):
         yield section.encoder
     elif isinstance(section, Mapping):
         yield section
     if isinstance(section, TrainingSection):
-        lists = (section.negatives or {}).get("retriever")
-        if isinstance(lists, Mapping):
-            yield dict(lists.get("encoder") or {})
+        for lists in _of_negatives(section, "retriever"):
+            if isinstance(lists, Mapping):
+                yield dict(lists.get("encoder") or {})
+        yield from ({"model": name} for name in teacher_models(section.teacher))
+        for judge in _of_negatives(section, "judge"):
+            if isinstance(judge, Mapping):
+                yield from ({"model": name} for name in teacher_models(judge))

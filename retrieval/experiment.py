@@ -28,15 +28,18 @@ from retrieval.dependencies import Dependencies, Keys
 from retrieval.encoding import encoding_of
 from retrieval.experiment_checks import check_experiment, check_lists, list_names
 from retrieval.expression import parse
+from retrieval.judges import open_judge
 from retrieval.ranking import Run
 from retrieval.retriever import Retriever
 from retrieval.retriever_folder import HEAD, read_head
+from retrieval.sources import Sources
 from retrieval.stage import Stage
 from retrieval.training_job import train_model
 
 if TYPE_CHECKING:
     from retrieval.document import Document
     from retrieval.encoding_estimate import EncodingEstimate
+    from training.judge import Judge
 
 log = logging.getLogger("sluice")
 
@@ -130,6 +133,7 @@ class Experiment:
             seed=self.config.seed,
             where=f"train.{name}.",
             source=self.lists,
+            judge=self.judge,
             model=self.model,
             keys=self._needs.keys(f"train.{name}"),
         )
@@ -266,14 +270,25 @@ class Experiment:
         """Return the ranked lists that ``negatives.retriever`` stands for.
 
         A name under ``pipelines`` or ``retrievers``, an inline ``{encoder, index}``, a retriever
-        folder, or a run file.
+        folder, a run file, or a list of these, which are mined from apart.
         """
+        if isinstance(named, list):
+            places = [f"{where}[{place}]" for place in range(len(named))]
+            parts = [self.lists(each, place) for each, place in zip(named, places, strict=True)]
+            pairs = zip(named, parts, strict=True)
+            return Sources([(n if isinstance(n, str) else p.name, p) for n, p in pairs])
         if isinstance(named, Mapping):
             section = checked(named, RetrieverSection)
             keys = self._needs.keys_of(section)
             return self._built(f"inline-{keys.recipe[:8]}", section, keys)
         names = list_names(self.config)
         return self.stage(str(named)) if named in names else open_lists(str(named), where, names)
+
+    def judge(self, named: Any, where: str) -> Judge:
+        """Return what ``negatives.judge`` stands for, see ``retrieval.judges``."""
+        return open_judge(
+            named, where, scorer=self.scorer, known=list(self.config.rerankers), model=self.model
+        )
 
     def _names(self) -> dict[str, Callable[[], Any]]:
         opened = {

@@ -15,8 +15,10 @@ from retrieval.config import ExperimentConfig
 from retrieval.dependencies import Dependencies
 from retrieval.expression import NAME, names_in, parse
 from retrieval.fuse import Fuse
+from retrieval.judges import check_judge
 from retrieval.ranking import Run
 from retrieval.rerank import Rerank
+from retrieval.sources import named_sources
 from retrieval.stage import Cut, Queries, Stage, Then
 
 SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
@@ -42,9 +44,13 @@ def check_experiment(
 
         for name, section in config.train.items():
             check_training(section, f"train.{name}", allow)
-            lists = (section.negatives or {}).get("retriever")
-            if isinstance(lists, str):
-                check_lists(lists, f"train.{name}.negatives.retriever", list_names(config))
+            negatives, key = section.negatives or {}, f"train.{name}.negatives"
+            for place, lists in named_sources(negatives, f"{key}.retriever"):
+                if isinstance(lists, str):
+                    check_lists(lists, place, list_names(config))
+            if negatives.get("judge") is not None:
+                known = [*config.rerankers, *config.train]
+                check_judge(negatives["judge"], f"{key}.judge", known=known)
     Dependencies(config).check()
 
 

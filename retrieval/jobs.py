@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from encoders.errors import ConfigError, suggest
-from encoders.files import write_json, write_text
 from retrieval.config import (
     Config,
     ExperimentConfig,
@@ -23,15 +21,20 @@ from retrieval.dependencies import Dependencies
 from retrieval.evaluate_experiment import evaluate_experiment
 from retrieval.experiment import Experiment, open_lists
 from retrieval.experiment_checks import check_lists
-from retrieval.mining import mine_negatives
+from retrieval.mined_files import write_mined
+from retrieval.mining import audit_negatives, mine_negatives
+from retrieval.sources import Sources, named_sources
 from retrieval.training_checks import check_training, mining_of
 from retrieval.training_job import train_model
 
 if TYPE_CHECKING:
     from retrieval.encoding_estimate import EncodingEstimate
+    from retrieval.ranking import Run
     from retrieval.retriever import Retriever
+    from retrieval.stage import Stage
     from retrieval.table import Table
     from training import MiningReport
+    from training.audit import MiningAudit
 
 log = logging.getLogger("sluice")
 
@@ -90,9 +93,9 @@ def train(config: Given, overrides: Sequence[str] = ()) -> Path:
     output = Path(settings.output)
     with named_file(file):
         check_training(settings, "")
-        lists = (settings.negatives or {}).get("retriever")
-        if isinstance(lists, str):
-            check_lists(lists, "negatives.retriever", ())
+        for place, lists in named_sources(settings.negatives or {}, "negatives.retriever"):
+            if isinstance(lists, str):
+                check_lists(lists, place, ())
         if isinstance(settings.dataset, dict) and settings.dataset.get("split", "train") != "train":
             raise ConfigError(
                 f"dataset.split: {settings.dataset['split']!r}: training uses the train split; "
@@ -110,13 +113,14 @@ def train(config: Given, overrides: Sequence[str] = ()) -> Path:
             seed=settings.seed,
             where="",
             source=alone.lists,
+            judge=alone.judge,
             model=lambda name: name,
             keys=Dependencies(alone.config).keys_of(settings),
         )
 
 
 def mine(
-    source: str,
+    source: str | Sequence[str],
     dataset: str,
     output: Path,
     spec: Mapping[str, Any],
@@ -124,37 +128,38 @@ def mine(
     split: str = "train",
     seed: int = 13,
 ) -> MiningReport:
-    """Mine negatives into JSON lines and a report beside them; return the report."""
+    """Mine negatives into JSON lines, with a report and the provenance beside; return the report.
+
+    ``source`` is a retriever folder or a run file, or several, which are mined from apart.
+    """
     mining_of(spec, "negatives")  # before any work
     data = load_dataset(dataset, split)
-    mined = mine_negatives(open_lists(source, "mine"), data, spec, seed=seed)
-    positives = {q: [d for d, g in data.qrels[q].items() if g > 0] for q in mined.negatives}
-    wanted = {doc for docs in (*positives.values(), *mined.negatives.values()) for doc in docs}
-    texts = {d.id: d.full_text for d in data.corpus if d.id in wanted}
-    absent = sorted(wanted - texts.keys())
-    if absent:
-        log.warning(
-            "%s: %d documents named by the lists or the qrels are not in the corpus, and are left "
-            "out (%s)", data.name, len(absent), ", ".join(absent[:3]),
-        )  # fmt: skip
-    lines = []
-    for query, negatives in mined.negatives.items():
-        if query not in data.queries:
-            continue
-        here = [doc for doc in positives[query] if doc in texts]
-        there = [doc for doc in negatives if doc in texts]
-        line = {
-            "query_id": query,
-            "query": data.queries[query],
-            "pos": [texts[doc] for doc in here],
-            "neg": [texts[doc] for doc in there],
-            "pos_ids": here,
-            "neg_ids": there,
-        }
-        lines.append(json.dumps(line, ensure_ascii=False))
-    write_text(output, "\n".join(lines) + "\n")
-    write_json(output.with_suffix(".report.json"), mined.report.as_dict())
+    mined = mine_negatives(_sources(source), data, spec, seed=seed)
+    write_mined(output, data, mined)
     return mined.report
+
+
+def audit(
+    source: str | Sequence[str],
+    dataset: str,
+    spec: Mapping[str, Any],
+    *,
+    share: float = 0.2,
+    split: str = "train",
+    seed: int = 13,
+) -> MiningAudit:
+    """Hide a share of the known positives and say which modes of mining reject them."""
+    mining_of(spec, "negatives")
+    data = load_dataset(dataset, split)
+    return audit_negatives(_sources(source), data, spec, share=share, seed=seed)
+
+
+def _sources(named: str | Sequence[str]) -> Stage | Run:
+    paths = [named] if isinstance(named, str) else list(named)
+    if len(paths) == 1:
+        return open_lists(paths[0], "mine")
+    named_sources({"retriever": paths}, "mine")
+    return Sources([(path, open_lists(path, "mine")) for path in paths])
 
 
 def _experiment(config: Given, overrides: Sequence[str]) -> Experiment:

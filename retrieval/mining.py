@@ -2,51 +2,205 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from encoders.errors import DataError
 from retrieval.asking import run_on
+from retrieval.document_store import DocumentStore
+from retrieval.judges import open_judge
 from retrieval.ranking import Run
 from retrieval.retriever import Retriever
+from retrieval.sources import Sources
 from retrieval.stage import Cut, Stage
 from retrieval.training_checks import mining_of
 
 if TYPE_CHECKING:
     from retrieval.dataset import Dataset
-    from training import MinedNegatives
+    from training.audit import MiningAudit
+    from training.judge import Judge
+    from training.mining_report import MinedNegatives
+    from training.mining_settings import Mining
+    from training.text_identity import TextSource
+
+log = logging.getLogger("sluice")
 
 PAIRS = 16_384  # (query, document) pairs scored at a time
 DEPTH = 100  # candidates looked at for each query
 
 
+class MiningLists(NamedTuple):
+    """What the miner is handed: lists and the scores of positives they lack, by name; texts."""
+
+    lists: dict[str, Run]
+    scores: dict[str, dict[str, dict[str, float]]]
+    texts: TextSource
+
+
 def mine_negatives(
-    source: Stage | Run, dataset: Dataset, spec: Mapping[str, Any], *, seed: int
+    source: Stage | Run,
+    dataset: Dataset,
+    spec: Mapping[str, Any],
+    *,
+    seed: int,
+    judge: Judge | None = None,
 ) -> MinedNegatives:
     """Mine negatives for a dataset's queries from the lists of ``source``.
 
-    ``spec`` is the YAML section ``negatives``. A retriever also scores the positives that its list
-    missed, so that every query has the limit that TopK-PercPos needs; a run cannot, which the
-    report counts. Where a hit with the query's id is the query itself, it is no candidate.
+    ``spec`` is the YAML section ``negatives``. Of ``Sources`` every part gives candidates of its
+    own. A retriever also scores the positives that its list missed, so that every query has the
+    limit that TopK-PercPos needs; a run cannot, which the report counts. Where a hit with the
+    query's id is the query itself, it is no candidate. ``judge`` is what ``spec["judge"]`` stands
+    for, opened here unless given; names of an experiment's rerankers must be given.
+
+    Raises ``DataError`` if a source answers none of the queries or no query gets a negative, and
+    warns of a shortage.
     """
-    from training import mine
+    from training.negatives import mine_lists
 
     mining = mining_of(spec, "negatives")
-    depth = spec.get("depth", max(DEPTH, mining.range_max or 0))
-    run = run_on(source, dataset, depth).top(depth)
-    if not any(query in run for query in dataset.queries):
+    if judge is None and spec.get("judge") is not None:
+        judge = open_judge(spec["judge"], "negatives.judge")
+    given = mining_lists(source, dataset, mining, spec.get("depth"), judge)
+    mined = mine_lists(
+        given.lists,
+        dataset.qrels,
+        mining,
+        positive_scores=given.scores,
+        queries=dataset.queries,
+        texts=given.texts,
+        judge=judge,
+        seed=seed,
+    )
+    _check_mined(mined, dataset)
+    return mined
+
+
+def audit_negatives(
+    source: Stage | Run,
+    dataset: Dataset,
+    spec: Mapping[str, Any],
+    *,
+    share: float,
+    seed: int,
+    judge: Judge | None = None,
+) -> MiningAudit:
+    """Hide a share of a dataset's positives and see which modes of mining reject them.
+
+    ``spec`` is as in ``mine_negatives``: its own settings are audited as ``as set``, beside every
+    mode with its defaults.
+    """
+    from training.audit import audit_mining
+    from training.mining_settings import MODES, Mining
+
+    own = mining_of(spec, "negatives")
+    if judge is None and spec.get("judge") is not None:
+        judge = open_judge(spec["judge"], "negatives.judge")
+    plain = {"per_query": own.per_query}
+    modes = {n: Mining.in_mode(n, plain) for n in MODES if n != "judge" or judge is not None}
+    deepest = max(modes.values(), key=lambda mining: mining.depth)
+    needing = own if own.depth > deepest.depth else deepest
+    given = mining_lists(source, dataset, needing, spec.get("depth"), judge, all_scores=True)
+    if own not in modes.values():
+        modes["as set"] = own
+    return audit_mining(
+        given.lists,
+        dataset.qrels,
+        modes,
+        share=share,
+        positive_scores=given.scores,
+        queries=dataset.queries,
+        texts=given.texts,
+        judge=judge,
+        seed=seed,
+    )
+
+
+def mining_lists(
+    source: Stage | Run,
+    dataset: Dataset,
+    mining: Mining,
+    depth: int | None = None,
+    judge: Judge | None = None,
+    *,
+    all_scores: bool = False,
+) -> MiningLists:
+    """Ask every part of ``source`` for its lists, to ``depth`` or as deep as ``mining`` reaches."""
+    if depth is None:
+        counts = (sum(g > 0 for g in grades.values()) for grades in dataset.qrels.values())
+        # Ranks count without the known positives, which take up places of the list.
+        depth = max(DEPTH, mining.depth + min(max(counts, default=0), DEPTH) * bool(mining.depth))
+    parts = source.parts if isinstance(source, Sources) else {source.name: source}
+    lists, scores = {}, {}
+    for name, part in parts.items():
+        run = lists[name] = run_on(part, dataset, depth).top(depth)
+        if not any(query in run for query in dataset.queries):
+            raise DataError(
+                f"negatives.retriever: {name!r} answers none of the {len(dataset.queries):,} "
+                f"training queries of {dataset.name}; is it a run on another split?"
+            )
+        retriever = _retriever(part)
+        if retriever is not None and (all_scores or mining.needs_positive_score):
+            scores[name] = _missed_scores(retriever, run, dataset)
+    store = source.documents if isinstance(source, Stage) else None
+    if isinstance(store, DocumentStore):
+        return MiningLists(lists, scores, _reading(store))
+    whole = judge is not None and judge.needs_texts
+    return MiningLists(lists, scores, _corpus_texts(lists, dataset, whole=whole))
+
+
+class _Reading:
+    """Reads the texts of documents from a store; those it does not hold have none."""
+
+    def __init__(self, store: DocumentStore) -> None:
+        self.store = store
+
+    def __call__(self, documents: list[str]) -> dict[str, str]:
+        rows = self.store.rows(documents)
+        there = [doc for doc, row in zip(documents, rows.tolist(), strict=True) if row >= 0]
+        found = self.store.documents(rows[rows >= 0])
+        return {doc: each.full_text for doc, each in zip(there, found, strict=True)}
+
+
+def _reading(store: DocumentStore) -> TextSource:
+    return _Reading(store)
+
+
+def _corpus_texts(lists: Mapping[str, Run], dataset: Dataset, *, whole: bool) -> dict[str, str]:
+    """Read the corpus once for the texts of candidates and positives.
+
+    Unless ``whole`` a short key stands for each text: only whether two are equal is looked at.
+    """
+    from training.text_identity import text_key
+
+    graded = (pair for grades in dataset.qrels.values() for pair in grades.items())
+    wanted = {document for document, grade in graded if grade > 0}
+    for run in lists.values():
+        for query in dataset.queries:
+            if query in run:
+                wanted.update(run[query].doc_ids)
+    texts = ((each.id, each.full_text) for each in dataset.corpus if each.id in wanted)
+    if whole:
+        return dict(texts)
+    return {name: f"{text_key(text):x}" if text.strip() else "" for name, text in texts}
+
+
+def _check_mined(mined: MinedNegatives, dataset: Dataset) -> None:
+    """Refuse to go on without any negative, or any training pair, and warn of a shortage."""
+    report, name = mined.report, dataset.name
+    pairs = sum(grade > 0 for query in mined.negatives for grade in dataset.qrels[query].values())
+    if report.queries and not report.kept:
+        raise DataError(f"negatives: {name}: none at all; {report.shortage}")
+    if report.inconsistent_pairs and report.inconsistent_pairs == pairs:
         raise DataError(
-            f"negatives.retriever: {run.name!r} answers none of the {len(dataset.queries):,} "
-            f"training queries of {dataset.name}; is it a run on another split?"
+            f"negatives.consistency: {name}: none of the {report.inconsistent_pairs:,} positives "
+            "stands high enough in its query's list; raise it, or mine with a better retriever"
         )
-    ranked = {query: list(ranking) for query, ranking in run.items()}
-    scores = None
-    retriever = _retriever(source)
-    if retriever is not None and mining.needs_positive_score:
-        scores = _missed_scores(retriever, run, dataset)
-    return mine(ranked, dataset.qrels, mining, positive_scores=scores, seed=seed)
+    if report.shortage:
+        log.warning("negatives: %s: %s", name, report.shortage)
 
 
 def _retriever(source: Stage | Run) -> Retriever | None:

@@ -8,11 +8,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from encoders.build import check, check_arguments
+from encoders.build import build, check, check_arguments
 from encoders.errors import ConfigError
-from encoders.registry import ENCODERS, RERANKERS
-from retrieval.components import START_KEY, Allow, check_measures, check_retriever
+from encoders.fresh import check_fresh, is_fresh
+from encoders.registry import ENCODERS, RERANKERS, TUNINGS
+from retrieval.components import (
+    START_KEY,
+    Allow,
+    check_measures,
+    check_retriever,
+    check_towers,
+    vector_kind,
+)
 from retrieval.config import RetrieverSection, TrainingSection, checked
+from retrieval.example_sources import check_examples
+from retrieval.judges import JUDGE, check_judge
+from retrieval.live_training import check_live
+from retrieval.sources import SELF, listed, named_sources
+from retrieval.teachers import check_teacher
+from retrieval.text_examples import check_texts_alone
 from training.losses import LOSSES
 
 LOWEST = {  # of the numbers in `trainer`
@@ -26,20 +40,33 @@ ABOVE_ZERO = ("learning_rate", "num_train_epochs")
 
 def check_training(section: TrainingSection, where: str, allow: Allow = None) -> None:
     """Check a training's encoder, loss, negatives and trainer settings, alone and together."""
-    from training.regulariser import Sparsity
+    from training.sparsity import Sparsity
 
     prefix = f"{where}." if where else ""
     encoder = {key: value for key, value in section.encoder.items() if key != START_KEY}
+    fresh = is_fresh(section.encoder.get(START_KEY))
+    if fresh:
+        check_fresh(section.encoder, f"{prefix}encoder")
+        encoder["model"] = START_KEY  # is made when the training begins
     check(encoder, {**ENCODERS, **RERANKERS}, where=f"{prefix}encoder", allow=allow)
-    kind = encoder.get("type")
+    check_towers(encoder, where=f"{prefix}encoder")
+    kind = vector_kind(encoder)
     if kind == "bm25":
         raise ConfigError(f"{prefix}encoder: bm25 counts words; it is fitted, not trained")
-    if START_KEY in section.encoder and kind != "splade":
-        raise ConfigError(f"{prefix}encoder.{START_KEY}: only splade encoders take a start")
+    if START_KEY in section.encoder and kind != "splade" and not fresh:
+        raise ConfigError(
+            f"{prefix}encoder.{START_KEY}: only splade encoders take a start (others: type fresh)"
+        )
     if section.sparsity is not None:
         if kind in ("dense", "cross_encoder"):
             raise ConfigError(f"{prefix}sparsity: is for splade; a {kind} encoder has no terms")
         Sparsity.from_config(section.sparsity)
+    if section.tuning is not None:
+        build(section.tuning, TUNINGS, where=f"{prefix}tuning", allow=allow)
+    if section.examples is not None:
+        check_examples(section.examples, f"{prefix}examples", allow)
+    if section.teacher is not None:
+        check_teacher(section.teacher, f"{prefix}teacher", allow)
     if section.negatives is not None:
         _check_negatives(section.negatives, f"{prefix}negatives", allow)
     if section.evaluate is not None:
@@ -55,22 +82,42 @@ def mining_of(spec: Mapping[str, Any], where: str) -> Any:
     depth = spec.get("depth", 1)
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise ConfigError(f"{where}.depth: {depth!r}; expected a whole number, 1 or more")
-    own = {key: value for key, value in spec.items() if key not in ("type", "retriever", "depth")}
+    beside = ("type", "retriever", "depth", "mode", "judge", "refresh")
+    own = {key: value for key, value in spec.items() if key not in beside}
     check_arguments(Mining, own, where=where, kind="mined")
-    return Mining(**own)
+    if spec.get("judge") is not None:
+        own.setdefault("judge_margin", 0.01)
+    return Mining.in_mode(spec.get("mode", "percentage"), own)
 
 
 def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> None:
     """Check the loss, that it fits the encoder, and that a positive has something to beat."""
-    make, arguments = check(section.loss, LOSSES, where=f"{prefix}loss", allow=allow)
-    loss = make(**arguments)
-    kind, name = section.encoder["type"], section.loss["type"]
+    loss = build(section.loss, LOSSES, where=f"{prefix}loss", allow=allow)
+    kind, name = vector_kind(section.encoder), section.loss["type"]
     fitting = getattr(loss, "encoders", (kind,))
     if kind in (*ENCODERS, *RERANKERS) and kind not in fitting:
         raise ConfigError(
             f"{prefix}loss: {name} trains {', '.join(fitting)}; a {kind} encoder takes info_nce"
         )
-    if section.negatives is not None:
+    untaught = section.teacher is None and section.examples is None
+    if getattr(loss, "needs_teacher", False) and untaught:
+        raise ConfigError(
+            f"{prefix}teacher: needed: {name} learns from a teacher's scores; name a reranker or a "
+            "file that `sluice distil` wrote"
+        )
+    if (section.negatives or {}).get("type") == "live":
+        if section.sparsity is not None:
+            raise ConfigError(f"{prefix}sparsity: live candidates are frozen vectors; leave it out")
+    elif getattr(loss, "ranks", None) == "columns":
+        raise ConfigError(
+            f"{prefix}loss: {name} counts places in a retrieved list: give negatives: {{type: "
+            "live}, or ranks: scores"
+        )
+    if kind == "cross_encoder" and SELF in listed((section.negatives or {}).get("retriever")):
+        raise ConfigError(f"{prefix}negatives.retriever: a cross_encoder finds nothing by itself")
+    if check_texts_alone(section, loss, prefix):
+        return
+    if section.negatives is not None or section.examples is not None:  # files are read later
         return
     if kind == "cross_encoder":
         alone = "a cross_encoder learns from each query's own documents"
@@ -84,23 +131,33 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> None:
 
 
 def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> None:
-    if spec.get("type") != "mined":
-        raise ConfigError(f"{where}.type: {spec.get('type')!r}; expected 'mined'")
-    lists = spec.get("retriever")
+    if spec.get("type") not in ("mined", "live"):
+        raise ConfigError(f"{where}.type: {spec.get('type')!r}; expected 'mined' or 'live'")
+    if spec["type"] == "live":
+        check_live(spec, where)
+        return
+    refresh = spec.get("refresh", "epoch")
+    if refresh != "epoch" and (type(refresh) is not int or refresh < 1):
+        raise ConfigError(f"{where}.refresh: {refresh!r}; expected steps, 1 or more, or 'epoch'")
     expected = (
         "a name under retrievers or pipelines, a retriever folder, an inline {encoder, index}, "
-        "or a .trec file"
+        "a .trec file, or a list of these"
     )
     if "retriever" not in spec:
         raise ConfigError(f"{where}: needs 'retriever': {expected}")
-    if isinstance(lists, Mapping):
-        try:
-            section = checked(lists, RetrieverSection)
-        except ConfigError as error:
-            raise ConfigError(f"{where}.retriever: {error}") from None
-        check_retriever(section, f"{where}.retriever", allow)
-    elif not isinstance(lists, str) or not lists:
-        raise ConfigError(f"{where}.retriever: {lists!r}; expected {expected}")
+    for place, lists in named_sources(spec, f"{where}.retriever"):
+        if isinstance(lists, Mapping):
+            try:
+                section = checked(lists, RetrieverSection)
+            except ConfigError as error:
+                raise ConfigError(f"{place}: {error}") from None
+            check_retriever(section, place, allow)
+        elif not isinstance(lists, str) or not lists:
+            raise ConfigError(f"{place}: {lists!r}; expected {expected}")
+    if spec.get("judge") is not None:
+        check_judge(spec["judge"], f"{where}.judge", allow=allow)
+    elif mining_of(spec, where).judge_margin is not None:
+        raise ConfigError(f"{where}: needs 'judge': {JUDGE}")
     mining_of(spec, where)
 
 

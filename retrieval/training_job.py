@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from encoders.errors import ConfigError, DataError
+from encoders.errors import ConfigError
 from encoders.files import MANIFEST, read_json, settle, write_json
 from retrieval.asking import run_on
 from retrieval.components import START_KEY, make_encoder, make_loss
@@ -17,10 +17,10 @@ from retrieval.config import TrainingSection
 from retrieval.dataset import Dataset, training_splits
 from retrieval.dependencies import Keys
 from retrieval.dev_evaluation import PAIR_DEPTH, dev_depth, dev_evaluation
-from retrieval.mining import mine_negatives
+from retrieval.example_sources import changes, refuse_unlearnable
+from retrieval.live_training import frozen_documents, live_candidates, live_examples
 from retrieval.provenance import provenance
-from retrieval.ranking import Run
-from retrieval.stage import Stage
+from retrieval.training_examples import OpenJudge, Source, TrainingExamples
 
 if TYPE_CHECKING:
     from training import Example
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 # What a training puts into its folder; anything else there is somebody's and stays.
-WORK = ("checkpoint-*", "examples-*.jsonl", "metrics.jsonl", "mining.json", "training.json")
-
-Source = Callable[[Any, str], Stage | Run]  # `negatives.retriever` and where it stands -> lists
+WORK = (
+    "checkpoint-*", "examples-*.jsonl", "metrics.jsonl", "mining*.json", "negatives*.parquet",
+    "running.json", "teacher*", "training.json",
+)  # fmt: skip
 
 
 def train_model(
@@ -42,42 +43,90 @@ def train_model(
     seed: int,
     where: str,
     source: Source,
+    judge: OpenJudge,
     model: Callable[[str], str],
     keys: Keys,
 ) -> Path:
     """Train a model to ``model_path``; return it untouched if the same training made it before.
 
-    Checkpoints, ``metrics.jsonl`` and the mining report lie in ``work_path``; a killed training
-    goes on from its last checkpoint, one with another key starts anew. ``keys`` stand for
-    everything that decides the result.
+    Checkpoints, ``metrics.jsonl``, the mining report and the negatives' provenance lie in
+    ``work_path``; a killed training goes on from its last checkpoint, one with another key starts
+    anew. ``keys`` stand for everything that decides the result. Under ``torchrun`` the first
+    process prepares and writes, and all train.
     """
+    from training.processes import first_process, rank, wait
+    from training.processes import start as start_processes
+
     if made_before(model_path, keys.key):
         return model_path
-    _begin(work_path, keys.key)
+    start_processes()
     start = time.monotonic()
-    train, dev = training_splits(open_dataset(), seed)
-    encoder = _starting_encoder(section, train, where=where, model=model, seed=seed)
-    lists = None
-    if section.negatives is not None:
-        lists = source(section.negatives["retriever"], f"{where}negatives.retriever")
-    examples = _examples(section, train, lists, seed=seed, work_path=work_path)
-    report = _fitted(encoder, section, examples, dev, lists, work_path, seed, where)
-    encoder.save_pretrained(model_path)
-    settings = {"training": section.model_dump(), "dataset": train.name, "seed": seed}
-    manifest = {
-        **keys._asdict(),
-        "steps": report.steps,
-        "best_step": report.best_step,
-        "best_value": report.best_value,
-        "examples": len(examples),
-        "fingerprint": encoder.fingerprint,
-        **provenance(settings, seconds=time.monotonic() - start),
-    }
-    write_json(model_path / MANIFEST, manifest)
-    _remove(work_path, ("checkpoint-*",))
+    with first_process():
+        if rank() == 0:
+            _begin(work_path, keys.key)
+        train, dev = training_splits(open_dataset(), seed)
+        encoder = _starting_encoder(
+            section, train, where=where, model=model, work_path=work_path, seed=seed
+        )
+        loss = make_loss(section.loss, where=f"{where}loss")
+        maker = TrainingExamples(
+            section, train, seed=seed, work_path=work_path, where=where, source=source,
+            judge=judge, model=model,
+        )  # fmt: skip
+        live = None
+        if (section.negatives or {}).get("type") == "live":
+            encoder = frozen_documents(encoder, where=where)
+            examples = live_examples(maker.make(encoder))
+            live = live_candidates(encoder, train, section.negatives or {}, where=where)
+        else:
+            examples = maker.make(encoder)
+            if hasattr(encoder, "tokenize_pairs") or getattr(loss, "negatives", "all") == "own":
+                alone = f"{section.loss['type']} learns from each query's own documents"
+                refuse_unlearnable(examples, alone, where=f"{where}examples")
+    _narrow(encoder, section, where=where, seed=seed)
+    report = _fitted(encoder, section, examples, loss, dev, maker, live, work_path, seed, where)
+    if rank() == 0:
+        _save(encoder, loss, section, model_path)
+        settings = {"training": section.model_dump(), "dataset": train.name, "seed": seed}
+        manifest = {
+            **keys._asdict(),
+            "steps": report.steps,
+            "best_step": report.best_step,
+            "best_value": report.best_value,
+            "examples": len(examples),
+            "fingerprint": encoder.fingerprint,
+            **provenance(settings, seconds=time.monotonic() - start),
+        }
+        write_json(model_path / MANIFEST, manifest)
+        _remove(work_path, ("checkpoint-*",))
+    wait()
     name = where.rstrip(".") or "training"
     log.info("%s: %d steps in %.0f s, in %s", name, report.steps, report.seconds, model_path)
     return model_path
+
+
+def _narrow(encoder: Any, section: TrainingSection, *, where: str, seed: int) -> None:
+    """Freeze what the section says, and leave only what its tuning adds to be trained."""
+    if section.freeze is not None:
+        from encoders.freezing import freeze
+
+        freeze(encoder, layers=section.freeze.layers, embeddings=section.freeze.embeddings)
+    if section.tuning is not None:
+        from encoders.tuning import tune
+
+        tune(encoder, section.tuning, where=f"{where}tuning", seed=seed)
+
+
+def _save(encoder: Any, loss: Any, section: TrainingSection, model_path: Path) -> None:
+    """Write the model, with what its loss has to put beside it."""
+    if section.tuning is not None:
+        from encoders.tuning import merge
+
+        merge(encoder)
+    encoder.save_pretrained(model_path)
+    beside = getattr(loss, "save", None)
+    if beside is not None:
+        beside(model_path)
 
 
 def made_before(model_path: Path, key: str) -> bool:
@@ -104,88 +153,82 @@ def _remove(work_path: Path, patterns: Iterable[str]) -> None:
 
 
 def _starting_encoder(
-    section: TrainingSection, train: Dataset, *, where: str, model: Callable[[str], str], seed: int
-) -> Any:
-    spec = dict(section.encoder)
-    start = spec.pop(START_KEY, None)
-    if start is None:
-        return make_encoder(spec, where=f"{where}encoder", model=model)
-    from encoders.splade_start import start_from_config
-
-    spec["model"] = model(str(spec.get("model")))
-    texts = (document.full_text for document in train.corpus)
-    return start_from_config(spec, start, texts, where=f"{where}encoder", seed=seed)
-
-
-def _examples(
     section: TrainingSection,
     train: Dataset,
-    lists: Stage | Run | None,
     *,
-    seed: int,
+    where: str,
+    model: Callable[[str], str],
     work_path: Path,
-) -> list[Example]:
-    from training import pair_examples
+    seed: int,
+) -> Any:
+    from encoders.fresh import fresh_from_config, is_fresh
 
-    negatives: Mapping[str, Any] = {}
-    if lists is not None:
-        mined = mine_negatives(lists, train, section.negatives or {}, seed=seed)
-        negatives = mined.negatives
-        log.info("mined negatives: %s", mined.report)
-        write_json(work_path / "mining.json", mined.report.as_dict())
-    qrels = {query: grades for query, grades in train.qrels.items() if query in train.queries}
-    wanted = {doc for grades in qrels.values() for doc, grade in grades.items() if grade > 0}
-    wanted.update(doc for found in negatives.values() for doc in found)
-    texts = {d.id: d.full_text for d in train.corpus if d.id in wanted}
-    absent = wanted - texts.keys()
-    if absent:
-        log.warning(
-            "%s: %d documents named by qrels or negatives are not in the corpus (%s)",
-            train.name, len(absent), ", ".join(sorted(absent)[:3]),
-        )  # fmt: skip
-        qrels = {q: {d: g for d, g in grades.items() if d in texts} for q, grades in qrels.items()}
-        negatives = {q: [d for d in found if d in texts] for q, found in negatives.items()}
-    examples = list(pair_examples(train.queries, qrels, texts, negatives))
-    if not examples:
-        raise DataError(f"{train.name}: no training query has a relevant document with a text")
-    return examples
+    def texts() -> Iterator[str]:
+        return (document.full_text for document in train.corpus)
+
+    spec, place = dict(section.encoder), f"{where}encoder"
+    if is_fresh(spec.get(START_KEY)):
+        spec = fresh_from_config(spec, texts(), work_path / "fresh", where=place, seed=seed)
+    start = spec.pop(START_KEY, None)
+    if start is None:
+        encoder = make_encoder(spec, where=place, model=model)
+    else:
+        from encoders.splade_start import start_from_config
+
+        spec["model"] = model(str(spec.get("model")))
+        encoder = start_from_config(spec, start, texts(), where=place, seed=seed)
+    if getattr(encoder, "needs_idf", False):
+        from encoders.splade_queries import fit_idf
+
+        log.info("%s: the weights of query terms are counted in the corpus", place)
+        fit_idf(encoder, texts())
+    return encoder
 
 
 def _fitted(
     encoder: Any,
     section: TrainingSection,
     examples: list[Example],
+    loss: Any,
     dev: Dataset,
-    lists: Stage | Run | None,
+    maker: TrainingExamples,
+    live: Any,
     work_path: Path,
     seed: int,
     where: str,
 ) -> Any:
     from training import fit
 
-    evaluate = every = metric = None
+    settings: dict[str, Any] = {}
     if section.evaluate is not None:
         candidates = None
         if hasattr(encoder, "tokenize_pairs"):
-            if lists is None:
+            if maker.lists is None:
                 raise ConfigError(
                     f"{where}evaluate: a cross-encoder reranks what the negatives' retriever "
                     "finds; give negatives, or leave evaluate out"
                 )
-            candidates = run_on(lists, dev, max(PAIR_DEPTH, dev_depth(section.evaluate)))
-        evaluate = dev_evaluation(dev, section.evaluate, seed=seed, candidates=candidates)
-        every = section.evaluate.every
-        metric = section.evaluate.measures[0]
+            candidates = run_on(maker.lists, dev, max(PAIR_DEPTH, dev_depth(section.evaluate)))
+        settings = {
+            "evaluate": dev_evaluation(dev, section.evaluate, seed=seed, candidates=candidates),
+            "evaluate_every": section.evaluate.every,
+            "metric": section.evaluate.measures[0],
+            "patience": section.evaluate.patience,
+        }
+    refresh = (section.negatives or {}).get("refresh")
+    if refresh is not None or changes(section.examples):
+        settings["refresh"] = lambda step: maker.make(encoder, step)
+        settings["refresh_every"] = refresh if isinstance(refresh, int) else None
     return fit(
         encoder,
         examples,
-        make_loss(section.loss, where=f"{where}loss"),
+        loss,
         output=work_path,
         trainer=section.trainer,
         sparsity=section.sparsity,
-        evaluate=evaluate,
-        evaluate_every=every,
-        metric=metric,
+        gradient_cache=section.gradient_cache,
+        live=live,
         seed=seed,
         head_learning_rate=section.head_learning_rate,
+        **settings,
     )

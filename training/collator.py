@@ -25,6 +25,7 @@ def laid_out(targets: Targets, examples: Sequence[Example]) -> Batch:
     ids = {
         "query": tuple(e.query.id for e in examples),
         "document": tuple(d.id for e in examples for d in e.documents),
+        "relevant": tuple(e.relevant for e in examples),
     }
     return {**targets._asdict(), "ids": ids}
 

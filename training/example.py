@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from encoders.errors import DataError
+
+Labels = Literal["binary", "grades", "unit"]
 
 
 class Text(NamedTuple):
@@ -71,25 +74,60 @@ def pair_examples(
     positives: Mapping[str, Mapping[str, float]],
     texts: Mapping[str, str],
     negatives: Mapping[str, Sequence[str]] | None = None,
+    *,
+    each: int = 1,
+    labels: Labels = "binary",
+    answered: Mapping[str, str] | None = None,
+    seed: int = 13,
 ) -> Iterator[Example]:
     """Yield one example for each (query, positive) pair, with the query's negatives beside it.
+
+    With ``each`` above 1 an example holds up to that many positives of its query, dealt out at
+    random by ``seed`` and query id, every positive once. Positives are labelled 1 (``binary``), by
+    their ``grades``, or by the grade as a share of the largest there is (``unit``). ``answered``
+    gives by document id the id of another query that it answers.
 
     Queries, positives and texts go by id. A document that ``positives`` names with a grade of 0 or
     below is not a positive. Raises ``DataError`` for a query or document without text.
     """
+    top = max((g for grades in positives.values() for g in grades.values()), default=1.0)
+    scale = {"binary": None, "grades": 1.0, "unit": 1.0 / top if top > 0 else 1.0}[labels]
     for query_id, grades in positives.items():
-        relevant = frozenset(doc_id for doc_id, grade in grades.items() if grade > 0)
-        if not relevant:
+        order = [doc_id for doc_id, grade in grades.items() if grade > 0]  # the qrels' own
+        if not order:
             continue
+        relevant = frozenset(order)
         query = Text(query_id, _text(queries, query_id, "query"))
         hard = tuple(
             Text(doc_id, _text(texts, doc_id, "document"))
             for doc_id in (negatives or {}).get(query_id, ())
         )
-        for doc_id in grades:  # the qrels' own order, not the set's
-            if doc_id in relevant:
-                positive = Text(doc_id, _text(texts, doc_id, "document"))
-                yield Example(query, (positive, *hard), relevant=relevant)
+        if each > 1:
+            random.Random(f"{seed}:{query_id}").shuffle(order)
+        for start in range(0, len(order), each):
+            chosen = order[start : start + each]
+            own = tuple(Text(doc_id, _text(texts, doc_id, "document")) for doc_id in chosen)
+            graded = [1.0 if scale is None else grades[doc_id] * scale for doc_id in chosen]
+            documents = (*own, *hard)
+            yield Example(
+                query,
+                documents,
+                (*graded, *(0.0 for _ in hard)),
+                relevant,
+                answered=_answered(documents, query_id, answered, queries),
+            )
+
+
+def _answered(
+    documents: Sequence[Text],
+    query_id: str,
+    answered: Mapping[str, str] | None,
+    queries: Mapping[str, str],
+) -> tuple[str, ...]:
+    if answered is None:
+        return ()
+    others = [answered.get(document.id, query_id) for document in documents]
+    return tuple("" if other == query_id else queries.get(other, "") for other in others)
 
 
 def _text(texts: Mapping[str, str], key: str, kind: str) -> str:

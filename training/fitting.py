@@ -82,9 +82,11 @@ def fit(
     """
     from training.arguments import result_settings, training_arguments
     from training.checkpoint import bind, examples_hash, last_complete
+    from training.memory_watch import told_of_kill
     from training.processes import first_process, rank, world
     from training.processes import start as start_processes
-    from training.regulariser import Regulariser, Sparsity
+    from training.regulariser import Regulariser
+    from training.sparsity import Sparsity
     from training.trainer import RetrievalTrainer
 
     chosen = list(examples)
@@ -141,13 +143,14 @@ def fit(
         head_learning_rate=head_learning_rate,
     )
     start = time.monotonic()
-    if checkpoint is None:
-        job.train()
-    elif job.load_finished(checkpoint):
-        log.info("training: was finished before, and is loaded from %s", folder)
-    else:
-        log.info("training: goes on from %s", checkpoint)
-        job.train(resume_from_checkpoint=str(checkpoint))
+    with told_of_kill(folder, first=rank() == 0):
+        if checkpoint is None:
+            job.train()
+        elif job.load_finished(checkpoint):
+            log.info("training: was finished before, and is loaded from %s", folder)
+        else:
+            log.info("training: goes on from %s", checkpoint)
+            job.train(resume_from_checkpoint=str(checkpoint))
     encoder.module.eval()
     return FitReport(
         steps=job.state.global_step,

@@ -12,9 +12,9 @@ from typing import Any
 from transformers import TrainerCallback
 
 from encoders.files import write_text
+from training.curves import METRICS
 
 log = logging.getLogger("sluice")
-METRICS = "metrics.jsonl"
 
 
 class Journal(TrainerCallback):  # type: ignore[misc]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -25,7 +26,8 @@ class LiveCandidates:
     ``index`` is searched to ``depth``; ``gather(rows)`` returns the documents' vectors, from which
     scores are computed again with gradients to the queries. ``relevant`` holds for each query the
     rows of its relevant documents and their grades: those that the search missed stand at the end
-    of the list, so that every query has its positives (Zhan et al. 2021, ADORE, section 4).
+    of the list, so that every query has its positives (Zhan et al. 2021, ADORE, section 4). A
+    ``sparse`` index is asked with rows of terms.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class LiveCandidates:
         relevant: Mapping[str, Mapping[int, float]],
         *,
         depth: int = 200,
+        sparse: bool = False,
     ) -> None:
         if depth < 2:
             raise ConfigError(f"negatives.depth: {depth}, expected 2 or more candidates")
@@ -42,6 +45,7 @@ class LiveCandidates:
         self.gather = gather
         self.relevant = relevant
         self.depth = depth
+        self.sparse = sparse
 
     def batch(self, queries: Tensor, ids: Sequence[str], *, cosine: bool) -> VectorBatch:
         """Return the batch of queries ``[B, dim]`` against their candidates, in retrieved order.
@@ -49,7 +53,8 @@ class LiveCandidates:
         Column r of the matrix is the document at position r of the query's own list.
         """
         vectors = normalize(queries, dim=1) if cosine else queries
-        found = self.index.search(vectors.detach().cpu().numpy().astype(np.float32), self.depth)
+        asked = vectors.detach().cpu().numpy().astype(np.float32)
+        found = self.index.search(sp.csr_array(asked) if self.sparse else asked, self.depth)
         lists = [self._listed(name, rows) for name, rows in zip(ids, found.rows, strict=True)]
         width = max(len(rows) for rows, _ in lists)
         labels = torch.zeros(len(ids), width)

@@ -53,12 +53,12 @@ class Objective:
             value = loss_of(self.loss, batch)
             penalties = self._penalties(batch)
             if penalties:
-                self.note("loss_ranking", value)
+                self.note(getattr(self.loss, "noted", "loss_ranking"), value)
             total: Tensor = sum(penalties.values(), start=value)
         if not torch.isfinite(total):
-            names = inputs["ids"]["query"]
+            names = inputs["ids"]["query"] or inputs["ids"]["document"]
             raise DataError(
-                f"training step {step}: the loss is {total.item()} on the batch of queries "
+                f"training step {step}: the loss is {total.item()} on the batch of "
                 f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; the last checkpoint is "
                 "kept: lower the learning rate or look at the batch's texts"
             )
@@ -69,6 +69,10 @@ class Objective:
     ) -> VectorBatch:
         if self.live is not None:
             return self.live.batch(made["query"], inputs["ids"]["query"], cosine=self.cosine)
+        own = getattr(self.loss, "batch", None)
+        if own is not None:
+            laid: VectorBatch = own(made, inputs)
+            return laid
         given = {
             "labels": inputs["labels"],
             "mask": inputs["mask"],
@@ -95,7 +99,8 @@ class Objective:
             queries, documents = stacked[0]
         answered = None
         if "answered" in made:
-            answered = inputs["answered_columns"], made["answered"]
+            last = made["answered"].chunk(max(1, layers), dim=1)[0]
+            answered = inputs["answered_columns"], last
         return VectorBatch(queries, documents, layers=tuple(stacked), answered=answered, **given)
 
     def _penalties(self, batch: VectorBatch) -> dict[str, Tensor]:
@@ -104,8 +109,9 @@ class Objective:
         penalties = self.regulariser(batch.queries, batch.documents)
         for side, penalty in penalties.items():
             self.note(f"loss_sparsity_{side}", penalty)
-        self.note("active_terms_query", active_terms(batch.queries))
-        self.note("active_terms_document", active_terms(batch.documents))
+        for side, vectors in (("query", batch.queries), ("document", batch.documents)):
+            if len(vectors):  # live candidates have no documents, masked texts no queries
+                self.note(f"active_terms_{side}", active_terms(vectors))
         return penalties
 
     def note(self, name: str, value: Tensor) -> None:

@@ -68,10 +68,14 @@ class Loss(Protocol):
       that the negatives answer are encoded too; ``layers(step)``: layers whose vectors it wants
       (numbers from 1, the last first); ``texts``: a cross-encoder's separate vectors of both sides
     - ``bind(encoder, seed)``, once before training, for a loss with state of its own;
+      ``bind_counts(counts)``, how often each document stands in the examples in use;
       ``parameters()``, trained with ``learning_rate`` (None: the trainer's);
       ``state()`` and ``restore(state)``, tensors by name, kept in every checkpoint;
       ``advance(step)`` after each optimiser step; ``notes()``, numbers for the journal;
       ``save(folder)``, what belongs beside the trained model
+    - ``own_pass(encoder, seed=, sparse=)``, a module and a collator instead of those over queries
+      and documents, and ``batch(made, inputs)``, which lays out what that module made; ``noted``,
+      the loss's name in the journal beside penalties
     """
 
     def __call__(

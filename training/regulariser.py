@@ -1,15 +1,21 @@
-"""Sparsity regularisers for SPLADE-style encoders, and the ramp of their weight."""
+"""Sparsity regularisers for SPLADE-style encoders, and the penalty they make at a step."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from encoders.errors import ConfigError, suggest
+from encoders.errors import ConfigError
+from training.sparsity import Penalty, Sparsity
+from training.sparsity_control import Control
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+log = logging.getLogger("sluice")
+
+POSTING_BYTES = 10  # of an exact InvertedIndex over SPLADE vectors, directories included
 
 
 def flops(vectors: Tensor) -> Tensor:
@@ -25,6 +31,14 @@ def l1(vectors: Tensor) -> Tensor:
     return vectors.abs().sum(1).mean()
 
 
+def anti_zero(vectors: Tensor) -> Tensor:
+    """Return ``1 / (sum_bj w_bj)^2`` of vectors ``[B, vocab]``: it grows as all falls silent.
+
+    (The public SPLADE trainer adds it for both sides beside its regularisers.)
+    """
+    return vectors.abs().sum().square().clamp(min=1e-12).reciprocal()
+
+
 def active_terms(vectors: Tensor) -> Tensor:
     """Return the mean number of non-zero terms of a vector (L0): a report, it has no gradient."""
     return (vectors != 0).sum(1).float().mean()
@@ -33,112 +47,139 @@ def active_terms(vectors: Tensor) -> Tensor:
 REGULARISERS: dict[str, Callable[[Tensor], Tensor]] = {"flops": flops, "l1": l1}
 
 
-def ramp(step: int, steps: float) -> float:
-    """Return the schedule ``(t / T)^2``, 1 from T on; without a ramp (T <= 0) always 1."""
-    return 1.0 if steps <= 0 else min(step / steps, 1.0) ** 2
-
-
-@dataclass(frozen=True, slots=True)
-class Penalty:
-    """One side's regulariser: its type and the weight it reaches when the ramp ends."""
-
-    type: Literal["flops", "l1"]
-    weight: float
-
-
-@dataclass(frozen=True, slots=True)
-class Sparsity:
-    """The regularisers of both sides and their ramp: a share of all steps (<= 1), or steps."""
-
-    query: Penalty | None = None
-    document: Penalty | None = None
-    ramp: float = 0.33
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Sparsity:
-        """Read the YAML section ``sparsity``; ``ConfigError`` names a wrong key or value."""
-        known = ("query", "document", "ramp")
-        for key in config:
-            if key not in known:
-                raise ConfigError(
-                    f"sparsity.{key}: sparsity takes {', '.join(known)}{suggest(key, known)}"
-                )
-        share = config.get("ramp", 0.33)
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or share < 0:
-            raise ConfigError(f"sparsity.ramp: {share!r}, expected a share of the steps or steps")
-        if share > 1 and share != int(share):
-            raise ConfigError(f"sparsity.ramp: {share!r}, above 1 it counts steps: a whole number")
-        return cls(
-            query=_penalty(config.get("query"), "sparsity.query"),
-            document=_penalty(config.get("document"), "sparsity.document"),
-            ramp=float(share),
-        )
-
-
-def _penalty(config: Any, where: str) -> Penalty | None:
-    if config is None:
-        return None
-    if not isinstance(config, Mapping) or set(config) != {"type", "weight"}:
-        raise ConfigError(f"{where}: {config!r}, expected {{type: flops | l1, weight: number}}")
-    if config["type"] not in REGULARISERS:
-        raise ConfigError(
-            f"{where}.type: unknown type {config['type']!r}; known: {', '.join(REGULARISERS)}"
-            f"{suggest(str(config['type']), REGULARISERS)}"
-        )
-    weight = config["weight"]
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or weight < 0:
-        raise ConfigError(f"{where}.weight: {weight!r}, expected a number of 0 or above")
-    return Penalty(config["type"], float(weight))
-
-
 class Regulariser:
     """The penalty at a step of training, counted in optimiser steps whatever the accumulation.
 
-    ``step`` and ``total`` are its whole state: saved with every checkpoint, restored on resuming.
+    A side with a target has its weight steered, see ``training.sparsity_control``. ``state`` is all
+    that decides later steps: saved with every checkpoint, restored on resuming.
     """
 
     def __init__(self, sparsity: Sparsity) -> None:
         self.sparsity = sparsity
         self.step = 0
         self.total = 0
+        sides = {"query": sparsity.query, "document": sparsity.document}
+        self.sides: dict[str, Penalty] = {n: p for n, p in sides.items() if p is not None}
+        self.controls = {
+            name: Control(penalty.target_terms, penalty.weight)
+            for name, penalty in self.sides.items()
+            if penalty.target_terms is not None
+        }
+        self._used: dict[str, Tensor] = {}  # how often each term was active since the last line
+        self._seen: dict[str, int] = {}
+        self._warned: set[str] = set()
 
     def begin(self, total: int) -> None:
         """Say how many optimiser steps the training has."""
         self.total = total
 
     def advance(self) -> None:
-        """Count one optimiser step."""
+        """Count one optimiser step, and steer by what its batches had."""
         self.step += 1
+        for name, control in self.controls.items():
+            control.advance(self._progress)
+            self._check(name, control)
+
+    @property
+    def _progress(self) -> float:
+        """The share of the ramp that lies behind, between 0 and 1."""
+        share = self.sparsity.ramp
+        steps = share * self.total if share <= 1 else share
+        return 1.0 if steps <= 0 else min(self.step / steps, 1.0)
 
     @property
     def strength(self) -> float:
-        """The share of the full weights that holds now, between 0 and 1."""
-        share = self.sparsity.ramp
-        return ramp(self.step, share * self.total if share <= 1 else share)
+        """The share ``(t / T)^2`` of the full weights that holds at step t, 1 from T on."""
+        return self._progress**2
 
     def __call__(self, queries: Tensor, documents: Tensor) -> dict[str, Tensor]:
         """Return the weighted penalty of each side that has one.
 
         ``documents`` holds positives and negatives of the batch in one matrix.
         """
-        sides = (
-            ("query", self.sparsity.query, queries),
-            ("document", self.sparsity.document, documents),
-        )
-        return {
-            name: penalty.weight * self.strength * REGULARISERS[penalty.type](vectors)
-            for name, penalty, vectors in sides
-            if penalty is not None
-        }
+        given = {"query": queries, "document": documents}
+        made: dict[str, Tensor] = {}
+        for name, vectors in given.items():
+            self._count(name, vectors)
+            penalty = self.sides.get(name)
+            if penalty is None:
+                continue
+            if not len(vectors):
+                raise ConfigError(f"sparsity.{name}: this training has no {name} vectors")
+            value = REGULARISERS[penalty.type](_above(vectors, penalty.threshold))
+            control = self.controls.get(name)
+            if control is None:
+                weight = (penalty.weight or 0.0) * self.strength
+            else:
+                control.observe(float(active_terms(vectors.detach())), float(value.detach()))
+                weight = control.weight
+            made[name] = value * weight
+        if self.sparsity.anti_zero:
+            held = [vectors for vectors in given.values() if len(vectors)]
+            made["anti_zero"] = self.sparsity.anti_zero * sum(map(anti_zero, held))
+        return made
+
+    def _count(self, name: str, vectors: Tensor) -> None:
+        used = (vectors.detach() != 0).sum(0)
+        self._used[name] = self._used[name] + used if name in self._used else used
+        self._seen[name] = self._seen.get(name, 0) + len(vectors)
+
+    def _check(self, name: str, control: Control) -> None:
+        """Warn, once, of vectors in which everything or nothing is active."""
+        terms = control.terms
+        size = len(self._used[name]) if name in self._used else 0
+        if terms is None or not size:
+            return
+        state = "nothing" if terms < 1 else "everything" if terms > size / 2 else ""
+        late = self._progress >= 1 or state == "nothing"
+        if state and late and f"{name} {state}" not in self._warned:
+            self._warned.add(f"{name} {state}")
+            remedy = (
+                "the encoder has collapsed: lower the learning rate, raise the target, or start "
+                "from an earlier checkpoint"
+                if state == "nothing"
+                else "the weight cannot hold it: lower the learning rate, lengthen the training, "
+                "or begin with a sparser head (encoder.start)"
+            )
+            log.warning(
+                "sparsity: almost %s is active in a %s: %.0f of %s terms at step %d; %s",
+                state, name, terms, f"{size:,}", self.step, remedy,
+            )  # fmt: skip
 
     def notes(self) -> dict[str, float]:
-        """Return what the journal says of the regulariser."""
-        return {"sparsity_strength": self.strength}
+        """Return what the journal says of the regulariser since it last asked.
 
-    def state(self) -> dict[str, int]:
+        ``postings_cost`` is ``sum_j p_q(j) p_d(j)``: the multiplications that a query and a
+        document cost an inverted index on average, over the batches seen;
+        ``index_mb_per_million`` is what a million such documents would take.
+        """
+        said = {"sparsity_strength": self.strength}
+        for name, control in self.controls.items():
+            said[f"sparsity_weight_{name}"] = control.weight
+        seen = {name: count for name, count in self._seen.items() if count}
+        shares = {name: self._used[name].float() / count for name, count in seen.items()}
+        if "query" in shares and "document" in shares:
+            said["postings_cost"] = float(shares["query"] @ shares["document"])
+        if "document" in shares:
+            said["index_mb_per_million"] = float(shares["document"].sum()) * POSTING_BYTES
+        self._used, self._seen = {}, {}
+        return said
+
+    def state(self) -> dict[str, Any]:
         """Return what a checkpoint has to keep."""
-        return {"step": self.step, "total": self.total}
+        controls = {name: control.state() for name, control in self.controls.items()}
+        return {"step": self.step, "total": self.total, "controls": controls}
 
-    def restore(self, state: Mapping[str, int]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Take up the state a checkpoint kept."""
         self.step, self.total = int(state["step"]), int(state["total"])
+        for name, kept in state.get("controls", {}).items():
+            self.controls[name].restore(kept)
+
+
+def _above(vectors: Tensor, threshold: int | None) -> Tensor:
+    """Silence the rows that have no more active terms than ``threshold`` (OpenSearch's L0 rule)."""
+    if threshold is None:
+        return vectors
+    full = (vectors.detach() != 0).sum(1, keepdim=True) > threshold
+    return vectors * full.to(vectors.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -33,8 +34,10 @@ from training.gradient_cache import cached_backward
 from training.journal import Journal
 from training.live import LiveCandidates
 from training.memory import advised_memory
-from training.module import BiEncoderModule, PairModule
+from training.memory_watch import MemoryWatch
+from training.module import BiEncoderModule, PairModule, TrainedModule
 from training.objective import Objective
+from training.parameter_groups import add_rates
 from training.processes import average_gradients, from_first, rank, wait, world
 from training.protocol import BiEncoder, Loss, PairEncoder
 from training.refreshing import Refresh, Refreshing
@@ -79,8 +82,9 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         self.patience = patience
         self.gradient_cache = gradient_cache
         self.head_learning_rate = head_learning_rate
-        model: BiEncoderModule | PairModule
-        collator: BiEncoderCollator | PairCollator | QueryCollator
+        model: TrainedModule
+        collator: Any
+        own_pass = getattr(loss, "own_pass", None)
         if isinstance(encoder, PairEncoder):
             if regulariser is not None:
                 raise ConfigError("sparsity: a cross-encoder has no vectors to make sparse")
@@ -103,6 +107,9 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
                     answered=bool(getattr(loss, "wants_answered", False)),
                 )
             )
+            if own_pass is not None:
+                sparse = regulariser is not None
+                model, collator = own_pass(encoder, seed=arguments.seed, sparse=sparse)
         self.objective = Objective(
             loss, cosine=similarity == "cosine", regulariser=regulariser, live=live
         )
@@ -110,7 +117,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             examples,
             arguments.train_batch_size * world(),
             seed=arguments.seed if arguments.data_seed is None else arguments.data_seed,
-            distinct=not isinstance(encoder, PairEncoder),
+            distinct=own_pass is None and not isinstance(encoder, PairEncoder),
             by_length=arguments.train_sampling_strategy == "group_by_length",
             processes=world(),
         )
@@ -127,6 +134,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         bind = getattr(loss, "bind", None)
         if bind is not None:
             bind(encoder, arguments.seed)
+        self._count_documents(examples)
         super().__init__(
             model=model,
             args=arguments,
@@ -135,6 +143,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             eval_dataset=None if evaluate is None else ExampleList(()),
             callbacks=[
                 Conductor(self),
+                MemoryWatch(Path(arguments.output_dir), writes=rank() == 0),
                 Journal(
                     Path(arguments.output_dir), lines=arguments.disable_tqdm, writes=rank() == 0
                 ),
@@ -190,13 +199,28 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             multiprocessing_context=self.args.dataloader_multiprocessing_context,
         )
 
+    def _count_documents(self, examples: Sequence[Example]) -> None:
+        """Tell a loss that corrects for it how often each document is drawn."""
+        bind_counts = getattr(self.objective.loss, "bind_counts", None)
+        if bind_counts is not None:
+            bind_counts(Counter(d.id for e in examples for d in e.documents))
+
+    def _exchange(self, examples: Sequence[Example], *, packed: bool) -> None:
+        """Go on with refreshed examples; ``packed`` anew where an epoch begins with them."""
+        if packed:
+            self.train_dataset.examples = list(examples)
+            self.sampler.replace(examples)
+        else:
+            self.train_dataset.replace(examples)
+        self._count_documents(examples)
+
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """Take the batches of a step, after a refresh of the examples where one is due."""
         if self.refreshing is not None:
             step = self.state.global_step
             examples = self.refreshing.within_epoch(step, self.model)
             if examples is not None:
-                self.train_dataset.replace(examples)
+                self._exchange(examples, packed=False)
         return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def training_step(
@@ -297,24 +321,17 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         return metrics
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Make the optimizer; the head's parameters get their own learning rate if one is set."""
+        """Make the optimizer; heads, named parts and the loss may have rates of their own."""
         made = self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
-        if made and self.head_learning_rate is not None:
-            names = tuple(getattr(self.encoder, "head_parameters", ()))
-            heads = {
-                id(p) for n, p in self.model.named_parameters() if any(part in n for part in names)
-            }
-            if not heads:
-                raise ConfigError("head_learning_rate: this encoder has no parameters of a head")
-            for group in list(optimizer.param_groups):
-                own = [p for p in group["params"] if id(p) in heads]
-                group["params"] = [p for p in group["params"] if id(p) not in heads]
-                optimizer.add_param_group({**group, "params": own, "lr": self.head_learning_rate})
-        if made and (own := self.loss_parameters()):
+        if made:
             rate = getattr(self.objective.loss, "learning_rate", None)
-            optimizer.add_param_group(
-                {"params": own, "weight_decay": 0.0, "lr": rate or self.args.learning_rate}
+            add_rates(
+                optimizer,
+                self.model,
+                head=(getattr(self.encoder, "head_parameters", ()), self.head_learning_rate),
+                parts=getattr(self.encoder, "learning_rates", {}),
+                loss=(self.loss_parameters(), rate or self.args.learning_rate),
             )
         return optimizer
 
@@ -329,12 +346,13 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             # Packed from what was in force when the epoch began, also where it is resumed.
             examples = self.refreshing.at_epoch(epoch, self.model)
             if examples is not None:
-                self.train_dataset.examples = examples
-                self.sampler.replace(examples)
+                self._exchange(examples, packed=True)
             later = self.refreshing.resumed(epoch, self.state.global_step)
             if later is not None:
-                self.train_dataset.replace(later)
+                self._exchange(later, packed=False)
         self.sampler.set_epoch(epoch)
+        if hasattr(self.data_collator, "set_epoch"):
+            self.data_collator.set_epoch(epoch)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Write the weights as safetensors: tied ones once, and no pickle beside them."""

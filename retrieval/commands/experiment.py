@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from encoders.errors import ConfigError
+
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file; see configs/.")]
 Overrides = Annotated[
     list[str] | None,
@@ -99,32 +101,89 @@ def mine(
     source: Annotated[str, typer.Argument(help="A retriever folder, or a TREC run file.")],
     dataset: Annotated[str, typer.Argument(help="A dataset: folder, ir_datasets id, name.")],
     output: Annotated[Path, typer.Option(help="JSON lines {query, pos, neg, ...} to write.")],
+    also: Annotated[
+        list[str] | None, typer.Option(help="A further folder or run (may be repeated).")
+    ] = None,
     split: Annotated[str, typer.Option(help="The split whose queries get negatives.")] = "train",
-    per_query: Annotated[int, typer.Option(help="Negatives for each query.")] = 4,
+    mode: Annotated[
+        str | None,
+        typer.Option(help="naive, shifted, absolute, margin, percentage, window, adaptive, judge."),
+    ] = None,
+    per_query: Annotated[int | None, typer.Option(help="Negatives for each query: 4.")] = None,
     max_positive_ratio: Annotated[
-        float, typer.Option(help="Keep s < s+ x this (TopK-PercPos); 0 switches it off.")
-    ] = 0.95,
+        float | None,
+        typer.Option(help="Keep s < s+ x this (TopK-PercPos): 0.95; 0 switches it off."),
+    ] = None,
     margin: Annotated[float | None, typer.Option(help="Keep s < s+ - this.")] = None,
+    adaptive_margin: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Keep s < s+ - (A + B |s+|).")
+    ] = None,
     max_score: Annotated[float | None, typer.Option(help="Keep s < this.")] = None,
     min_score: Annotated[float | None, typer.Option(help="Keep s >= this.")] = None,
-    range_min: Annotated[int, typer.Option(help="First rank looked at, from 0.")] = 0,
+    range_min: Annotated[int | None, typer.Option(help="First rank looked at: 0.")] = None,
     range_max: Annotated[int | None, typer.Option(help="Rank to stop before.")] = None,
-    sampling: Annotated[str, typer.Option(help="top or random.")] = "top",
-    depth: Annotated[int, typer.Option(help="Candidates looked at for each query.")] = 100,
+    judge: Annotated[
+        str | None, typer.Option(help="A cross-encoder's folder or id, or a run of its scores.")
+    ] = None,
+    judge_margin: Annotated[
+        float | None, typer.Option(help="Keep J < J+ - this, by the judge: 0.01.")
+    ] = None,
+    judge_depth: Annotated[int | None, typer.Option(help="Candidates to judge: 50.")] = None,
+    consistency: Annotated[
+        int | None, typer.Option(help="Drop pairs whose positive is not among the first of these.")
+    ] = None,
+    sampling: Annotated[str | None, typer.Option(help="top, random or cyclic.")] = None,
+    step: Annotated[int | None, typer.Option(help="Of cyclic sampling: 5.")] = None,
+    depth: Annotated[
+        int | None,
+        typer.Option(help="Candidates looked at: 100, or as deep as the settings reach."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="For random sampling.")] = 13,
+    audit: Annotated[
+        float | None,
+        typer.Option(help="Also hide this share of the positives; say which modes reject them."),
+    ] = None,
 ) -> None:
     """Mine hard negatives from a retriever or a run; prints what was kept and dropped, and why.
 
-    Example:  sluice mine runs/x/retrievers/bm25 scifact --output negatives.jsonl --per-query 5
+    Beside OUTPUT stand OUTPUT's .report.json and .provenance.parquet: every candidate, who found
+    it, its rank and scores, and why it was dropped. --audit writes .audit.json and .audit.md.
+
+    Examples:
+      sluice mine runs/x/retrievers/bm25 scifact --output negatives.jsonl --per-query 5
+      sluice mine runs/x/retrievers/bm25 scifact --output n.jsonl --also runs/x/retrievers/dense
     """
+    from retrieval.jobs import audit as audit_modes
     from retrieval.jobs import mine as mine_file
 
-    spec: dict[str, Any] = {
-        "per_query": per_query, "max_positive_ratio": max_positive_ratio or None,
-        "margin": margin, "max_score": max_score, "min_score": min_score,
-        "range_min": range_min, "range_max": range_max, "sampling": sampling, "depth": depth,
+    given: dict[str, Any] = {
+        "mode": mode, "per_query": per_query, "margin": margin, "max_score": max_score,
+        "min_score": min_score, "range_min": range_min, "range_max": range_max, "judge": judge,
+        "judge_margin": judge_margin, "judge_depth": judge_depth, "consistency": consistency,
+        "sampling": sampling, "step": step, "depth": depth,
     }  # fmt: skip
-    typer.echo(str(mine_file(source, dataset, output, spec, split=split, seed=seed)))
+    spec = {key: value for key, value in given.items() if value is not None}
+    if max_positive_ratio is not None:
+        spec["max_positive_ratio"] = max_positive_ratio or None
+    if adaptive_margin is not None:
+        spec["adaptive_margin"] = _numbers(adaptive_margin)
+    sources = [source, *(also or [])]
+    typer.echo(str(mine_file(sources, dataset, output, spec, split=split, seed=seed)))
+    if audit is None:
+        return
+    from encoders.files import write_json, write_text
+
+    found = audit_modes(sources, dataset, spec, share=audit, split=split, seed=seed)
+    write_json(output.with_suffix(".audit.json"), found.as_dict())
+    write_text(output.with_suffix(".audit.md"), found.to_markdown())
+    typer.echo(f"\n{found}")
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--adaptive-margin: {text!r}; expected A,B, as in 0.02,0.05") from None
 
 
 COMMANDS = (run, train, index, evaluate, mine)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from encoders import CrossEncoder
-from encoders.errors import ConfigError, ModelError
+from encoders.errors import ConfigError, DataError, ModelError
 from encoders.registry import kind_of, open_encoder
 
 
@@ -72,3 +72,40 @@ def test_a_length_may_be_raised_after_saving(pair_bert: Path, tmp_path: Path) ->
     CrossEncoder.from_pretrained(pair_bert, max_length=20).save_pretrained(tmp_path / "m")
     assert CrossEncoder.from_pretrained(tmp_path / "m").max_length == 20
     assert CrossEncoder.from_pretrained(tmp_path / "m", max_length=50).max_length == 50
+
+
+def test_texts_alone_are_the_first_tokens_states(pair_bert: Path, texts: list[str]) -> None:
+    import torch
+
+    encoder = CrossEncoder.from_pretrained(pair_bert)
+    features = encoder.tokenize_texts(texts)
+    vectors = encoder.embed_texts(features)
+    assert vectors.shape == (len(texts), encoder.model.config.hidden_size)
+    assert vectors.dtype is torch.float32
+    for row, text in enumerate(texts):
+        alone = encoder.tokenizer([text], truncation=True, max_length=64, return_tensors="pt")
+        states = encoder.model.bert(**alone).last_hidden_state
+        torch.testing.assert_close(vectors[row], states[0, 0], atol=1e-5, rtol=1e-4)
+    vectors.sum().backward()
+    assert encoder.model.bert.embeddings.word_embeddings.weight.grad is not None
+    with pytest.raises(DataError, match="a single str"):
+        encoder.tokenize_texts("one text")
+
+
+def test_texts_alone_of_a_decoder_are_the_last_tokens_states(
+    tmp_path: Path, texts: list[str]
+) -> None:
+    import torch
+    import transformers
+    from tiny_models import save_tokenizer
+
+    size = save_tokenizer(tmp_path / "m")
+    config = transformers.LlamaConfig(
+        vocab_size=size, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=64, num_labels=1, pad_token_id=0,
+    )  # fmt: skip
+    transformers.LlamaForSequenceClassification(config).save_pretrained(tmp_path / "m")
+    encoder = CrossEncoder.from_pretrained(tmp_path / "m")
+    features = encoder.tokenize_texts(texts)
+    scores = encoder.model.score(encoder.embed_texts(features)).squeeze(-1)
+    torch.testing.assert_close(scores, encoder.logits(features), atol=1e-5, rtol=1e-4)

@@ -277,7 +277,7 @@ def test_without_onednn_torch_does_the_products(
 ) -> None:
     model = made("Bert", "Model", SMALL, len(tokenizer))
     expected = DenseEncoder(model, tokenizer).encode_documents(TEXTS)
-    monkeypatch.setattr("encoders.packed_linear._onednn", lambda *_: None)
+    monkeypatch.setattr("encoders.packed_linear.onednn", lambda *_: None)
     found = DenseEncoder(model, tokenizer).encode_documents(TEXTS)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 

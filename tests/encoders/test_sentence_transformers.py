@@ -13,7 +13,7 @@ from tiny_models import save_model
 from encoders import CrossEncoder, DenseEncoder
 from encoders.errors import ConfigError, ModelError
 from encoders.registry import kind_of
-from encoders.splade import has_mlm_head
+from encoders.splade_folder import has_mlm_head
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import torch
 
 from encoders import SpladeEncoder
 from encoders.errors import ModelError
-from encoders.splade import keep_top
 from encoders.splade_pooling import splade_max, splade_sum
+from encoders.term_selection import keep_top
 
 
 def straight(

@@ -77,6 +77,13 @@ def test_the_journey_from_index_to_comparison(sluice: Call, config: Path, tmp_pa
     assert code == 0
     assert len(json.loads(negatives.read_text().splitlines()[0])["neg"]) == 2
     assert (tmp_path / "negatives.report.json").exists()
+    assert (tmp_path / "negatives.provenance.parquet").exists()
+    arguments = ("mine", retriever, data, "--output", negatives, "--mode", "margin")
+    also = ("--also", run, "--adaptive-margin", "0,0.1", "--audit", 0.1, "--split", "test")
+    code, out, _ = sluice(*arguments, *also)
+    assert (code, "found by: " in out, "decides by" in out) == (0, True, True)
+    assert (tmp_path / "negatives.audit.md").read_text().startswith("| mode | decides by")
+    assert sluice(*arguments, "--adaptive-margin", "a")[0] == 2
     code, out, _ = sluice("verify", tmp_path / "out")
     assert "are whole" in out
     code, out, _ = sluice("data", data)

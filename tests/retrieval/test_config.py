@@ -112,7 +112,7 @@ def test_a_good_config_passes(tmp_path: Path) -> None:
         ("retrievers/a b", {"encoder": {"type": "bm25"}}, "retrievers.a b: a name is"),
         ("rerankers/é", {"type": "cross_encoder", "model": "x"}, "rerankers.é: a name is"),
         ("train/ft/negatives/retriever", "bm52", "ft.negatives.retriever: .*did you mean 'bm25'"),
-        ("train/ft/negatives/retriever", ["bm25"], r"ft.negatives.retriever: \['bm25'\]"),
+        ("train/ft/negatives/retriever", [7], r"ft.negatives.retriever\[0\]: 7; expected"),
         ("train/ft/negatives/retriever", "", "ft.negatives.retriever: ''"),
         ("train/ft/negatives/retriever", {"encoder": "bm25"}, "retriever: encoder: 'bm25'"),
         ("train/ft/negatives/retriever", {"encoder": {"type": "bm52"}}, "retriever.encoder.type"),

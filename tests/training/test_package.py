@@ -15,7 +15,7 @@ def test_public_names_resolve() -> None:
 
 def test_import_is_light() -> None:
     code = (
-        "import sys, training; from training import LOSSES, Mining, mine, Example;"
+        "import sys, training; from training import LOSSES, Mining, Example;"
         "print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from training.batch import Negatives
-from training.losses.info_nce import contrast
+from training.losses.contrast import contrast
 
 
 @dataclass(frozen=True, slots=True)

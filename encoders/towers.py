@@ -1,0 +1,285 @@
+"""Separate towers: one encoder for queries, another for documents."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from encoders.build import build
+from encoders.chosen_backend import ChosenBackend
+from encoders.dense import DenseEncoder
+from encoders.encoder import Side, Vectors
+from encoders.errors import ConfigError, ModelError
+from encoders.files import fingerprint_of, replaced_folder
+from encoders.layout import write_sidecar
+from encoders.models import model_folder
+from encoders.router import SIDES, is_router, route_folder, whole_route, write_router
+from encoders.splade import SpladeEncoder
+from encoders.transformer import Dtype, Features
+
+Tower: TypeAlias = DenseEncoder | SpladeEncoder
+Frozen: TypeAlias = Literal["none", "query", "document"]
+
+TOWERS = {
+    "dense": "encoders.dense:DenseEncoder.from_pretrained",
+    "splade": "encoders.splade:SpladeEncoder.from_pretrained",
+}
+
+
+class TowerEncoder:
+    """Two dense or two SPLADE encoders whose vectors compare, each with its own weights.
+
+    They may differ in size, tokenizer (dense only), prompts and lengths, not in kind, dimension,
+    vocabulary or similarity. They are taken over: each keeps the prompt and the length of its side
+    only. The tower that ``freeze`` names is not trained: its parameters need no
+    gradient, it has no dropout, and no graph is kept for its vectors. (DPR, Karpukhin et al., 2020;
+    efficient SPLADE, Lassance and Clinchant, 2022, arXiv 2207.03834, with a smaller query tower.)
+    """
+
+    kind = "towers"
+
+    def __init__(self, query: Tower, document: Tower, *, freeze: Frozen = "none") -> None:
+        if freeze not in ("none", *SIDES):
+            raise ConfigError(f"freeze: {freeze!r}; known: none, query, document")
+        check_towers(query, document)
+        self.query, self.document = query, document
+        self.freeze = freeze
+        self.module: nn.Module = _Towers(
+            {"query": query.module, "document": document.module}, freeze
+        )
+        self.head_parameters: tuple[str, ...] = getattr(query, "head_parameters", ())
+        self.learning_rates: dict[str, float] = {
+            f"{side}.{name}": rate
+            for side, tower in self.towers.items()
+            for name, rate in getattr(tower, "learning_rates", {}).items()
+        }
+        if isinstance(document, SpladeEncoder):
+            self.terms = document.terms  # columns have names: absent where they are dimensions
+        elif isinstance(query, DenseEncoder) and query.layer_count == document.layer_count:
+            self.layer_count = document.layer_count  # absent where a number is another layer
+            self.embed_layers = self._embed_layers
+        for side, tower in self.towers.items():  # a tower reads one side; saved, it has one length
+            for kept in (tower.prompts, tower.lengths, tower.prompt_tokens):
+                values: dict[str, Any] = kept
+                values.update(dict.fromkeys(SIDES, values[side]))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path | None = None,
+        *,
+        query: dict[str, Any] | None = None,
+        document: dict[str, Any] | None = None,
+        freeze: Frozen = "none",
+        device: str = "auto",
+        dtype: Dtype = "float32",
+        batch_tokens: int | None = None,
+    ) -> TowerEncoder:
+        """Load a folder of towers (ours, or sentence-transformers' Router), or make two.
+
+        ``query`` and ``document`` are components, ``{type: dense | splade, model: ...}`` with that
+        encoder's arguments; the same model twice is two copies. ``device``, ``dtype`` and
+        ``batch_tokens`` are for both.
+        """
+        given = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
+        if model is None:
+            if query is None or document is None:
+                raise ConfigError("towers: needs query and document, or the model folder of both")
+            return cls(
+                _made(query, "query", given), _made(document, "document", given), freeze=freeze
+            )
+        if query is not None or document is not None:
+            raise ConfigError(
+                f"model: {str(model)!r} has both towers; leave out query and document"
+            )
+        folder = model_folder(str(model))
+        if not is_router(folder):
+            raise ModelError(
+                f"{folder}: has no towers; give both, query: {{type: dense, model: ...}} and "
+                "document: {type: dense, model: ...}"
+            )
+        return cls(
+            _opened(folder, "query", given), _opened(folder, "document", given), freeze=freeze
+        )
+
+    @property
+    def towers(self) -> dict[Side, Tower]:
+        """Both encoders by side."""
+        return {"query": self.query, "document": self.document}
+
+    @property
+    def dim(self) -> int:
+        """The number of dimensions of a vector, or the size of the vocabulary."""
+        return self.document.dim
+
+    @property
+    def similarity(self) -> Literal["cosine", "dot"]:
+        """The similarity the vectors are made for."""
+        return self.document.similarity
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """What is put before a text of each side."""
+        return {side: tower.prompts[side] for side, tower in self.towers.items()}
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The longest text of each side, in tokens."""
+        return {side: tower.lengths[side] for side, tower in self.towers.items()}
+
+    @property
+    def device(self) -> torch.device:
+        """Where both towers are."""
+        return self.document.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The arithmetic type of encoding."""
+        return self.document.dtype
+
+    @property
+    def batch_tokens(self) -> int:
+        """The size of one pass."""
+        return self.document.batch_tokens
+
+    @batch_tokens.setter
+    def batch_tokens(self, size: int) -> None:
+        for tower in self.towers.values():
+            tower.batch_tokens = size
+
+    @property
+    def backend(self) -> ChosenBackend | None:
+        """The documents' back end, or else the queries'; None: torch."""
+        return self.document.backend or self.query.backend
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything that decides the vectors of either side."""
+        return fingerprint_of(self.kind, self.query.fingerprint, self.document.fingerprint)
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return what besides weights and tokenizers decides the vectors."""
+        return {"kind": self.kind, **{side: t.settings() for side, t in self.towers.items()}}
+
+    @property
+    def tokenizer(self) -> Any:
+        """The documents' tokenizer."""
+        return self.document.tokenizer
+
+    def token_ids(self, texts: Sequence[str], side: Side) -> list[list[int]]:
+        """Return token ids with prompt and special tokens, cut at the side's length."""
+        return self.towers[side].token_ids(texts, side)
+
+    def tokenize(self, texts: Sequence[str], side: Side) -> Features:
+        """Return the padded features of a batch, ready for ``embed``."""
+        return self.towers[side].tokenize(texts, side)
+
+    def embed(self, features: Features, side: Side) -> Tensor:
+        """Return float32 vectors ``[n, dim]``, with gradients unless the side's tower is frozen."""
+        with torch.no_grad() if side == self.freeze else contextlib.nullcontext():
+            return self.towers[side].embed(features, side)
+
+    def _embed_layers(self, features: Features, side: Side, layers: Sequence[int]) -> Tensor:
+        """Return the vectors of several layers side by side, see ``DenseEncoder.embed_layers``."""
+        tower = self.towers[side]
+        if not isinstance(tower, DenseEncoder):
+            raise ConfigError(f"{side}: a {tower.kind} tower has no vectors of its layers")
+        with torch.no_grad() if side == self.freeze else contextlib.nullcontext():
+            return tower.embed_layers(features, side, layers)
+
+    def encode_queries(self, texts: Sequence[str]) -> Vectors:
+        """Return one vector per query, in input order."""
+        return self.query.encode_queries(texts)
+
+    def encode_documents(self, texts: Sequence[str]) -> Vectors:
+        """Return one vector per document, in input order."""
+        return self.document.encode_documents(texts)
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write a folder that sentence-transformers loads, in one step.
+
+        ``query`` and ``document`` in it are model folders that also open by themselves.
+        """
+        with replaced_folder(Path(path)) as folder:
+            for side, tower in self.towers.items():
+                tower.save_pretrained(folder / side)
+            write_router(
+                folder,
+                {side: whole_route(folder, side) for side in SIDES},
+                model_type="SparseEncoder"
+                if self.document.kind == "splade"
+                else ("SentenceTransformer"),
+                prompts=self.prompts,
+                similarity=self.similarity,
+            )
+            write_sidecar(folder, {"type": self.kind, "towers": self.document.kind})
+
+
+def check_towers(query: Tower, document: Tower) -> None:
+    """Raise ``ConfigError`` unless the vectors of two encoders compare."""
+    for side, tower in (("query", query), ("document", document)):
+        if not isinstance(tower, DenseEncoder | SpladeEncoder):
+            raise ConfigError(f"{side}: {type(tower).__name__}; a tower is dense or splade")
+        if isinstance(tower, SpladeEncoder) and tower.query_model != "shared":
+            raise ConfigError(
+                f"{side}.query_model: {tower.query_model!r} needs no tower for queries; use "
+                f"{{type: splade, query_model: {tower.query_model}, model: ...}} without towers"
+            )
+    for what, left, right in (
+        ("type", query.kind, document.kind),
+        ("dimensions", query.dim, document.dim),
+        ("similarity", query.similarity, document.similarity),
+    ):
+        if left != right:
+            raise ConfigError(
+                f"towers: their {what} differ: query {left}, document {right}; their vectors would "
+                "not compare"
+            )
+    if query.kind == "splade" and query.tokenizer.get_vocab() != document.tokenizer.get_vocab():
+        raise ConfigError(
+            "towers: their vocabularies differ: a dimension would be another term on each side"
+        )
+    shared = {id(p) for p in query.module.parameters()}
+    if any(id(p) in shared for p in document.module.parameters()):
+        raise ConfigError("towers: both are the same object; load the model twice, or use it alone")
+
+
+class _Towers(nn.ModuleDict):
+    """Both modules; a frozen one stays in evaluation mode, whatever the training asks."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], freeze: Frozen) -> None:
+        super().__init__(modules)
+        self._freeze = freeze
+        self.train(any(module.training for module in modules.values()))
+        if freeze != "none":
+            self[freeze].requires_grad_(False)
+
+    def train(self, mode: bool = True) -> _Towers:
+        super().train(mode)
+        if self._freeze != "none":
+            self[self._freeze].eval()
+        return self
+
+
+def _made(spec: Mapping[str, Any], side: Side, given: Mapping[str, Any]) -> Tower:
+    """Make a tower from its component; its own device and such go before those of both."""
+    made: Tower = build({**given, **spec}, TOWERS, where=side, allow=())
+    return made
+
+
+def _opened(folder: Path, side: Side, given: Mapping[str, Any]) -> Tower:
+    from encoders.registry import kind_of
+
+    with route_folder(folder, side) as place:
+        kind = kind_of(place)
+        if kind not in TOWERS:
+            raise ModelError(
+                f"{folder}: its {side} tower is of type {kind}; expected dense, splade"
+            )
+        made: Tower = build({"type": kind, "model": str(place), **given}, TOWERS, where=side)
+    return made

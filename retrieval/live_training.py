@@ -1,0 +1,96 @@
+"""Training queries against live results of a frozen index (``negatives: {type: live}``, ADORE)."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from encoders.errors import ConfigError
+from retrieval.components import make_index
+from retrieval.dataset import Dataset
+
+if TYPE_CHECKING:
+    from training import Example
+    from training.live import LiveCandidates
+
+log = logging.getLogger("sluice")
+
+KEYS = ("type", "depth", "index")
+
+
+def frozen_documents(encoder: Any, *, where: str) -> Any:
+    """Return the encoder as two towers, of which the documents' stays what it is."""
+    from encoders.towers import TowerEncoder
+
+    if isinstance(encoder, TowerEncoder):
+        if encoder.freeze != "document":
+            raise ConfigError(
+                f"{where}negatives: live candidates come from a frozen index, so the documents' "
+                "tower must not move: set encoder.freeze: document"
+            )
+        return encoder
+    if not hasattr(encoder, "embed"):
+        raise ConfigError(f"{where}negatives: live candidates are for encoders of queries alone")
+    log.info("%snegatives: live: the documents' side is frozen, and saved as a tower", where)
+    return TowerEncoder(encoder, copy.deepcopy(encoder), freeze="document")
+
+
+def live_examples(examples: list[Example]) -> list[Example]:
+    """Return one example a query: its documents are what the index finds."""
+    first: dict[str, Example] = {}
+    for example in examples:
+        first.setdefault(example.query.id, example)
+    return list(first.values())
+
+
+def live_candidates(
+    encoder: Any, train: Dataset, spec: Mapping[str, Any], *, where: str
+) -> LiveCandidates:
+    """Encode and index the corpus of a train split once, for ``training.live``.
+
+    ``spec`` is ``{type: live, depth: 200, index: {type: flat}}``. The documents' vectors are held
+    in memory beside the index, so that scores are exact under any of them.
+    """
+    import scipy.sparse as sp
+
+    from indexing import FlatIndex, InvertedIndex
+    from training.live import LiveCandidates
+
+    ids, texts = [], []
+    for document in train.corpus:
+        ids.append(document.id)
+        texts.append(document.full_text)
+    vectors = encoder.encode_documents(texts)
+    index = make_index(spec.get("index"), where=f"{where}negatives.index")
+    if index is None:
+        index = InvertedIndex() if sp.issparse(vectors) else FlatIndex()
+    index.train(vectors)
+    index.add(vectors)
+    row_of = {name: row for row, name in enumerate(ids)}
+    relevant = {
+        query: {row_of[doc]: float(g) for doc, g in grades.items() if g > 0 and doc in row_of}
+        for query, grades in train.qrels.items()
+    }
+
+    def gather(rows: np.ndarray) -> np.ndarray:
+        found = vectors[rows]
+        return np.asarray(found.toarray() if isinstance(found, sp.csr_array) else found)
+
+    return LiveCandidates(
+        index, gather, relevant, depth=spec.get("depth", 200), sparse=sp.issparse(vectors)
+    )
+
+
+def check_live(spec: Mapping[str, Any], where: str) -> None:
+    """Check a section ``negatives`` of type live."""
+    for key in spec:
+        if key not in KEYS:
+            raise ConfigError(f"{where}.{key}: live negatives take {', '.join(KEYS)}")
+    depth = spec.get("depth", 200)
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 2:
+        raise ConfigError(f"{where}.depth: {depth!r}; expected a whole number, 2 or more")
+    make_index(spec.get("index"), where=f"{where}.index")

@@ -1,0 +1,61 @@
+"""``examples: {type: texts}``: the corpus' texts alone, for masked-language training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from encoders.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from retrieval.config import TrainingSection
+    from retrieval.dataset import Dataset
+    from training import Example
+
+
+@dataclass(frozen=True, slots=True)
+class TextExamples:
+    """Every document of the corpus that has a text; ``documents`` is a limit, the corpus' first."""
+
+    documents: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.documents is not None and self.documents < 1:
+            raise ConfigError(f"texts.documents: {self.documents}, expected 1 or more")
+
+    def examples(self, dataset: Dataset, seed: int) -> list[Example]:
+        """Return an example a document, without a query; ``DataError`` where no text is."""
+        from training import Example
+        from training.example import Text
+
+        made = [
+            Example(Text(document.id, ""), (Text(document.id, document.full_text),))
+            for document in islice(dataset.corpus, self.documents)
+            if document.full_text.strip()
+        ]
+        if not made:
+            raise DataError(f"{dataset.name}: no document of the corpus has a text")
+        return made
+
+
+def check_texts_alone(section: TrainingSection, loss: Any, prefix: str) -> bool:
+    """Return whether a loss learns from texts without queries; check that a training suits it."""
+    name = section.loss["type"]
+    of_texts = section.examples is not None and section.examples.get("type") == "texts"
+    if not getattr(loss, "texts_alone", False):
+        if of_texts:
+            raise ConfigError(
+                f"{prefix}examples.type: texts have no queries, from which {name} learns; they are "
+                "for loss: {type: masked_language}"
+            )
+        return False
+    if section.encoder.get("type") == "towers":
+        raise ConfigError(f"{prefix}encoder: {name} trains one splade encoder, not towers")
+    for key in ("negatives", "teacher"):
+        if getattr(section, key) is not None:
+            raise ConfigError(f"{prefix}{key}: {name} learns from texts alone; leave it out")
+    for key in ("query", "target_query_terms"):
+        if (section.sparsity or {}).get(key) is not None:
+            raise ConfigError(f"{prefix}sparsity.{key}: {name} has no queries; give document")
+    return True

@@ -1,0 +1,100 @@
+"""Masked language modelling: middle training of a SPLADE encoder on texts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from encoders.errors import ConfigError
+from training.vector_batch import VectorBatch
+
+if TYPE_CHECKING:
+    from training.masked_pass import MaskedModule
+    from training.masking import MaskedCollator
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedLanguage:
+    """Mean cross-entropy of the words hidden in a batch of texts.
+
+    A share ``probability`` of each text's tokens is hidden (see ``training.masking``): ``keep`` of
+    these stay, ``random`` become another token, the rest the mask; ``whole_words`` hides all tokens
+    of a word together. With a section ``sparsity`` the document penalty is added, over the term
+    weights of the same masked texts, so that one pass serves both. A training of its own: its
+    model is what retrieval training then begins with (Lassance and Clinchant 2022, "An efficiency
+    study for SPLADE models", arXiv 2207.03834, section 3.4).
+    """
+
+    encoders: ClassVar[tuple[str, ...]] = ("splade",)  # the types it trains
+    texts_alone: ClassVar[bool] = True  # learns from documents, without queries
+    noted: ClassVar[str] = "loss_masked_language"  # its name in the journal, beside penalties
+
+    probability: float = 0.15
+    whole_words: bool = False
+    keep: float = 0.1
+    random: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.probability <= 1:
+            raise ConfigError(
+                f"masked_language.probability: {self.probability!r}, expected a share above 0, "
+                "up to 1"
+            )
+        for name in ("keep", "random"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(
+                    f"masked_language.{name}: {getattr(self, name)!r}, expected a share, 0 to 1"
+                )
+        if self.keep + self.random > 1:
+            raise ConfigError(
+                f"masked_language: keep {self.keep!r} and random {self.random!r} make more than 1"
+            )
+
+    def own_pass(
+        self, encoder: Any, *, seed: int, sparse: bool
+    ) -> tuple[MaskedModule, MaskedCollator]:
+        """Return the forward pass and the collator that stand in for those of ranking losses."""
+        from training.masked_pass import MaskedModule
+        from training.masking import MaskedCollator, Masking, MaskRates
+
+        for part in ("hidden", "pooled", "tokenizer"):
+            if not hasattr(encoder, part):
+                raise ConfigError(
+                    f"loss: masked_language trains a splade encoder, not a {type(encoder).__name__}"
+                )
+        rates = MaskRates(self.probability, self.whole_words, self.keep, self.random)
+        masking = Masking(encoder.tokenizer, rates, seed)
+        return MaskedModule(encoder, terms=sparse), MaskedCollator(encoder, masking)
+
+    def batch(self, made: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> VectorBatch:
+        """Lay out what ``MaskedModule`` made: no queries, term weights, sums and numbers."""
+        weights, sums = made["document"][:, :-2], made["document"][:, -2:]
+        none = torch.zeros(0, dtype=torch.long, device=sums.device)
+        return VectorBatch(
+            queries=weights.new_zeros((0, weights.shape[1])),
+            documents=weights,
+            labels=sums.new_zeros((0, len(sums))),
+            mask=torch.zeros((0, len(sums)), dtype=torch.bool, device=sums.device),
+            positives=none,
+            owners=none,
+            features=inputs["features"],
+            ids=inputs["ids"],
+            matrix=sums,
+        )
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the mean over the batch's masked positions, 0 where there are none.
+
+        ``matrix`` is ``[n, 2]``: of each text the summed cross-entropy and the number of positions.
+        """
+        if batch.matrix is None or len(batch.queries):
+            raise ConfigError(
+                "loss: masked_language is a training of its own, before ranking is learnt: name "
+                "its model under encoder.model of the next training"
+            )
+        total, count = batch.matrix.sum(0)
+        return total / count.clamp(min=1)

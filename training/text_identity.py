@@ -1,0 +1,52 @@
+"""Documents that are the same text under different ids, found by keys of eight bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+
+TextSource = Mapping[str, str] | Callable[[list[str]], Mapping[str, str]]
+"""Texts by document id, or a function that returns those of the ids it is given."""
+
+
+def normalised(text: str) -> str:
+    """Return the text without differences of case, spacing and Unicode form."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def text_key(text: str) -> int:
+    """Return a number of 64 bits that texts have in common when they are the same normalised."""
+    digest = hashlib.blake2b(normalised(text).encode("utf-8", "surrogatepass"), digest_size=8)
+    return int.from_bytes(digest.digest(), "big")
+
+
+def texts_of(source: TextSource, documents: list[str]) -> Mapping[str, str]:
+    """Return the texts of the documents that have one."""
+    return source(documents) if callable(source) else source
+
+
+EMPTY = text_key("")
+
+
+class TextKeys:
+    """Keys of documents' texts, each text read once, however many queries it is a candidate of."""
+
+    def __init__(self, source: TextSource) -> None:
+        self._source = source
+        self._keys: dict[str, int | None] = {}
+
+    def read(self, documents: Iterable[str]) -> None:
+        """Read the texts of the documents that are not known yet, all at once."""
+        new = [doc for doc in dict.fromkeys(documents) if doc not in self._keys]
+        if new:
+            texts = texts_of(self._source, new)
+            for doc in new:
+                text = texts.get(doc)
+                self._keys[doc] = None if text is None else text_key(text)
+
+    def __getitem__(self, document: str) -> int | None:
+        """Return the key of a document's text, None if it has no text."""
+        if document not in self._keys:
+            self.read([document])
+        return self._keys[document]
