@@ -39,6 +39,19 @@ class TextExamples:
         return made
 
 
+def splits_of(section: TrainingSection, dataset: Dataset, seed: int) -> tuple[Dataset, Dataset]:
+    """Return what a training learns from and what evaluates it meanwhile.
+
+    A corpus without training queries is enough where texts alone are learnt and nothing evaluates.
+    """
+    from retrieval.dataset import training_splits
+
+    if section.loss.get("type") == "masked_language" and section.evaluate is None:
+        alone = dataset.with_split(None)
+        return alone, alone
+    return training_splits(dataset, seed)
+
+
 def check_texts_alone(section: TrainingSection, loss: Any, prefix: str) -> bool:
     """Return whether a loss learns from texts without queries; check that a training suits it."""
     name = section.loss["type"]

@@ -24,7 +24,7 @@ from retrieval.stage import Stage
 from retrieval.teacher_scores import taught
 
 if TYPE_CHECKING:
-    from training import Example
+    from training import Example, MinedNegatives
     from training.judge import Judge
 
 log = logging.getLogger("sluice")
@@ -37,7 +37,8 @@ class TrainingExamples:
     """Makes a training's examples, at its start and at every refresh.
 
     ``source`` and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained
-    in the experiment to folders. Reports and provenance go to ``work_path``.
+    in the experiment to folders. With ``answered`` each document
+    brings another query that it answers, where the judgements have one. Reports and provenance go to ``work_path``.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class TrainingExamples:
         source: Source,
         judge: OpenJudge,
         model: Callable[[str], str],
+        answered: bool = False,
     ) -> None:
         self.section = section
         self.train = train
@@ -58,6 +60,7 @@ class TrainingExamples:
         self.work_path = work_path
         self.where = where
         self.model = model
+        self.answered = answered
         self._texts: dict[str, str] = {}
         self._judge: Judge | None = None
         self._lists: Stage | Run | None = None
@@ -85,9 +88,7 @@ class TrainingExamples:
         """
         source = source_of(self.section)
         examples = (
-            self._judged(encoder, step)
-            if source is None
-            else self._given(source, encoder, step)
+            self._judged(encoder, step) if source is None else self._given(source, encoder, step)
         )
         if not examples:
             raise DataError(f"{self.train.name}: no training query has a relevant document's text")
@@ -104,17 +105,16 @@ class TrainingExamples:
         examples = file_examples(spec, self.train, self.seed, epoch=step, where=place)
         if not self.mined:
             return examples
-        negatives = self._mine(encoder, step, asked_dataset(examples, self.train))
-        texts = self._read({doc for found in negatives.values() for doc in found})
-        return with_negatives(examples, negatives, texts)
+        mined = self._mine(encoder, step, asked_dataset(examples, self.train))
+        texts = self._read({doc for found in mined.negatives.values() for doc in found})
+        return list(mined.consistent(with_negatives(examples, mined.negatives, texts)))
 
     def _judged(self, encoder: Any, step: int) -> list[Example]:
         from training import pair_examples
 
         train = self.train
-        negatives: Mapping[str, Sequence[str]] = {}
-        if self.mined:
-            negatives = self._mine(encoder, step, train)
+        mined = self._mine(encoder, step, train) if self.mined else None
+        negatives: Mapping[str, Sequence[str]] = {} if mined is None else mined.negatives
         qrels = {query: grades for query, grades in train.qrels.items() if query in train.queries}
         wanted = {doc for grades in qrels.values() for doc, grade in grades.items() if grade > 0}
         wanted.update(doc for found in negatives.values() for doc in found)
@@ -127,20 +127,19 @@ class TrainingExamples:
             )  # fmt: skip
             qrels = {q: {d: g for d, g in each.items() if d in texts} for q, each in qrels.items()}
             negatives = {q: [d for d in found if d in texts] for q, found in negatives.items()}
-        return list(
-            pair_examples(
-                train.queries,
-                qrels,
-                texts,
-                negatives,
-                each=self.section.positives,
-                labels=self.section.labels,
-                answered=_answered(qrels) if self.section.loss["type"] == "clp" else None,
-                seed=self.seed,
-            )
+        made = pair_examples(
+            train.queries,
+            qrels,
+            texts,
+            negatives,
+            each=self.section.positives,
+            labels=self.section.labels,
+            answered=_answered(qrels) if self.answered else None,
+            seed=self.seed,
         )
+        return list(made if mined is None else mined.consistent(made))
 
-    def _mine(self, encoder: Any, step: int, asked: Dataset) -> Mapping[str, Sequence[str]]:
+    def _mine(self, encoder: Any, step: int, asked: Dataset) -> MinedNegatives:
         from training.provenance_file import write_provenance
 
         lists = self._lists
@@ -156,7 +155,7 @@ class TrainingExamples:
         log.info("mined negatives: %s", mined.report)
         write_json(self.work_path / f"mining{suffix}.json", mined.report.as_dict())
         write_provenance(self.work_path / f"negatives{suffix}.parquet", mined)
-        return mined.negatives
+        return mined
 
     def _read(self, wanted: set[str]) -> dict[str, str]:
         """Read texts that were not read before: the corpus is a stream."""

@@ -14,12 +14,13 @@ from encoders.files import MANIFEST, read_json, settle, write_json
 from retrieval.asking import run_on
 from retrieval.components import START_KEY, make_encoder, make_loss
 from retrieval.config import TrainingSection
-from retrieval.dataset import Dataset, training_splits
+from retrieval.dataset import Dataset
 from retrieval.dependencies import Keys
 from retrieval.dev_evaluation import PAIR_DEPTH, dev_depth, dev_evaluation
 from retrieval.example_sources import changes, refuse_unlearnable
 from retrieval.live_training import frozen_documents, live_candidates, live_examples
 from retrieval.provenance import provenance
+from retrieval.text_examples import splits_of
 from retrieval.training_examples import OpenJudge, Source, TrainingExamples
 
 if TYPE_CHECKING:
@@ -64,14 +65,14 @@ def train_model(
     with first_process():
         if rank() == 0:
             _begin(work_path, keys.key)
-        train, dev = training_splits(open_dataset(), seed)
+        train, dev = splits_of(section, open_dataset(), seed)
         encoder = _starting_encoder(
             section, train, where=where, model=model, work_path=work_path, seed=seed
         )
         loss = make_loss(section.loss, where=f"{where}loss")
         maker = TrainingExamples(
             section, train, seed=seed, work_path=work_path, where=where, source=source,
-            judge=judge, model=model,
+            judge=judge, model=model, answered=bool(getattr(loss, "wants_answered", False)),
         )  # fmt: skip
         live = None
         if (section.negatives or {}).get("type") == "live":

@@ -63,7 +63,7 @@ def plot_trainings(trainings: Sequence[Curves], output: str | Path) -> Path:
 
 
 def _draw(axes: Any, panel: Panel, trainings: Sequence[Curves]) -> None:
-    """Draw one panel: trainings differ by colour and series by dashes, or one's series by colour."""
+    """Draw a panel: trainings differ by colour, their series by dashes; one's series by colour."""
     lowest, highest = math.inf, -math.inf
     for place, training in enumerate(trainings):
         for number, name in enumerate(panel.names):
@@ -72,11 +72,15 @@ def _draw(axes: Any, panel: Panel, trainings: Sequence[Curves]) -> None:
                 continue
             several = len(trainings) > 1
             colour = COLOURS[(place if several else number) % len(COLOURS)]
-            style = {"color": colour, "linestyle": DASHES[number % len(DASHES)] if several else "-"}
             axes.plot(
-                series.steps, series.values, linewidth=1.3, label=_label(panel, name, training,
-                several=several), marker="." if len(series.steps) <= MARKED else None, **style,
-            )  # fmt: skip
+                series.steps,
+                series.values,
+                color=colour,
+                linestyle=DASHES[number % len(DASHES)] if several else "-",
+                linewidth=1.3,
+                marker="." if len(series.steps) <= MARKED else None,
+                label=_label(panel, name, training, several=several),
+            )
             if panel.best:
                 best = series.best
                 axes.plot(series.steps[best], series.values[best], "*", color=colour, markersize=10)

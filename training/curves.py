@@ -57,7 +57,8 @@ class Panel:
     targets: bool = False
 
 
-_PANELS = (  # title, axis, names or prefixes (with a star), further settings of the panel
+# Title, axis, names (or beginnings, with a star) and further settings of a panel.
+_PANELS: tuple[tuple[str, str, tuple[str, ...], dict[str, Any]], ...] = (
     ("Loss", "loss", ("loss", "loss_ranking", "loss_masked_language"), {}),
     ("Sparsity penalties", "weighted penalty", ("loss_sparsity_*",), {"prefix": "loss_sparsity_"}),
     ("Dev measures", "measure", ("eval_*",), {"prefix": "eval_", "best": True}),
@@ -135,7 +136,7 @@ def _title(name: str) -> str:
 
 def _series(journal: Path) -> dict[str, Series]:
     points: dict[str, dict[int, float]] = {}
-    for number, text in enumerate(journal.read_text(encoding="utf-8").splitlines(), start=1):
+    for text in journal.read_text(encoding="utf-8").splitlines():
         try:
             line = json.loads(text)
             step = int(line["step"])

@@ -61,7 +61,9 @@ def token_entropies(states: Tensor, weight: Tensor, bias: Tensor | None, targets
         checkpoint(
             _entropies, part, weight, bias, wanted, use_reentrant=False, preserve_rng_state=False
         )
-        for part, wanted in zip(states.split(CHUNK), targets.split(CHUNK), strict=True)
+        for part, wanted in zip(
+            torch.split(states, CHUNK), torch.split(targets, CHUNK), strict=True
+        )
     ]
     return torch.cat(parts)
 

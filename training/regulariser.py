@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from encoders.errors import ConfigError
 from training.sparsity import Penalty, Sparsity
 from training.sparsity_control import Control
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 log = logging.getLogger("sluice")
 
@@ -116,7 +116,7 @@ class Regulariser:
             made[name] = value * weight
         if self.sparsity.anti_zero:
             held = [vectors for vectors in given.values() if len(vectors)]
-            made["anti_zero"] = self.sparsity.anti_zero * sum(map(anti_zero, held))
+            made["anti_zero"] = torch.stack([*map(anti_zero, held)]).sum() * self.sparsity.anti_zero
         return made
 
     def _count(self, name: str, vectors: Tensor) -> None:

@@ -118,3 +118,16 @@ def test_texts_of_a_corpus(world: Path, tmp_path: Path) -> None:
     (empty / "corpus.jsonl").write_text("\n".join(blank) + "\n")
     with pytest.raises(DataError, match="no document of the corpus has a text"):
         TextExamples().examples(load_dataset(empty, "train"), 0)
+
+
+def test_corpus_needs_no_training_queries(world: Path, model: Path, tmp_path: Path) -> None:
+    bare = small_world.write_beir(tmp_path / "bare")
+    for split in ("train", "dev"):
+        (bare / "qrels" / f"{split}.tsv").unlink()
+    config = settings(bare, model, tmp_path / "run")
+    middle = config["train"]["middle"]
+    del middle["evaluate"]
+    middle["trainer"] = {**TRAINER, "max_steps": 1}
+    config["retrievers"]["splade"]["encoder"]["model"] = "middle"
+    del config["train"]["splade"]
+    assert Experiment(checked(config, ExperimentConfig)).retriever("splade") is not None

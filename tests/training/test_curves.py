@@ -145,9 +145,7 @@ def test_panels_of_compared_trainings(write: Write) -> None:
     assert len({line.get_color() for line in dev}) == 2
 
 
-def test_without_matplotlib(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     trainings = read_trainings([write("a", lines())])
     with pytest.raises(MissingPackageError, match=r"pip install 'sluice-ir\[plots\]'"):

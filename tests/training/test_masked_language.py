@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import tiny_models
 import torch
 from hypothesis import given, settings
@@ -119,7 +120,9 @@ def test_terms_are_those_of_the_masked_texts_in_one_pass(encoder: SpladeEncoder)
     torch.testing.assert_close(total, loss.over(laid) + 1e-3 * flops(vectors))
     told = objective.told()
     assert told["loss_masked_language"] == pytest.approx(loss.over(laid).item())
-    assert told["active_terms_document"] == pytest.approx(float((vectors != 0).sum(1).float().mean()))
+    assert told["active_terms_document"] == pytest.approx(
+        float((vectors != 0).sum(1).float().mean())
+    )
     assert "active_terms_query" not in told
     assert told["index_mb_per_million"] > 0
 
@@ -191,7 +194,9 @@ def test_split_between_mask_random_and_kept(encoder: SpladeEncoder) -> None:
 def test_masks_are_a_function_of_seed_epoch_and_text(encoder: SpladeEncoder) -> None:
     ids = np.array(encoder.tokenizer(" ".join(WORDS))["input_ids"])
     hide, again = masking(encoder), masking(encoder)
-    same = [np.array_equal(a, b) for a, b in zip(hide(ids, "d", 1), again(ids, "d", 1), strict=True)]
+    same = [
+        np.array_equal(a, b) for a, b in zip(hide(ids, "d", 1), again(ids, "d", 1), strict=True)
+    ]
     assert all(same)
     for name, epoch in (("d", 2), ("e", 1)):
         assert not np.array_equal(hide(ids, "d", 1)[1], hide(ids, name, epoch)[1])
@@ -314,3 +319,30 @@ def test_ranking_batches_are_refused(encoder: SpladeEncoder, tmp_path: Path) -> 
     both = WeightedSum([{"type": "info_nce"}, {"type": "masked_language"}])
     with pytest.raises(ConfigError, match="a training of its own"):
         fit(encoder, texts(), both, output=tmp_path)
+
+
+def shared(model: Path, output: Path, cache: int, processes: int) -> list[dict[str, torch.Tensor]]:
+    launcher = [sys.executable]
+    if processes > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    script = Path(__file__).with_name("distributed_masked.py")
+    arguments = [str(script), str(model), str(output), str(cache), str(processes)]
+    done = subprocess.run([*launcher, *arguments], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [
+        safetensors.torch.load_file(output / f"weights-{rank}.safetensors")
+        for rank in range(processes)
+    ]
+
+
+def test_two_processes_are_one_with_the_whole_batch(tmp_path: Path) -> None:
+    model = tiny_models.save_model(
+        tmp_path / "model", "ForMaskedLM", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    (alone,) = shared(model, tmp_path / "one", 0, 1)
+    first, second = shared(model, tmp_path / "two", 3, 2)
+    start = safetensors.torch.load_file(model / "model.safetensors")
+    assert not torch.allclose(alone["cls.predictions.bias"], start["cls.predictions.bias"])
+    for name, expected in alone.items():
+        assert torch.equal(first[name], second[name]), name
+        assert torch.allclose(first[name], expected, atol=2e-5), name

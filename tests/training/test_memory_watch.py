@@ -20,7 +20,10 @@ from training.memory import ADVICE
 from training.memory_watch import RUNNING, Memory, MemoryWatch, read_memory, told_of_kill
 
 GIB = 2**30
-STATUS = "VmHWM:\t 9000 kB\nVmRSS:\t 5000 kB\nRssAnon:\t 3000 kB\nRssFile:\t1500 kB\nRssShmem:\t 500 kB\n"
+STATUS = (
+    "VmHWM:\t 9000 kB\nVmRSS:\t 5000 kB\nRssAnon:\t 3000 kB\nRssFile:\t1500 kB\n"
+    "RssShmem:\t 500 kB\n"
+)
 System = Callable[[dict[str, str]], Path]
 
 
@@ -176,7 +179,9 @@ def test_killed_run_is_told_of_by_the_next(
     note = json.loads((tmp_path / RUNNING).read_text())
     assert (note["step"], note["held"], note["limit"]) == (4, 95 * GIB, 100 * GIB)
     caplog.set_level(logging.INFO, logger="sluice")
-    report = fit(tiny.Splade(), tiny.examples(), InfoNCE(similarity="dot"), output=tmp_path, **tiny.JOB)
+    report = fit(
+        tiny.Splade(), tiny.examples(), InfoNCE(similarity="dot"), output=tmp_path, **tiny.JOB
+    )
     assert report.resumed_step == 4
     assert "ended from outside after step 4, while it held 95.0 GiB of 100.0 GiB" in caplog.text
     assert "set gradient_cache" in caplog.text

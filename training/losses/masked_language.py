@@ -97,4 +97,5 @@ class MaskedLanguage:
                 "its model under encoder.model of the next training"
             )
         total, count = batch.matrix.sum(0)
-        return total / count.clamp(min=1)
+        mean: Tensor = total / count.clamp(min=1)
+        return mean
