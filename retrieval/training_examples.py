@@ -37,8 +37,8 @@ class TrainingExamples:
     """Makes a training's examples, at its start and at every refresh.
 
     ``source`` and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained
-    in the experiment to folders. With ``answered`` each document
-    brings another query that it answers, where the judgements have one. Reports and provenance go to ``work_path``.
+    in the experiment to folders. With ``answered`` each document brings another query that it
+    answers, where the judgements have one. Reports and provenance go to ``work_path``.
     """
 
     def __init__(
