@@ -34,6 +34,7 @@ from retrieval.retriever import Retriever
 from retrieval.retriever_folder import HEAD, read_head
 from retrieval.sources import Sources
 from retrieval.stage import Stage
+from retrieval.text_examples import sees_queries
 from retrieval.training_job import train_model
 
 if TYPE_CHECKING:
@@ -144,10 +145,11 @@ class Experiment:
         Whether their models are there already makes no difference.
         """
         kind = "pipelines" if self.config.pipelines else "retrievers"
-        made_from = (
+        made_from = {
             node for name in self.systems for node in self._needs.closure(f"{kind}.{name}")
-        )
-        if self._untested or not any(node.startswith("train.") for node in made_from):
+        }
+        trainings = [s for name, s in self.config.train.items() if f"train.{name}" in made_from]
+        if self._untested or not any(map(sees_queries, trainings)):
             return
         train, _ = training_splits(self.dataset(None), self.config.seed)
         tested = self.dataset(self.config.evaluate.split).queries

@@ -39,6 +39,11 @@ class TextExamples:
         return made
 
 
+def sees_queries(section: TrainingSection) -> bool:
+    """Return whether a training reads queries, to learn from them or to be evaluated."""
+    return section.loss.get("type") != "masked_language" or section.evaluate is not None
+
+
 def splits_of(section: TrainingSection, dataset: Dataset, seed: int) -> tuple[Dataset, Dataset]:
     """Return what a training learns from and what evaluates it meanwhile.
 
@@ -46,7 +51,7 @@ def splits_of(section: TrainingSection, dataset: Dataset, seed: int) -> tuple[Da
     """
     from retrieval.dataset import training_splits
 
-    if section.loss.get("type") == "masked_language" and section.evaluate is None:
+    if not sees_queries(section):
         alone = dataset.with_split(None)
         return alone, alone
     return training_splits(dataset, seed)
