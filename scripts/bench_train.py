@@ -10,7 +10,8 @@ of 16 tokens and 64 passages of up to 128, in-batch softmax, clipping, fused Ada
 of the medians. ``real`` batches have the lengths of a collection's texts (``--data`` or
 SLUICE_DATA, else lognormal ones), ``full`` ones have no padding at all. Peak memory of a SPLADE
 step is that of two processes that do nothing else, above what they had before it. ``--large``
-measures a contrastive batch of 4,096 passages of 128 tokens through the gradient cache, in its own process.
+measures a contrastive batch of 4,096 passages of 128 tokens through the gradient cache, in a
+process of its own.
 """
 
 from __future__ import annotations
