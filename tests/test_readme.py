@@ -36,6 +36,10 @@ VERBS = [
     "export",
     "import",
     "search-vectors",
+    "plot",
+    "soup",
+    "distil",
+    "generate",
 ]
 
 
@@ -101,5 +105,5 @@ def test_every_verb_is_known() -> None:
     assert [command.callback.__name__ for command in app.registered_commands] == [
         "run", "train", "index", "evaluate", "mine", "search", "explain", "add", "update",
         "delete", "verify", "score", "compare", "data", "export", "import", "search_vectors",
-        "cache",
+        "cache", "plot", "soup", "distil", "generate",
     ]  # fmt: skip
