@@ -82,10 +82,7 @@ def check_arguments(
                 f"{suggest(name, parameters)}"
             )
         if name in hints and not _fits(value, hints[name]):
-            raise ConfigError(
-                f"{where}.{name}: {value!r} is a {type(value).__name__}, "
-                f"expected {_spelled(hints[name])}"
-            )
+            raise ConfigError(f"{where}.{name}: {_misfit(value, hints[name])}")
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in arguments:
             raise ConfigError(f"{where}: {kind} needs '{name}'")
@@ -155,6 +152,15 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is dict or hint is dict:
         return isinstance(value, dict)
     return True  # protocols and classes are checked by the factory itself
+
+
+def _misfit(value: Any, hint: Any) -> str:
+    options = [o for o in get_args(hint) or (hint,) if o is not type(None)]
+    choices = [c for o in (hint, *options) if get_origin(o) is Literal for c in get_args(o)]
+    if isinstance(value, str) and choices:
+        known = [str(choice) for choice in choices]
+        return f"{value!r}; expected one of {', '.join(map(repr, choices))}{suggest(value, known)}"
+    return f"{value!r} is a {type(value).__name__}, expected {_spelled(hint)}"
 
 
 def _spelled(hint: Any) -> str:

@@ -17,12 +17,12 @@ def freeze(encoder: Any, *, layers: int = 0, embeddings: bool = False) -> list[s
     separate towers it freezes both. Raises ``ConfigError`` for more layers than there are.
     """
     if type(layers) is not int or layers < 0:
-        raise ConfigError(f"freeze_layers: {layers!r}; expected a whole number, 0 or more")
+        raise ConfigError(f"freeze.layers: {layers!r}; expected a whole number, 0 or more")
     for network in _networks(encoder):
         stack = layer_stack(network)
         if layers > len(stack):
             raise ConfigError(
-                f"freeze_layers: {layers}; {type(network).__name__} has {len(stack)} layers"
+                f"freeze.layers: {layers}; {type(network).__name__} has {len(stack)} layers"
             )
         for layer in stack[:layers]:
             layer.requires_grad_(False)

@@ -41,7 +41,7 @@ def model_folder(name: str) -> Path:
         settle(path)  # a replacement was killed, or is just going on
     if path.is_dir():
         return path
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if is_path(name):
         raise ModelError(f"{name}: no such model folder; expected a saved model or a hub id")
     found = _cached(name) or _downloaded(name)
     if found:
@@ -55,6 +55,11 @@ def model_folder(name: str) -> Path:
         f"{name}: not a local folder, not in the hub's cache, and the hub could not be reached or "
         f"has no such model; give a folder, connect to the network{extra}"
     )
+
+
+def is_path(name: str) -> bool:
+    """Return whether a model's name can only be a path: no hub id looks like it."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
 
 
 def _cached(name: str) -> Path | None:

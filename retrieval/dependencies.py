@@ -21,6 +21,9 @@ from retrieval.expression import names_in
 from retrieval.sources import SELF
 from retrieval.teachers import teacher_models
 
+# Keys of `trainer` that say what is told of a training, and change nothing that it makes.
+TOLD = ("logging_", "log_", "report_to", "disable_tqdm", "run_name", "project")
+
 
 class Keys(NamedTuple):
     """What decides an artefact: ``recipe`` hashes the settings, ``key`` also the files they name.
@@ -123,6 +126,8 @@ class Dependencies:
         plain = section
         if isinstance(section, TrainingSection):  # one alone has keys of its own: output and such
             plain = section.model_dump(include=set(TrainingSection.model_fields))
+            trainer = plain["trainer"].items()
+            plain["trainer"] = {key: value for key, value in trainer if not key.startswith(TOLD)}
         elif isinstance(section, RetrieverSection):
             plain = section.model_dump(exclude={"encoding"})
             if section.passages is None:

@@ -105,10 +105,34 @@ def read_facts(path: Path) -> dict[str, Any]:
 def read_scores(path: Path) -> Iterator[tuple[list[str], list[str], np.ndarray]]:
     """Stream query ids, document ids and scores (float64) of a file of scores, by blocks.
 
-    Raises ``DataError`` for a file that is not parquet, lacks a column, or holds a null.
+    Raises ``DataError`` for a file that is not parquet, lacks a column, or holds a null or a score
+    that is no finite number.
     """
     import pyarrow as pa
 
+    file = open_scores(path)
+    row = 0
+    try:
+        for batch in file.iter_batches(65_536, columns=list(COLUMNS)):
+            for column in COLUMNS:
+                if batch[column].null_count:
+                    raise DataError(f"{path}: a null in {column!r} from row {row:,} on")
+            scores = batch["score"].cast(pa.float64()).to_numpy(zero_copy_only=False)
+            bad = np.flatnonzero(~np.isfinite(scores))
+            if len(bad):
+                raise DataError(
+                    f"{path}: row {row + int(bad[0]):,}: the score is {scores[bad[0]]}, expected a "
+                    "finite number; leave out pairs without one"
+                )
+            queries, documents = (batch[name].cast(pa.string()).to_pylist() for name in COLUMNS[:2])
+            yield queries, documents, scores
+            row += len(batch)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: row {row:,}: not readable ({error}); make it again") from None
+
+
+def open_scores(path: Path) -> Any:
+    """Return the open parquet file of scores; ``DataError`` where it is none or lacks a column."""
     file = _opened(path)
     names = file.schema_arrow.names
     for column in COLUMNS:
@@ -117,18 +141,7 @@ def read_scores(path: Path) -> Iterator[tuple[list[str], list[str], np.ndarray]]
                 f"{path}: columns {', '.join(names)}; no {column!r}; a file of teacher's scores "
                 f"has {', '.join(COLUMNS)}, as `sluice distil` writes it"
             )
-    row = 0
-    try:
-        for batch in file.iter_batches(65_536, columns=list(COLUMNS)):
-            for column in COLUMNS:
-                if batch[column].null_count:
-                    raise DataError(f"{path}: a null in {column!r} from row {row:,} on")
-            scores = batch["score"].cast(pa.float64()).to_numpy(zero_copy_only=False)
-            queries, documents = (batch[name].cast(pa.string()).to_pylist() for name in COLUMNS[:2])
-            yield queries, documents, scores
-            row += len(batch)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: row {row:,}: not readable ({error}); make it again") from None
+    return file
 
 
 def _begin(parts: Path, key: str) -> None:

@@ -24,6 +24,7 @@ from retrieval.config import (
 )
 from retrieval.contents import normalised_dataset
 from retrieval.dataset import Dataset, load_dataset, training_splits
+from retrieval.dataset_source import find_split
 from retrieval.dependencies import Dependencies, Keys
 from retrieval.encoding import encoding_of
 from retrieval.experiment_checks import check_experiment, check_lists, list_names
@@ -151,7 +152,10 @@ class Experiment:
         trainings = [s for name, s in self.config.train.items() if f"train.{name}" in made_from]
         if self._untested or not any(map(sees_queries, trainings)):
             return
-        train, _ = training_splits(self.dataset(None), self.config.seed)
+        whole, asked = self.dataset(None), [s for s in trainings if sees_queries(s)]
+        if find_split("train", whole.splits) is None and all(s.examples for s in asked):
+            return  # files without the queries of dev and test, or pairs made from the corpus
+        train, _ = training_splits(whole, self.config.seed)
         tested = self.dataset(self.config.evaluate.split).queries
         shared = [query for query, text in tested.items() if train.queries.get(query) == text]
         if shared:

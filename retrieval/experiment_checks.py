@@ -40,6 +40,7 @@ def check_experiment(
     for name in config.pipelines:
         _check_pipeline(config, name)
     if trainings:
+        from retrieval.teachers import check_there
         from retrieval.training_checks import check_training
 
         for name, section in config.train.items():
@@ -51,6 +52,8 @@ def check_experiment(
             if negatives.get("judge") is not None:
                 known = [*config.rerankers, *config.train]
                 check_judge(negatives["judge"], f"{key}.judge", known=known)
+            check_there(section.teacher, f"train.{name}.teacher")
+            check_there(negatives.get("judge"), f"{key}.judge")
     Dependencies(config).check()
 
 

@@ -24,6 +24,7 @@ from retrieval.experiment_checks import check_lists
 from retrieval.mined_files import write_mined
 from retrieval.mining import audit_negatives, mine_negatives
 from retrieval.sources import Sources, named_sources
+from retrieval.teachers import check_there
 from retrieval.training_checks import check_training, mining_of
 from retrieval.training_job import train_model
 
@@ -96,6 +97,8 @@ def train(config: Given, overrides: Sequence[str] = ()) -> Path:
         for place, lists in named_sources(settings.negatives or {}, "negatives.retriever"):
             if isinstance(lists, str):
                 check_lists(lists, place, ())
+        check_there(settings.teacher, "teacher")
+        check_there((settings.negatives or {}).get("judge"), "negatives.judge")
         if isinstance(settings.dataset, dict) and settings.dataset.get("split", "train") != "train":
             raise ConfigError(
                 f"dataset.split: {settings.dataset['split']!r}: training uses the train split; "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from encoders.errors import ConfigError
+from encoders.errors import ConfigError, DataError, suggest
 from retrieval.components import make_index
 from retrieval.dataset import Dataset
 
@@ -39,18 +39,43 @@ def frozen_documents(encoder: Any, *, where: str) -> Any:
     return TowerEncoder(encoder, copy.deepcopy(encoder), freeze="document")
 
 
-def live_examples(examples: list[Example]) -> list[Example]:
-    """Return one example a query: its documents are what the index finds."""
+def live_examples(examples: list[Example], train: Dataset) -> list[Example]:
+    """Return one example a query: its documents are what the index finds.
+
+    Queries of which no relevant document is in the corpus are left out, with a warning; raises
+    ``DataError`` where none is left.
+    """
+    corpus = {document.id for document in train.corpus}
     first: dict[str, Example] = {}
     for example in examples:
         first.setdefault(example.query.id, example)
-    return list(first.values())
+    made = [each for each in first.values() if not _relevant(each, train).keys().isdisjoint(corpus)]
+    absent = [query for query, each in first.items() if each not in made]
+    if not made:
+        raise DataError(
+            f"{train.name}: live candidates are documents of the corpus, and none of "
+            f"{len(first):,} queries (such as {absent[0]!r}) has a relevant one among them; name "
+            "documents by the corpus' ids, or mine the negatives: negatives: {type: mined, ...}"
+        )
+    if absent:
+        log.warning(
+            "%s: %s of %s training queries have no relevant document in the corpus, and are left "
+            "out (such as %s)", train.name, f"{len(absent):,}", f"{len(first):,}", absent[0],
+        )  # fmt: skip
+    return made
+
+
+def _relevant(example: Example, train: Dataset) -> dict[str, float]:
+    """Return the grades of an example's relevant documents, the dataset's judgements first."""
+    judged = train.qrels.get(example.query.id, {}) if train.split is not None else {}
+    grades = {doc: float(grade) for doc, grade in judged.items() if grade > 0}
+    return grades or dict.fromkeys(sorted(example.relevant), 1.0)
 
 
 def live_candidates(
-    encoder: Any, train: Dataset, spec: Mapping[str, Any], *, where: str
+    encoder: Any, train: Dataset, examples: list[Example], spec: Mapping[str, Any], *, where: str
 ) -> LiveCandidates:
-    """Encode and index the corpus of a train split once, for ``training.live``.
+    """Encode and index the corpus of a train split once, for the queries of ``examples``.
 
     ``spec`` is ``{type: live, depth: 200, index: {type: flat}}``. The documents' vectors are held
     in memory beside the index, so that scores are exact under any of them.
@@ -72,8 +97,10 @@ def live_candidates(
     index.add(vectors)
     row_of = {name: row for row, name in enumerate(ids)}
     relevant = {
-        query: {row_of[doc]: float(g) for doc, g in grades.items() if g > 0 and doc in row_of}
-        for query, grades in train.qrels.items()
+        each.query.id: {
+            row_of[doc]: grade for doc, grade in _relevant(each, train).items() if doc in row_of
+        }
+        for each in examples
     }
 
     def gather(rows: np.ndarray) -> np.ndarray:
@@ -89,7 +116,9 @@ def check_live(spec: Mapping[str, Any], where: str) -> None:
     """Check a section ``negatives`` of type live."""
     for key in spec:
         if key not in KEYS:
-            raise ConfigError(f"{where}.{key}: live negatives take {', '.join(KEYS)}")
+            raise ConfigError(
+                f"{where}.{key}: live negatives take {', '.join(KEYS)}{suggest(str(key), KEYS)}"
+            )
     depth = spec.get("depth", 200)
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 2:
         raise ConfigError(f"{where}.depth: {depth!r}; expected a whole number, 2 or more")

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from encoders.build import check
 from encoders.errors import ConfigError, DataError, suggest
-from encoders.files import file_hash, fingerprint_of
+from encoders.files import file_hash, fingerprint_of, settle
+from encoders.models import is_path
 from encoders.registry import ENCODERS, RERANKERS
+from retrieval.sources import SELF, listed
 from training.judge import Judge, JudgedPair, judged
 
 if TYPE_CHECKING:
@@ -201,11 +203,16 @@ def check_teacher(spec: str | Mapping[str, Any], where: str, allow: Allow = None
     """Check ``teacher:`` before any work: its components, and that its file is there."""
     if isinstance(spec, str):
         path = Path(spec).expanduser()
-        if is_score_file(spec) and not path.is_file():
+        if not is_score_file(spec):
+            return
+        if not path.is_file():
             names = [p.name for p in path.parent.glob("*.parquet")]
             raise ConfigError(
                 f"{where}: no file {spec}{suggest(path.name, names)}; `sluice distil` makes one"
             )
+        from retrieval.distillation import open_scores
+
+        open_scores(path)
         return
     if not isinstance(spec, Mapping):
         raise ConfigError(f"{where}: {spec!r:.60}; expected a name or a component")
@@ -234,6 +241,24 @@ def check_teacher(spec: str | Mapping[str, Any], where: str, allow: Allow = None
         raise ConfigError(f"{where}.weights: {weights!r:.60}; expected a number above 0 for each")
     if not isinstance(spec.get("normalise", False), bool):
         raise ConfigError(f"{where}.normalise: {spec['normalise']!r}; expected true or false")
+
+
+def check_there(named: Any, where: str) -> None:
+    """Raise ``ConfigError`` for teachers of whom a model cannot be.
+
+    That is a path to nothing, or ``self``, the model that is trained.
+    """
+    for each in listed(named):
+        for name in teacher_models(each):
+            if name == SELF:
+                raise ConfigError(
+                    f"{where}: self, the model that is trained, is no judge of itself; name another"
+                )
+            path = Path(name).expanduser()
+            if is_path(name) and not path.exists():
+                settle(path)  # a replacement was killed
+            if is_path(name) and not path.exists():
+                raise ConfigError(f"{where}: no model folder or run file {name}")
 
 
 def is_score_file(name: str) -> bool:

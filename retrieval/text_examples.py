@@ -47,13 +47,20 @@ def sees_queries(section: TrainingSection) -> bool:
 def splits_of(section: TrainingSection, dataset: Dataset, seed: int) -> tuple[Dataset, Dataset]:
     """Return what a training learns from and what evaluates it meanwhile.
 
-    A corpus without training queries is enough where texts alone are learnt and nothing evaluates.
+    A corpus without training queries is enough where texts alone are learnt or the examples are not
+    the dataset's own, and nothing evaluates, or a dev split is there to.
     """
     from retrieval.dataset import training_splits
+    from retrieval.dataset_source import find_split
 
     if not sees_queries(section):
         alone = dataset.with_split(None)
         return alone, alone
+    if section.examples is not None and find_split("train", dataset.splits) is None:
+        alone = dataset.with_split(None)
+        if section.evaluate is None:
+            return alone, alone
+        return alone, dataset.with_split("dev")
     return training_splits(dataset, seed)
 
 

@@ -27,6 +27,7 @@ from retrieval.live_training import check_live
 from retrieval.sources import SELF, listed, named_sources
 from retrieval.teachers import check_teacher
 from retrieval.text_examples import check_texts_alone
+from retrieval.training_combinations import check_combinations
 from training.losses import LOSSES
 
 LOWEST = {  # of the numbers in `trainer`
@@ -67,12 +68,13 @@ def check_training(section: TrainingSection, where: str, allow: Allow = None) ->
         check_examples(section.examples, f"{prefix}examples", allow)
     if section.teacher is not None:
         check_teacher(section.teacher, f"{prefix}teacher", allow)
+    mining = None
     if section.negatives is not None:
-        _check_negatives(section.negatives, f"{prefix}negatives", allow)
+        mining = _check_negatives(section.negatives, f"{prefix}negatives", allow)
     if section.evaluate is not None:
         check_measures(section.evaluate.measures, f"{prefix}evaluate.measures")
     _check_trainer(section, prefix)
-    _check_loss(section, prefix, allow)
+    check_combinations(section, _check_loss(section, prefix, allow), mining, prefix)
 
 
 def mining_of(spec: Mapping[str, Any], where: str) -> Any:
@@ -90,8 +92,8 @@ def mining_of(spec: Mapping[str, Any], where: str) -> Any:
     return Mining.in_mode(spec.get("mode", "percentage"), own)
 
 
-def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> None:
-    """Check the loss, that it fits the encoder, and that a positive has something to beat."""
+def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> Any:
+    """Return the loss; check that it fits the encoder, and has something to beat a positive."""
     loss = build(section.loss, LOSSES, where=f"{prefix}loss", allow=allow)
     kind, name = vector_kind(section.encoder), section.loss["type"]
     fitting = getattr(loss, "encoders", (kind,))
@@ -116,9 +118,9 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> None:
     if kind == "cross_encoder" and SELF in listed((section.negatives or {}).get("retriever")):
         raise ConfigError(f"{prefix}negatives.retriever: a cross_encoder finds nothing by itself")
     if check_texts_alone(section, loss, prefix):
-        return
+        return loss
     if section.negatives is not None or section.examples is not None:  # files are read later
-        return
+        return loss
     if kind == "cross_encoder":
         alone = "a cross_encoder learns from each query's own documents"
     elif getattr(loss, "negatives", "all") == "own":
@@ -126,16 +128,17 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> None:
     elif section.trainer.get("per_device_train_batch_size") == 1:
         alone = "a batch of 1 has no other documents"
     else:
-        return
+        return loss
     raise ConfigError(f"{prefix}negatives: needed: {alone}, so nothing would be learnt without")
 
 
-def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> None:
+def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
+    """Check ``negatives``; return the ``Mining`` of those that are mined."""
     if spec.get("type") not in ("mined", "live"):
         raise ConfigError(f"{where}.type: {spec.get('type')!r}; expected 'mined' or 'live'")
     if spec["type"] == "live":
         check_live(spec, where)
-        return
+        return None
     refresh = spec.get("refresh", "epoch")
     if refresh != "epoch" and (type(refresh) is not int or refresh < 1):
         raise ConfigError(f"{where}.refresh: {refresh!r}; expected steps, 1 or more, or 'epoch'")
@@ -158,7 +161,7 @@ def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> None:
         check_judge(spec["judge"], f"{where}.judge", allow=allow)
     elif mining_of(spec, where).judge_margin is not None:
         raise ConfigError(f"{where}: needs 'judge': {JUDGE}")
-    mining_of(spec, where)
+    return mining_of(spec, where)
 
 
 def _check_trainer(section: TrainingSection, prefix: str) -> None:

@@ -68,17 +68,20 @@ class TrainingExamples:
         named = negatives.get("retriever")
         self.mined = negatives.get("type") == "mined"
         self.asks_self = SELF in listed(named)
-        if self.mined:
-            others = [each for each in listed(named) if each != SELF]
-            place = f"{where}negatives.retriever"
-            if others:
-                self._lists = source(others if len(others) > 1 else others[0], place)
-            if negatives.get("judge") is not None:
-                self._judge = judge(negatives["judge"], f"{where}negatives.judge")
+        self._others = [each for each in listed(named) if each != SELF] if self.mined else []
+        self._source = source
+        if self.mined and negatives.get("judge") is not None:
+            self._judge = judge(negatives["judge"], f"{where}negatives.judge")
 
     @property
     def lists(self) -> Stage | Run | None:
-        """The lists that negatives are mined from, the trained encoder's own left out."""
+        """The lists that negatives are mined from, the trained encoder's own left out.
+
+        Opened when first asked for: a corpus may have to be indexed.
+        """
+        if self._lists is None and self._others:
+            named = self._others if len(self._others) > 1 else self._others[0]
+            self._lists = self._source(named, f"{self.where}negatives.retriever")
         return self._lists
 
     def make(self, encoder: Any, step: int = 0) -> list[Example]:
@@ -142,7 +145,7 @@ class TrainingExamples:
     def _mine(self, encoder: Any, step: int, asked: Dataset) -> MinedNegatives:
         from training.provenance_file import write_provenance
 
-        lists = self._lists
+        lists = self.lists
         if self.asks_self:
             own = Retriever.build(encoder, self.train.corpus, name=SELF)
             parts = [] if lists is None else list(_parts(lists))

@@ -75,17 +75,20 @@ def train_model(
             judge=judge, model=model, answered=bool(getattr(loss, "wants_answered", False)),
         )  # fmt: skip
         live = None
-        if (section.negatives or {}).get("type") == "live":
+        asked_live = (section.negatives or {}).get("type") == "live"
+        if asked_live:
             encoder = frozen_documents(encoder, where=where)
-            examples = live_examples(maker.make(encoder))
-            live = live_candidates(encoder, train, section.negatives or {}, where=where)
+        _narrow(encoder, section, where=where, seed=seed)
+        if asked_live:
+            examples = live_examples(maker.make(encoder), train)
+            live = live_candidates(encoder, train, examples, section.negatives or {}, where=where)
         else:
             examples = maker.make(encoder)
             if hasattr(encoder, "tokenize_pairs") or getattr(loss, "negatives", "all") == "own":
                 alone = f"{section.loss['type']} learns from each query's own documents"
                 refuse_unlearnable(examples, alone, where=f"{where}examples")
-    _narrow(encoder, section, where=where, seed=seed)
     report = _fitted(encoder, section, examples, loss, dev, maker, live, work_path, seed, where)
+    wait()  # every process has read the best checkpoint, which is removed below
     if rank() == 0:
         _save(encoder, loss, section, model_path)
         settings = {"training": section.model_dump(), "dataset": train.name, "seed": seed}
@@ -111,7 +114,12 @@ def _narrow(encoder: Any, section: TrainingSection, *, where: str, seed: int) ->
     if section.freeze is not None:
         from encoders.freezing import freeze
 
-        freeze(encoder, layers=section.freeze.layers, embeddings=section.freeze.embeddings)
+        try:
+            freeze(encoder, layers=section.freeze.layers, embeddings=section.freeze.embeddings)
+        except ConfigError as error:
+            raise ConfigError(f"{where}{error}") from None
+        if not any(parameter.requires_grad for parameter in encoder.module.parameters()):
+            raise ConfigError(f"{where}freeze: leaves no parameter of the encoder to be trained")
     if section.tuning is not None:
         from encoders.tuning import tune
 

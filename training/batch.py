@@ -43,7 +43,9 @@ def matrix_targets(
     """Describe the matrix of every query against every document of the batch, in their order.
 
     Masked are documents relevant to a query without being its own labelled positive: by id (the
-    example's ``relevant``) and by text (that of such a document, or of its positive).
+    example's ``relevant``) and by text (that of such a document, of its positive, or its own: a
+    document that reads like the query). A document that several examples brought, by text, counts
+    once for a query: its own, else one that is a positive, else the first.
     ``same_side`` appends two blocks ``[B, B]``, queries against queries and positives against
     positives, all negatives but the pairs that share a query text or a relevant document.
     """
@@ -58,7 +60,7 @@ def matrix_targets(
         "inbatch_pos": (flat > 0).expand_as(own),
         "inbatch_pos+own": (flat > 0) | own,
     }[negatives]
-    mask = (allowed & ~known) | (own & (labels > 0))
+    mask = _once(allowed & ~known, own, flat > 0, examples) | (own & (labels > 0))
     starts = [0]
     for example in examples:
         starts.append(starts[-1] + len(example.documents))
@@ -124,9 +126,24 @@ def _known(examples: Sequence[Example]) -> Tensor:
     for row, example in enumerate(examples):
         own = [d.id for d, x in zip(example.documents, example.labels, strict=True) if x > 0]
         named = (c for doc_id in example.relevant.union(own) for c in by_id.get(doc_id, ()))
-        texts = {documents[column].text for column in named}
+        texts = {documents[column].text for column in named} | {example.query.text} & by_text.keys()
         known[row, [column for text in texts for column in by_text[text]]] = True
     return known
+
+
+def _once(
+    mask: Tensor, own: Tensor, positive: Tensor, examples: Sequence[Example]
+) -> Tensor:
+    """Leave of the columns with one text only the best that a row counts."""
+    by_text: dict[str, list[int]] = defaultdict(list)
+    for column, text in enumerate(d.text for e in examples for d in e.documents):
+        by_text[text].append(column)
+    for columns in by_text.values():
+        if len(columns) > 1:
+            rank = mask[:, columns] * (1 + positive[columns] + 2 * own[:, columns])
+            best = torch.nn.functional.one_hot(rank.argmax(dim=1), len(columns)).bool()
+            mask[:, columns] &= best
+    return mask
 
 
 def _same_side(examples: Sequence[Example], known: Tensor) -> Tensor:

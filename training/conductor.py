@@ -41,10 +41,13 @@ class Conductor(TrainerCallback):  # type: ignore[misc]
         if advance is not None:
             advance(state.global_step)
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, **event: Any) -> None:
         """Stop after `patience` evaluations without a better one."""
         patience = self.trainer.patience
         if patience is None or not state.best_global_step:
+            return
+        # This evaluation may be the best so far: the state hears of it only after this.
+        if event["metrics"][f"eval_{args.metric_for_best_model}"] > state.best_metric:
             return
         # Counted from the history, which checkpoints keep: a resumed training stops where it would.
         named = f"eval_{args.metric_for_best_model}"

@@ -167,9 +167,10 @@ def _targets(settings: Path) -> dict[str, float]:
 
 
 def _told_apart(folders: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that differ from each other."""
-    for parts in range(1, 1 + max(len(folder.parts) for folder in folders)):
-        names = ["/".join(folder.parts[-parts:]) for folder in folders]
+    """Return the shortest ends of the paths that differ; folders called training say nothing."""
+    paths = [[part for part in folder.parts if part != "training"] for folder in folders]
+    for parts in range(1, 1 + max(map(len, paths))):
+        names = ["/".join(path[-parts:]) for path in paths]
         if len(set(names)) == len(names):
             break
     return names

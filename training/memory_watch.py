@@ -129,6 +129,11 @@ class MemoryWatch(TrainerCallback):  # type: ignore[misc]
             most = memory.peak if memory.peak > self._before else memory.held
             self._note(state.global_step, most, memory.limit)
 
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Take the note away: this run was not killed."""
+        if self.writes:
+            (self.folder / RUNNING).unlink(missing_ok=True)
+
     def _note(self, step: int, held: int, limit: int) -> None:
         if self.writes:
             self._noted = held / limit if limit > 0 else 0.0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +19,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 Value = TypeVar("Value")
+
+PATIENCE = timedelta(days=2)
 
 
 def world() -> int:
@@ -37,7 +40,8 @@ def start() -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from accelerate import PartialState
 
-        PartialState(cpu=not torch.cuda.is_available())
+        # The others wait at a barrier while process 0 mines, which may take hours.
+        PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
 
 
 @contextlib.contextmanager

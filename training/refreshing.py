@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from encoders.errors import ConfigError
 from training.checkpoint import load_examples, save_examples
@@ -68,6 +73,18 @@ class Refreshing:
         with first_process():
             if not file.exists():
                 model.eval()
-                save_examples(file, self.refresh(step))
+                with _same_draws_after():
+                    save_examples(file, self.refresh(step))
                 model.train()
         return load_examples(file)
+
+
+@contextlib.contextmanager
+def _same_draws_after() -> Iterator[None]:
+    """Leave the random states as they were: a resumed training may find the file, and draws none."""
+    state, array_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+    cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(cuda):
+        yield
+    random.setstate(state)
+    np.random.set_state(array_state)  # noqa: NPY002

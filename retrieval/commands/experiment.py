@@ -88,7 +88,7 @@ def index(
 def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
     """Evaluate the pipelines of an experiment; makes what is missing first.
 
-    Example:  sluice evaluate configs/beir-scifact.yaml evaluate.split=test
+    Example:  sluice evaluate configs/beir.yaml dataset=nfcorpus output=runs/nfcorpus
     """
     from retrieval.jobs import run as run_experiment
 

@@ -37,10 +37,10 @@ def distil(
     """Score each query's positives and candidates by a teacher, into parquet.
 
     The columns are query_id, doc_id and score. The same command goes on after a kill. A training
-    reads the file by `teacher: scores.parquet`, for margin_mse, kl and other losses of a teacher.
+    reads the file by `teacher: scores.parquet`, for margin_mse, kl_div and other losses.
 
-    Example:  sluice distil scifact --teacher runs/x/models/cross --candidates run.trec.gz --output
-    scores.parquet
+    Example:
+      sluice distil scifact --teacher runs/x/models/cross --candidates bm25.trec --output s.parquet
     """
     from retrieval.distil_dataset import distil_dataset, teacher_weights
 

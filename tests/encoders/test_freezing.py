@@ -31,7 +31,7 @@ def test_both_towers_are_frozen_alike(bert: Path) -> None:
 
 def test_more_layers_than_there_are_is_an_error(masked_bert: Path) -> None:
     encoder = SpladeEncoder.from_pretrained(masked_bert)
-    with pytest.raises(ConfigError, match="freeze_layers: 3; BertForMaskedLM has 2 layers"):
+    with pytest.raises(ConfigError, match=r"freeze\.layers: 3; BertForMaskedLM has 2 layers"):
         freeze(encoder, layers=3)
     with pytest.raises(ConfigError, match="0 or more"):
         freeze(encoder, layers=-1)

@@ -86,9 +86,9 @@ def test_names_tell_trainings_apart(write: Write, tmp_path: Path) -> None:
     named = [t.name for t in read_trainings([tmp_path / "one"])]
     assert named == ["middle", "splade"]
     both = read_trainings([tmp_path / "one/training/splade", tmp_path / "two", tmp_path / "one"])
-    assert [t.name for t in both] == [
-        "one/training/splade", "two/training/splade", "one/training/middle",
-    ]  # fmt: skip
+    assert [t.name for t in both] == ["one/splade", "two/splade", "one/middle"]
+    alone = read_trainings([write("three/training", lines())])  # of `sluice train`
+    assert [t.name for t in alone] == ["three"]
 
 
 def test_table_holds_every_value(write: Write) -> None:

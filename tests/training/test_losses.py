@@ -117,7 +117,30 @@ def test_text_of_a_relevant_document_is_masked() -> None:
     mask = matrix_targets([one, two, three]).mask  # columns: d1 d9 d2 d3 d8
     assert mask[0].tolist() == [True, False, False, True, False]
     assert mask[1].tolist() == [True, False, True, True, False]
-    assert mask[2].all()
+    assert mask[2].tolist() == [True, False, False, True, True]  # its own counts, and once
+
+
+def test_a_document_that_came_twice_counts_once() -> None:
+    shared, other = Text("n", "shared"), Text("m", "shared")
+    batch = [
+        Example(Text("a", "a"), (Text("d1", "1"), shared, other)),
+        Example(Text("b", "b"), (Text("d2", "2"), shared)),
+        Example(Text("c", "c"), (Text("n", "shared"), Text("d9", "9"))),
+        Example(Text("e", "e"), (Text("d3", "3"),)),
+    ]  # columns: d1 n m d2 n n d9 d3
+    columns = [i for i, d in enumerate(d for e in batch for d in e.documents) if d.id in "nm"]
+    rows = matrix_targets(batch).mask[:, columns]  # n m n n
+    assert rows.int().tolist() == [[1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 1]]
+    own = matrix_targets(batch, "own").mask[:, columns]
+    assert own.int().tolist() == [[1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0]]
+    single = matrix_targets(batch[:1]).mask
+    assert single.tolist() == [[True, True, False]]
+
+
+def test_a_document_that_reads_like_the_query_is_no_negative() -> None:
+    one = Example(Text("a", "to be"), (Text("d1", "1"), Text("d9", "to be")))
+    two = Example(Text("b", "or not"), (Text("d2", "to be"),))
+    assert matrix_targets([one, two]).mask.tolist() == [[True, False, False], [True, False, True]]
 
 
 def test_negatives_option_chooses_the_columns() -> None:

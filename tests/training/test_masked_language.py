@@ -346,3 +346,24 @@ def test_two_processes_are_one_with_the_whole_batch(tmp_path: Path) -> None:
     for name, expected in alone.items():
         assert torch.equal(first[name], second[name]), name
         assert torch.allclose(first[name], expected, atol=2e-5), name
+
+
+def test_masks_do_not_depend_on_who_makes_the_batches(folder: Path, tmp_path: Path) -> None:
+    plain = {**JOB["trainer"], "save_strategy": "no"}
+    del plain["save_steps"]
+    _, here = trained(folder, tmp_path / "a", trainer=plain)
+    _, there = trained(folder, tmp_path / "b", trainer={**plain, "dataloader_num_workers": 1})
+    assert equal(here, there)
+
+
+def test_bfloat16_trains_in_float32_weights(folder: Path, tmp_path: Path) -> None:
+    plain = {**JOB["trainer"], "save_strategy": "no"}
+    del plain["save_steps"]
+    exact, _ = trained(folder, tmp_path / "a", trainer=plain)
+    fast, found = trained(folder, tmp_path / "b", trainer={**plain, "bf16": True})
+    assert all(
+        value.dtype == torch.float32 for value in found.values() if value.is_floating_point()
+    )
+    name = "loss_masked_language"
+    assert fast.history[0][name] == pytest.approx(exact.history[0][name], rel=0.02)
+    assert fast.history[0][name] != exact.history[0][name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +67,24 @@ def test_resumes_within_an_epoch_with_what_was_in_force(
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_a_refresh_that_draws_at_random_is_not_missed_when_resumed(
+    tiny: ModuleType, tmp_path: Path
+) -> None:
+    def refresh(step: int) -> list[Example]:
+        torch.rand(3 + step), np.random.rand(2), random.random()  # noqa: NPY002
+        return tiny.examples()
+
+    options = {**job(tiny), "refresh": refresh, "refresh_every": 3}
+    encoder, again = tiny.Splade(), tiny.Splade()
+    fit(encoder, tiny.examples(), InfoNCE(), output=tmp_path, **options)
+    for step in (4, 6, 8, 9):  # killed at step 5: the examples of step 3 and 6 are found
+        shutil.rmtree(tmp_path / f"checkpoint-{step}", ignore_errors=True)
+    resumed = fit(again, tiny.examples(), InfoNCE(), output=tmp_path, **options)
+    assert resumed.resumed_step == 2
+    one, other = tiny.weights_of(encoder), tiny.weights_of(again)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 def test_a_refresh_may_not_change_the_queries_within_an_epoch(
     tiny: ModuleType, tmp_path: Path
 ) -> None:
@@ -98,6 +117,22 @@ def test_patience_ends_a_training_also_when_resumed(tiny: ModuleType, tmp_path: 
     assert all(torch.equal(one[name], other[name]) for name in one)
     with pytest.raises(ConfigError, match="patience"):
         fit(tiny.Splade(), tiny.examples(), InfoNCE(), output=tmp_path / "2", patience=2)
+
+
+@pytest.mark.parametrize(
+    ("values", "patience", "steps"),
+    [([0.1, 0.2, 0.3, 0.4, 0.4, 0.5], 1, 5), ([0.3, 0.1, 0.4, 0.1, 0.5, 0.1, 0.1, 0.6], 2, 7)],
+)
+def test_a_better_evaluation_is_not_one_without(
+    tiny: ModuleType, tmp_path: Path, values: list[float], patience: int, steps: int
+) -> None:
+    measured = iter(values)
+    report = fit(
+        tiny.Splade(), tiny.examples(), InfoNCE(), output=tmp_path,
+        evaluate=lambda _: {"nDCG@10": next(measured)}, evaluate_every=1, patience=patience,
+        **job(tiny, save_steps=1),
+    )  # fmt: skip
+    assert report.steps == steps
 
 
 def live_job(tiny: ModuleType, depth: int = 5) -> tuple[Any, LiveCandidates, np.ndarray]:

@@ -1,12 +1,15 @@
-"""The batch sampler: no text twice, every example once, the same again."""
+"""The batch sampler: no query twice, every example once, the same again."""
+
+import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from encoders.errors import DataError
-from training.example import Example, Text
-from training.sampler import BatchSampler, _keys
+from training.example import Example, Text, pair_examples
+from training.sampler import BatchSampler
 
 
 def example(query: int, documents: list[int]) -> Example:
@@ -24,7 +27,7 @@ collections = st.lists(
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(collections, st.integers(1, 6), st.integers(0, 5), st.booleans())
-def test_batches_hold_no_text_twice(
+def test_batches_hold_no_query_twice(
     examples: list[Example], size: int, epoch: int, by_length: bool
 ) -> None:
     sampler = BatchSampler(examples, size, seed=1, by_length=by_length)
@@ -35,8 +38,8 @@ def test_batches_hold_no_text_twice(
     places = [place for batch in batches for place in batch]
     assert len(places) == len(set(places))
     for batch in batches:
-        keys = [key for place in batch for key in set(_keys(examples[place]))]
-        assert len(keys) == len(set(keys))
+        queries = [examples[place].query.id for place in batch]
+        assert len(queries) == len(set(queries))
     again = BatchSampler(examples, size, seed=1, by_length=by_length)
     again.set_epoch(epoch)
     assert list(again) == batches
@@ -53,6 +56,55 @@ def test_every_example_once_an_epoch_and_another_order(by_length: bool) -> None:
     for batches in (first, second):
         assert sorted(place for batch in batches for place in batch) == list(range(50))
     assert first != list(BatchSampler(examples, 8, seed=2, by_length=by_length))
+
+
+@pytest.mark.parametrize("each", [1, 4])
+def test_shared_documents_do_not_break_batches_up(each: int) -> None:
+    drawn = random.Random(2)
+    texts = {f"d{d}": f"text {d}" for d in range(60)}
+    queries = {f"q{q}": f"query {q}" for q in range(100)}
+    shares = [1 / (1 + rank) for rank in range(60)]
+    listed = {q: list(dict.fromkeys(drawn.choices(list(texts), shares, k=60))) for q in queries}
+    positives = {q: dict.fromkeys(names[:6], 1.0) for q, names in listed.items()}
+    negatives = {q: names[6:13] for q, names in listed.items()}
+    examples = list(pair_examples(queries, positives, texts, negatives, each=each))
+    for some in (examples, [replace(e, documents=e.documents[:1], labels=()) for e in examples]):
+        sampler = BatchSampler(some, 16, seed=1)
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            batches = list(sampler)
+            assert len(batches) <= 1.1 * len(examples) / 16
+            assert sum(map(len, batches)) >= 0.95 * len(examples)
+
+
+def test_positives_are_apart_while_examples_last() -> None:
+    examples = [example(i, [i % 20, 50]) for i in range(40)]
+    batches = list(BatchSampler(examples, 4, seed=1))
+    twice = sum(len({place % 20 for place in batch}) < len(batch) for batch in batches)
+    assert len(batches) == 10
+    assert twice <= 1
+
+
+def test_examples_of_one_positive_have_nothing_to_be_held_against() -> None:
+    one_document = [example(i, [0]) for i in range(9)]
+    sampler = BatchSampler([*one_document, *(example(i, [i]) for i in range(20, 24))], 4, seed=1)
+    for batch in sampler:
+        assert any(place >= 9 for place in batch)
+
+
+def test_every_process_has_a_share_of_every_batch() -> None:
+    def some(queries: list[int]) -> list[Example]:
+        return [example(query, [place]) for place, query in enumerate(queries)]
+
+    sampler = BatchSampler(some([0, 1, 2, 0, 1, 2, 0, 1, 2]), 3, seed=1, processes=2)
+    sampler.replace(some([0, 1, 2, 0, 1, 2]))  # better packed than the three batches expected
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        batches = list(sampler)
+        assert len(batches) == 3
+        assert all(len(batch) >= 2 for batch in batches)
+    with pytest.raises(DataError, match="each of 2 processes"):
+        BatchSampler(some([0, 0, 0]), 4, seed=1, processes=2)
 
 
 def test_clashing_examples_wait_for_a_later_batch() -> None:
