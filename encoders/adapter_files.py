@@ -21,6 +21,7 @@ from encoders.registry import TUNINGS
 
 WEIGHTS = "adapter.safetensors"
 SETTINGS = "adapter.json"
+KINDS = ("adapter", "prefix")  # what cannot be merged
 
 log = logging.getLogger("sluice")
 
@@ -89,9 +90,11 @@ def read_adapter(model: Any, folder: Path) -> None:
     settings = read_object(place / SETTINGS).get("tuning")
     if not isinstance(settings, dict):
         raise ModelError(f"{place / SETTINGS}: no 'tuning'; expected what Sluice wrote there")
+    known = {kind: TUNINGS[kind] for kind in KINDS}
     try:
-        build(settings, TUNINGS, where="tuning", allow=()).install(model)
         state = safetensors.torch.load_file(place / WEIGHTS)
+        _check_size(settings, state, place)
+        build(settings, known, where="tuning", allow=()).install(model)
     except (ConfigError, OSError, safetensors.SafetensorError) as error:
         raise ModelError(f"{place}: {error}") from error
     wanted = {
@@ -105,8 +108,19 @@ def read_adapter(model: Any, folder: Path) -> None:
             f"{place / WEIGHTS}: {key} is {shapes.get(key, 'missing')}, expected "
             f"{expected.get(key, 'no such tensor')}"
         )
+    for key, value in state.items():
+        if not value.is_floating_point():
+            raise ModelError(f"{place / WEIGHTS}: {key} is {value.dtype}, expected floats")
     with torch.no_grad():
         for key, value in wanted.items():
             value.copy_(state[key])
     model.train(model.training)  # new parts are in training mode
     model.tuned = Tuned.of(model, settings)
+
+
+def _check_size(settings: dict[str, Any], state: dict[str, Tensor], place: Path) -> None:
+    """Refuse a prefix longer than its tensors before memory is taken for it."""
+    tokens = settings.get("tokens", 0)
+    widest = max((size for value in state.values() for size in value.shape), default=0)
+    if isinstance(tokens, int) and tokens > widest:
+        raise ModelError(f"{place / SETTINGS}: tokens {tokens}, and {WEIGHTS} holds {widest}")

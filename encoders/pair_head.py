@@ -101,11 +101,26 @@ class PairHead(nn.Module):
         sizes = facts.get("dim"), facts.get("hidden")
         if not all(type(size) is int and size > 0 for size in sizes):
             raise ModelError(f"{home / CONFIG}: dim and hidden are {sizes}, expected 1 or more")
-        head = cls(facts["dim"], facts["hidden"])
+        dim, hidden = facts["dim"], facts["hidden"]
         try:
-            head.load_state_dict(load_file(home / WEIGHTS))
-        except (SafetensorError, RuntimeError, OSError) as error:
+            weights = load_file(home / WEIGHTS)
+        except (SafetensorError, OSError) as error:
             raise ModelError(f"{home / WEIGHTS}: does not fit its config.json: {error}") from error
+        found = {
+            key: list(value.shape) for key, value in weights.items() if value.is_floating_point()
+        }
+        # before memory is taken for what a config claims
+        expected = {
+            "inner.bias": [hidden], "inner.weight": [hidden, 4 * dim], "outer.bias": [1],
+            "outer.weight": [1, hidden],
+        }  # fmt: skip
+        if found != expected or len(weights) != len(expected):
+            raise ModelError(
+                f"{home / WEIGHTS}: does not fit its config.json: float tensors {found}, expected "
+                f"{expected}"
+            )
+        head = cls(dim, hidden)
+        head.load_state_dict(weights)
         return head.eval()
 
 

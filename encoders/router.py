@@ -45,7 +45,7 @@ def read_routes(folder: Path) -> dict[Side, Route]:
         found = {side: [(types[name], folder / name) for name in structure[side]] for side in SIDES}
         behind = [(entry["type"], folder / entry["path"]) for entry in entries[1:]]
         others = set(structure) - set(SIDES)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ModelError(
             f"{place}: {error}; expected types, and structure with the routes query and document"
         ) from None
@@ -55,6 +55,10 @@ def read_routes(folder: Path) -> dict[Side, Route]:
     for kind, path in (module for route in routes.values() for module in route):
         if not isinstance(kind, str) or not path.resolve().is_relative_to(folder.resolve()):
             raise ModelError(f"{place}: module {path.name!r} leads out of the folder")
+    for side, route in found.items():  # modules without settings may have no folder
+        if not route or not route[0][1].is_dir():
+            name = route[0][1].name if route else "(none)"
+            raise ModelError(f"{place}: the route {side} begins with {name}, which is not there")
     return routes
 
 

@@ -131,6 +131,8 @@ def read_query_weights(place: Path, size: int) -> Tensor:
         raise ModelError(f"{file}: no query weights ({error}); expected a tensor weight") from None
     if weights.ndim != 1 or len(weights) > size:
         raise ModelError(f"{file}: weight is {list(weights.shape)}, expected at most [{size}]")
+    if not torch.isfinite(weights).all():
+        raise ModelError(f"{file}: a query weight is no finite number; the file is damaged")
     return torch.cat([weights, torch.zeros(size - len(weights))])
 
 
@@ -139,8 +141,8 @@ def read_idf_json(path: Path, tokenizer: Any, size: int) -> Tensor:
     weights = torch.zeros(size)
     known = tokenizer.get_vocab()
     for token, value in read_object(path).items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ModelError(f"{path}: {token!r} weighs {value!r}, expected a number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
+            raise ModelError(f"{path}: {token!r} weighs {value!r}, expected a finite number")
         if token in known and known[token] < size:
             weights[known[token]] = float(value)
     return weights

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -21,6 +23,14 @@ from retrieval.commands import (
     souping,
     teaching,
 )
+
+
+def _help(command: Callable[..., None]) -> str:
+    """Return a command's docstring, its examples marked to stay one a line."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    kept = (f"\b\n{part}" if part.startswith("Example") else part for part in paragraphs)
+    return "\n\n".join(kept)
+
 
 app = typer.Typer(
     name="sluice",
@@ -47,7 +57,8 @@ for command in (
     *teaching.COMMANDS,
     *generating.COMMANDS,
 ):
-    app.command(context_settings={"help_option_names": ["-h", "--help"]})(command)
+    names = {"help_option_names": ["-h", "--help"]}
+    app.command(help=_help(command), context_settings=names)(command)
 
 
 @app.callback()

@@ -202,17 +202,8 @@ def make_teacher(spec: str | Mapping[str, Any], *, where: str, model: Callable[[
 def check_teacher(spec: str | Mapping[str, Any], where: str, allow: Allow = None) -> None:
     """Check ``teacher:`` before any work: its components, and that its file is there."""
     if isinstance(spec, str):
-        path = Path(spec).expanduser()
-        if not is_score_file(spec):
-            return
-        if not path.is_file():
-            names = [p.name for p in path.parent.glob("*.parquet")]
-            raise ConfigError(
-                f"{where}: no file {spec}{suggest(path.name, names)}; `sluice distil` makes one"
-            )
-        from retrieval.distillation import open_scores
-
-        open_scores(path)
+        if is_score_file(spec):
+            _check_scores(spec, where)
         return
     if not isinstance(spec, Mapping):
         raise ConfigError(f"{where}: {spec!r:.60}; expected a name or a component")
@@ -243,13 +234,25 @@ def check_teacher(spec: str | Mapping[str, Any], where: str, allow: Allow = None
         raise ConfigError(f"{where}.normalise: {spec['normalise']!r}; expected true or false")
 
 
+def _check_scores(name: str, where: str) -> None:
+    from retrieval.distillation import open_scores
+
+    path = Path(name).expanduser()
+    if not path.is_file():
+        names = [p.name for p in path.parent.glob("*.parquet")]
+        raise ConfigError(
+            f"{where}: no file {name}{suggest(path.name, names)}; `sluice distil` makes one"
+        )
+    open_scores(path)
+
+
 def check_there(named: Any, where: str) -> None:
     """Raise ``ConfigError`` for teachers of whom a model cannot be.
 
     That is a path to nothing, or ``self``, the model that is trained.
     """
     for each in listed(named):
-        for name in teacher_models(each):
+        for name in teacher_models(each) if isinstance(each, (str, Mapping)) else []:
             if name == SELF:
                 raise ConfigError(
                     f"{where}: self, the model that is trained, is no judge of itself; name another"

@@ -79,7 +79,7 @@ def matrix_targets(
         if teacher is not None:
             teacher = torch.cat([teacher, torch.full(wide, math.nan)], dim=1)
     places = torch.ones_like(mask)
-    return Targets(labels, mask, positives, places, owner, teacher, _weights(examples))
+    return Targets(labels, mask, positives, places, owner, teacher, row_weights(examples))
 
 
 def group_targets(examples: Sequence[Example]) -> Targets:
@@ -102,14 +102,15 @@ def group_targets(examples: Sequence[Example]) -> Targets:
         start += end
     positives = torch.tensor([e.positive for e in examples])
     owners = torch.tensor([row for row, e in enumerate(examples) for _ in e.documents])
-    return Targets(labels, mask, positives, places, owners, teacher, _weights(examples))
+    return Targets(labels, mask, positives, places, owners, teacher, row_weights(examples))
 
 
 def _scores(example: Example) -> Sequence[float]:
     return example.scores or (math.nan,) * len(example.documents)
 
 
-def _weights(examples: Sequence[Example]) -> Tensor | None:
+def row_weights(examples: Sequence[Example]) -> Tensor | None:
+    """Return the examples' weights ``[B]``; None where all weigh the same 1."""
     weights = torch.tensor([example.weight for example in examples])
     return None if bool((weights == 1).all()) else weights
 
@@ -131,9 +132,7 @@ def _known(examples: Sequence[Example]) -> Tensor:
     return known
 
 
-def _once(
-    mask: Tensor, own: Tensor, positive: Tensor, examples: Sequence[Example]
-) -> Tensor:
+def _once(mask: Tensor, own: Tensor, positive: Tensor, examples: Sequence[Example]) -> Tensor:
     """Leave of the columns with one text only the best that a row counts."""
     by_text: dict[str, list[int]] = defaultdict(list)
     for column, text in enumerate(d.text for e in examples for d in e.documents):

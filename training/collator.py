@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from training.batch import Negatives, Targets, group_targets, matrix_targets
+from training.batch import Negatives, Targets, group_targets, matrix_targets, row_weights
 from training.example import Example
 from training.processes import rank, shares, world
 from training.protocol import BiEncoder, PairEncoder, Side
@@ -129,5 +129,6 @@ class QueryCollator:
                 "query": self.encoder.tokenize([e.query.text for e in share.own], "query")
             },
             "sizes": {"query": share.sizes([1] * len(examples))},
+            "weights": row_weights(examples),
             "ids": ids,
         }

@@ -33,13 +33,15 @@ def cached_backward(
     *,
     arithmetic: Callable[[], AbstractContextManager[object]],
     share: float = 1.0,
+    backward: Callable[[Tensor], None] = torch.autograd.backward,
 ) -> Tensor:
     """Accumulate the gradients of ``share`` times the objective; return its value, detached.
 
     ``encode({name: features})`` returns ``{name: vectors [n, ...]}``; ``features`` are tensors
     ``[n, length]`` padded on the right, of which ``size`` texts of like length are encoded at once.
     ``objective`` turns the vectors of the whole batch into the loss. ``arithmetic`` makes the
-    context (autocast) that encoding runs under.
+    context (autocast) that encoding runs under; ``backward`` may scale what it is given (fp16), and
+    all gradients are then scaled alike.
     """
     chunks = [chunk for name, part in features.items() for chunk in _chunks(name, part, size)]
     vectors: dict[str, Tensor] = {}
@@ -57,7 +59,7 @@ def cached_backward(
     leaves = {name: values.requires_grad_() for name, values in vectors.items()}
     with torch.enable_grad():
         loss = objective(leaves)
-        torch.autograd.backward(loss * share)
+        backward(loss * share)
     for chunk, state in zip(chunks, states, strict=True):
         gradient = leaves[chunk.name].grad
         if gradient is None or not gradient[chunk.rows].any():

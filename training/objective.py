@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,7 +69,8 @@ class Objective:
         self, made: Mapping[str, Tensor], inputs: Mapping[str, Any], layers: int
     ) -> VectorBatch:
         if self.live is not None:
-            return self.live.batch(made["query"], inputs["ids"]["query"], cosine=self.cosine)
+            found = self.live.batch(made["query"], inputs["ids"]["query"], cosine=self.cosine)
+            return replace(found, weights=inputs["weights"])
         own = getattr(self.loss, "batch", None)
         if own is not None:
             laid: VectorBatch = own(made, inputs)

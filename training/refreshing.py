@@ -81,7 +81,7 @@ class Refreshing:
 
 @contextlib.contextmanager
 def _same_draws_after() -> Iterator[None]:
-    """Leave the random states as they were: a resumed training may find the file, and draws none."""
+    """Leave the random states as they were: a resumed training may find a file, and draw none."""
     state, array_state = random.getstate(), np.random.get_state()  # noqa: NPY002
     cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(cuda):

@@ -30,8 +30,8 @@ class BatchSampler:
     others.
 
     Each of several ``processes`` takes its share of every batch, so none is smaller than their
-    number; raises ``DataError`` where all are. With ``by_length`` examples of like length share a batch (within a window of 50
-    batches), which saves padding.
+    number; raises ``DataError`` where all are. With ``by_length`` examples of like length share a
+    batch (within a window of 50 batches), which saves padding.
     """
 
     def __init__(

@@ -255,6 +255,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
                 lambda outputs: self._value(outputs, inputs),
                 arithmetic=self.compute_loss_context_manager,
                 share=share,
+                backward=self.accelerator.backward,
             )
         if self.accelerator.gradient_state.sync_gradients:
             average_gradients(self.model)

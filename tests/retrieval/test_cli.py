@@ -254,6 +254,8 @@ def test_help_teaches(sluice: Call) -> None:
         code, own, _ = sluice(verb, "--help")
         assert code == 0
         assert "Example" in own or verb == "verify"
+    _, own, _ = sluice("soup", "--help")  # each example stays a line of its own
+    assert sum(line.lstrip().startswith("sluice soup ") for line in own.splitlines()) == 2
 
 
 @pytest.mark.parametrize("module", ["retrieval", "encoders", "indexing", "training"])

@@ -70,6 +70,20 @@ def test_equals_the_whole_batch(size: int) -> None:
         assert (parameter.grad - gradient).abs().max() < 1e-12
 
 
+def test_a_scaled_loss_scales_all_gradients() -> None:
+    """As under fp16: the scaler divides every gradient by its scale afterwards."""
+    network = Network(0.0)
+    features = {"query": texts(6, 5, 1), "document": texts(13, 9, 2)}
+    expected = torch.autograd.grad(objective(network(**features)), list(network.parameters()))
+    cached_backward(
+        lambda part: network(**part), features, 4, objective, arithmetic=nullcontext,
+        backward=lambda value: torch.autograd.backward(value * 1024),
+    )  # fmt: skip
+    for parameter, gradient in zip(network.parameters(), expected, strict=True):
+        assert parameter.grad is not None
+        assert (parameter.grad / 1024 - gradient).abs().max() < 1e-12
+
+
 def test_dropout_is_replayed() -> None:
     network = Network(0.5)
     features = {"query": texts(6, 5, 1), "document": texts(13, 9, 2)}
@@ -129,5 +143,5 @@ def test_bad_sizes_and_losses(tiny: ModuleType, tmp_path: Path) -> None:
     def broken(scores: Tensor, *_: Any) -> Tensor:
         return scores.sum() * float("nan")
 
-    with pytest.raises(DataError, match=r"step 1.*queries q"):
+    with pytest.raises(DataError, match=r"step 1.*batch of q"):
         fit(tiny.Dense(), tiny.examples(), broken, output=tmp_path, gradient_cache=2)

@@ -185,6 +185,24 @@ def test_adore_raises_the_rank_of_positives_and_leaves_the_index(
     assert vectors.tobytes() == before
 
 
+def test_live_candidates_weigh_their_queries_and_resume(tiny: ModuleType, tmp_path: Path) -> None:
+    ends = []
+    for name, weights in (("plain", (1.0,)), ("other", (1.0, 0.0)), ("plain", (1.0,))):
+        encoder, live, _ = live_job(tiny)
+        examples = [
+            replace(e, weight=weights[n % len(weights)]) for n, e in enumerate(tiny.examples(24))
+        ]
+        trainer = job(tiny)["trainer"]
+        for step in (4, 6, 8, 9):
+            shutil.rmtree(tmp_path / name / f"checkpoint-{step}", ignore_errors=True)
+        report = fit(encoder, examples, Adore(), output=tmp_path / name, live=live, trainer=trainer)
+        ends.append(tiny.weights_of(encoder))
+    assert report.resumed_step == 2
+    plain, other, resumed = ends
+    assert all(torch.equal(plain[name], resumed[name]) for name in plain)
+    assert not all(torch.equal(plain[name], other[name]) for name in plain)
+
+
 def test_a_query_without_indexed_positives_is_named(tiny: ModuleType, tmp_path: Path) -> None:
     encoder, live, _ = live_job(tiny)
     live.relevant = {**live.relevant, "q3": {}}

@@ -129,6 +129,31 @@ def test_control_meets_its_target(start: float, weight: float | None) -> None:
     assert terms == pytest.approx(150, rel=0.05)
 
 
+@pytest.mark.parametrize("weight", [None, 1.0])
+def test_control_is_at_hand_after_a_target_out_of_reach(weight: float | None) -> None:
+    """Far below the target for long the weight vanishes, and is soon back when terms rise."""
+    control = Control(150.0, weight)
+    terms = 20.0
+    for step in range(3300):
+        value = terms**2 * 1e-3
+        control.observe(terms, value)
+        control.advance(min(1.0, (step + 1) / 500))
+        if step == 2999:
+            assert control.weight * value < 1e-4
+        wanted = 20.0 if step < 3000 else 800.0
+        aim = wanted / (1 + 30 * control.weight * value) ** 0.5
+        terms *= (aim / terms) ** 0.05
+    assert terms == pytest.approx(150, rel=0.05)
+
+
+def test_a_state_without_controls_leaves_them_as_they_begin() -> None:
+    sparsity = Sparsity.from_config({"target_doc_terms": 20})
+    regulariser = Regulariser(sparsity)
+    regulariser.restore({"step": 3, "total": 9})
+    assert (regulariser.step, regulariser.total) == (3, 9)
+    assert regulariser.controls["document"].weight == 0.0
+
+
 def test_control_goes_on_from_its_state() -> None:
     one, other = Control(30.0, None), Control(30.0, None)
     for step in range(6):

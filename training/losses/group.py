@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from encoders.errors import DataError
+from training.losses.reduction import widened
 
 Average = Literal["queries", "pairs", "sum"]
 
@@ -31,8 +32,9 @@ def group_of(
 ) -> Group:
     """Pack ``[B, N]`` to the width of the row with the most cells.
 
-    With a ``teacher`` only the cells it scored (not NaN) take part.
+    With a ``teacher`` only the cells it scored (not NaN) take part. Half precision is widened.
     """
+    scores = widened(scores)
     taking = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask.bool()
     if teacher is not None:
         taking = taking & ~teacher.isnan()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from training.batch import Negatives
 from training.losses.group import Average, averaged, group_of, scored
+from training.losses.reduction import widened
 from training.losses.scale import check_positive, scale_for
 
 
@@ -53,7 +54,7 @@ class MarginMSE:
         teacher: Tensor | None = None,
     ) -> Tensor:
         """Return the loss; ``labels`` say what is positive (above 0) where ``pairs`` needs it."""
-        scaled = scores * scale_for(self.scale, self.similarity)
+        scaled = widened(scores) * scale_for(self.scale, self.similarity)
         group = group_of(scaled, labels, mask, scored("margin_mse", teacher))
         gap = group.scores - group.teacher
         if self.pairs == "all":
