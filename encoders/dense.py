@@ -24,8 +24,9 @@ from encoders.packed_attention import spans
 from encoders.pooling import POOLINGS
 from encoders.projection import Projection, draw_projection, read_projection, write_projection
 from encoders.short_vectors import as_projection, cut_vectors
+from encoders.text_encoder import TextEncoder
 from encoders.tokens import TokenBatch
-from encoders.transformer import Dtype, Engine, Features, TextEncoder
+from encoders.transformer import Dtype, Engine, Features
 
 Pooling = Literal["cls", "mean", "mean_sqrt", "max", "last", "weighted_mean"]
 

@@ -27,8 +27,9 @@ from encoders.splade_pooling import splade_max, splade_sum
 from encoders.splade_queries import StaticQueries, bags
 from encoders.tensor_versions import versions
 from encoders.term_selection import Terms, TermSelection, Weights
+from encoders.text_encoder import TextEncoder
 from encoders.tokens import TokenBatch
-from encoders.transformer import Dtype, Engine, Features, TextEncoder
+from encoders.transformer import Dtype, Engine, Features
 
 QueryModel = Literal["shared", "bow", "idf"]
 Lexical = Literal["none", "query", "document", "both"]

@@ -15,8 +15,8 @@ from encoders.loading import is_head, lengths_of, load
 from encoders.mlm_head import build_mlm_head, install_mlm_head
 from encoders.packed import PackedTransformer
 from encoders.splade import SpladeEncoder
+from encoders.text_encoder import TextEncoder
 from encoders.tokens import Ids, TokenBatch, Tokens
-from encoders.transformer import TextEncoder
 
 
 def start_splade(
