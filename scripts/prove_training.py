@@ -28,7 +28,7 @@ import numpy as np
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 LENGTHS = {"nfcorpus": (16, 64), "scifact": (32, 64), "feedbackqa": (24, 64)}  # query, document
-TEST_LENGTH = 128  # of documents
+TEST_LENGTH = {"nfcorpus": 64, "scifact": 128, "feedbackqa": 128}  # of documents
 MEASURES = ["nDCG@10", "R@100"]
 Spec = dict[str, Any]
 
@@ -156,9 +156,9 @@ def systems(table: str, name: str, work: Path, steps: int) -> dict[str, Spec | N
             made[f"loss-{key}"] = {**spec, **({"teacher": str(scored)} if scored.exists() else {})}
         return made
     if table == "positives":
-        several = {"positives": 4, "negatives": mined(work)}
+        several = {"positives": 4}
         return {
-            "one-positive": dense(name, steps, **own),
+            "one-positive": dense(name, steps),
             "decoupled-4": dense(
                 name, steps, loss={"type": "decoupled_softmax", "temperature": 0.05}, **several
             ),
@@ -170,8 +170,8 @@ def systems(table: str, name: str, work: Path, steps: int) -> dict[str, Spec | N
         inner = {"type": "info_nce", "temperature": 0.05}
         wrapped = {"type": "matryoshka", "loss": inner, "dims": [384, 192, 96, 48]}
         return {
-            "plain": dense(name, steps, **own),
-            "matryoshka": dense(name, steps, loss=wrapped, **own),
+            "plain": dense(name, steps),
+            "matryoshka": dense(name, steps, loss=wrapped),
         }
     if table == "splade":
         bm25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
@@ -202,7 +202,7 @@ def vectors_of(system: str, model: Any, name: str, dim: int | None = None) -> An
     encoder = open_encoder(model, **options)
     parts = [getattr(encoder, "encoders", {"both": encoder})]
     for part in parts[0].values() if isinstance(parts[0], Mapping) else [encoder]:
-        part.lengths = {"query": query, "document": TEST_LENGTH}
+        part.lengths = {"query": query, "document": TEST_LENGTH[name]}
     return encoder
 
 
@@ -246,17 +246,20 @@ def reranked(name: str, work: Path, first: Path, depth: int = 30) -> tuple[Spec,
     return {"first": found[0], "cross": found[1], "interpolated": found[2]}, {}
 
 
-def prepared(name: str, work: Path, steps: int) -> None:
-    """Make what the systems share: the zero-shot retriever, and the cross-encoder."""
+def prepared(name: str, work: Path, steps: int, *, taught: bool) -> None:
+    """Make what the systems share: the zero-shot retriever and, if needed, the cross-encoder."""
     from encoders import DenseEncoder
     from retrieval import Retriever, load_dataset, train
 
     if not (zero(work) / "retriever.json").exists():
         encoder = DenseEncoder.from_pretrained(
-            MODEL, dtype="bfloat16", query_length=LENGTHS[name][0], document_length=TEST_LENGTH
+            MODEL,
+            dtype="bfloat16",
+            query_length=LENGTHS[name][0],
+            document_length=TEST_LENGTH[name],
         )
         Retriever.build(encoder, load_dataset(name).corpus, path=zero(work), name="zero")
-    if not (teacher_path(work) / "config.json").exists():
+    if taught and not (teacher_path(work) / "config.json").exists():
         train({**teacher(name, work, steps), "dataset": name, "output": str(work / "teacher")})
 
 
@@ -276,7 +279,11 @@ def main() -> None:
     for table in arguments.tables:
         for name in arguments.datasets:
             work = arguments.output / name
-            prepared(name, work, arguments.steps)
+            chosen = arguments.only or ["distilled"]
+            taught = table in ("losses", "modes", "cross") or (
+                table == "dense" and "distilled" in chosen
+            )
+            prepared(name, work, arguments.steps, taught=taught)
             made = (
                 {"cross": None} if table == "cross" else systems(table, name, work, arguments.steps)
             )

@@ -1,9 +1,11 @@
-"""One process of a distributed training, for torchrun: argv are output, kind and gradient cache."""
+"""Trainings of every kind by one or several processes: argv are output, model and processes."""
 
 import sys
 from pathlib import Path
+from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+here = Path(__file__).parent
+sys.path[:0] = [str(here), str(here.parent / "support"), str(here.parents[1])]
 
 import safetensors.torch  # noqa: E402
 import tiny  # noqa: E402
@@ -12,36 +14,49 @@ import torch  # noqa: E402
 from training import fit  # noqa: E402
 from training.losses.bce import BCE  # noqa: E402
 from training.losses.info_nce import InfoNCE  # noqa: E402
+from training.losses.masked_language import MaskedLanguage  # noqa: E402
 from training.processes import rank, world  # noqa: E402
 
-torch.set_num_threads(1)
-output, kind, cache = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]) or None
+
+def trained(kind: str, output: Path, model: Path, processes: int) -> None:
+    """Train with 8 queries a step, whatever the number of processes, and write the weights."""
+    settings: dict[str, Any] = dict(tiny.JOB)
+    trainer = {**tiny.JOB["trainer"], "per_device_train_batch_size": 8 // processes}
+    several = processes > 1
+    if kind == "masked":
+        from test_masked_language import JOB, texts
+
+        from encoders import SpladeEncoder
+
+        encoder: Any = SpladeEncoder.from_pretrained(model, device="cpu")
+        # Adam makes noise of gradients that are 0 but for rounding (a key's bias)
+        trainer |= {"optim": "sgd", "learning_rate": 0.05}
+        settings = {**JOB, "trainer": trainer, "gradient_cache": 3 if several else None}
+        loss: Any = MaskedLanguage()
+        examples = texts(22)
+    else:
+        encoder = {"splade": tiny.Splade, "dense": tiny.Dense, "cross": tiny.Cross}[kind](
+            dropout=0.0
+        )
+        settings |= {"trainer": trainer, "gradient_cache": 3 if kind == "splade" else None}
+        if kind != "splade":
+            del settings["sparsity"]
+        if kind == "dense":
+            settings |= {"evaluate": lambda _: {"nDCG@10": 0.5}, "evaluate_every": 2}
+        loss = BCE() if kind == "cross" else InfoNCE(symmetric=True, same_side=True)
+        examples = tiny.examples(22, negatives=2)
+    fit(encoder, examples, loss, output=output / kind, **settings)
+    weights = {name: value.clone() for name, value in encoder.module.state_dict().items()}
+    distinct = {id(value): (name, value.contiguous()) for name, value in weights.items()}
+    file = output / f"{kind}-{rank()}.safetensors"
+    safetensors.torch.save_file(dict(distinct.values()), file)
 
 
-def job() -> dict[str, object]:
-    """Return the settings; a step has 8 queries whatever the number of processes."""
-    settings = dict(tiny.JOB)
-    each = 8 // int(sys.argv[4])
-    settings["trainer"] = {**tiny.JOB["trainer"], "per_device_train_batch_size": each}
-    if kind != "splade":
-        del settings["sparsity"]
-    return settings
-
+KINDS = ("splade", "dense", "cross", "masked")
 
 if __name__ == "__main__":
-    encoder = {"splade": tiny.Splade, "dense": tiny.Dense, "cross": tiny.Cross}[kind](dropout=0.0)
-    loss = BCE() if kind == "cross" else InfoNCE(symmetric=True, same_side=True)
-    fit(
-        encoder,
-        tiny.examples(22, negatives=2),
-        loss,
-        output=output,
-        gradient_cache=cache,
-        evaluate=None if kind == "cross" else lambda _: {"nDCG@10": 0.5},
-        evaluate_every=2,
-        **job(),
-    )
-    if world() != int(sys.argv[4]):
+    torch.set_num_threads(1)
+    for each in KINDS:
+        trained(each, Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    if world() != int(sys.argv[3]):
         raise SystemExit(f"{world()} processes")
-    weights = {name: value.clone() for name, value in encoder.module.state_dict().items()}
-    safetensors.torch.save_file(weights, output / f"weights-{rank()}.safetensors")
