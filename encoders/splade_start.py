@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,15 @@ import torch
 
 from encoders.errors import ConfigError, ModelError
 from encoders.loading import is_head, lengths_of, load
-from encoders.mlm_head import build_mlm_head, install_mlm_head
+from encoders.mlm_head import SILENT, MlmHead, build_mlm_head, install_mlm_head
 from encoders.packed import PackedTransformer
 from encoders.splade import SpladeEncoder
 from encoders.text_encoder import TextEncoder
 from encoders.tokens import Ids, TokenBatch, Tokens
+
+CALIBRATED = 64  # texts that the threshold is moved by
+HALVINGS = 10
+LOWEST = -0.5  # a cosine
 
 
 def start_splade(
@@ -26,6 +31,7 @@ def start_splade(
     threshold: float = 0.4,
     scale: float = 0.3,
     power: float = 0.75,
+    terms: float | None = None,
     sample: int = 20_000,
     positions: int = 150_000,
     seed: int = 13,
@@ -35,7 +41,8 @@ def start_splade(
 
     The head is built in closed form (``encoders.mlm_head``, whose ``threshold``, ``scale`` and
     ``power`` these are) from the hidden states of some ``positions`` tokens; inverse document
-    frequencies are counted over ``sample`` texts drawn from ``texts`` by ``seed``. ``options`` are
+    frequencies are counted over ``sample`` texts drawn from ``texts`` by ``seed``. With ``terms``
+    the threshold is moved until documents have that many active terms on average. ``options`` are
     those of ``SpladeEncoder`` (lengths, pooling, top-k, device, dtype). The sentence encoder's own
     pooling and projection are not used. The result is an ordinary masked language model.
     """
@@ -74,14 +81,38 @@ def start_splade(
         power=power,
     )
     install_mlm_head(network, head)
-    return SpladeEncoder(network, tokenizer, **found)
+    encoder = SpladeEncoder(network, tokenizer, **found)
+    if terms is not None:
+        _calibrate(encoder, head, threshold, terms, chosen[:CALIBRATED])
+    return encoder
+
+
+def _calibrate(
+    encoder: SpladeEncoder, head: MlmHead, threshold: float, terms: float, texts: Sequence[str]
+) -> None:
+    """Move the head's threshold (a cosine) until the texts have ``terms`` active terms a piece."""
+    if not threshold > 0:
+        raise ConfigError(f"start.threshold: {threshold:g}; expected above 0 where terms are given")
+    if not 1 <= terms <= encoder.dim / 2:
+        raise ConfigError(f"start.terms: {terms:g}; expected 1 to {encoder.dim // 2}, half of all")
+    low, high = LOWEST, 1.0
+    spoken = head.decoder_bias > SILENT
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        bias = torch.where(spoken, head.decoder_bias * (middle / threshold), head.decoder_bias)
+        install_mlm_head(encoder.model, replace(head, decoder_bias=bias))
+        found = encoder.encode_documents(texts)
+        if found.nnz / len(texts) > terms:
+            low = middle
+        else:
+            high = middle
 
 
 def start_from_config(
     spec: Mapping[str, Any], start: Any, texts: Iterable[str], *, where: str, seed: int
 ) -> SpladeEncoder:
     """Do what ``start:`` under a SPLADE encoder asks for: ``true``, or settings of the start."""
-    known = ("threshold", "scale", "power", "sample", "positions")
+    known = ("threshold", "scale", "power", "terms", "sample", "positions")
     settings = {} if start is True else start
     if not isinstance(settings, Mapping) or any(key not in known for key in settings):
         raise ConfigError(f"{where}.start: {start!r}; expected true, or some of {', '.join(known)}")

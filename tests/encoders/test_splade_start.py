@@ -46,3 +46,13 @@ def test_start_settings_are_checked(bert: Path) -> None:
         start_from_config(spec, {"treshold": 0.3}, TEXTS, where="encoder", seed=1)
     with pytest.raises(ModelError, match="texts"):
         start_from_config(spec, True, [" "], where="encoder", seed=1)
+
+
+@pytest.mark.parametrize("terms", [4.0, 9.0, 25.0])
+def test_a_start_has_the_terms_it_is_asked_for(bert: Path, terms: float) -> None:
+    encoder = start_splade(bert, TEXTS, document_length=20, terms=terms)
+    found = encoder.encode_documents(TEXTS)
+    assert found.nnz / len(TEXTS) == pytest.approx(terms, rel=0.15)
+    assert (found.toarray()[:, encoder.tokenizer.all_special_ids] == 0).all()
+    with pytest.raises(ConfigError, match=r"start\.terms"):
+        start_splade(bert, TEXTS, terms=1000.0)
