@@ -226,7 +226,7 @@ def tested(encoder: Any, name: str) -> Spec:
     return {**dict(scores.mean), **terms, "per_query": dict(scores.per_query["nDCG@10"])}
 
 
-def reranked(name: str, work: Path, first: Path, depth: int = 30) -> tuple[Spec, Spec]:
+def reranked(name: str, work: Path, first: Path, depth: int = 10) -> tuple[Spec, Spec]:
     """Test a dense model alone and under the trained cross-encoder."""
     from encoders import CrossEncoder
     from retrieval import Rerank, Retriever, evaluate, load_dataset
@@ -239,7 +239,7 @@ def reranked(name: str, work: Path, first: Path, depth: int = 30) -> tuple[Spec,
     cross = CrossEncoder.from_pretrained(teacher_path(work), dtype="bfloat16")
     found = []
     for stage in (
-        built, built % 100 >> Rerank(cross, depth), built % 100 >> Rerank(cross, depth, 0.5)
+        built, built % 100 >> Rerank(cross, depth), built % 100 >> Rerank(cross, depth, interpolate=0.5)
     ):  # fmt: skip
         scores = evaluate(run_on(stage, data, 100), data.qrels, MEASURES)
         found.append({**dict(scores.mean), "per_query": dict(scores.per_query["nDCG@10"])})
