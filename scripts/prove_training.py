@@ -238,9 +238,9 @@ def reranked(name: str, work: Path, first: Path, depth: int = 10) -> tuple[Spec,
     built = Retriever.build(encoder, data.corpus, encoding=Encoding())
     cross = CrossEncoder.from_pretrained(teacher_path(work), dtype="bfloat16")
     found = []
-    for stage in (
-        built, built % 100 >> Rerank(cross, depth), built % 100 >> Rerank(cross, depth, interpolate=0.5)
-    ):  # fmt: skip
+    first_stage = built % 100
+    mixed = Rerank(cross, depth, interpolate=0.5)
+    for stage in (built, first_stage >> Rerank(cross, depth), first_stage >> mixed):
         scores = evaluate(run_on(stage, data, 100), data.qrels, MEASURES)
         found.append({**dict(scores.mean), "per_query": dict(scores.per_query["nDCG@10"])})
     return {"first": found[0], "cross": found[1], "interpolated": found[2]}, {}
@@ -337,9 +337,9 @@ def one(table: str, system: str, spec: Spec | None, name: str, work: Path, seed:
 
 def show(output: Path) -> None:
     """Print every table that has results: mean over seeds, spread, paired tests of neighbours."""
-    for table in sorted({path.parent for path in output.glob("*/*/*.json")}):
+    for table in sorted({path.parent for path in output.glob("*/*/*.[0-9]*.json")}):
         found: dict[str, dict[int, Spec]] = {}
-        for path in sorted(table.glob("*.json")):
+        for path in sorted(table.glob("*.[0-9]*.json")):
             system, _, seed = path.stem.rpartition(".")
             found.setdefault(system, {})[int(seed)] = json.loads(path.read_text())
         if table.name == "cross":
