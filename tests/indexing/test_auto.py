@@ -267,7 +267,7 @@ def test_the_recipe_is_checked() -> None:
         ({"max_memory": "2iB"}, "max_memory is '2iB'"),
         ({"max_memory": 0}, "max_memory is 0"),
         ({"max_latency_ms": 0}, "max_latency_ms is 0"),
-        ({"metric": "dot"}, "index.metric: 'dot' is a str"),
+        ({"metric": "dot"}, "index.metric: 'dot'; expected one of"),
         ({"target_recal": 0.9}, "did you mean 'target_recall'"),
     ):
         with pytest.raises(ConfigError, match=message):
