@@ -25,6 +25,7 @@ from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from encoders.errors import ConfigError, DataError, suggest
+from training.batch_loader import batch_loader
 from training.checkpoint import load_state, save_state, seal, sealed_state
 from training.collator import BiEncoderCollator, PairCollator, QueryCollator
 from training.conductor import Conductor
@@ -190,14 +191,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> DataLoader[Example]:
         """Return batches in the sampler's order, of all processes together."""
-        return DataLoader(
-            self.train_dataset,
-            batch_sampler=self.sampler,
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
-            multiprocessing_context=self.args.dataloader_multiprocessing_context,
-        )
+        return batch_loader(self.train_dataset, self.sampler, self.data_collator, self.args)
 
     def _count_documents(self, examples: Sequence[Example]) -> None:
         """Tell a loss that corrects for it how often each document is drawn."""
