@@ -1,6 +1,7 @@
 """Threads are pinned and the network is switched off before anything heavy is imported."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -22,6 +23,13 @@ from tiny_models import save_model
 
 atexit.register(shutil.rmtree, os.environ["SLUICE_CACHE"], ignore_errors=True)
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _settled() -> None:
+    """Take what is there to stay out of the garbage collector, which every training ends with."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
