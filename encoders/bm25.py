@@ -103,6 +103,12 @@ class BM25Encoder:
         return self._totals.documents
 
     @property
+    def document_frequencies(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """How many of the documents have each column's term, int64 ``[vocabulary]``; a copy."""
+        self._terms()
+        return self._totals.frequencies.copy()
+
+    @property
     def average_length(self) -> float:
         """The avgdl in use, fields added up: of the last fit, whatever has changed since."""
         return float(self._averages.sum())

@@ -109,6 +109,28 @@ def counted(
         yield _chunk(chunk, len(prefixes))
 
 
+def coded(texts: Iterable[str], analyzer: Analyzer, column: Column) -> Iterator[Integers]:
+    """Yield the terms of ``texts`` in their order, some texts at a time, as int32.
+
+    A term is its column, or ``UNKNOWN`` where ``column`` has none; ``ENDED`` stands behind each
+    text. Terms that the analyser leaves out are not there.
+    """
+    columns = _Columns(analyzer, column, ("",))
+    some, characters = list[str](), 0
+    for text in texts:
+        some.append(text)
+        characters += len(text) + 1
+        if characters >= BATCH_CHARACTERS:
+            if len(columns) > CACHED_WORDS:
+                columns.forget()
+            codes = columns.of(pieces(some, 1, analyzer))
+            yield codes[codes != LEFT_OUT]
+            some, characters = [], 0
+    if some:
+        codes = columns.of(pieces(some, 1, analyzer))
+        yield codes[codes != LEFT_OUT]
+
+
 def _chunk(parts: list[Integers], fields: int) -> TermCounts:
     codes = np.concatenate(parts) if len(parts) > 1 else parts[0]
     ends = codes == ENDED

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from retrieval.experiment import Experiment, load_pipeline
     from retrieval.explanation import Explanation
     from retrieval.fuse import Fuse
+    from retrieval.fusion import Fusion
+    from retrieval.fusion_fit import FusionFit, fit_fusion
     from retrieval.jobs import index, mine, run, train
+    from retrieval.learned_ranker import LearnedRanker
     from retrieval.measures import Measure, parse_measure
+    from retrieval.normaliser import Normaliser
+    from retrieval.occurrences import Hubness, hubness
     from retrieval.passages import Passages
     from retrieval.ranking import Ranking, Run
     from retrieval.rerank import Rerank
@@ -33,8 +38,13 @@ _HOMES = {
     "Experiment": "retrieval.experiment",
     "Explanation": "retrieval.explanation",
     "Fuse": "retrieval.fuse",
+    "Fusion": "retrieval.fusion",
+    "FusionFit": "retrieval.fusion_fit",
     "Hit": "retrieval.stage",
+    "Hubness": "retrieval.occurrences",
+    "LearnedRanker": "retrieval.learned_ranker",
     "Measure": "retrieval.measures",
+    "Normaliser": "retrieval.normaliser",
     "Passages": "retrieval.passages",
     "Ranking": "retrieval.ranking",
     "Rerank": "retrieval.rerank",
@@ -47,6 +57,8 @@ _HOMES = {
     "compare": "retrieval.comparison",
     "describe": "retrieval.dataset_report",
     "evaluate": "retrieval.evaluation",
+    "fit_fusion": "retrieval.fusion_fit",
+    "hubness": "retrieval.occurrences",
     "index": "retrieval.jobs",
     "load_dataset": "retrieval.dataset",
     "load_pipeline": "retrieval.experiment",
@@ -66,8 +78,13 @@ __all__ = [
     "Experiment",
     "Explanation",
     "Fuse",
+    "Fusion",
+    "FusionFit",
     "Hit",
+    "Hubness",
+    "LearnedRanker",
     "Measure",
+    "Normaliser",
     "Passages",
     "Ranking",
     "Rerank",
@@ -80,6 +97,8 @@ __all__ = [
     "compare",
     "describe",
     "evaluate",
+    "fit_fusion",
+    "hubness",
     "index",
     "load_dataset",
     "load_pipeline",

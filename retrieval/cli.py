@@ -16,8 +16,11 @@ from retrieval.commands import (
     collection,
     exchange,
     experiment,
+    fitting,
     generating,
+    learning_to_rank,
     plotting,
+    pruning,
     scoring,
     searching,
     souping,
@@ -56,6 +59,9 @@ for command in (
     *souping.COMMANDS,
     *teaching.COMMANDS,
     *generating.COMMANDS,
+    *fitting.COMMANDS,
+    *pruning.COMMANDS,
+    *learning_to_rank.COMMANDS,
 ):
     names = {"help_option_names": ["-h", "--help"]}
     app.command(help=_help(command), context_settings=names)(command)

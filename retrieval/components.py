@@ -7,11 +7,13 @@ from typing import Any
 
 from encoders.build import build, check
 from encoders.errors import ConfigError
-from encoders.registry import ENCODERS, RERANKERS
+from encoders.registry import ENCODERS
 from indexing.table import INDEXES
-from retrieval.config import PassagesSection, RetrieverSection
+from retrieval.config import PassagesSection, PruneSection, RetrieverSection
+from retrieval.document import Document
 from retrieval.measures import parse_measure
 from retrieval.passages import Passages
+from retrieval.scorer_table import SCORERS
 from training.losses import LOSSES
 
 Allow = Collection[str] | None  # classes of your own that types may name; None is all
@@ -29,7 +31,7 @@ def make_encoder(spec: Mapping[str, Any], *, where: str, model: Callable[[str], 
     for side, tower in towers_in(given).items():
         if isinstance(tower.get("model"), str):
             given[side] = {**tower, "model": model(tower["model"])}
-    return build(given, {**ENCODERS, **RERANKERS}, where=where)
+    return build(given, {**ENCODERS, **SCORERS}, where=where)
 
 
 def towers_in(spec: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -69,6 +71,15 @@ def make_passages(section: PassagesSection | None, *, where: str) -> Passages | 
         return Passages(**section.model_dump())
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def pruned(section: PruneSection | None, corpus: Iterable[Document]) -> Iterable[Document]:
+    """Return the corpus without the documents a config's section leaves out; None for all."""
+    if section is None:
+        return corpus
+    from retrieval.quality_scores import PrunedCorpus, QualityScores
+
+    return PrunedCorpus(corpus, QualityScores.load(section.scores), section.share)
 
 
 def make_loss(spec: Mapping[str, Any], *, where: str) -> Any:

@@ -86,6 +86,16 @@ class PassagesSection(Section):
     most: int | None = Field(default=None, ge=1)
 
 
+class PruneSection(Section):
+    """Which documents are not indexed: the ``share`` with the lowest of the ``scores`` in a file.
+
+    ``sluice quality`` writes the file, see ``retrieval.quality_scores``.
+    """
+
+    scores: str
+    share: float = Field(ge=0, lt=1)
+
+
 class RetrieverSection(Section):
     """An encoder and the index its vectors go to (flat for dense, inverted for sparse)."""
 
@@ -93,6 +103,7 @@ class RetrieverSection(Section):
     index: Component | None = None
     encoding: EncodingSection | None = None
     passages: PassagesSection | None = None
+    prune: PruneSection | None = None
 
 
 class EvaluateSection(Section):
@@ -103,6 +114,23 @@ class EvaluateSection(Section):
     split: str = "test"
     test: Literal["t-test", "fisher"] = "t-test"
     latency_queries: int = Field(default=200, ge=0)
+
+
+class RankerSection(Section):
+    """``sluice ltr``: a ranker of the lists of ``candidates``, see ``retrieval.ranker_training``.
+
+    ``stages`` are retrievers or pipelines whose scores are features; ``features`` are patterns of
+    those to use (``dense.*``). The folder is ``output``, ``<output>/ranker`` without it.
+    """
+
+    candidates: str
+    stages: list[str] = Field(default_factory=list)
+    depth: int = Field(default=200, ge=1)
+    model: str | Component = "auto"
+    features: list[str] | None = Field(default=None, min_length=1)
+    split: str = "train"
+    language: str = "en"
+    output: str | None = None
 
 
 class ExperimentConfig(Section):
@@ -116,6 +144,42 @@ class ExperimentConfig(Section):
     rerankers: dict[str, Component] = Field(default_factory=dict)
     pipelines: dict[str, str] = Field(default_factory=dict)
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
+    ranker: RankerSection | None = None
+
+
+class BudgetSection(Section):
+    """What one query may cost; ``share_of_best`` asks for the cheapest that reaches this share.
+
+    ``price`` is in the unit of ``tune.prices``.
+    """
+
+    p50_ms: float | None = Field(default=None, gt=0)
+    p95_ms: float | None = Field(default=None, gt=0)
+    price: float | None = Field(default=None, ge=0)
+    share_of_best: float | None = Field(default=None, gt=0, le=1)
+
+
+class TuneSection(Section):
+    """What is tried and what it may cost, see ``retrieval.tuning``.
+
+    ``pipelines`` are expressions in which ``{name}`` stands for each value of ``choices.name``;
+    without them the retrievers and rerankers are combined as ``retrieval.tuning_space`` says.
+    """
+
+    measure: str = "nDCG@10"
+    split: str = "dev"
+    queries: int = Field(default=300, ge=1)
+    timed_queries: int = Field(default=50, ge=3)
+    budget: BudgetSection = Field(default_factory=BudgetSection)
+    prices: dict[str, float] = Field(default_factory=dict)
+    pipelines: list[str] | None = Field(default=None, min_length=1)
+    choices: dict[str, list[Any]] = Field(default_factory=dict)
+
+
+class TuneConfig(ExperimentConfig):
+    """``sluice tune``: an experiment, and how to put its parts together."""
+
+    tune: TuneSection = Field(default_factory=TuneSection)
 
 
 class TrainConfig(TrainingSection):

@@ -130,8 +130,9 @@ class Dependencies:
             plain["trainer"] = {key: value for key, value in trainer if not key.startswith(TOLD)}
         elif isinstance(section, RetrieverSection):
             plain = section.model_dump(exclude={"encoding"})
-            if section.passages is None:
-                del plain["passages"]
+            for key in ("passages", "prune"):
+                if getattr(section, key) is None:
+                    del plain[key]
             if section.encoding is not None and section.encoding.store != EXACT:
                 plain["store"] = section.encoding.store  # all of encoding that changes the vectors
         below = [self.recipe(node) for node in needs]
@@ -144,6 +145,7 @@ class Dependencies:
         files: list[str | None] = []
         if isinstance(section, RetrieverSection):
             files.append(corpus_contents(self.config.dataset))
+            files += [] if section.prune is None else [path_contents(section.prune.scores)]
         elif isinstance(section, TrainingSection):
             files.append(training_contents(self.config.dataset))
             files += [path_contents(str(file)) for file in example_files(section.examples)]

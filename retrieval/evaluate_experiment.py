@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 from typing import Any
 
 from encoders.files import write_json, write_text
@@ -13,13 +12,11 @@ from retrieval.comparison import compare_scores
 from retrieval.dataset import Dataset
 from retrieval.evaluation import Scores, evaluate
 from retrieval.experiment import Experiment
-from retrieval.fuse import Fuse
 from retrieval.latency import Latency, measure_latency
 from retrieval.measures import depth_of, parse_measure
 from retrieval.provenance import provenance
-from retrieval.rerank import Rerank
 from retrieval.retriever import Retriever
-from retrieval.stage import DEPTH, Cut, Stage, Then
+from retrieval.stage import DEPTH, Stage
 from retrieval.table import Table
 
 log = logging.getLogger("sluice")
@@ -63,17 +60,7 @@ def retrievers_of(stage: Stage) -> list[Retriever]:
     """Return every retriever a pipeline searches, once each."""
     if isinstance(stage, Retriever):
         return [stage]
-    parts: list[Stage] = []
-    if isinstance(stage, Then):
-        parts = [stage.first, stage.second]
-    elif isinstance(stage, Fuse):
-        parts = list(stage.stages)
-    elif isinstance(stage, Cut):
-        parts = [stage.stage]
-    found: dict[Path, Retriever] = {}
-    for part in parts:
-        if not isinstance(part, Rerank):
-            found.update({retriever.path: retriever for retriever in retrievers_of(part)})
+    found = {each.path: each for part in stage.inner for each in retrievers_of(part)}
     return list(found.values())
 
 

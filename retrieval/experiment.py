@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from encoders.errors import ConfigError, IndexFormatError, SluiceError, suggest
 from encoders.files import MANIFEST, read_json, settle, write_text
-from retrieval.components import make_encoder, make_index, make_passages
+from retrieval.components import make_encoder, make_index, make_passages, pruned
 from retrieval.config import (
     ExperimentConfig,
     RetrieverSection,
@@ -212,7 +212,7 @@ class Experiment:
         index = make_index(section.index, where=f"{where}.index")
         return Retriever.build(
             encoder,
-            self.dataset(None).corpus,
+            pruned(section.prune, self.dataset(None).corpus),
             index=index,
             path=path,
             name=name,
@@ -247,7 +247,7 @@ class Experiment:
             where = f"retrievers.{name}.encoder"
             encoder = make_encoder(section.encoder, where=where, model=self.model)
             passages = make_passages(section.passages, where=f"retrievers.{name}.passages")
-            corpus = self.dataset(None).corpus
+            corpus = pruned(section.prune, self.dataset(None).corpus)
 
             def read() -> Iterable[Document]:
                 return corpus if passages is None else passages.parts(encoder, corpus)
@@ -266,7 +266,7 @@ class Experiment:
         if name in self.config.pipelines:
             with named_file(self.file):
                 text = self.config.pipelines[name]
-                return parse(text, self._names(), where=f"pipelines.{name}")
+                return parse(text, self.parts(), where=f"pipelines.{name}")
         if name in self.config.retrievers:
             return self.retriever(name)
         known = list_names(self.config)
@@ -296,7 +296,8 @@ class Experiment:
             named, where, scorer=self.scorer, known=list(self.config.rerankers), model=self.model
         )
 
-    def _names(self) -> dict[str, Callable[[], Any]]:
+    def parts(self) -> dict[str, Callable[[], Any]]:
+        """Return what opens each name that a pipeline may use."""
         opened = {
             "pipelines": self.stage,
             "rerankers": self.scorer,

@@ -9,17 +9,15 @@ from typing import Any
 
 from encoders.build import check
 from encoders.errors import ConfigError, suggest
-from encoders.registry import RERANKERS
 from retrieval.components import Allow, check_measures, check_retriever
 from retrieval.config import ExperimentConfig
 from retrieval.dependencies import Dependencies
 from retrieval.expression import NAME, names_in, parse
-from retrieval.fuse import Fuse
 from retrieval.judges import check_judge
 from retrieval.ranking import Run
-from retrieval.rerank import Rerank
+from retrieval.scorer_table import SCORERS
 from retrieval.sources import named_sources
-from retrieval.stage import Cut, Queries, Stage, Then
+from retrieval.stage import Queries, Stage
 
 SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
 
@@ -36,10 +34,16 @@ def check_experiment(
     for name, retriever in config.retrievers.items():
         check_retriever(retriever, f"retrievers.{name}", allow)
     for name, spec in config.rerankers.items():
-        check(spec, RERANKERS, where=f"rerankers.{name}", allow=allow)
-    for name in config.pipelines:
-        _check_pipeline(config, name)
+        check(spec, SCORERS, where=f"rerankers.{name}", allow=allow)
+    for name, text in config.pipelines.items():
+        check_pipeline(config, text, f"pipelines.{name}")
     if trainings:
+        for name, retriever in config.retrievers.items():
+            scores = None if retriever.prune is None else retriever.prune.scores
+            if scores is not None and not Path(scores).expanduser().is_file():
+                raise ConfigError(
+                    f"retrievers.{name}.prune.scores: no file {scores!r}; sluice quality makes one"
+                )
         from retrieval.teachers import check_there
         from retrieval.training_checks import check_training
 
@@ -117,23 +121,14 @@ class _Scorer:
         return [0.0] * len(pairs)
 
 
-def _check_pipeline(config: ExperimentConfig, name: str) -> None:
+def check_pipeline(config: ExperimentConfig, text: str, where: str) -> None:
     """Put the pipeline together from stand-ins, so that its options are checked as they will be."""
     standing: dict[str, Any] = {used: _Scorer for used in config.rerankers}
     for used in list_names(config):
         if used not in config.rerankers or used in config.retrievers:
             standing[used] = lambda used=used: _Named(used)
-    text = config.pipelines[name]
-    if _needs_candidates(parse(text, standing, where=f"pipelines.{name}")):
+    if parse(text, standing, where=where).needs_candidates:
         raise ConfigError(
-            f"pipelines.{name}: {text!r} begins with a reranker, which needs candidates; put a "
+            f"{where}: {text!r} begins with a reranker, which needs candidates; put a "
             "retriever before it: retriever >> reranker"
         )
-
-
-def _needs_candidates(stage: Stage) -> bool:
-    if isinstance(stage, Fuse):
-        return any(_needs_candidates(part) for part in stage.stages)
-    if isinstance(stage, (Then, Cut)):
-        return _needs_candidates(stage.first if isinstance(stage, Then) else stage.stage)
-    return isinstance(stage, Rerank)

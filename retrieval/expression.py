@@ -1,42 +1,52 @@
 """Pipelines written as text: ``(bm25 | dense) % 200 >> cross(depth=50)``, parsed safely.
 
-The grammar is Python's, read by ``ast`` and never executed: names, ``|``, ``%`` and ``>>``, and
-calls with constants. Nothing else is understood.
+The grammar is Python's, read by ``ast`` and never executed: names, ``|``, ``%`` and ``>>``, calls
+of scorers with constants, and calls of what ``stage_table`` has. Nothing else is understood.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from encoders.build import check_arguments, resolve
 from encoders.errors import ConfigError, suggest
-from retrieval.fuse import METHODS, Fuse
 from retrieval.rerank import Rerank
 from retrieval.stage import Cut, Stage
+from retrieval.stage_table import DEPTH_RULES, STAGES
 
 Make = Callable[[], Any]  # opens the stage or scorer a name stands for
 
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"  # what a retriever, a reranker or a pipeline may be called
+RERANK_OPTIONS = ("depth", "interpolate", "deadline_ms")
 MAX_PARTS = 200  # operators, calls and names in one expression
 
 
 def names_in(text: str, *, where: str) -> Iterator[str]:
     """Yield the names of retrievers and rerankers an expression uses, once each."""
     nodes = list(ast.walk(_tree(text, where)))
-    methods = {id(n.func) for n in nodes if isinstance(n, ast.Call) and _method(n.func)}
-    names = [n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in methods]
+    called = {id(n.func) for n in nodes if isinstance(n, ast.Call) and _in_table(n.func)}
+    names = [n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in called]
     yield from dict.fromkeys(map(_spelled, names))
 
 
-def parse(text: str, names: Mapping[str, Make], *, where: str = "pipeline") -> Stage:
+def parse(
+    text: str,
+    names: Mapping[str, Make],
+    *,
+    where: str = "pipeline",
+    first: Callable[[str, Stage], Stage] = lambda _, stage: stage,
+) -> Stage:
     """Return the stage an expression describes.
 
     ``names`` opens retrievers, pipelines (a ``Stage``) and scorers by name; a scorer called with
-    ``depth`` is a ``Rerank``. Raises ``ConfigError`` for anything else, with the nearest name.
+    ``depth`` is a ``Rerank``. ``first`` is given the text and the stage before each ``>>`` and
+    returns what is to stand there. Raises ``ConfigError`` for anything else, with the nearest name.
     """
-    return _Reader(text, names, where).stage(_tree(text, where))
+    return _Reader(text, names, where, first).stage(_tree(text, where))
 
 
 def _tree(text: str, where: str) -> ast.expr:
@@ -55,8 +65,8 @@ def _tree(text: str, where: str) -> ast.expr:
     return tree
 
 
-def _method(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id in METHODS
+def _in_table(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in STAGES
 
 
 _HYPHEN, _DOT = "ー", "〆"  # letters to Python, and in nobody's name
@@ -79,8 +89,14 @@ def _spelled(name: str) -> str:
 
 
 class _Reader:
-    def __init__(self, text: str, names: Mapping[str, Make], where: str) -> None:
-        self.text, self.names, self.where = text, names, where
+    def __init__(
+        self,
+        text: str,
+        names: Mapping[str, Make],
+        where: str,
+        first: Callable[[str, Stage], Stage],
+    ) -> None:
+        self.text, self.names, self.where, self.first = text, names, where, first
 
     def fail(self, reason: str) -> ConfigError:
         return ConfigError(f"{self.where}: {reason} in {self.text!r}")
@@ -91,55 +107,103 @@ class _Reader:
         if isinstance(node, ast.Name):
             return self._named(node.id, {})
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            return self._call(node, node.func.id)
+            made: Stage = self._call(node, node.func.id)
+            return made
         raise self.fail(f"{_spelled(ast.unparse(node))!r} is not a name, a call, |, % or >>")
 
     def _operation(self, node: ast.BinOp) -> Stage:
         if isinstance(node.op, ast.Mod):
-            return self._made(Cut, self.stage(node.left), self._constant(node.right))
+            cut: Cut = self._made(Cut, self.stage(node.left), self._constant(node.right))
+            return cut
         if isinstance(node.op, ast.RShift):
-            return self.stage(node.left) >> self.stage(node.right)
+            first = self.first(ast.unparse(node.left), self.stage(node.left))
+            return first >> self.stage(node.right)
         if isinstance(node.op, ast.BitOr):
             return self.stage(node.left) | self.stage(node.right)
         raise self.fail(f"operator {type(node.op).__name__} has no meaning")
 
-    def _call(self, node: ast.Call, name: str) -> Stage:
+    def _call(self, node: ast.Call, name: str, *, part: bool = False) -> Any:
         options = {}
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise self.fail("** has no meaning")
             options[keyword.arg] = self._constant(keyword.value)
-        if name in METHODS:
-            parts = [self.stage(argument) for argument in node.args]
-            if len(parts) < 2:
-                raise self.fail(f"{name}(...) fuses two stages or more")
-            self._check(options, ("rank_constant", "weights", "normalise"), name)
-            return self._made(Fuse, parts, method=name, **options)
+        if name in STAGES:
+            return self._from_table(name, node.args, options, part=part)
         if node.args:
             raise self.fail(f"{_spelled(name)} takes named arguments only, as in depth=50")
         return self._named(name, options)
+
+    def _from_table(
+        self, name: str, nodes: Sequence[ast.expr], options: dict[str, Any], *, part: bool
+    ) -> Any:
+        """Make a stage of the table, or rerank by the scorer that its name makes.
+
+        As the part of another call, a scorer without options of reranking stays one.
+        """
+        make = resolve(STAGES[name])
+        parts = [self._part(node) for node in nodes]
+        signature = inspect.signature(make)
+        own = {key: value for key, value in options.items() if key in signature.parameters}
+        rest = {key: value for key, value in options.items() if key not in own}
+        try:
+            check_arguments(make, own, where=name, kind=name)
+            signature.bind(*parts, **own)
+        except ConfigError as error:
+            raise self.fail(str(error)) from None
+        except TypeError as error:
+            raise self.fail(f"{name}(...): {error}") from None
+        made: Any = self._made(make, *parts, **own)
+        if isinstance(made, Stage):
+            known = [key for key, p in signature.parameters.items() if p.kind is p.KEYWORD_ONLY]
+            self._check(rest, known, name)
+            return made
+        if part and not rest:
+            return made
+        return self._reranker(made, name, rest, shown=options)
+
+    def _part(self, node: ast.expr) -> Any:
+        """Return the stage, or the scorer, that an argument of a call describes."""
+        name = _spelled(node.id) if isinstance(node, ast.Name) else ""
+        if name in self.names:
+            return self.names[name]()
+        if isinstance(node, ast.Call) and _in_table(node.func):
+            return self._call(node, ast.unparse(node.func), part=True)
+        return self.stage(node)
 
     def _named(self, name: str, options: dict[str, Any]) -> Stage:
         name = _spelled(name)
         if name not in self.names:
             known = ", ".join(sorted(self.names)) or "none are defined"
-            raise self.fail(f"unknown name {name!r} (known: {known}{suggest(name, self.names)})")
+            near = suggest(name, [*self.names, *STAGES])
+            raise self.fail(f"unknown name {name!r} (known: {known}{near})")
         made = self.names[name]()
         if isinstance(made, Stage):
             self._check(options, (), name)
             return made
-        self._check(options, ("depth", "interpolate"), name)
-        given = {"depth": 100, **options}
-        shown = ", ".join(f"{key}={value}" for key, value in given.items())
-        return self._made(Rerank, made, **given, name=f"{name}({shown})")
+        return self._reranker(made, name, options, shown=options)
 
-    def _made(self, kind: Callable[..., Stage], *parts: Any, **options: Any) -> Stage:
+    def _reranker(
+        self, scorer: Any, name: str, options: Mapping[str, Any], *, shown: Mapping[str, Any]
+    ) -> Stage:
+        self._check(options, (*RERANK_OPTIONS, *DEPTH_RULES), name)
+        rules = [
+            self._made(resolve(rule), options[key])
+            for key, rule in DEPTH_RULES.items()
+            if key in options
+        ]
+        given = {"depth": 100, **{key: options[key] for key in RERANK_OPTIONS if key in options}}
+        text = ", ".join(f"{key}={value}" for key, value in {"depth": 100, **shown}.items())
+        made: Rerank = self._made(Rerank, scorer, **given, rules=rules, name=f"{name}({text})")
+        return made
+
+    def _made(self, kind: Callable[..., Any], /, *parts: Any, **options: Any) -> Any:
         try:
             return kind(*parts, **options)
         except (ConfigError, TypeError, ValueError) as error:
             raise self.fail(str(error)) from None
 
-    def _check(self, options: Mapping[str, Any], known: tuple[str, ...], name: str) -> None:
+    def _check(self, options: Mapping[str, Any], known: Sequence[str], name: str) -> None:
         for key in options:
             if key not in known:
                 takes = f"takes {', '.join(known)}" if known else "takes no arguments"

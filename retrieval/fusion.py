@@ -1,136 +1,204 @@
-"""Fusion of runs: by reciprocal rank, and by weighted sums of normalised scores."""
+"""Fusion of runs: by ranks, by normalised scores, and by how many runs found a document.
+
+A method is one entry of ``METHODS``; ``Fusion`` holds its options, so that it is written once for
+stages, expressions and fits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, suggest
+from retrieval.normalisation import Shares, check_normalisation, normalised_shares
+from retrieval.pool import Array, Lists, Pool
 from retrieval.ranking import Ranking, Run
-from retrieval.score_order import canonical_order
 
-Normalise = Literal["min-max", "z-score", "none"]
-Array = NDArray[np.float64]
-Weighed = tuple[Sequence[str], Array, float]  # ids, what each adds, what a missing one adds
+
+class Method(NamedTuple):
+    """A method that adds up what each run gives: ``shares`` of a run's lists, times its weight.
+
+    With ``multiplied`` the sum is multiplied by the number of runs that found the document.
+    ``grid`` are the options that ``fit_fusion`` tries.
+    """
+
+    shares: Callable[[Lists, Fusion, float | None], Shares]
+    multiplied: bool = False
+    grid: Sequence[Mapping[str, Any]] = ({},)
+
+
+def _reciprocal_rank(lists: Lists, fusion: Fusion, minimum: float | None) -> Shares:
+    return Shares(1.0 / (fusion.rank_constant + lists.ranks), np.zeros(len(lists.lengths)))
+
+
+def _rank_biased(lists: Lists, fusion: Fusion, minimum: float | None) -> Shares:
+    weights = (1.0 - fusion.phi) * fusion.phi ** (lists.ranks - 1.0)
+    return Shares(weights, np.zeros(len(lists.lengths)))
+
+
+def _normalised(lists: Lists, fusion: Fusion, minimum: float | None) -> Shares:
+    return normalised_shares(lists, fusion.normalise, minimum)
+
+
+def _found(lists: Lists, fusion: Fusion, minimum: float | None) -> Shares:
+    shares = normalised_shares(lists, fusion.normalise, minimum)
+    return Shares(shares.found, np.zeros(len(lists.lengths)))
+
+
+_BY_SCORE = tuple({"normalise": name} for name in ("min-max", "z-score"))
+
+METHODS: Final[Mapping[str, Method]] = {
+    "rrf": Method(_reciprocal_rank, grid=tuple({"rank_constant": c} for c in (2, 10, 60))),
+    "weighted": Method(_normalised, grid=_BY_SCORE),
+    "rank_biased": Method(_rank_biased, grid=tuple({"phi": phi} for phi in (0.8, 0.9, 0.95, 0.98))),
+    "comb_sum": Method(_found, grid=({"normalise": "min-max"},)),
+    "comb_mnz": Method(_found, multiplied=True, grid=({"normalise": "min-max"},)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """A way to make one run of several, with all its options.
+
+    Ours, all a sum over the runs of weight x share: ``rrf`` 1 / (rank_constant + rank) (Cormack,
+    Clarke and Buettcher, 2009); ``weighted`` the normalised score, a missing document as the list's
+    lowest; ``rank_biased`` (1 - phi) phi^(rank - 1) (Bailey et al., 2017); ``comb_sum`` the
+    normalised score, nothing for a missing document; ``comb_mnz`` that, times the number of runs
+    that found it (Fox and Shaw, 1994). The others are ranx's, see ``ranx_fusion``. ``minimum`` is
+    for ``theoretical-min``: a number, or one for each run. Raises ``ConfigError`` for a value no
+    method could use, and for weights with a method that takes none.
+    """
+
+    method: str = "rrf"
+    weights: Sequence[float] | None = None
+    normalise: str = "min-max"
+    minimum: float | Sequence[float | None] | None = None
+    rank_constant: float = 60
+    phi: float = 0.8
+    gamma: float = 0.5
+    sigma: float = 0.01
+
+    def __post_init__(self) -> None:
+        from retrieval.ranx_fusion import RANX
+
+        known = (*METHODS, *RANX)
+        if not isinstance(self.method, str) or self.method not in known:
+            near = suggest(str(self.method), known)
+            raise ConfigError(f"fusion {self.method!r}; known: {', '.join(known)}{near}")
+        try:
+            check_normalisation(self.normalise)
+        except ConfigError as error:
+            raise ConfigError(f"fusion: normalise={self.normalise!r}; {error}") from None
+        _check(self.rank_constant, "rank_constant", "0 or more", lambda value: value >= 0)
+        _check(self.phi, "phi", "a share between 0 and 1", lambda value: 0 < value < 1)
+        _check(self.gamma, "gamma", "0 or more", lambda value: value >= 0)
+        _check(self.sigma, "sigma", "a share from 0 to 1", lambda value: 0 <= value <= 1)
+        if isinstance(self.minimum, (list, tuple)):
+            object.__setattr__(self, "minimum", tuple(self.minimum))
+        weights = self.weights
+        if weights is None:
+            return
+        if not (
+            isinstance(weights, (list, tuple))
+            and all(_is_number(weight) and weight >= 0 for weight in weights)
+            and any(weights)
+        ):
+            raise ConfigError(
+                f"fusion: weights={weights!r}; expected a list of numbers, 0 or more, not all of "
+                "them 0"
+            )
+        if self.method in RANX and not RANX[self.method].weighted:
+            raise ConfigError(f"fusion: {self.method} takes no weights")
+        object.__setattr__(self, "weights", tuple(map(float, weights)))
+
+    def fuse(self, runs: Sequence[Run]) -> Run:
+        """Fuse runs query by query, in order of appearance; scores are float32, ties by id.
+
+        A run of weight 0 is left out, so that its documents do not enter; a query's empty list
+        adds nothing. Ranks are the runs' own orders, whatever their scores. ``ConfigError`` for no
+        runs and unless there is one weight, and one minimum, for each.
+        """
+        used = self.used(len(runs))
+        name = f"{self.method}({', '.join(runs[place].name for place in used)})"
+        if self.method not in METHODS:
+            from retrieval.ranx_fusion import ranx_fusion
+
+            return ranx_fusion(self, runs, name=name)
+        kept = [runs[place] for place in used]
+        weights = [self.weight(place) for place in used]
+        minima = [self.minimum_of(place) for place in used]
+        rankings: dict[str, Ranking] = {}
+        for pool in Pool.blocks(kept):
+            columns = [
+                pool.spread(lists, weight * shares.found, weight * shares.missing)
+                for lists, weight, shares in zip(
+                    pool.lists, weights, map(self.shares, pool.lists, minima), strict=True
+                )
+            ]
+            rankings.update(pool.ranked(self.total(pool, columns)))
+        return Run(rankings, name=name)
+
+    def shares(self, lists: Lists, minimum: float | None) -> Shares:
+        """Return what a run gives to its documents, at weight 1."""
+        return METHODS[self.method].shares(lists, self, minimum)
+
+    def total(self, pool: Pool, columns: Sequence[Array]) -> Array:
+        """Add up what the pool's runs give, run by run in float64."""
+        sums = np.zeros(len(pool.at))
+        for column in columns:
+            sums += column
+        if METHODS[self.method].multiplied:
+            sums *= sum(pool.spread(lists, np.ones(len(lists.scores))) for lists in pool.lists)
+        return sums
+
+    def used(self, runs: int) -> list[int]:
+        """Return the places of the runs that are fused, after a look at their number."""
+        if not runs:
+            raise ConfigError("fusion got no runs; expected one or more")
+        if self.weights is not None and len(self.weights) != runs:
+            raise ConfigError(f"fusion: {len(self.weights)} weights for {runs} runs")
+        if isinstance(self.minimum, (list, tuple)) and len(self.minimum) != runs:
+            raise ConfigError(f"fusion: {len(self.minimum)} values of minimum for {runs} runs")
+        return [place for place in range(runs) if self.weight(place) > 0]
+
+    def weight(self, place: int) -> float:
+        """Return the weight of a run, 1 unless given."""
+        return 1.0 if self.weights is None else float(self.weights[place])
+
+    def minimum_of(self, place: int) -> float | None:
+        """Return the least score that a run could give, None where none was said."""
+        found = self.minimum[place] if isinstance(self.minimum, (list, tuple)) else self.minimum
+        return None if found is None else float(found)  # type: ignore[arg-type]
+
+
+def _check(value: Any, name: str, expected: str, fits: Callable[[float], bool]) -> None:
+    if not _is_number(value) or not fits(value):
+        raise ConfigError(f"fusion: {name}={value!r}; expected {expected}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def reciprocal_rank_fusion(
     runs: Sequence[Run], k: float = 60, weights: Sequence[float] | None = None
 ) -> Run:
-    """Fuse runs by the sum of weight / (k + rank), ranks from 1; a missing document adds nothing.
-
-    Ranks are the runs' own orders, whatever their scores. A run of weight 0 is left out, so that
-    its documents do not enter. Cormack, Clarke and Buettcher (2009). Raises ``ConfigError`` for no
-    runs, a negative ``k``, and weights that are negative, all 0 or not one per run.
-    """
-    if not k >= 0:
-        raise ConfigError(f"reciprocal rank fusion: k is {k}, expected 0 or more")
-
-    def weigh(ranking: Ranking, weight: float) -> Weighed:
-        ranks = np.arange(1, len(ranking) + 1, dtype=np.float64)
-        return ranking.doc_ids, weight / (k + ranks), 0.0
-
-    return _fused(runs, weights, weigh, "rrf")
+    """Fuse runs by the sum of weight / (k + rank), ranks from 1; see ``Fusion``."""
+    given = None if weights is None else list(weights)
+    return Fusion("rrf", rank_constant=k, weights=given).fuse(runs)
 
 
 def weighted_fusion(
     runs: Sequence[Run],
     weights: Sequence[float] | None = None,
-    normalise: Normalise = "min-max",
+    normalise: str = "min-max",
+    *,
+    minimum: float | Sequence[float | None] | None = None,
 ) -> Run:
-    """Fuse runs by the weighted sum of their scores, normalised query by query.
-
-    ``min-max`` maps a list to 0..1, ``z-score`` to mean 0 and deviation 1; a list of equal scores
-    becomes 1s and 0s. A document missing in a list gets the list's lowest normalised score (an
-    empty list adds nothing), except that one of equal scores gives it 0 under ``min-max``: being
-    found must count. A run of weight 0 is left out. Weights are 1 unless given. Raises
-    ``ConfigError`` as ``reciprocal_rank_fusion``, and for an unknown normalisation.
-    """
-    if normalise not in NORMALISATIONS:
-        raise ConfigError(
-            f"unknown normalisation {normalise!r}; known: {', '.join(NORMALISATIONS)}"
-            f"{suggest(normalise, NORMALISATIONS)}"
-        )
-    normalised = NORMALISATIONS[normalise]
-
-    def weigh(ranking: Ranking, weight: float) -> Weighed:
-        scores = normalised(ranking.scores.astype(np.float64))
-        lowest = float(scores.min()) if len(scores) else 0.0
-        if normalise == "min-max":
-            lowest = 0.0
-        return ranking.doc_ids, weight * scores, weight * lowest
-
-    return _fused(runs, weights, weigh, "weighted")
-
-
-def _min_max(scores: Array) -> Array:
-    if not len(scores):
-        return scores
-    lowest, highest = float(scores.min()), float(scores.max())
-    return (scores - lowest) / (highest - lowest) if highest > lowest else np.ones_like(scores)
-
-
-def _z_score(scores: Array) -> Array:
-    if not len(scores) or scores.min() == scores.max():
-        return np.zeros_like(scores)
-    return (scores - float(scores.mean())) / float(scores.std())
-
-
-def _unchanged(scores: Array) -> Array:
-    return scores
-
-
-NORMALISATIONS: dict[str, Callable[[Array], Array]] = {
-    "min-max": _min_max,
-    "z-score": _z_score,
-    "none": _unchanged,
-}
-
-
-def _fused(
-    runs: Sequence[Run],
-    weights: Sequence[float] | None,
-    weigh: Callable[[Ranking, float], Weighed],
-    name: str,
-) -> Run:
-    """Sum what each run gives each document of each query; queries in order of appearance."""
-    used = _weighted_runs(runs, weights)
-    queries = dict.fromkeys(query for run, _ in used for query in run)
-    return Run(
-        {
-            query: _summed([weigh(run[query], weight) for run, weight in used if query in run])
-            for query in queries
-        },
-        name=f"{name}({', '.join(run.name for run, _ in used)})",
-    )
-
-
-def _weighted_runs(runs: Sequence[Run], weights: Sequence[float] | None) -> list[tuple[Run, float]]:
-    if not runs:
-        raise ConfigError("fusion got no runs; expected one or more")
-    given = [1.0] * len(runs) if weights is None else [float(weight) for weight in weights]
-    if len(given) != len(runs):
-        raise ConfigError(f"fusion: {len(given)} weights for {len(runs)} runs; expected one each")
-    if not all(0 <= weight < float("inf") for weight in given) or not any(given):
-        raise ConfigError(f"fusion: weights {given}; expected 0 or more, and not all of them 0")
-    return [(run, weight) for run, weight in zip(runs, given, strict=True) if weight > 0]
-
-
-def _summed(lists: Sequence[Weighed]) -> Ranking:
-    """Add up the lists' columns in float64, list by list in the given order, and rank the sums."""
-    places: dict[str, int] = {}
-    columns = [
-        np.array([places.setdefault(doc_id, len(places)) for doc_id in doc_ids], dtype=np.int64)
-        for doc_ids, _, _ in lists
-    ]
-    sums = np.zeros(len(places))
-    for column, (_, scores, missing) in zip(columns, lists, strict=True):
-        share = np.full(len(places), missing)
-        share[column] = scores
-        sums += share
-    doc_ids, scores32 = list(places), sums.astype(np.float32)
-    order = canonical_order(doc_ids, scores32)
-    return Ranking([doc_ids[place] for place in order.tolist()], scores32[order])
+    """Fuse runs by the weighted sum of normalised scores; see ``Fusion``, ``normalised_shares``."""
+    given = None if weights is None else list(weights)
+    return Fusion("weighted", given, normalise, minimum).fuse(runs)

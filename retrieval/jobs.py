@@ -12,6 +12,7 @@ from retrieval.config import (
     Config,
     ExperimentConfig,
     TrainConfig,
+    TuneConfig,
     checked,
     load_config,
     named_file,
@@ -30,10 +31,13 @@ from retrieval.training_job import train_model
 
 if TYPE_CHECKING:
     from retrieval.encoding_estimate import EncodingEstimate
+    from retrieval.ranker_folds import FoldReport
+    from retrieval.ranker_training import TrainedRanker
     from retrieval.ranking import Run
     from retrieval.retriever import Retriever
     from retrieval.stage import Stage
     from retrieval.table import Table
+    from retrieval.tuning import Tuning
     from training import MiningReport
     from training.audit import MiningAudit
 
@@ -50,6 +54,33 @@ def run(config: Given, overrides: Sequence[str] = ()) -> tuple[Table, Experiment
     table = evaluate_experiment(experiment)
     experiment.write_settings()
     return table, experiment
+
+
+def tune(config: Given, overrides: Sequence[str] = ()) -> tuple[Table, Tuning]:
+    """Find the best pipeline of an experiment's parts within a budget; see ``tune_experiment``."""
+    from retrieval.tune_experiment import tune_experiment
+
+    settings, file = _loaded(config, TuneConfig, overrides)
+    with named_file(file):
+        return tune_experiment(settings, Experiment(settings, file=file))
+
+
+def ltr(config: Given, overrides: Sequence[str] = ()) -> TrainedRanker:
+    """Train the ranker of an experiment's section ``ranker``; see ``train_ranker``."""
+    from retrieval.ranker_training import train_ranker
+
+    experiment = _experiment(config, overrides)
+    with named_file(experiment.file):
+        return train_ranker(experiment)
+
+
+def ltr_folds(config: Given, overrides: Sequence[str] = (), *, folds: int = 5) -> FoldReport:
+    """Cross-validate that section, and train nothing that is kept; see ``cross_validate``."""
+    from retrieval.ranker_folds import cross_validate
+
+    experiment = _experiment(config, overrides)
+    with named_file(experiment.file):
+        return cross_validate(experiment, folds)
 
 
 def index(

@@ -1,19 +1,27 @@
-"""Reranking: a scorer reads each query with its best candidates and reorders those."""
+"""Reranking: a scorer looks at each query's best candidates, and those are reordered."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, DataError
 from indexing.whole import whole_number
 from retrieval.ranking import Ranking, Run
 from retrieval.stage import Queries, Stage, Texts
+from retrieval.tracing import note
 
 if TYPE_CHECKING:
     from retrieval.where import Where
+
+Scores = NDArray[np.float32]
+AT_ONCE = 16  # pairs between two looks at the clock
 
 
 class Scorer(Protocol):
@@ -21,6 +29,28 @@ class Scorer(Protocol):
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> Any:
         """Return one finite number per pair, higher is better."""
+        ...
+
+
+class ListScorer(Protocol):
+    """Anything that scores a query's candidates by more than their texts.
+
+    Ids, earlier scores and places are in ``heads``; ``documents`` has the texts, where there are
+    any. An attribute ``stages`` names the retrievers it looks into.
+    """
+
+    def score_lists(
+        self, queries: Queries, heads: Mapping[str, Ranking], documents: Texts | None
+    ) -> Mapping[str, Any]:
+        """Return for each query of ``heads`` one finite number per candidate, higher is better."""
+        ...
+
+
+class DepthRule(Protocol):
+    """Says for one query how many of its candidates are worth reranking."""
+
+    def depth(self, ranking: Ranking) -> int:
+        """Return how many, 0 for none; the reranker's own depth is never exceeded."""
         ...
 
 
@@ -32,30 +62,57 @@ class Rerank(Stage):
     ``depth=0`` is the identity. ``interpolate`` is the share of the earlier score in the new one,
     both as z-scores over the query's head: 0, the default, leaves it all to the scorer. Texts come
     from ``documents``, or from the store of the stage before it in a pipeline.
+
+    ``rules`` make the depth smaller query by query. With ``deadline_ms`` no more pairs of a query
+    are scored when that many milliseconds have gone, or the next few would exceed them: the others
+    stay below, in the order they had. A scorer of lists is done with them at once and takes none.
     """
 
     def __init__(
         self,
-        scorer: Scorer,
+        scorer: Scorer | ListScorer,
         depth: int = 100,
         *,
         interpolate: float = 0.0,
         documents: Texts | None = None,
         name: str = "",
+        rules: Sequence[DepthRule] = (),
+        deadline_ms: float | None = None,
     ) -> None:
         share = interpolate if isinstance(interpolate, (int, float)) else -1.0
         if isinstance(interpolate, bool) or not 0.0 <= share <= 1.0:
             raise ConfigError(f"interpolate: {interpolate!r}; expected a share from 0 to 1")
-        if not callable(getattr(scorer, "score", None)):
+        self._of_lists = callable(getattr(scorer, "score_lists", None))
+        if not self._of_lists and not callable(getattr(scorer, "score", None)):
             raise ConfigError(
                 f"Rerank: {type(scorer).__name__} has no score(pairs) method; "
                 "expected a CrossEncoder or an object like it"
             )
-        self.scorer = scorer
+        if deadline_ms is not None and not _positive(deadline_ms):
+            raise ConfigError(f"deadline_ms: {deadline_ms!r}; expected milliseconds above 0")
+        if deadline_ms is not None and self._of_lists:
+            raise ConfigError(f"deadline_ms: {type(scorer).__name__} scores a list at once")
+        self.scorer: Any = scorer
         self.depth = whole_number(depth, "depth", 0)
         self.interpolate = float(interpolate)
         self.name = name or f"{type(scorer).__name__}(depth={depth})"
+        self.rules = tuple(rules)
+        self.deadline_ms = deadline_ms
         self._documents = documents
+
+    @property
+    def needs_candidates(self) -> bool:
+        """It does."""
+        return True
+
+    @property
+    def inner(self) -> tuple[Stage, ...]:
+        """The retrievers that the scorer looks into."""
+        return tuple(getattr(self.scorer, "stages", ()))
+
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return the reranker itself: a scorer keeps the retrievers it was made with."""
+        return self
 
     def attached(self, documents: Texts) -> Stage:
         """Return the reranker with a store, unless it has its own."""
@@ -67,6 +124,8 @@ class Rerank(Stage):
             interpolate=self.interpolate,
             documents=documents,
             name=self.name,
+            rules=self.rules,
+            deadline_ms=self.deadline_ms,
         )
 
     def filtered(self, where: Where) -> Stage:
@@ -82,40 +141,80 @@ class Rerank(Stage):
             )
         empty = Ranking([], [])
         rankings = {query: given.get(query, empty) for query in queries}
-        heads = {query: ranking[: self.depth] for query, ranking in rankings.items()}
-        scores = self._scored(queries, heads)
-        merged, start = {}, 0
+        heads = {query: ranking[: self._depth(ranking)] for query, ranking in rankings.items()}
+        found = self._scored(queries, {q: head for q, head in heads.items() if len(head)})
+        note({"pairs": {query: len(found.get(query, ())) for query in heads}})
+        merged = {}
         for query, ranking in rankings.items():
-            stop = start + len(heads[query])
-            found = scores[start:stop]
+            scores = found.get(query, np.zeros(0, np.float32))
             if self.interpolate:
-                given_scores = z_scores(heads[query].scores)
-                found = (1 - self.interpolate) * z_scores(found) + self.interpolate * given_scores
-            merged[query] = _merged(ranking, found.astype(np.float32))
-            start = stop
+                earlier = z_scores(ranking.scores[: len(scores)])
+                mixed = (1 - self.interpolate) * z_scores(scores) + self.interpolate * earlier
+                scores = mixed.astype(np.float32)
+            merged[query] = _merged(ranking, scores)
         return Run(merged, name=self.name)
 
-    def _scored(self, queries: Queries, heads: dict[str, Ranking]) -> np.ndarray:
-        pairs: list[tuple[str, str]] = []
-        if any(len(head) for head in heads.values()):
-            if self._documents is None:
-                raise ConfigError(
-                    f"{self.name}: needs the documents' texts; pass documents=, or compose it "
-                    "behind a retriever with a document store"
-                )
-            wanted = list(dict.fromkeys(doc for head in heads.values() for doc in head.doc_ids))
-            texts = dict(zip(wanted, self._documents.texts(wanted), strict=True))
-            for query, head in heads.items():
-                pairs += [(queries[query], texts[doc]) for doc in head.doc_ids]
-        scores = np.asarray(self.scorer.score(pairs) if pairs else [], np.float32)
-        if scores.shape != (len(pairs),):
+    def _depth(self, ranking: Ranking) -> int:
+        return max(0, min([self.depth, *(rule.depth(ranking) for rule in self.rules)]))
+
+    def _scored(self, queries: Queries, heads: dict[str, Ranking]) -> dict[str, Scores]:
+        """Return the scores of each query's head, or of its first documents under a deadline."""
+        if not heads:
+            return {}
+        if self._of_lists:
+            lists = self.scorer.score_lists(queries, heads, self._documents)
+            return {query: self._list_scores(lists, query, head) for query, head in heads.items()}
+        if self._documents is None:
+            raise ConfigError(
+                f"{self.name}: needs the documents' texts; pass documents=, or compose it "
+                "behind a retriever with a document store"
+            )
+        numbers: dict[str, int] = {}  # of the documents, each of which is read once
+        places = [
+            numbers.setdefault(doc, len(numbers)) for head in heads.values() for doc in head.doc_ids
+        ]
+        texts = self._documents.texts(list(numbers))
+        asked = chain.from_iterable(repeat(queries[q], len(head)) for q, head in heads.items())
+        pairs = list(zip(asked, map(texts.__getitem__, places), strict=True))
+        ends = list(accumulate(map(len, heads.values())))
+        if self.deadline_ms is not None:
+            spans = zip(heads, [0, *ends], ends, strict=False)
+            return {query: self._in_time(pairs[start:end]) for query, start, end in spans}
+        scores = self._pair_scores(pairs)
+        return dict(zip(heads, np.split(scores, ends[:-1]), strict=True))
+
+    def _in_time(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """Score pairs few by few, as long as the next few can be expected to be done in time."""
+        limit = float(self.deadline_ms or 0) / 1000
+        found: list[Scores] = []
+        start, took = time.perf_counter(), 0.0
+        for place in range(0, len(pairs), AT_ONCE):
+            before = time.perf_counter()
+            if found and before - start + took > limit:
+                break
+            found.append(self._pair_scores(pairs[place : place + AT_ONCE]))
+            took = time.perf_counter() - before
+        return np.concatenate(found)
+
+    def _list_scores(self, lists: Mapping[str, Any], query: str, head: Ranking) -> Scores:
+        if query not in lists:
+            raise DataError(f"{self.name}: returned no scores for query {query!r}")
+        return self._checked(lists[query], len(head), "candidates", lambda _: f"query {query!r}")
+
+    def _pair_scores(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        found = self.scorer.score(pairs)
+        return self._checked(found, len(pairs), "pairs", lambda i: f"the query {pairs[i][0]!r}")
+
+    def _checked(self, found: Any, count: int, what: str, of: Any) -> Scores:
+        scores = np.asarray(found, np.float32)
+        if scores.shape != (count,):
             raise DataError(
-                f"{self.name}: returned scores of shape {scores.shape} for {len(pairs)} pairs"
+                f"{self.name}: returned scores of shape {scores.shape} for {count} {what}"
             )
         bad = np.flatnonzero(~np.isfinite(scores))
         if len(bad):
             raise DataError(
-                f"{self.name}: score {scores[bad[0]]} for the query {pairs[bad[0]][0]!r}; "
+                f"{self.name}: score {scores[bad[0]]} for {of(bad[0])}; "
                 "a scorer must return finite numbers"
             )
         return scores
@@ -131,7 +230,11 @@ def z_scores(scores: np.ndarray) -> np.ndarray:
     return scaled
 
 
-def _merged(ranking: Ranking, scores: np.ndarray) -> Ranking:
+def _positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _merged(ranking: Ranking, scores: Scores) -> Ranking:
     """Return the ranking with its head reordered by ``scores`` and its tail shifted under it."""
     depth = len(scores)
     if depth == 0:

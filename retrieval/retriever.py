@@ -164,6 +164,11 @@ class Retriever(Stage):
         return self._state.head
 
     @property
+    def state(self) -> RetrieverState:
+        """Encoder, index and documents as they are now: they belong together, whatever changes."""
+        return self._state
+
+    @property
     def encoder(self) -> Any:
         """The encoder the index is bound to; after a change of BM25's counts another object."""
         return self._state.encoder

@@ -152,25 +152,42 @@ class RetrieverState(Stage):
         where: Where | None = None,
     ) -> Run:
         """Search every query, see ``Retriever.run``."""
-        depth = DEPTH if k is None else k
-        keep = None if where is None else self._matching(where)
-        excluding = isinstance(queries, SelfExcluding)
+        wanted = self.asked(queries)
+        vectors = (
+            self.encoder.encode_queries([queries[query] for query in wanted]) if wanted else ()
+        )
+        return self.nearest(queries, wanted, vectors, k, where=where)
+
+    def asked(self, queries: Queries) -> list[str]:
+        """Return the queries that have a text; the others have no hits, and that is said."""
         blank = [query for query, text in queries.items() if not text.strip()]
         if blank:
             log.warning("%d empty queries have no hits (first: %r)", len(blank), blank[0])
-        wanted = [query for query in queries if queries[query].strip()]
+        return [query for query in queries if queries[query].strip()]
+
+    def nearest(
+        self,
+        queries: Queries,
+        wanted: Sequence[str],
+        vectors: Any,
+        k: int | None = None,
+        *,
+        where: Where | None = None,
+    ) -> Run:
+        """Search with the vectors of the queries in ``wanted``, a row each; others find nothing."""
+        depth = DEPTH if k is None else k
+        keep = None if where is None else self._matching(where)
+        excluding = isinstance(queries, SelfExcluding)
         rankings = dict.fromkeys(queries, Ranking([], []))
-        if wanted:
-            vectors = self.encoder.encode_queries([queries[query] for query in wanted])
-            show = len(wanted) > 2 * BATCH
-            with progress(f"search {self.name}", len(wanted), "queries", show=show) as advance:
-                for start in range(0, len(wanted), BATCH):
-                    block = wanted[start : start + BATCH]
-                    part = vectors[start : start + BATCH]
-                    for query, ranking in self._searched(block, part, depth + excluding, keep):
-                        found = without(ranking, query) if excluding else ranking
-                        rankings[query] = found[:depth]
-                    advance(len(block))
+        show = len(wanted) > 2 * BATCH
+        with progress(f"search {self.name}", len(wanted), "queries", show=show) as advance:
+            for start in range(0, len(wanted), BATCH):
+                block = wanted[start : start + BATCH]
+                part = vectors[start : start + BATCH]
+                for query, ranking in self._searched(block, part, depth + excluding, keep):
+                    found = without(ranking, query) if excluding else ranking
+                    rankings[query] = found[:depth]
+                advance(len(block))
         return Run(rankings, name=self.name)
 
     def _matching(self, where: Where) -> Mask:

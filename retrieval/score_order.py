@@ -47,14 +47,14 @@ def strictly_decreasing(scores: Scores) -> Scores:
         return scores
     places = np.arange(len(scores), dtype=np.int64)
     # With floats as consecutive integers: wanted[i] = min over j <= i of key[j] - (i - j).
-    wanted = np.minimum.accumulate(_keys(scores) + places) - places
+    wanted = np.minimum.accumulate(ordered_keys(scores) + places) - places
     if wanted[-1] < LOWEST:
         return np.arange(len(scores), 0, -1).astype(np.float32)
     bits = np.where(wanted >= 0, wanted, 0x80000000 - wanted).astype(np.uint32)
     return bits.view(np.float32)
 
 
-def _keys(scores: Scores) -> NDArray[np.int64]:
+def ordered_keys(scores: Scores) -> NDArray[np.int64]:
     """Integers in the order of the floats, neighbours one apart; both zeros are 0."""
     bits = np.ascontiguousarray(scores, dtype=np.float32).view(np.int32).astype(np.int64)
     return np.where(bits >= 0, bits, -(bits & 0x7FFFFFFF))

@@ -1,11 +1,15 @@
-"""Paired significance tests over per-query values, and Holm's correction for many of them."""
+"""Paired tests of difference and of equivalence over per-query values; Holm's correction."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from encoders.errors import ConfigError, DataError
 
 _CELLS = 1 << 21  # signs drawn at a time
 
@@ -66,6 +70,52 @@ def fisher_randomisation(
             flips = np.unpackbits(drawn, count=size * count).reshape(size, count).astype(np.float64)
         extreme += int((np.abs(total - 2.0 * (flips @ difference)) >= enough).sum())
     return extreme / trials if exact else (extreme + 1) / (trials + 1)
+
+
+class Equivalence(NamedTuple):
+    """What ``equivalence`` found: the test's p-value, and those of its two halves.
+
+    ``above_lower`` is that of mean difference > -bound, ``below_upper`` of mean difference < bound.
+    """
+
+    p_value: float
+    above_lower: float
+    below_upper: float
+    difference: float
+
+
+def equivalence(
+    first: NDArray[np.float64], second: NDArray[np.float64], bound: float
+) -> Equivalence:
+    """Test that two systems are the same to within ``bound``, by two one-sided paired t-tests.
+
+    A small p-value says that the mean of ``first - second`` lies inside (-bound, bound); a large
+    one says nothing. ``bound`` is absolute, such as 5% of the better mean. A single query gives 1.
+    Differences that are all one number give 0 inside the bound, 1 on it and outside. Schuirmann
+    (1987). ``ConfigError`` for a bound that is not above 0, ``DataError`` for values not paired.
+    """
+    if isinstance(bound, bool) or not 0 < bound < math.inf:
+        raise ConfigError(f"bound: {bound!r}; expected a difference above 0")
+    one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if one.shape != two.shape or one.ndim != 1 or not len(one):
+        raise DataError(
+            f"equivalence: values of shapes {one.shape} and {two.shape}; expected one value of "
+            "each system per query, and a query at least"
+        )
+    difference = one - two
+    count, mean = len(difference), float(difference.mean())
+    error = float(difference.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
+    if difference.min() == difference.max() or error == 0.0:
+        mean = float(difference[0])  # the mean of equal numbers is rounded
+        lower = float(mean <= -bound or count == 1)
+        upper = float(mean >= bound or count == 1)
+    else:
+        from scipy.special import stdtr
+
+        with np.errstate(over="ignore"):
+            lower = float(stdtr(count - 1, -np.divide(mean + bound, error)))
+            upper = float(stdtr(count - 1, np.divide(mean - bound, error)))
+    return Equivalence(max(lower, upper), lower, upper, mean)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from encoders.errors import ConfigError
 from indexing.whole import whole_number
 from retrieval.ranking import Run
+from retrieval.tracing import traced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,29 +52,55 @@ class Stage(ABC):
     Every operator returns a stage again. Retrievers ignore the run they are given; rerankers need
     one. ``k`` is how many documents per query the caller will look at: a stage may return fewer
     (there are no more) or more (it had them anyway).
+
+    A stage made of others says so by ``inner`` and ``over``; its store, filter and cost follow.
     """
 
     name: str = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let a ``Trace`` see each run of the stage."""
+        super().__init_subclass__(**options)
+        if "run" in cls.__dict__:
+            cls.run = traced(cls.run)  # type: ignore[method-assign]
 
     @abstractmethod
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Return a ranking for each query, best first."""
 
     @property
+    def inner(self) -> tuple[Stage, ...]:
+        """The stages this one is made of, none of most."""
+        return ()
+
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return the same stage made of others, one for each of ``inner``."""
+        return self
+
+    @property
+    def needs_candidates(self) -> bool:
+        """Whether it works on a run that must be given to it."""
+        return any(stage.needs_candidates for stage in self.inner)
+
+    @property
     def documents(self) -> Texts | None:
         """Where the texts of this stage's documents are, None if it has no store."""
-        return None
+        return next((s.documents for s in self.inner if s.documents is not None), None)
 
     def attached(self, documents: Texts) -> Stage:
         """Return the stage with a document store to read texts from, if it needs one."""
-        return self
+        return self.over([stage.attached(documents) for stage in self.inner])
 
     def filtered(self, where: Where) -> Stage:
         """Return the stage whose retrievers find only documents that match ``where``.
 
         ``ConfigError`` for a stage that finds documents without knowing their metadata.
         """
-        raise ConfigError(f"{self.name}: where filters the documents of retrievers, and it is none")
+        if not self.inner:
+            raise ConfigError(
+                f"{self.name}: where filters the documents of retrievers, and it is none"
+            )
+        return self.over([stage.filtered(where) for stage in self.inner])
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """Return the ``k`` best documents for one query."""
@@ -114,17 +141,18 @@ class Then(Stage):
         self.name = f"{first.name} >> {second.name}"
 
     @property
-    def documents(self) -> Texts | None:
-        """The first stage's store, else the second's."""
-        return self.first.documents or self.second.documents
+    def needs_candidates(self) -> bool:
+        """Whether the first stage does."""
+        return self.first.needs_candidates
 
-    def attached(self, documents: Texts) -> Stage:
-        """Return the pair with a store for whichever part needs one."""
-        return Then(self.first.attached(documents), self.second.attached(documents))
+    @property
+    def inner(self) -> tuple[Stage, ...]:
+        """The two, the first one's store being the first looked at."""
+        return (self.first, self.second)
 
-    def filtered(self, where: Where) -> Stage:
-        """Return the pair with both stages filtered."""
-        return Then(self.first.filtered(where), self.second.filtered(where))
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return another pair."""
+        return Then(*inner)
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run the first stage to its full depth, then the second on its run."""
@@ -140,17 +168,14 @@ class Cut(Stage):
         self.name = f"({stage.name}) % {k}" if " " in stage.name else f"{stage.name} % {k}"
 
     @property
-    def documents(self) -> Texts | None:
-        """The store of the stage that is cut."""
-        return self.stage.documents
+    def inner(self) -> tuple[Stage, ...]:
+        """The stage that is cut."""
+        return (self.stage,)
 
-    def attached(self, documents: Texts) -> Stage:
-        """Return the cut over the stage with a store."""
-        return Cut(self.stage.attached(documents), self.k)
-
-    def filtered(self, where: Where) -> Stage:
-        """Return the cut over the stage filtered: as many documents, all of them matching."""
-        return Cut(self.stage.filtered(where), self.k)
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return the cut of another stage."""
+        (stage,) = inner
+        return Cut(stage, self.k)
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run the stage for no more documents than the cut lets through."""

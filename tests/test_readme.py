@@ -103,7 +103,7 @@ def test_every_verb_is_known() -> None:
     from retrieval.cli import app
 
     assert [command.callback.__name__ for command in app.registered_commands] == [
-        "run", "train", "index", "evaluate", "mine", "search", "explain", "add", "update",
+        "run", "train", "index", "evaluate", "tune", "mine", "search", "explain", "add", "update",
         "delete", "verify", "score", "compare", "data", "export", "import", "search_vectors",
-        "cache", "plot", "soup", "distil", "generate",
+        "cache", "plot", "soup", "distil", "generate", "fit", "quality", "ltr",
     ]  # fmt: skip

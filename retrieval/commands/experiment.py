@@ -1,4 +1,4 @@
-"""``run``, ``train``, ``index``, ``evaluate``, ``mine``: what a YAML file describes."""
+"""``run``, ``train``, ``index``, ``evaluate``, ``tune``, ``mine``: what a YAML file describes."""
 
 from __future__ import annotations
 
@@ -97,6 +97,26 @@ def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
     typer.echo(f"\nresults: {experiment.output}/results.json, {experiment.output}/report.md")
 
 
+def tune(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Find the best pipeline that a budget allows, over an experiment's retrievers and rerankers.
+
+    Every part is timed on this machine; depths, fusion weights, shares and early exits are tried on
+    the dev split over cached scores. What is chosen is measured on the test split, promised and
+    measured latency side by side. OUTPUT/tune has front.svg, trials.csv and tuned.yaml.
+
+    Examples:
+      sluice tune configs/tune.yaml dataset=FOLDER
+      sluice tune configs/tune.yaml tune.budget.p95_ms=20
+      sluice evaluate runs/tune/tune/tuned.yaml
+    """
+    from retrieval.jobs import tune as tune_parts
+
+    table, found = tune_parts(config, overrides or [])
+    typer.echo(str(table))
+    typer.echo(f"\ntuned: {found.chosen.pipeline}")
+    typer.echo(f"best of {len(found.trials):,}: {found.best.pipeline}")
+
+
 def mine(
     source: Annotated[str, typer.Argument(help="A retriever folder, or a TREC run file.")],
     dataset: Annotated[str, typer.Argument(help="A dataset: folder, ir_datasets id, name.")],
@@ -186,4 +206,4 @@ def _numbers(text: str) -> list[float]:
         raise ConfigError(f"--adaptive-margin: {text!r}; expected A,B, as in 0.02,0.05") from None
 
 
-COMMANDS = (run, train, index, evaluate, mine)
+COMMANDS = (run, train, index, evaluate, tune, mine)

@@ -100,22 +100,38 @@ def _opened(path: Path, pipeline: str | None) -> Stage:
 
 
 def explain(
-    path: Folder,
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A retriever folder, or an experiment's output.")
+    ],
     query: Annotated[str, typer.Argument(help="The query.")],
     doc_id: Annotated[
         str | None, typer.Argument(metavar="DOC_ID", help="A document; the best hits without.")
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Hits to explain, without DOC_ID.")] = 1,
+    pipeline: Annotated[
+        str | None, typer.Option(help="A pipeline of the experiment at PATH.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Explanations as JSON lines.")] = False,
 ) -> None:
-    """Show what each term adds to a document's score, for BM25 and SPLADE alike.
+    """Show why a document was found: by a term, by a stage.
 
-    The first line says which engine the index's planner chose for ten hits, and why.
+    Of a sparse retriever (BM25, SPLADE): what each term adds to the score; the first line says
+    which engine the index's planner chose for ten hits, and why. Of a pipeline: what each stage
+    took and returned, who found the document, where it moved, and the terms behind it.
 
     Examples:
       sluice explain runs/x/retrievers/bm25 "who found gold in the river" doc17
       sluice explain runs/x/retrievers/splade "who found gold in the river" -k 3
+      sluice explain runs/x "who found gold in the river" --pipeline cascade -k 3
     """
+    if pipeline is not None:
+        from retrieval.pipeline_explanation import explain_pipeline
+
+        stage = _opened(path, pipeline)
+        explain_pipeline(stage, query, k)  # models are loaded now, which is no stage's cost
+        told = explain_pipeline(stage, query, k, doc_ids=None if doc_id is None else [doc_id])
+        typer.echo(json.dumps(told.as_dict(), ensure_ascii=False) if as_json else str(told))
+        return
     from retrieval.retriever import Retriever
     from retrieval.stage import DEPTH
 

@@ -11,6 +11,7 @@ from retrieval.config import (
     ExperimentConfig,
     TrainConfig,
     TrainingSection,
+    TuneConfig,
     checked,
     json_schema,
     load_config,
@@ -18,6 +19,7 @@ from retrieval.config import (
 from retrieval.experiment import Experiment
 from retrieval.experiment_checks import check_experiment
 from retrieval.training_checks import check_training
+from retrieval.tune_experiment import check_tuning
 
 GOOD = {
     "dataset": "pydocs",
@@ -102,7 +104,7 @@ def test_a_good_config_passes(tmp_path: Path) -> None:
         ("pipelines/x", "bm25 >> cross(interpolate='a')", "pipelines.x: "),
         ("pipelines/x", "bm25 % 0", "pipelines.x: .*cut"),
         ("pipelines/x", "rrf(bm25, dense, weights=[1])", "pipelines.x: .*1 weights for 2 stages"),
-        ("pipelines/x", "rrf(bm25, dense, weights='ab')", "pipelines.x: .*list of numbers"),
+        ("pipelines/x", "rrf(bm25, dense, weights='ab')", r"pipelines.x: .*list\[float\]"),
         ("pipelines/x", "rrf(bm25, dense, rank_constant=0)", "pipelines.x: .*rank_constant=0"),
         ("pipelines/x", "weighted(bm25, dense, normalise='minmax')", "did you mean 'min-max'"),
         ("pipelines/x", " | ".join(["bm25"] * 4000), "pipelines.x: "),
@@ -200,6 +202,10 @@ def test_every_config_in_the_project_is_valid() -> None:
     for file in files:
         if file.name.startswith("train-"):
             check_training(load_config(file, TrainConfig), "")
+        elif file.name.startswith("tune"):
+            tuning = load_config(file, TuneConfig)
+            check_experiment(tuning)
+            check_tuning(tuning)
         else:
             check_experiment(load_config(file, ExperimentConfig))
 

@@ -1,0 +1,200 @@
+"""``sluice tune``: an experiment's parts put together by a budget, and checked on the test."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import logging
+import time
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from encoders.errors import ConfigError, MissingPackageError, suggest
+from encoders.files import write_json, write_text
+from retrieval.asking import asked, run_on
+from retrieval.components import check_measures
+from retrieval.config import ExperimentConfig, TuneConfig
+from retrieval.dataset import Dataset, training_splits
+from retrieval.evaluation import Scores, evaluate
+from retrieval.experiment import Experiment
+from retrieval.experiment_checks import check_pipeline
+from retrieval.expression import parse
+from retrieval.latency import measure_latency
+from retrieval.provenance import provenance
+from retrieval.score_cache import ScoreCache
+from retrieval.significance import paired_t_test
+from retrieval.table import Table, Value
+from retrieval.tuning import Trial, Tuner, Tuning, tuned
+from retrieval.tuning_plot import plot_front
+from retrieval.tuning_space import expanded
+
+log = logging.getLogger("sluice")
+
+FOLDER = "tune"
+
+
+def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, Tuning]:
+    """Tune on the split that the settings name, then measure what was chosen on the test.
+
+    Writes ``<output>/tune/``: ``trials.csv`` (every pipeline), ``front.json``, ``report.md``,
+    ``front.svg`` (with matplotlib), and ``tuned.yaml``, an experiment with the pipeline chosen, the
+    best at any cost, and each retriever alone, for ``sluice evaluate``. Raises ``ConfigError`` for
+    a     budget that nothing meets; ``trials.csv`` is written nevertheless.
+    """
+    start = time.monotonic()
+    check_tuning(config)
+    dataset = _split(config, experiment)
+    names = experiment.parts()
+    folder = experiment.output / FOLDER
+    with contextlib.closing(ScoreCache(folder / "scores.sqlite")) as cache:
+        tuner = Tuner(
+            names, asked(dataset), dataset.qrels, config.tune, seed=config.seed, cache=cache
+        )
+        try:
+            found = tuned(tuner, list(config.retrievers), list(config.rerankers))
+        finally:
+            if tuner.trials:
+                write_text(folder / "trials.csv", _csv(list(tuner.trials.values())))
+    systems = {"tuned": found.chosen, "best": found.best}
+    table, checked = _checked(config, experiment, systems)
+    write_json(
+        folder / "front.json",
+        {
+            "measure": found.measure,
+            "cost": found.cost,
+            "budget": config.tune.budget.model_dump(),
+            "chosen": asdict(found.chosen),
+            "best": asdict(found.best),
+            "front": [asdict(trial) for trial in found.front],
+            "pairs_ms": {name: cost._asdict() for name, cost in tuner.costs.pairs.items()},
+            "test": checked,
+            "origin": provenance(config.model_dump(), seconds=time.monotonic() - start),
+        },
+    )
+    write_text(folder / "tuned.yaml", _settings(config, systems))
+    write_text(folder / "report.md", _report(config, dataset, found, table))
+    try:
+        plot_front(found, folder / "front.svg")
+    except MissingPackageError as error:
+        log.info("tune: no figure (%s)", error)
+    return table, found
+
+
+def check_tuning(config: TuneConfig) -> None:
+    """Raise ``ConfigError`` for what can be known to be wrong before any work is done."""
+    if not config.retrievers:
+        raise ConfigError("tune: there are no retrievers to make pipelines of")
+    if config.tune.split == config.evaluate.split:
+        raise ConfigError(
+            f"tune.split: {config.tune.split!r} is what is evaluated; tuning on what is tested is "
+            "refused: expected dev or train"
+        )
+    check_measures([config.tune.measure], "tune.measure")
+    for name, price in config.tune.prices.items():
+        if name not in config.rerankers:
+            near = suggest(name, config.rerankers)
+            raise ConfigError(f"tune.prices.{name}: rerankers has no such name{near}")
+        if not 0 <= price < float("inf"):
+            raise ConfigError(f"tune.prices.{name}: {price}; expected 0 or more per pair")
+    if config.tune.pipelines is None and config.tune.choices:
+        raise ConfigError("tune.choices: there are no tune.pipelines to put them in")
+    for text in expanded(config.tune.pipelines or [], config.tune.choices):
+        check_pipeline(config, text, "tune.pipelines")
+
+
+def _split(config: TuneConfig, experiment: Experiment) -> Dataset:
+    """Return the queries to tune on."""
+    wanted = config.tune.split
+    train, dev = training_splits(experiment.dataset(None), config.seed)
+    if wanted not in ("dev", "train"):
+        return experiment.dataset(wanted)
+    return dev if wanted == "dev" else train
+
+
+def _checked(
+    config: TuneConfig, experiment: Experiment, systems: dict[str, Trial]
+) -> tuple[Table, dict[str, Any]]:
+    """Run the systems on the test, one query at a time too; promised beside measured."""
+    dataset = experiment.dataset(config.evaluate.split)
+    measure = config.tune.measure
+    table = Table()
+    facts: dict[str, dict[str, Any]] = {}
+    scores: dict[str, Scores] = {}
+    for name, trial in systems.items():
+        stage = parse(trial.pipeline, experiment.parts(), where=f"tune.{name}")
+        log.info("tune: %s on %s test queries", name, f"{len(dataset.queries):,}")
+        scores[name] = evaluate(run_on(stage, dataset), dataset.qrels, [measure])
+        latency = measure_latency(stage, asked(dataset, stage), sample=config.tune.timed_queries)
+        value = float(next(iter(scores[name].mean.values())))
+        facts[name] = {
+            "pipeline": trial.pipeline,
+            "value": value,
+            "p50_ms": latency.p50 if latency else None,
+            "p95_ms": latency.p95 if latency else None,
+        }
+    columns: dict[str, dict[str, Value]] = {
+        f"{measure} tuning": {name: trial.value for name, trial in systems.items()},
+        f"{measure} test": {name: fact["value"] for name, fact in facts.items()},
+        "p50 ms promised": {name: trial.p50_ms for name, trial in systems.items()},
+        "p50 ms measured": {name: fact["p50_ms"] for name, fact in facts.items()},
+        "p95 ms promised": {name: trial.p95_ms for name, trial in systems.items()},
+        "p95 ms measured": {name: fact["p95_ms"] for name, fact in facts.items()},
+    }
+    table.rows = {name: {} for name in systems}
+    for name, values in columns.items():
+        table.add_column(name, values, ".4f" if name.startswith(measure) else ",.1f")
+    one, best = (next(iter(scores[name].per_query.values())) for name in ("tuned", "best"))
+    shared = [query for query in one if query in best]
+    sides = (np.array([side[query] for query in shared]) for side in (one, best))
+    facts["tuned"]["p"] = paired_t_test(*sides)
+    return table, facts
+
+
+def _csv(trials: list[Trial]) -> str:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow([field.name for field in fields(Trial)])
+    rows.writerows([asdict(trial).values() for trial in trials])
+    return text.getvalue()
+
+
+def _settings(config: TuneConfig, systems: dict[str, Trial]) -> str:
+    """Return an experiment's YAML with the pipelines found, the retrievers beside them."""
+    known = config.model_dump(include=set(ExperimentConfig.model_fields))
+    alone = {name: name for name in config.retrievers}
+    known["pipelines"] = {**alone, **{name: trial.pipeline for name, trial in systems.items()}}
+    known["evaluate"]["baseline"] = next(iter(alone), None)
+    return yaml.safe_dump(known, sort_keys=False, allow_unicode=True)
+
+
+def _report(config: TuneConfig, dataset: Dataset, found: Tuning, table: Table) -> str:
+    lines = [
+        f"# Tuning of {Path(config.output).name}",
+        "",
+        f"{len(found.trials):,} pipelines on {dataset.name}, split {dataset.split}; "
+        f"{found.measure} against {found.cost}.",
+        "",
+        "## The front",
+        "",
+        f"| pipeline | {found.measure} | p50 ms | p95 ms | price |",
+        "|---|---|---|---|---|",
+        *(
+            f"| `{trial.pipeline.replace('|', chr(92) + '|')}` | {trial.value:.4f} | "
+            f"{trial.p50_ms:,.1f} | {trial.p95_ms:,.1f} | {trial.price:g} |"
+            for trial in found.front
+        ),
+        "",
+        "## Promised and measured on the test",
+        "",
+        table.to_markdown().rstrip(),
+        "",
+        f"tuned: `{found.chosen.pipeline}`",
+        "",
+        f"best: `{found.best.pipeline}`",
+    ]
+    return "\n".join(lines) + "\n"

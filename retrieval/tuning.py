@@ -1,0 +1,248 @@
+"""The tuner: which pipeline of many is the best that a budget allows, and what it will cost.
+
+Every retriever searches once for each depth, every pair is scored once, and every part is timed on
+this machine; the pipelines are then the very stages that will run, over what is remembered.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from encoders.errors import ConfigError
+from encoders.progress import progress
+from retrieval.cached import Cached
+from retrieval.confidence_exit import NEVER, ConfidenceExit
+from retrieval.config import BudgetSection, TuneSection
+from retrieval.evaluation import Qrels, evaluate
+from retrieval.expression import names_in, parse
+from retrieval.ranking import Run
+from retrieval.score_cache import ScoreCache
+from retrieval.stage import Queries, SelfExcluding, Stage, Texts
+from retrieval.tracing import tracing
+from retrieval.tuning_costs import CostModel
+from retrieval.tuning_memory import Recalled, Remembered
+from retrieval.tuning_space import CUT, EXITS, cascades, expanded, first_stages, with_exit
+
+COSTS = ("p95_ms", "p50_ms", "price")
+KEPT = 3  # fused first stages that cascades are made of, beside every retriever alone
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One pipeline: its measure on the tuning queries, and what it is expected to cost a query."""
+
+    pipeline: str
+    value: float
+    p50_ms: float
+    p95_ms: float
+    price: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What was tried, in order; ``front`` are those that nothing beats in measure and cost."""
+
+    trials: list[Trial]
+    front: list[Trial]
+    chosen: Trial
+    best: Trial
+    measure: str
+    cost: str
+
+
+class Tuner:
+    """Tries pipelines of some parts on some queries.
+
+    ``names`` opens the retrievers and scorers by name, as for ``parse``. ``queries`` and ``qrels``
+    are those to tune on, never those of the test. ``cache`` keeps pair scores between runs.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[str, Callable[[], Any]],
+        queries: Queries,
+        qrels: Qrels,
+        settings: TuneSection,
+        *,
+        seed: int = 13,
+        cache: ScoreCache | None = None,
+    ) -> None:
+        self.settings = settings
+        self.queries = _sampled(queries, settings.queries, seed)
+        self.qrels = {query: qrels[query] for query in self.queries if query in qrels}
+        self.costs = CostModel(
+            _sampled(self.queries, settings.timed_queries, seed), settings.prices
+        )
+        self._names = names
+        self._cache = cache
+        self._open: dict[str, Any] = {}
+        self._firsts: dict[str, Stage] = {}
+        self._runs: dict[str, Run] = {}
+        self.trials: dict[str, Trial] = {}
+
+    def stage(self, pipeline: str) -> Stage:
+        """Return a pipeline over what is remembered."""
+        names = {name: (lambda name=name: self._part(name)) for name in self._names}
+        return parse(pipeline, names, where="tune.pipelines", first=self._first)
+
+    def run(self, pipeline: str) -> Run:
+        """Return what a pipeline finds for the tuning queries."""
+        return self.stage(pipeline).run(self.queries)
+
+    def measured(self, pipeline: str) -> Trial:
+        """Return a pipeline's measure and cost; one that was tried is not tried again."""
+        if pipeline not in self.trials:
+            with tracing() as spans:
+                found = self.run(pipeline)
+            score = evaluate(found, self.qrels, [self.settings.measure])
+            taken, price = self.costs.of_span(spans[0])
+            p50, p95 = (round(float(np.percentile(taken, p)), 3) for p in (50, 95))
+            value = float(next(iter(score.mean.values())))
+            self.trials[pipeline] = Trial(pipeline, value, p50, p95, round(price, 9))
+        return self.trials[pipeline]
+
+    def measure(self, pipelines: Sequence[str]) -> list[Trial]:
+        """Try pipelines, the deepest first where the same pairs serve several."""
+        with progress("tune", len(pipelines), unit="pipelines") as advance:
+            found = []
+            for pipeline in pipelines:
+                found.append(self.measured(pipeline))
+                advance(1)
+        return found
+
+    def search(self, retrievers: Sequence[str], rerankers: Sequence[str]) -> None:
+        """Try the usual cascades: fusions first, then rerankers on the best of these, then exits.
+
+        Rerankers are taken in the order of their measured cost per pair. Cascades are made of every
+        retriever alone and of the best ``KEPT`` fusions; early exits of the pipelines on the front.
+        """
+        firsts = self.measure(first_stages(retrievers))
+        fused = [trial for trial in firsts if trial.pipeline not in retrievers]
+        fused.sort(key=lambda trial: -trial.value)
+        kept = [*retrievers, *(trial.pipeline for trial in fused[:KEPT])]
+        self.time_rerankers([kept[-1], *rerankers])
+        ordered = self._by_cost(rerankers)
+        made = [cascade for first in kept for cascade in cascades(first, ordered)]
+        front = front_of(self.measure(made), "p95_ms")
+        self.measure([early for trial in front for early in self._exits(trial.pipeline)])
+
+    def time_rerankers(self, pipelines: Sequence[str]) -> None:
+        """Time every reranker of pairs that the pipelines name, on candidates they will see."""
+        used = dict.fromkeys(n for text in pipelines for n in names_in(text, where="tune"))
+        parts = {name: self._part(name) for name in used if name in self._names}
+        stages = [name for name, part in parts.items() if isinstance(part, Stage)]
+        lists = self.run(f"{stages[0]} % {CUT}") if stages else Run({})
+        for name, part in parts.items():
+            if isinstance(part, Remembered) and name not in self.costs.pairs:
+                self.costs.time_scorer(name, part.plain, lists, self._store())
+
+    def _by_cost(self, rerankers: Sequence[str]) -> list[str]:
+        """Return rerankers by what twenty pairs take; those of whole lists, not timed, first."""
+        known, few = self.costs.pairs, np.array([20.0])
+        return sorted(rerankers, key=lambda n: float(known[n].of(few)[0]) if n in known else 0.0)
+
+    def _store(self) -> Texts:
+        stages = (part for part in self._open.values() if isinstance(part, Stage))
+        found = next((s.documents for s in stages if s.documents is not None), None)
+        if found is None:
+            raise ConfigError("tune: no retriever here has a document store to read texts from")
+        return found
+
+    def _exits(self, pipeline: str) -> list[str]:
+        """Return the pipeline with early exits for some shares of the queries."""
+        before, arrow, last = pipeline.rpartition(" >> ")
+        if not arrow:
+            return []
+        confidence = ConfidenceExit(NEVER).confidence
+        found = [confidence(ranking) for ranking in self.run(before).values()]
+        thresholds = np.quantile(found, [1 - share for share in EXITS]).round(6)
+        return [with_exit(before, last, float(each)) for each in dict.fromkeys(thresholds)]
+
+    def _part(self, name: str) -> Any:
+        if name not in self._open:
+            made = self._names[name]()
+            if isinstance(made, Stage):
+                self._open[name] = Recalled(made, self.costs.of_first)
+            elif callable(getattr(made, "score_lists", None)):
+                self._open[name] = made  # what it says of a document depends on the others
+            else:
+                kept = made if self._cache is None else Cached(made, self._cache, name=name)
+                self._open[name] = Remembered(kept, name, plain=made)
+        return self._open[name]
+
+    def _first(self, text: str, stage: Stage) -> Stage:
+        if text not in self._firsts:
+            self._firsts[text] = Recalled(stage, self.costs.of_first)
+        return self._firsts[text]
+
+
+def front_of(trials: Sequence[Trial], cost: str) -> list[Trial]:
+    """Return the trials that no other beats, from the cheapest to the best.
+
+    One is beaten by another that is not dearer and not worse, and differs in one of the two.
+    """
+    found: list[Trial] = []
+    for trial in sorted(trials, key=lambda each: (getattr(each, cost), -each.value)):
+        if not found or trial.value > found[-1].value:
+            found.append(trial)
+    return found
+
+
+def chosen_of(trials: Sequence[Trial], budget: BudgetSection) -> Trial:
+    """Return the best trial within the budget, the cheapest of equals.
+
+    With ``share_of_best`` it is the cheapest that reaches that share of the best one's measure.
+    Raises ``ConfigError`` that names the cheapest there is where none is within the budget.
+    """
+    limits = {key: limit for key in COSTS if (limit := getattr(budget, key)) is not None}
+    within = [t for t in trials if all(getattr(t, key) <= limit for key, limit in limits.items())]
+    cost = cost_of(budget)
+    if not within:
+        cheapest = min(trials, key=lambda trial: (getattr(trial, cost), -trial.value))
+        asked = ", ".join(f"{key} {limit:g}" for key, limit in limits.items())
+        raise ConfigError(
+            f"tune.budget: nothing costs as little as {asked}; the cheapest there is, "
+            f"{cheapest.pipeline}, has p50 {cheapest.p50_ms:g} ms, p95 {cheapest.p95_ms:g} ms, "
+            f"price {cheapest.price:g}"
+        )
+    if budget.share_of_best is not None:
+        enough = budget.share_of_best * max(trial.value for trial in within)
+        return min(
+            (trial for trial in within if trial.value >= enough),
+            key=lambda trial: (getattr(trial, cost), -trial.value),
+        )
+    return max(within, key=lambda trial: (trial.value, -getattr(trial, cost)))
+
+
+def cost_of(budget: BudgetSection) -> str:
+    """Return which cost the front is drawn over: the one that is limited, else p95."""
+    limited = [key for key in COSTS if getattr(budget, key) is not None]
+    return limited[0] if limited else "p95_ms"
+
+
+def tuned(tuner: Tuner, retrievers: Sequence[str], rerankers: Sequence[str]) -> Tuning:
+    """Try what the settings name, or the usual cascades, and choose by the budget."""
+    settings = tuner.settings
+    if settings.pipelines is None:
+        tuner.search(retrievers, rerankers)
+    else:
+        pipelines = expanded(settings.pipelines, settings.choices)
+        tuner.time_rerankers(pipelines)
+        tuner.measure(pipelines)
+    trials = list(tuner.trials.values())
+    cost = cost_of(settings.budget)
+    best = max(trials, key=lambda trial: (trial.value, -getattr(trial, cost)))
+    chosen = chosen_of(trials, settings.budget)
+    return Tuning(trials, front_of(trials, cost), chosen, best, settings.measure, cost)
+
+
+def _sampled(queries: Queries, count: int, seed: int) -> Queries:
+    """Return ``count`` queries chosen by the seed, in the order they had."""
+    chosen = set(random.Random(f"tune {seed}").sample(list(queries), min(count, len(queries))))
+    kind = SelfExcluding if isinstance(queries, SelfExcluding) else dict
+    return kind({query: text for query, text in queries.items() if query in chosen})

@@ -1,0 +1,126 @@
+"""What the stages of a pipeline cost one query on this machine: measured once, then summed up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from encoders.progress import progress
+from retrieval.ranking import Run
+from retrieval.rerank import Rerank
+from retrieval.retriever import Retriever
+from retrieval.stage import Queries, SelfExcluding, Stage, Texts
+from retrieval.tracing import Span
+from retrieval.tuning_memory import COST, Costs, Remembered, Spent
+
+WARM = 3  # queries before the clock counts
+COUNTS = (1, 5, 20, 50)  # pairs that a reranker is timed with
+
+
+class PairCost(NamedTuple):
+    """Milliseconds that scoring a query's pairs takes: ``fixed`` and for each pair."""
+
+    fixed: float
+    each: float
+
+    def of(self, pairs: Costs) -> Costs:
+        """Return the milliseconds for numbers of pairs; none for none."""
+        return np.where(pairs > 0, self.fixed + self.each * pairs, 0.0)
+
+
+class CostModel:
+    """Milliseconds and money by query, for pipelines whose parts are measured apart.
+
+    A retriever is timed on the sampled queries one by one, to the depth it is asked for. A
+    reranker is timed on lists of several lengths, and a line is fitted. What is left (fusion,
+    ordering) counts as it was measured over the batch. ``prices`` are per pair, by reranker.
+    """
+
+    def __init__(self, timed: Queries, prices: Mapping[str, float] | None = None) -> None:
+        self.timed = timed
+        self.prices = dict(prices or {})
+        self.pairs: dict[str, PairCost] = {}
+        self._retrievers: dict[tuple[str, int | None], Costs] = {}
+
+    def time_retriever(self, retriever: Stage, k: int | None) -> Costs:
+        """Return the milliseconds of each timed query at this depth; measured once."""
+        key = (retriever.name, k)
+        if key not in self._retrievers:
+            kind = SelfExcluding if isinstance(self.timed, SelfExcluding) else dict
+            alone = [kind({query: text}) for query, text in self.timed.items()]
+            for query in alone[:WARM]:
+                retriever.run(query, None, k)
+            self._retrievers[key] = np.array([_milliseconds(retriever, q, k) for q in alone])
+        return self._retrievers[key]
+
+    def time_scorer(self, name: str, scorer: Any, lists: Run, documents: Texts) -> PairCost:
+        """Time a scorer on the first documents of the timed queries' lists, and fit a line."""
+        asked: list[tuple[int, float]] = []
+        queries = [query for query in self.timed if len(lists.get(query, ()))]
+        rounds = [(query, count) for query in queries[: 4 * WARM] for count in COUNTS]
+        with progress(f"time {name}", len(rounds), unit="lists") as advance:
+            for place, (query, count) in enumerate(rounds):
+                texts = documents.texts(list(lists[query].doc_ids)[:count])
+                pairs = [(self.timed[query], text) for text in texts]
+                start = time.perf_counter()
+                scorer.score(pairs)
+                if place >= WARM:
+                    asked.append((len(pairs), (time.perf_counter() - start) * 1000))
+                advance(1)
+        self.pairs[name] = fitted_line(asked)
+        return self.pairs[name]
+
+    def of_span(self, span: Span) -> Spent:
+        """Return what a pipeline's run costs: milliseconds by timed query, and money a query."""
+        if COST in span.facts:
+            found: Spent = span.facts[COST]
+            return found
+        parts = [self.of_span(part) for part in span.inner]
+        taken = np.sum([self._own(span), *(part for part, _ in parts)], axis=0)
+        return taken, self._price(span) + sum(price for _, price in parts)
+
+    def of_first(self, stage: Stage, span: Span, k: int | None) -> Spent:
+        """Return the cost of a stage that finds documents: a retriever is timed for it."""
+        if isinstance(stage, Retriever):
+            return self.time_retriever(stage, k), 0.0
+        return self.of_span(span)
+
+    def _price(self, span: Span) -> float:
+        pairs = span.facts.get("pairs", {})
+        mean = sum(pairs.values()) / max(1, len(pairs))
+        return self.prices.get(_scorer_name(span), 0.0) * float(mean)
+
+    def _own(self, span: Span) -> Costs:
+        name = _scorer_name(span)
+        if name in self.pairs:
+            counts = np.array([span.facts["pairs"].get(query, 0) for query in self.timed])
+            return self.pairs[name].of(counts.astype(np.float64))
+        asked = len(span.result) if span.result is not None else 0
+        return np.full(len(self.timed), span.own_seconds * 1000 / max(1, asked))
+
+
+def fitted_line(measured: Sequence[tuple[int, float]]) -> PairCost:
+    """Return the line of least relative squares through (pairs, milliseconds), 0 at the least."""
+    counts = np.array([count for count, _ in measured], np.float64)
+    taken = np.maximum([taken for _, taken in measured], 1e-6)
+    if len(np.unique(counts)) < 2:
+        return PairCost(0.0, float(np.mean(taken / np.maximum(counts, 1))) if len(counts) else 0.0)
+    sides = np.stack([np.ones_like(counts), counts], axis=1) / taken[:, None]
+    fixed, each = np.linalg.lstsq(sides, np.ones_like(counts), rcond=None)[0].tolist()
+    if fixed < 0 or each < 0:
+        return PairCost(0.0, float(np.median(taken / counts)))
+    return PairCost(fixed, each)
+
+
+def _scorer_name(span: Span) -> str:
+    scorer = span.stage.scorer if isinstance(span.stage, Rerank) else None
+    return scorer.name if isinstance(scorer, Remembered) else ""
+
+
+def _milliseconds(stage: Stage, query: Queries, k: int | None) -> float:
+    start = time.perf_counter()
+    stage.run(query, None, k)
+    return (time.perf_counter() - start) * 1000

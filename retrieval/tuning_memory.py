@@ -1,0 +1,94 @@
+"""Parts of a pipeline that remember: what they found, what it scored, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.ranking import Ranking, Run
+from retrieval.stage import Queries, Stage, Texts
+from retrieval.tracing import Span, note, tracing
+
+Costs = NDArray[np.float64]  # milliseconds of each timed query
+Spent = tuple[Costs, float]  # milliseconds of each timed query, and money per query
+COST = "cost"  # the fact of a span that says what the stage costs, whatever it took now
+
+
+class Remembered:
+    """A scorer whose scores are kept by query and document: a list is scored once."""
+
+    def __init__(self, scorer: Any, name: str, *, plain: Any = None) -> None:
+        self.scorer = scorer
+        self.plain = scorer if plain is None else plain  # without a cache, to be timed
+        self.name = name
+        self.scored = 0
+        self._known: dict[str, dict[str, float]] = {}
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> Any:
+        """Score pairs of texts, for stages that cut the texts themselves."""
+        return self.scorer.score(pairs)
+
+    def score_lists(
+        self, queries: Queries, heads: Mapping[str, Ranking], documents: Texts | None
+    ) -> Mapping[str, Any]:
+        """Return the scores of each query's candidates; what is not known is scored first."""
+        missing = {
+            query: [doc for doc in head.doc_ids if doc not in self._known.setdefault(query, {})]
+            for query, head in heads.items()
+        }
+        if any(missing.values()):
+            self._score(queries, {q: docs for q, docs in missing.items() if docs}, documents)
+        return {
+            query: np.array([self._known[query][doc] for doc in head.doc_ids], np.float32)
+            for query, head in heads.items()
+        }
+
+    def _score(
+        self, queries: Queries, missing: Mapping[str, list[str]], documents: Texts | None
+    ) -> None:
+        from retrieval.rerank import Rerank
+
+        lists = {q: Ranking(docs, np.zeros(len(docs), np.float32)) for q, docs in missing.items()}
+        depth = max(len(docs) for docs in missing.values())
+        asked = {query: queries[query] for query in lists}
+        plain = Rerank(self.scorer, depth, documents=documents, name=self.name)
+        with tracing():  # of its own: what it takes now is no cost of the pipeline
+            found = plain.run(asked, Run(lists))
+        for query, ranking in found.items():
+            self._known[query].update(zip(ranking.doc_ids, ranking.scores.tolist(), strict=True))
+            self.scored += len(ranking)
+
+
+class Recalled(Stage):
+    """A stage that finds documents by itself; its run for each depth, and its cost, are kept.
+
+    ``cost`` makes the cost from the spans of a run of the stage to a depth. What another stage
+    looks up in a retriever (its index, its encoder) it finds here too.
+    """
+
+    def __init__(self, stage: Stage, cost: Callable[[Stage, Span, int | None], Spent]) -> None:
+        self.stage = stage
+        self.name = stage.name
+        self._cost = cost
+        self._kept: dict[int | None, tuple[Run, Spent]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["stage"], name)
+
+    @property
+    def inner(self) -> tuple[Stage, ...]:
+        """The stage that is recalled."""
+        return (self.stage,)
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Return what the stage found to this depth; every call asks the same queries."""
+        if k not in self._kept:
+            with tracing() as spans:
+                found = self.stage.run(queries, given, k)
+            self._kept[k] = found, self._cost(self.stage, spans[0], k)
+        found, cost = self._kept[k]
+        note({COST: cost})
+        return found

@@ -1,0 +1,215 @@
+#!/usr/bin/env python
+"""Measure reranking: pairs/s against sentence-transformers, the pipeline's own cost, the cache.
+
+    python scripts/bench_rerank.py --model MODEL --data ../shared/data/nfcorpus
+    python scripts/bench_rerank.py --model MODEL --pairs 512 --rounds 7 --json FILE
+
+Both sides score the same pairs (queries of the collection with BM25's best documents) with the same
+weights, one thread, in one process and in turn; a ratio is the median over the rounds of their time
+over ours. sentence-transformers runs ``predict`` with its defaults (batches of 32). ``--model`` is
+a cross-encoder's folder; without ``--data`` the collection is ``pydocs``.
+
+The pipeline's own cost is that of ``Rerank.run`` with a scorer that returns ones: 1,000 queries of
+100 candidates, in microseconds a query, processor time of the best of several runs. Its ids are
+drawn from 100,000, so most texts lie outside the processor's cache; ``lists`` has no texts to find.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import numpy as np  # noqa: E402  # threads are counted when it loads
+
+from retrieval import Ranking, Rerank, Retriever, Run, load_dataset  # noqa: E402
+
+SPEED_TARGETS = {"must": 2.0, "stretch": 3.0}
+OVERHEAD_TARGET = 50.0  # microseconds a query
+LOOKUP_TARGET = 0.5  # seconds for 100,000 pairs
+
+
+def collection_pairs(data: str, count: int) -> list[tuple[str, str]]:
+    """Return ``count`` pairs: queries of the test split, each with BM25's ten best documents."""
+    from encoders import BM25Encoder
+
+    dataset = load_dataset(data, split="test")
+    retriever = Retriever.build(BM25Encoder(), dataset.corpus)
+    queries = dict(list(dataset.queries.items())[: count // 5 + 10])
+    run = retriever.run(queries, k=10)
+    pairs = [
+        (queries[query], text)
+        for query, ranking in run.items()
+        for text in retriever.store.texts(ranking.doc_ids)
+    ]
+    return pairs[:count]
+
+
+def throughput(model: str, pairs: list[tuple[str, str]], rounds: int) -> dict[str, Any]:
+    """Return pairs/s of both sides and the ratio, in float32 and bfloat16."""
+    import torch
+    from sentence_transformers import CrossEncoder as Theirs
+
+    from encoders import CrossEncoder
+
+    torch.set_num_threads(1)
+    theirs = Theirs(model, device="cpu")
+    calls: dict[str, Callable[[], Any]] = {
+        "theirs": lambda: theirs.predict(pairs, show_progress_bar=False)
+    }
+    for kind in ("float32", "bfloat16"):
+        ours = CrossEncoder.from_pretrained(
+            model, dtype=kind, device="cpu", max_length=theirs.max_seq_length
+        )
+        calls[kind] = partial(ours.score, pairs)
+    expected = calls["theirs"]()
+    apart = {kind: float(np.abs(calls[kind]() - expected).max()) for kind in calls}
+    seconds: dict[str, list[float]] = {kind: [] for kind in calls}
+    for _ in range(rounds):
+        for kind, call in calls.items():
+            gc.collect()
+            start = time.perf_counter()
+            call()
+            seconds[kind].append(time.perf_counter() - start)
+    found: dict[str, Any] = {"pairs": len(pairs)}
+    for kind, each in seconds.items():
+        ratios = [b / a for a, b in zip(each, seconds["theirs"], strict=True)]
+        found[kind] = {
+            "pairs/s": len(pairs) / statistics.median(each), "ratio": statistics.median(ratios),
+            "least": min(ratios), "most": max(ratios), "largest difference": apart[kind],
+        }  # fmt: skip
+    return found
+
+
+class Ones:
+    """A scorer of pairs that costs nothing."""
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> Any:
+        """Return ones."""
+        return np.ones(len(pairs), np.float32)
+
+
+class ListsOfOnes:
+    """A scorer of lists that costs nothing."""
+
+    def score_lists(self, queries: Any, heads: Mapping[str, Ranking], documents: Any) -> Any:
+        """Return ones."""
+        return {query: np.ones(len(head), np.float32) for query, head in heads.items()}
+
+
+class Memory:
+    """Texts in a dictionary, the cheapest store there is."""
+
+    def __init__(self, count: int) -> None:
+        self._texts = {f"doc{number}": f"text {number}" for number in range(count)}
+
+    def texts(self, document_ids: Sequence[str]) -> list[str]:
+        """Return the texts."""
+        return [self._texts[document] for document in document_ids]
+
+
+def overhead(rounds: int, queries: int = 1_000, depth: int = 100) -> dict[str, float]:
+    """Return microseconds a query of ``Rerank.run`` by what it does, with free scorers."""
+    chance = np.random.default_rng(13)
+    store, asked = Memory(100_000), {f"q{n}": f"query {n}" for n in range(queries)}
+    given = {}
+    for query in asked:
+        drawn = chance.choice(100_000, depth, replace=False).tolist()
+        scores = np.sort(chance.random(depth, np.float32))[::-1]
+        given[query] = Ranking([f"doc{number}" for number in drawn], scores)
+    run = Run(given)
+    wanted = list(dict.fromkeys(doc for ranking in given.values() for doc in ranking.doc_ids))
+    stages = {
+        "lists": Rerank(ListsOfOnes(), depth), "pairs": Rerank(Ones(), depth, documents=store)
+    }  # fmt: skip
+    calls: dict[str, Callable[[], Any]] = {
+        kind: partial(stage.run, asked, run) for kind, stage in stages.items()
+    }
+    calls["of which the store"] = lambda: store.texts(wanted)
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for kind, call in calls.items():
+            gc.collect()
+            start = time.process_time()
+            call()
+            best[kind] = min(best[kind], time.process_time() - start)
+    return {kind: 1e6 * seconds / queries for kind, seconds in best.items()}
+
+
+def lookups(rounds: int) -> dict[str, float]:
+    """Return seconds for 100,000 cached pairs of 1,000 queries: to put them, and to get them."""
+    from retrieval.score_cache import ScoreCache
+
+    chance = np.random.default_rng(13)
+    documents = [f"document {number} " + "word " * 200 for number in range(20_000)]
+    pairs = [
+        (f"query {query}", documents[number])
+        for query in range(1_000)
+        for number in chance.choice(20_000, 100, replace=False).tolist()
+    ]
+    scores = chance.standard_normal(len(pairs)).astype(np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        cache = ScoreCache(Path(folder))
+        start = time.perf_counter()
+        cache.put("bench", pairs, scores)
+        put, get = time.perf_counter() - start, float("inf")
+        for _ in range(rounds):
+            start = time.perf_counter()
+            found = cache.get("bench", pairs)
+            get = min(get, time.perf_counter() - start)
+        cache.close()
+    if not np.array_equal(found, scores):
+        raise SystemExit("the cache returned other scores than it was given")
+    return {"put": put, "get": get}
+
+
+def main() -> None:
+    """Measure, print figures with their targets."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", help="a cross-encoder; without it pairs/s are left out")
+    parser.add_argument("--data", default="pydocs")
+    parser.add_argument("--pairs", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    chosen = parser.parse_args()
+    found: dict[str, Any] = {}
+    if chosen.model:
+        pairs = collection_pairs(chosen.data, chosen.pairs)
+        speed = found["throughput"] = throughput(chosen.model, pairs, chosen.rounds)
+        for kind in ("theirs", "float32", "bfloat16"):
+            each = speed[kind]
+            print(
+                f"{kind:<10} {each['pairs/s']:8.1f} pairs/s   {each['ratio']:.2f}x "
+                f"({each['least']:.2f} to {each['most']:.2f})   largest difference "
+                f"{each['largest difference']:.2g}"
+            )
+        print(f"targets: {SPEED_TARGETS['must']}x must, {SPEED_TARGETS['stretch']}x stretch")
+    found["overhead"] = overhead(3 * chosen.rounds)
+    for kind, cost in found["overhead"].items():
+        print(f"Rerank.run, {kind:<20} {cost:6.1f} us/query   target below {OVERHEAD_TARGET:.0f}")
+    found["lookups"] = lookups(chosen.rounds)
+    put, get = found["lookups"]["put"], found["lookups"]["get"]
+    print(
+        f"cache, 100,000 pairs: put {put:.2f} s, get {get:.2f} s   target get {LOOKUP_TARGET:.1f}"
+    )
+    if chosen.json:
+        chosen.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

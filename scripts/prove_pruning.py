@@ -1,0 +1,121 @@
+#!/usr/bin/env python
+"""Static pruning: nDCG@10 without the worst share of a corpus, by different ideas of quality.
+
+    python scripts/prove_pruning.py runs/zero-retriever nfcorpus --share 0.3
+    python scripts/prove_pruning.py RETRIEVER FOLDER --split dev --labels share --l2 1 30
+
+The head is fitted on train queries; ``random`` is the mean of five draws. The last columns are the
+equivalence test's p-value for a bound of 5% of the whole corpus' value, and the paired t-test's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BOUND = 0.05
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("retriever", help="A dense retriever folder over the whole corpus.")
+    parser.add_argument("dataset", help="A dataset with train and test: folder or name.")
+    parser.add_argument("--share", type=float, nargs="+", default=[0.3], help="What goes.")
+    parser.add_argument("--split", default="test", help="What is measured.")
+    parser.add_argument("--labels", nargs="+", default=["share", "any"])
+    parser.add_argument("--loss", nargs="+", default=["bce", "pairwise"])
+    parser.add_argument("--l2", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--norm", action="store_true", help="Encode the corpus for its norms too.")
+    parser.add_argument("--json", type=Path, help="Write the figures here too.")
+    return parser.parse_args()
+
+
+def qualities(asked: argparse.Namespace, retriever: Any, train: Any) -> dict[str, list[Any]]:
+    """Return quality scores by name, several of one name where they are random."""
+    from encoders import DenseEncoder
+    from retrieval.passage_quality import (
+        InformationToNoise,
+        Length,
+        Magnitude,
+        RandomQuality,
+        UnigramLikelihood,
+        score_quality,
+    )
+    from retrieval.quality_training import score_retriever, train_quality_head
+
+    made: dict[str, list[Any]] = {
+        "random": [score_quality(train.corpus, RandomQuality(seed)) for seed in range(5)]
+    }
+    plain: list[Any] = [Length(), InformationToNoise(), UnigramLikelihood.fit(train.corpus)]
+    if asked.norm:
+        folder = retriever.path / "encoder"
+        plain.append(Magnitude(DenseEncoder.from_pretrained(folder, normalize=False)))
+    made.update((by.name, [score_quality(train.corpus, by)]) for by in plain)
+    for labels in asked.labels:
+        for loss in asked.loss:
+            for l2 in asked.l2:
+                fit = {"labels": labels, "loss": loss, "l2": l2}
+                head = train_quality_head(retriever, train.qrels, **fit)
+                made[f"head {labels} {loss} {l2:g}"] = [score_retriever(retriever, head)]
+    return made
+
+
+def main() -> None:
+    from encoders import BM25Encoder
+    from indexing import FlatIndex
+    from retrieval import Retriever, evaluate, load_dataset
+    from retrieval.asking import run_on
+    from retrieval.quality_scores import PrunedCorpus
+    from retrieval.significance import equivalence, paired_t_test
+
+    asked = arguments()
+    retriever = Retriever.open(asked.retriever)
+    truth = load_dataset(asked.dataset, asked.split)
+    corpus = list(truth.corpus)
+    vectors = retriever.index.documents(retriever.store.rows([each.id for each in corpus]))
+
+    def values(kept: Any, documents: list[Any]) -> dict[str, np.ndarray]:
+        found = {}
+        with tempfile.TemporaryDirectory() as folder:
+            builds = {
+                "dense": (retriever.encoder, {"index": FlatIndex(), "vectors": [vectors[kept]]}),
+                "bm25": (BM25Encoder(), {}),
+            }
+            for name, (encoder, options) in builds.items():
+                made = Retriever.build(encoder, documents, path=Path(folder) / name, **options)
+                scores = evaluate(run_on(made, truth, 100), truth.qrels, ["nDCG@10"])
+                found[name] = np.array(list(scores.per_query["nDCG@10"].values()))
+        return found
+
+    whole = values(np.ones(len(corpus), bool), corpus)
+    for name, value in whole.items():
+        print(
+            f"{'whole corpus':<24} {name:<6} nDCG@10 {value.mean():.4f}  {len(corpus):,} documents"
+        )
+    figures = []
+    made = qualities(asked, retriever, load_dataset(asked.dataset, "train"))
+    for share in asked.share:
+        for name, draws in made.items():
+            found = [
+                values(each.kept(share), list(PrunedCorpus(corpus, each, share))) for each in draws
+            ]
+            for kind, full in whole.items():
+                value = np.mean([draw[kind] for draw in found], axis=0)
+                p = equivalence(value, full, BOUND * float(full.mean())).p_value
+                t = paired_t_test(value, full)
+                mean, change = float(value.mean()), value.mean() / full.mean() - 1
+                figures.append({"quality": name, "share": share, "retriever": kind,
+                                "nDCG@10": mean, "equivalence": p, "t": t})  # fmt: skip
+                print(f"{name:<24} {kind:<6} -{share:.0%}  nDCG@10 {mean:.4f} ({change:+.1%})  "
+                      f"equivalent p={p:.4f}  t-test p={t:.4f}", flush=True)  # fmt: skip
+    if asked.json:
+        asked.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
