@@ -34,23 +34,31 @@ KEPT = 3  # fused first stages that cascades are made of, beside every retriever
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One pipeline: its measure on the tuning queries, and what it is expected to cost a query."""
+    """One pipeline: its measure on the tuning queries, and what it is expected to cost a query.
+
+    ``pairs`` are those that rerankers score, the mean over the queries.
+    """
 
     pipeline: str
     value: float
     p50_ms: float
     p95_ms: float
     price: float
+    pairs: float
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was tried, in order; ``front`` are those that nothing beats in measure and cost."""
+    """What was tried, in order; ``front`` are those that nothing beats in measure and cost.
+
+    ``best`` is the best at any cost, ``full`` the best of those that score the most pairs.
+    """
 
     trials: list[Trial]
     front: list[Trial]
     chosen: Trial
     best: Trial
+    full: Trial
     measure: str
     cost: str
 
@@ -100,10 +108,11 @@ class Tuner:
             with tracing() as spans:
                 found = self.run(pipeline)
             score = evaluate(found, self.qrels, [self.settings.measure])
-            taken, price = self.costs.of_span(spans[0])
-            p50, p95 = (round(float(np.percentile(taken, p)), 3) for p in (50, 95))
+            spent = self.costs.of_span(spans[0])
+            p50, p95 = (round(float(np.percentile(spent.milliseconds, p)), 3) for p in (50, 95))
             value = float(next(iter(score.mean.values())))
-            self.trials[pipeline] = Trial(pipeline, value, p50, p95, round(price, 9))
+            price = round(spent.price, 9)
+            self.trials[pipeline] = Trial(pipeline, value, p50, p95, price, round(spent.pairs, 3))
         return self.trials[pipeline]
 
     def measure(self, pipelines: Sequence[str]) -> list[Trial]:
@@ -238,7 +247,9 @@ def tuned(tuner: Tuner, retrievers: Sequence[str], rerankers: Sequence[str]) -> 
     cost = cost_of(settings.budget)
     best = max(trials, key=lambda trial: (trial.value, -getattr(trial, cost)))
     chosen = chosen_of(trials, settings.budget)
-    return Tuning(trials, front_of(trials, cost), chosen, best, settings.measure, cost)
+    most = 0.99 * max(trial.pairs for trial in trials)
+    full = max((t for t in trials if t.pairs >= most), key=lambda trial: trial.value)
+    return Tuning(trials, front_of(trials, cost), chosen, best, full, settings.measure, cost)
 
 
 def _sampled(queries: Queries, count: int, seed: int) -> Queries:

@@ -74,24 +74,24 @@ class CostModel:
         return self.pairs[name]
 
     def of_span(self, span: Span) -> Spent:
-        """Return what a pipeline's run costs: milliseconds by timed query, and money a query."""
+        """Return what a pipeline's run costs, its parts summed."""
         if COST in span.facts:
             found: Spent = span.facts[COST]
             return found
         parts = [self.of_span(part) for part in span.inner]
-        taken = np.sum([self._own(span), *(part for part, _ in parts)], axis=0)
-        return taken, self._price(span) + sum(price for _, price in parts)
+        pairs = _mean_pairs(span)
+        price = self.prices.get(_scorer_name(span), 0.0) * pairs
+        return Spent(
+            np.sum([self._own(span), *(part.milliseconds for part in parts)], axis=0),
+            price + sum(part.price for part in parts),
+            pairs + sum(part.pairs for part in parts),
+        )
 
     def of_first(self, stage: Stage, span: Span, k: int | None) -> Spent:
         """Return the cost of a stage that finds documents: a retriever is timed for it."""
         if isinstance(stage, Retriever):
-            return self.time_retriever(stage, k), 0.0
+            return Spent(self.time_retriever(stage, k))
         return self.of_span(span)
-
-    def _price(self, span: Span) -> float:
-        pairs = span.facts.get("pairs", {})
-        mean = sum(pairs.values()) / max(1, len(pairs))
-        return self.prices.get(_scorer_name(span), 0.0) * float(mean)
 
     def _own(self, span: Span) -> Costs:
         name = _scorer_name(span)
@@ -118,6 +118,11 @@ def fitted_line(measured: Sequence[tuple[int, float]]) -> PairCost:
 def _scorer_name(span: Span) -> str:
     scorer = span.stage.scorer if isinstance(span.stage, Rerank) else None
     return scorer.name if isinstance(scorer, Remembered) else ""
+
+
+def _mean_pairs(span: Span) -> float:
+    pairs = span.facts.get("pairs", {})
+    return float(sum(pairs.values()) / max(1, len(pairs)))
 
 
 def _milliseconds(stage: Stage, query: Queries, k: int | None) -> float:

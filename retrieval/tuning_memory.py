@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,15 @@ from retrieval.stage import Queries, Stage, Texts
 from retrieval.tracing import Span, note, tracing
 
 Costs = NDArray[np.float64]  # milliseconds of each timed query
-Spent = tuple[Costs, float]  # milliseconds of each timed query, and money per query
 COST = "cost"  # the fact of a span that says what the stage costs, whatever it took now
+
+
+class Spent(NamedTuple):
+    """What a stage costs: milliseconds of each timed query; money and pairs scored per query."""
+
+    milliseconds: Costs
+    price: float = 0.0
+    pairs: float = 0.0
 
 
 class Remembered:

@@ -22,7 +22,7 @@ from retrieval.stage import Queries, Stage
 from retrieval.tracing import tracing
 from retrieval.tuning import Trial, Tuner, chosen_of, front_of, tuned
 from retrieval.tuning_costs import CostModel, PairCost, fitted_line
-from retrieval.tuning_memory import Recalled, Remembered
+from retrieval.tuning_memory import Recalled, Remembered, Spent
 from retrieval.tuning_space import DEPTHS, cascades, expanded, first_stages
 
 
@@ -134,7 +134,7 @@ class TestMemory:
                 return one.run(queries, given, k)
 
         counting = Counting()
-        kept = Recalled(counting, lambda stage, span, k: (np.zeros(1), 0.0))
+        kept = Recalled(counting, lambda stage, span, k: Spent(np.zeros(1)))
         for k in (3, 3, 5, 3):
             kept.run(dataset.queries, None, k)
         assert counting.asked == 2
@@ -155,11 +155,12 @@ class TestCosts:
         stage = Recalled(one, costs.of_first) % 4 >> Rerank(Remembered(Overlap(), "cross"), 3)
         with tracing() as spans:
             stage.run(dataset.queries)
-        taken, price = costs.of_span(spans[0])
+        taken, price, pairs = costs.of_span(spans[0])
         retriever = costs.time_retriever(one, 4)
         assert np.all(taken >= retriever + 31.0)
         assert np.all(taken < retriever + 41.0)  # the rest is far below ten milliseconds
         assert price == pytest.approx(0.75)
+        assert pairs == 3.0
 
     def test_a_skipped_query_costs_no_pair(self) -> None:
         assert PairCost(3.0, 1.0).of(np.array([0.0, 2.0])).tolist() == [0.0, 5.0]
@@ -167,11 +168,11 @@ class TestCosts:
 
 class TestChoice:
     trials = (
-        Trial("a", 0.5, 1.0, 2.0, 0.0),
-        Trial("b", 0.7, 5.0, 9.0, 1.0),
-        Trial("c", 0.6, 6.0, 9.0, 0.5),
-        Trial("d", 0.8, 20.0, 40.0, 2.0),
-        Trial("e", 0.7, 4.0, 30.0, 3.0),
+        Trial("a", 0.5, 1.0, 2.0, 0.0, 0.0),
+        Trial("b", 0.7, 5.0, 9.0, 1.0, 0.0),
+        Trial("c", 0.6, 6.0, 9.0, 0.5, 0.0),
+        Trial("d", 0.8, 20.0, 40.0, 2.0, 0.0),
+        Trial("e", 0.7, 4.0, 30.0, 3.0, 0.0),
     )
 
     def test_the_front_has_what_nothing_beats(self) -> None:
@@ -216,6 +217,7 @@ def test_the_search_tries_fusions_rerankers_and_exits(world: Any) -> None:
         assert any(part in text for text in texts)
     assert found.chosen in found.trials
     assert found.chosen.value >= 0.9 * found.best.value
+    assert found.full.pairs == max(trial.pairs for trial in found.trials)
     run = tuner.stage(found.best.pipeline).run(dataset.queries)
     assert evaluate(run, dataset.qrels, ["nDCG@10"]).mean["nDCG@10"] == found.best.value
 
