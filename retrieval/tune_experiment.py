@@ -44,7 +44,7 @@ def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, 
     Writes ``<output>/tune/``: ``trials.csv`` (every pipeline), ``front.json``, ``report.md``,
     ``front.svg`` (with matplotlib), and ``tuned.yaml``, an experiment for ``sluice evaluate``: the
     pipeline chosen, the best at any cost, the best that scores the most pairs, and each retriever
-    alone. Raises ``ConfigError`` for a budget that nothing meets; ``trials.csv`` is written even so.
+    alone. Raises ``ConfigError`` for a budget that nothing meets; ``trials.csv`` is there even so.
     """
     start = time.monotonic()
     check_tuning(config)
