@@ -49,12 +49,15 @@ def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, 
     start = time.monotonic()
     check_tuning(config)
     dataset = _split(config, experiment)
-    names = experiment.parts()
+    parts = [*config.retrievers, *config.rerankers]
+    names = {name: made for name, made in experiment.parts().items() if name in parts}
+    pipelines = {name: text for name, text in config.pipelines.items() if name not in parts}
     folder = experiment.output / FOLDER
     with contextlib.closing(ScoreCache(folder / "scores.sqlite")) as cache:
         tuner = Tuner(
-            names, asked(dataset), dataset.qrels, config.tune, seed=config.seed, cache=cache
-        )
+            names, asked(dataset), dataset.qrels, config.tune,
+            seed=config.seed, cache=cache, pipelines=pipelines,
+        )  # fmt: skip
         try:
             found = tuned(tuner, list(config.retrievers), list(config.rerankers))
         finally:
@@ -165,10 +168,11 @@ def _csv(trials: list[Trial]) -> str:
 
 
 def _settings(config: TuneConfig, systems: dict[str, Trial]) -> str:
-    """Return an experiment's YAML with the pipelines found, the retrievers beside them."""
+    """Return an experiment's YAML with the pipelines found beside its own and its retrievers."""
     known = config.model_dump(include=set(ExperimentConfig.model_fields))
     alone = {name: name for name in config.retrievers}
-    known["pipelines"] = {**alone, **{name: trial.pipeline for name, trial in systems.items()}}
+    found = {name: trial.pipeline for name, trial in systems.items()}
+    known["pipelines"] = {**alone, **config.pipelines, **found}
     known["evaluate"]["baseline"] = next(iter(alone), None)
     return yaml.safe_dump(known, sort_keys=False, allow_unicode=True)
 

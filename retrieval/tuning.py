@@ -7,7 +7,7 @@ this machine; the pipelines are then the very stages that will run, over what is
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,7 @@ class Tuner:
 
     ``names`` opens the retrievers and scorers by name, as for ``parse``. ``queries`` and ``qrels``
     are those to tune on, never those of the test. ``cache`` keeps pair scores between runs.
+    ``pipelines`` are expressions by name, for names that are no part.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Tuner:
         *,
         seed: int = 13,
         cache: ScoreCache | None = None,
+        pipelines: Mapping[str, str] | None = None,
     ) -> None:
         self.settings = settings
         self.queries = _sampled(queries, settings.queries, seed)
@@ -88,6 +90,7 @@ class Tuner:
         )
         self._names = names
         self._cache = cache
+        self._pipelines = dict(pipelines or {})
         self._open: dict[str, Any] = {}
         self._firsts: dict[str, Stage] = {}
         self._runs: dict[str, Run] = {}
@@ -95,7 +98,8 @@ class Tuner:
 
     def stage(self, pipeline: str) -> Stage:
         """Return a pipeline over what is remembered."""
-        names = {name: (lambda name=name: self._part(name)) for name in self._names}
+        known = [*self._names, *self._pipelines]
+        names = {name: (lambda name=name: self._part(name)) for name in known}
         return parse(pipeline, names, where="tune.pipelines", first=self._first)
 
     def run(self, pipeline: str) -> Run:
@@ -142,13 +146,20 @@ class Tuner:
 
     def time_rerankers(self, pipelines: Sequence[str]) -> None:
         """Time every reranker of pairs that the pipelines name, on candidates they will see."""
-        used = dict.fromkeys(n for text in pipelines for n in names_in(text, where="tune"))
-        parts = {name: self._part(name) for name in used if name in self._names}
+        parts = {name: self._part(name) for text in pipelines for name in self._used(text)}
         stages = [name for name, part in parts.items() if isinstance(part, Stage)]
         lists = self.run(f"{stages[0]} % {CUT}") if stages else Run({})
         for name, part in parts.items():
             if isinstance(part, Remembered) and name not in self.costs.pairs:
                 self.costs.time_scorer(name, part.plain, lists, self._store())
+
+    def _used(self, pipeline: str) -> Iterator[str]:
+        """Yield the names of the parts a pipeline is made of, through the pipelines it names."""
+        for name in names_in(pipeline, where="tune.pipelines"):
+            if name in self._names:
+                yield name
+            elif name in self._pipelines:
+                yield from self._used(self._pipelines[name])
 
     def _by_cost(self, rerankers: Sequence[str]) -> list[str]:
         """Return rerankers by what twenty pairs take; those of whole lists, not timed, first."""
@@ -173,6 +184,8 @@ class Tuner:
         return [with_exit(before, last, float(each)) for each in dict.fromkeys(thresholds)]
 
     def _part(self, name: str) -> Any:
+        if name not in self._names:
+            return self.stage(self._pipelines[name])
         if name not in self._open:
             made = self._names[name]()
             if isinstance(made, Stage):

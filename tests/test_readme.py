@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from retrieval.config import ExperimentConfig, TrainConfig, load_config
+from retrieval.config import ExperimentConfig, TrainConfig, TuneConfig, load_config
 from retrieval.experiment_checks import check_experiment
 from retrieval.expression import names_in
 
@@ -40,6 +40,7 @@ VERBS = [
     "soup",
     "distil",
     "generate",
+    "tune",
 ]
 
 
@@ -59,8 +60,9 @@ def test_shell_blocks_name_what_exists() -> None:
             continue
         assert words[0] == "sluice"
         assert words[1] in VERBS, line
-        if words[1] in ("run", "train", "index", "evaluate"):
-            kind = TrainConfig if words[1] == "train" else ExperimentConfig
+        if words[1] in ("run", "train", "index", "evaluate", "tune"):
+            kinds = {"train": TrainConfig, "tune": TuneConfig}
+            kind = kinds.get(words[1], ExperimentConfig)
             overrides = [word for word in words[3:] if "=" in word]
             load_config(ROOT / words[2], kind, overrides)
 

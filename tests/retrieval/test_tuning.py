@@ -247,9 +247,10 @@ def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
         "rerankers": {"cross": {"type": "cross_encoder", "model": str(bert)}},
         "tune": {
             "timed_queries": 3,
-            "pipelines": ["bm25", "(bm25 | dense) % 5 >> cross(depth={d})"],
+            "pipelines": ["bm25", "both >> cross(depth={d})"],
             "choices": {"d": [0, 2]},
         },
+        "pipelines": {"both": "(bm25 | dense) % 5"},
     }
 
 
@@ -266,9 +267,10 @@ def test_tune_writes_what_evaluate_runs(
     with (folder / "trials.csv").open() as stream:
         trials = list(csv.DictReader(stream))
     assert [t["pipeline"] for t in trials] == [
-        "bm25", "(bm25 | dense) % 5 >> cross(depth=0)", "(bm25 | dense) % 5 >> cross(depth=2)",
+        "bm25", "both >> cross(depth=0)", "both >> cross(depth=2)",
     ]  # fmt: skip
     assert max(float(t["value"]) for t in trials) == front["best"]["value"]
+    assert [float(t["pairs"]) for t in trials] == [0.0, 0.0, 2.0]
     assert "## The front" in (folder / "report.md").read_text()
     code, out, err = sluice("evaluate", folder / "tuned.yaml", "evaluate.latency_queries=0")
     assert code == 0, err
