@@ -33,20 +33,28 @@ def names_in(text: str, *, where: str) -> Iterator[str]:
     yield from dict.fromkeys(map(_spelled, names))
 
 
+def options_in(text: str, *, where: str) -> set[str]:
+    """Return the names of all options that an expression's calls are given."""
+    nodes = ast.walk(_tree(text, where))
+    return {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg is not None}
+
+
 def parse(
     text: str,
     names: Mapping[str, Make],
     *,
     where: str = "pipeline",
     first: Callable[[str, Stage], Stage] = lambda _, stage: stage,
+    part: Callable[[Any], Any] = lambda made: made,
 ) -> Stage:
     """Return the stage an expression describes.
 
     ``names`` opens retrievers, pipelines (a ``Stage``) and scorers by name; a scorer called with
     ``depth`` is a ``Rerank``. ``first`` is given the text and the stage before each ``>>`` and
-    returns what is to stand there. Raises ``ConfigError`` for anything else, with the nearest name.
+    returns what is to stand there; ``part`` is given what the name in a call's parentheses opens
+    and returns what the call gets. Raises ``ConfigError`` for anything else, with the nearest name.
     """
-    return _Reader(text, names, where, first).stage(_tree(text, where))
+    return _Reader(text, names, where, first, part).stage(_tree(text, where))
 
 
 def _tree(text: str, where: str) -> ast.expr:
@@ -95,8 +103,10 @@ class _Reader:
         names: Mapping[str, Make],
         where: str,
         first: Callable[[str, Stage], Stage],
+        part: Callable[[Any], Any],
     ) -> None:
         self.text, self.names, self.where, self.first = text, names, where, first
+        self.part = part
 
     def fail(self, reason: str) -> ConfigError:
         return ConfigError(f"{self.where}: {reason} in {self.text!r}")
@@ -166,7 +176,7 @@ class _Reader:
         """Return the stage, or the scorer, that an argument of a call describes."""
         name = _spelled(node.id) if isinstance(node, ast.Name) else ""
         if name in self.names:
-            return self.names[name]()
+            return self.part(self.names[name]())
         if isinstance(node, ast.Call) and _in_table(node.func):
             return self._call(node, ast.unparse(node.func), part=True)
         return self.stage(node)

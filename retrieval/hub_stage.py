@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, DataError
+from encoders.files import fingerprint_of
 from indexing.whole import whole_number
 from retrieval.filtered import Filtered
 from retrieval.normaliser import HEAD, Normaliser
@@ -139,7 +140,7 @@ class Fitting:
     """A normaliser to be made at the first search: opened from its folder, or fitted to a bank.
 
     What was fitted is saved in ``folder``, if there is one, and opened by the next process while
-    bank, settings and documents are the same.
+    bank (a file's content, a dataset's name), settings and documents are the same.
     """
 
     def __init__(
@@ -171,13 +172,16 @@ class Fitting:
         if self.bank is None:
             return Normaliser.load(str(self.folder))
         asked = {"bank": self.bank, "beta": self.beta, "documents": self.documents}
+        if Path(self.bank).is_file():  # a file may have changed; a dataset goes by its name
+            asked["queries"] = fingerprint_of(Path(self.bank).read_bytes())
         if self.folder is not None and (Path(self.folder) / HEAD).is_file():
             found = Normaliser.load(self.folder)
             try:
                 found.check(retriever)
             except ConfigError:
                 found.facts.clear()  # of other documents: fitted anew
-            if found.facts.get("asked") == asked:
+            known = found.facts.get("asked", {})
+            if asked == {key: known.get(key) for key in asked}:
                 return found
         queries = bank_queries(self.bank)
         made = Normaliser.fit(retriever, queries, beta=self.beta, documents=self.documents)

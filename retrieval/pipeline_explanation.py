@@ -24,7 +24,7 @@ class Step:
     """One stage that ran: what it took by itself, what it returned, and what it noted."""
 
     name: str
-    finds: bool  # whether it is a retriever
+    finds: bool  # whether it is a retriever, or asks one again
     milliseconds: float
     documents: int
     facts: dict[str, Any]
@@ -97,7 +97,7 @@ def explain_pipeline(
     steps = [
         Step(
             span.stage.name,
-            isinstance(span.stage, Retriever),
+            _finds(span),
             (span.seconds if isinstance(span.stage, Retriever) else span.own_seconds) * 1000,
             len(_ranking(span)),
             {name: _of_query(value) for name, value in span.facts.items()},
@@ -119,6 +119,11 @@ def _shown(span: Span) -> Iterator[Span]:
         yield span
 
 
+def _finds(span: Span) -> bool:
+    """Say whether a stage finds documents itself: it is a retriever, or asks one in its own way."""
+    return isinstance(span.stage, Retriever) or not (span.inner or span.stage.needs_candidates)
+
+
 def _ranking(span: Span) -> Any:
     return span.result[QUERY] if span.result is not None and QUERY in span.result else ()
 
@@ -136,11 +141,11 @@ def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
         score = None if at is None else float(_ranking(span).scores[at])
         place = Place(span.stage.name, None if at is None else at + 1, score)
         places.append(place)
+        if _finds(span) and at is not None:
+            found_by.append(span.stage.name)
         if isinstance(span.stage, Retriever):
-            if at is not None:
-                found_by.append(span.stage.name)
-                if hasattr(span.stage.index, "explain"):
-                    terms[span.stage.name] = span.stage.explain(query, doc_id).terms[:TERMS]
+            if at is not None and hasattr(span.stage.index, "explain"):
+                terms[span.stage.name] = span.stage.explain(query, doc_id).terms[:TERMS]
             continue
         before = _before(doc_id, span)
         if before is None or place.rank is None:
@@ -153,7 +158,8 @@ def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
 
 def _before(doc_id: str, span: Span) -> int | None:
     """Return the document's best rank among what a stage was given, or what its parts found."""
-    lists = [part.result for part in span.inner] or [span.given]
+    given = span.stage.needs_candidates or not span.inner  # what a scorer asks is no part
+    lists = [span.given] if given else [part.result for part in span.inner]
     ranks = [
         list(run[QUERY].doc_ids).index(doc_id) + 1
         for run in lists

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -118,15 +119,9 @@ class Rerank(Stage):
         """Return the reranker with a store, unless it has its own."""
         if self._documents is not None:
             return self
-        return Rerank(
-            self.scorer,
-            self.depth,
-            interpolate=self.interpolate,
-            documents=documents,
-            name=self.name,
-            rules=self.rules,
-            deadline_ms=self.deadline_ms,
-        )
+        made = copy.copy(self)
+        made._documents = documents
+        return made
 
     def filtered(self, where: Where) -> Stage:
         """Return the reranker itself: its candidates were filtered before."""
@@ -206,7 +201,13 @@ class Rerank(Stage):
         return self._checked(found, len(pairs), "pairs", lambda i: f"the query {pairs[i][0]!r}")
 
     def _checked(self, found: Any, count: int, what: str, of: Any) -> Scores:
-        scores = np.asarray(found, np.float32)
+        try:
+            with np.errstate(over="ignore"):
+                scores = np.asarray(found, np.float32)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{self.name}: returned {type(found).__name__}, no list of numbers ({error})"
+            ) from None
         if scores.shape != (count,):
             raise DataError(
                 f"{self.name}: returned scores of shape {scores.shape} for {count} {what}"

@@ -100,7 +100,13 @@ class Stage(ABC):
             raise ConfigError(
                 f"{self.name}: where filters the documents of retrievers, and it is none"
             )
-        return self.over([stage.filtered(where) for stage in self.inner])
+        made = self.over([stage.filtered(where) for stage in self.inner])
+        if made is self:
+            raise ConfigError(
+                f"{self.name}: where cannot be put into its retrievers: "
+                f"{type(self).__name__}.over returns the stage itself"
+            )
+        return made
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """Return the ``k`` best documents for one query."""

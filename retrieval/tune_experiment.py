@@ -7,6 +7,7 @@ import csv
 import io
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ import yaml
 from encoders.errors import ConfigError, MissingPackageError, suggest
 from encoders.files import write_json, write_text
 from retrieval.asking import asked, run_on
+from retrieval.cached import Cached
 from retrieval.components import check_measures
 from retrieval.config import ExperimentConfig, TuneConfig
 from retrieval.dataset import Dataset, training_splits
 from retrieval.evaluation import Scores, evaluate
 from retrieval.experiment import Experiment
 from retrieval.experiment_checks import check_pipeline
-from retrieval.expression import parse
+from retrieval.expression import names_in, options_in, parse
 from retrieval.latency import measure_latency
 from retrieval.provenance import provenance
 from retrieval.score_cache import ScoreCache
@@ -36,6 +38,7 @@ from retrieval.tuning_space import expanded
 log = logging.getLogger("sluice")
 
 FOLDER = "tune"
+SYSTEMS = ("tuned", "best", "full")  # pipelines that tuned.yaml names
 
 
 def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, Tuning]:
@@ -63,8 +66,8 @@ def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, 
         finally:
             if tuner.trials:
                 write_text(folder / "trials.csv", _csv(list(tuner.trials.values())))
-    systems = {"tuned": found.chosen, "best": found.best, "full": found.full}
-    table, checked = _checked(config, experiment, systems)
+        systems = {"tuned": found.chosen, "best": found.best, "full": found.full}
+        table, checked = _checked(config, experiment, systems, cache)
     write_json(
         folder / "front.json",
         {
@@ -98,6 +101,13 @@ def check_tuning(config: TuneConfig) -> None:
             f"tune.split: {config.tune.split!r} is what is evaluated; tuning on what is tested is "
             "refused: expected dev or train"
         )
+    for name in SYSTEMS:
+        for section in ("retrievers", "rerankers", "pipelines"):
+            if name in getattr(config, section):
+                raise ConfigError(
+                    f"{section}.{name}: tuned.yaml calls a pipeline it found so; choose another "
+                    f"name than {', '.join(SYSTEMS)}"
+                )
     check_measures([config.tune.measure], "tune.measure")
     for name, price in config.tune.prices.items():
         if name not in config.rerankers:
@@ -109,6 +119,19 @@ def check_tuning(config: TuneConfig) -> None:
         raise ConfigError("tune.choices: there are no tune.pipelines to put them in")
     for text in expanded(config.tune.pipelines or [], config.tune.choices):
         check_pipeline(config, text, "tune.pipelines")
+        _check_deadlines(config, text)
+
+
+def _check_deadlines(config: TuneConfig, text: str) -> None:
+    """Refuse ``deadline_ms``: what is scored in time cannot be told from scores that are kept."""
+    if "deadline_ms" in options_in(text, where="tune.pipelines"):
+        raise ConfigError(
+            f"tune.pipelines: deadline_ms in {text!r} cannot be tuned, because scores are kept; "
+            "leave it out, and limit tune.budget.p95_ms instead"
+        )
+    for name in names_in(text, where="tune.pipelines"):
+        if name in config.pipelines and name not in config.retrievers:
+            _check_deadlines(config, config.pipelines[name])
 
 
 def _split(config: TuneConfig, experiment: Experiment) -> Dataset:
@@ -121,7 +144,7 @@ def _split(config: TuneConfig, experiment: Experiment) -> Dataset:
 
 
 def _checked(
-    config: TuneConfig, experiment: Experiment, systems: dict[str, Trial]
+    config: TuneConfig, experiment: Experiment, systems: dict[str, Trial], cache: ScoreCache
 ) -> tuple[Table, dict[str, Any]]:
     """Run the systems on the test, one query at a time too; promised beside measured."""
     dataset = experiment.dataset(config.evaluate.split)
@@ -129,15 +152,21 @@ def _checked(
     table = Table()
     facts: dict[str, dict[str, Any]] = {}
     scores: dict[str, Scores] = {}
+    plain = experiment.parts()
+    kept = {**plain, **{name: _cached(plain[name], cache, name) for name in config.rerankers}}
     for name, trial in systems.items():
-        stage = parse(trial.pipeline, experiment.parts(), where=f"tune.{name}")
+        same = next((n for n, fact in facts.items() if fact["pipeline"] == trial.pipeline), None)
+        if same is not None:
+            scores[name], facts[name] = scores[same], dict(facts[same])
+            continue
         log.info("tune: %s on %s test queries", name, f"{len(dataset.queries):,}")
+        stage = parse(trial.pipeline, kept, where=f"tune.{name}")
         scores[name] = evaluate(run_on(stage, dataset), dataset.qrels, [measure])
+        stage = parse(trial.pipeline, plain, where=f"tune.{name}")  # a cache would be timed
         latency = measure_latency(stage, asked(dataset, stage), sample=config.tune.timed_queries)
-        value = float(next(iter(scores[name].mean.values())))
         facts[name] = {
             "pipeline": trial.pipeline,
-            "value": value,
+            "value": float(next(iter(scores[name].mean.values()))),
             "p50_ms": latency.p50 if latency else None,
             "p95_ms": latency.p95 if latency else None,
         }
@@ -157,6 +186,17 @@ def _checked(
     sides = (np.array([side[query] for query in shared]) for side in (one, full))
     facts["tuned"]["p"] = paired_t_test(*sides)  # against the full cascade
     return table, facts
+
+
+def _cached(make: Callable[[], Any], cache: ScoreCache, name: str) -> Callable[[], Any]:
+    """Return what makes the scorer with its scores kept, if it scores pairs."""
+
+    def made() -> Any:
+        scorer = make()
+        of_lists = callable(getattr(scorer, "score_lists", None))
+        return scorer if of_lists else Cached(scorer, cache, name=name)
+
+    return made
 
 
 def _csv(trials: list[Trial]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from encoders.errors import ConfigError
+from encoders.errors import ConfigError, DataError
 from encoders.progress import progress
 from retrieval.cached import Cached
 from retrieval.confidence_exit import NEVER, ConfidenceExit
@@ -25,7 +25,7 @@ from retrieval.score_cache import ScoreCache
 from retrieval.stage import Queries, SelfExcluding, Stage, Texts
 from retrieval.tracing import tracing
 from retrieval.tuning_costs import CostModel
-from retrieval.tuning_memory import Recalled, Remembered
+from retrieval.tuning_memory import Remembered, recalled
 from retrieval.tuning_space import CUT, EXITS, cascades, expanded, first_stages, with_exit
 
 COSTS = ("p95_ms", "p50_ms", "price")
@@ -83,8 +83,12 @@ class Tuner:
         pipelines: Mapping[str, str] | None = None,
     ) -> None:
         self.settings = settings
-        self.queries = _sampled(queries, settings.queries, seed)
-        self.qrels = {query: qrels[query] for query in self.queries if query in qrels}
+        kind = SelfExcluding if isinstance(queries, SelfExcluding) else dict
+        judged = kind({query: text for query, text in queries.items() if qrels.get(query)})
+        if not judged:
+            raise DataError("tune: none of the queries has judgements; there is nothing to tune on")
+        self.queries = _sampled(judged, settings.queries, seed)
+        self.qrels = {query: qrels[query] for query in self.queries}
         self.costs = CostModel(
             _sampled(self.queries, settings.timed_queries, seed), settings.prices
         )
@@ -100,7 +104,7 @@ class Tuner:
         """Return a pipeline over what is remembered."""
         known = [*self._names, *self._pipelines]
         names = {name: (lambda name=name: self._part(name)) for name in known}
-        return parse(pipeline, names, where="tune.pipelines", first=self._first)
+        return parse(pipeline, names, where="tune.pipelines", first=self._first, part=self._plain)
 
     def run(self, pipeline: str) -> Run:
         """Return what a pipeline finds for the tuning queries."""
@@ -120,7 +124,7 @@ class Tuner:
         return self.trials[pipeline]
 
     def measure(self, pipelines: Sequence[str]) -> list[Trial]:
-        """Try pipelines, the deepest first where the same pairs serve several."""
+        """Try pipelines in the order given."""
         with progress("tune", len(pipelines), unit="pipelines") as advance:
             found = []
             for pipeline in pipelines:
@@ -141,7 +145,7 @@ class Tuner:
         self.time_rerankers([kept[-1], *rerankers])
         ordered = self._by_cost(rerankers)
         made = [cascade for first in kept for cascade in cascades(first, ordered)]
-        front = front_of(self.measure(made), "p95_ms")
+        front = front_of(self.measure(made), cost_of(self.settings.budget))
         self.measure([early for trial in front for early in self._exits(trial.pipeline)])
 
     def time_rerankers(self, pipelines: Sequence[str]) -> None:
@@ -149,9 +153,10 @@ class Tuner:
         parts = {name: self._part(name) for text in pipelines for name in self._used(text)}
         stages = [name for name, part in parts.items() if isinstance(part, Stage)]
         lists = self.run(f"{stages[0]} % {CUT}") if stages else Run({})
+        texts = parts[stages[0]].documents if stages else None
         for name, part in parts.items():
             if isinstance(part, Remembered) and name not in self.costs.pairs:
-                self.costs.time_scorer(name, part.plain, lists, self._store())
+                self.costs.time_scorer(name, part.plain, lists, texts or self._store())
 
     def _used(self, pipeline: str) -> Iterator[str]:
         """Yield the names of the parts a pipeline is made of, through the pipelines it names."""
@@ -189,8 +194,10 @@ class Tuner:
         if name not in self._open:
             made = self._names[name]()
             if isinstance(made, Stage):
-                self._open[name] = Recalled(made, self.costs.of_first)
-            elif callable(getattr(made, "score_lists", None)):
+                self._open[name] = recalled(made, self.costs.of_first)
+                return self._open[name]
+            self.costs.scorers.append((name, made))
+            if callable(getattr(made, "score_lists", None)):
                 self._open[name] = made  # what it says of a document depends on the others
             else:
                 kept = made if self._cache is None else Cached(made, self._cache, name=name)
@@ -199,8 +206,13 @@ class Tuner:
 
     def _first(self, text: str, stage: Stage) -> Stage:
         if text not in self._firsts:
-            self._firsts[text] = Recalled(stage, self.costs.of_first)
+            self._firsts[text] = recalled(stage, self.costs.of_first)
         return self._firsts[text]
+
+    @staticmethod
+    def _plain(part: Any) -> Any:
+        """Return what a call makes its own scorer or stage of: a scorer that remembers nothing."""
+        return part.plain if isinstance(part, Remembered) else part
 
 
 def front_of(trials: Sequence[Trial], cost: str) -> list[Trial]:

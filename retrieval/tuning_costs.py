@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from encoders.progress import progress
+from retrieval.feedback import Feedback
 from retrieval.ranking import Run
 from retrieval.rerank import Rerank
 from retrieval.retriever import Retriever
@@ -34,27 +35,32 @@ class PairCost(NamedTuple):
 class CostModel:
     """Milliseconds and money by query, for pipelines whose parts are measured apart.
 
-    A retriever is timed on the sampled queries one by one, to the depth it is asked for. A
-    reranker is timed on lists of several lengths, and a line is fitted. What is left (fusion,
-    ordering) counts as it was measured over the batch. ``prices`` are per pair, by reranker.
+    A retriever, and one asked again with feedback, is timed on the sampled queries one by one, to
+    the depth it is asked for. A reranker is timed on lists of several lengths, and a line is
+    fitted. What is left (fusion, ordering, scorers of whole lists) counts as it was measured over
+    the batch. ``prices`` are per pair, by the reranker of ``scorers`` that is asked in the end.
     """
 
     def __init__(self, timed: Queries, prices: Mapping[str, float] | None = None) -> None:
         self.timed = timed
         self.prices = dict(prices or {})
         self.pairs: dict[str, PairCost] = {}
-        self._retrievers: dict[tuple[str, int | None], Costs] = {}
+        self.scorers: list[tuple[str, Any]] = []  # the plain ones by name, for their prices
+        self._retrievers: dict[tuple[Stage, int | None], Costs] = {}
 
     def time_retriever(self, retriever: Stage, k: int | None) -> Costs:
         """Return the milliseconds of each timed query at this depth; measured once."""
-        key = (retriever.name, k)
+        key = (retriever, k)
         if key not in self._retrievers:
-            kind = SelfExcluding if isinstance(self.timed, SelfExcluding) else dict
-            alone = [kind({query: text}) for query, text in self.timed.items()]
+            alone = self._one_by_one()
             for query in alone[:WARM]:
                 retriever.run(query, None, k)
             self._retrievers[key] = np.array([_milliseconds(retriever, q, k) for q in alone])
         return self._retrievers[key]
+
+    def _one_by_one(self) -> list[Queries]:
+        kind = SelfExcluding if isinstance(self.timed, SelfExcluding) else dict
+        return [kind({query: text}) for query, text in self.timed.items()]
 
     def time_scorer(self, name: str, scorer: Any, lists: Run, documents: Texts) -> PairCost:
         """Time a scorer on the first documents of the timed queries' lists, and fit a line."""
@@ -80,7 +86,7 @@ class CostModel:
             return found
         parts = [self.of_span(part) for part in span.inner]
         pairs = _mean_pairs(span)
-        price = self.prices.get(_scorer_name(span), 0.0) * pairs
+        price = self._price(span) * pairs
         return Spent(
             np.sum([self._own(span), *(part.milliseconds for part in parts)], axis=0),
             price + sum(part.price for part in parts),
@@ -89,15 +95,31 @@ class CostModel:
 
     def of_first(self, stage: Stage, span: Span, k: int | None) -> Spent:
         """Return the cost of a stage that finds documents: a retriever is timed for it."""
-        if isinstance(stage, Retriever):
+        if isinstance(stage, Retriever) and COST not in span.facts:
             return Spent(self.time_retriever(stage, k))
         return self.of_span(span)
+
+    def _price(self, span: Span) -> float:
+        """Return the price of a pair: that of the scorer, or of the one it hands pairs on to."""
+        scorer = getattr(span.stage, "scorer", None) if isinstance(span.stage, Rerank) else None
+        while scorer is not None:
+            if isinstance(scorer, Remembered):
+                return self.prices.get(scorer.name, 0.0)
+            for name, plain in self.scorers:
+                if scorer is plain:
+                    return self.prices.get(name, 0.0)
+            scorer = getattr(scorer, "scorer", None)
+        return 0.0
 
     def _own(self, span: Span) -> Costs:
         name = _scorer_name(span)
         if name in self.pairs:
             counts = np.array([span.facts["pairs"].get(query, 0) for query in self.timed])
             return self.pairs[name].of(counts.astype(np.float64))
+        if isinstance(span.stage, Feedback) and span.result is not None:
+            depth = max([1, *map(len, span.result.values())])
+            alone = self._one_by_one()
+            return np.array([_milliseconds(span.stage, q, depth, span.given) for q in alone])
         asked = len(span.result) if span.result is not None else 0
         return np.full(len(self.timed), span.own_seconds * 1000 / max(1, asked))
 
@@ -125,7 +147,7 @@ def _mean_pairs(span: Span) -> float:
     return float(sum(pairs.values()) / max(1, len(pairs)))
 
 
-def _milliseconds(stage: Stage, query: Queries, k: int | None) -> float:
+def _milliseconds(stage: Stage, query: Queries, k: int | None, given: Run | None = None) -> float:
     start = time.perf_counter()
-    stage.run(query, None, k)
+    stage.run(query, given, k)
     return (time.perf_counter() - start) * 1000

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.ranking import Ranking, Run
+from retrieval.retriever import Retriever
 from retrieval.stage import Queries, Stage, Texts
 from retrieval.tracing import Span, note, tracing
+from retrieval.where import Where
 
 Costs = NDArray[np.float64]  # milliseconds of each timed query
 COST = "cost"  # the fact of a span that says what the stage costs, whatever it took now
@@ -24,6 +26,9 @@ class Spent(NamedTuple):
     pairs: float = 0.0
 
 
+CostOf = Callable[[Stage, Span, int | None], Spent]
+
+
 class Remembered:
     """A scorer whose scores are kept by query and document: a list is scored once."""
 
@@ -33,10 +38,6 @@ class Remembered:
         self.name = name
         self.scored = 0
         self._known: dict[str, dict[str, float]] = {}
-
-    def score(self, pairs: Sequence[tuple[str, str]]) -> Any:
-        """Score pairs of texts, for stages that cut the texts themselves."""
-        return self.scorer.score(pairs)
 
     def score_lists(
         self, queries: Queries, heads: Mapping[str, Ranking], documents: Texts | None
@@ -69,33 +70,85 @@ class Remembered:
             self.scored += len(ranking)
 
 
+class _Kept:
+    """A stage's runs by depth, each made once, and what they cost."""
+
+    def __init__(self, stage: Stage, cost: CostOf) -> None:
+        self._stage = stage
+        self._cost = cost
+        self._runs: dict[int | None, tuple[Run, Spent]] = {}
+
+    def run(self, queries: Queries, k: int | None) -> Run:
+        if k not in self._runs:
+            with tracing() as spans:
+                found = self._stage.run(queries, None, k)
+            self._runs[k] = found, self._cost(self._stage, spans[0], k)
+        found, cost = self._runs[k]
+        note({COST: cost})
+        return found
+
+
 class Recalled(Stage):
     """A stage that finds documents by itself; its run for each depth, and its cost, are kept.
 
-    ``cost`` makes the cost from the spans of a run of the stage to a depth. What another stage
-    looks up in a retriever (its index, its encoder) it finds here too.
+    ``cost`` makes the cost from the spans of a run of the stage to a depth. A run that is given
+    lists is made anew: what the stage finds may depend on them.
     """
 
-    def __init__(self, stage: Stage, cost: Callable[[Stage, Span, int | None], Spent]) -> None:
+    def __init__(self, stage: Stage, cost: CostOf) -> None:
         self.stage = stage
         self.name = stage.name
         self._cost = cost
-        self._kept: dict[int | None, tuple[Run, Spent]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["stage"], name)
+        self._kept = _Kept(stage, cost)
 
     @property
     def inner(self) -> tuple[Stage, ...]:
         """The stage that is recalled."""
         return (self.stage,)
 
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return another stage that is recalled; this one with what it found for the same."""
+        (stage,) = inner
+        return self if stage is self.stage else recalled(stage, self._cost)
+
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Return what the stage found to this depth; every call asks the same queries."""
-        if k not in self._kept:
-            with tracing() as spans:
-                found = self.stage.run(queries, given, k)
-            self._kept[k] = found, self._cost(self.stage, spans[0], k)
-        found, cost = self._kept[k]
-        note({COST: cost})
-        return found
+        if given is not None:
+            return self.stage.run(queries, given, k)
+        return self._kept.run(queries, k)
+
+
+class RecalledRetriever(Retriever):
+    """A retriever whose run for each depth, and its cost, are kept, whatever lists it is given.
+
+    It is one still: stages that look into a retriever (its index, its encoder) do so as ever.
+    """
+
+    def __init__(self, retriever: Retriever, cost: CostOf) -> None:
+        self.path, self.name = retriever.path, retriever.name
+        self._lock, self._state = retriever._lock, retriever.state
+        self._retriever = retriever  # a temporary folder lives as long
+        self._kept = _Kept(retriever, cost)
+
+    def run(
+        self,
+        queries: Queries,
+        given: Run | None = None,
+        k: int | None = None,
+        *,
+        where: Where | None = None,
+    ) -> Run:
+        """Return what was found to this depth; every call asks the same queries."""
+        if where is not None:
+            return self._retriever.run(queries, given, k, where=where)
+        return self._kept.run(queries, k)
+
+
+def recalled(stage: Stage, cost: CostOf) -> Stage:
+    """Return the stage with its runs kept, a retriever as one.
+
+    What is kept already, or needs the lists of another, is returned as it is.
+    """
+    if isinstance(stage, (Recalled, RecalledRetriever)) or stage.needs_candidates:
+        return stage
+    return RecalledRetriever(stage, cost) if isinstance(stage, Retriever) else Recalled(stage, cost)

@@ -60,8 +60,8 @@ class Objective:
             names = inputs["ids"]["query"] or inputs["ids"]["document"]
             raise DataError(
                 f"training step {step}: the loss is {total.item()} on the batch of "
-                f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; the last checkpoint is "
-                "kept: lower the learning rate or look at the batch's texts"
+                f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; a checkpoint "
+                "saved before is kept: lower the learning rate or look at the batch's texts"
             )
         return total
 

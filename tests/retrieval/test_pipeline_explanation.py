@@ -14,6 +14,8 @@ from encoders import BM25Encoder
 from encoders.errors import ConfigError
 from retrieval import Rerank, Retriever, load_dataset
 from retrieval.pipeline_explanation import explain_pipeline
+from retrieval.stage import Stage
+from retrieval.term_feedback import rm3
 from retrieval.tracing import note, tracing
 
 
@@ -55,6 +57,33 @@ def test_every_stage_is_told_with_its_cost(parts: Any) -> None:
         assert stood["turned"] == plain.index(path.doc_id) + 1
         assert stood["one"] == list(one.run({"q": query})["q"].doc_ids).index(path.doc_id) + 1
         assert path.places[2].rank == fused.index(path.doc_id) + 1
+
+
+def test_a_retriever_that_is_asked_again_finds(parts: Any) -> None:
+    one, other, query = parts
+    found = explain_pipeline(rm3(one, documents=2), query, 2)
+    assert [step.finds for step in found.steps] == [True]
+    assert found.documents[0].found_by == [found.steps[0].name]
+    behind = explain_pipeline(other % 3 >> rm3(one, documents=2), query, 2).documents[0]
+    assert behind.found_by == ["other", found.steps[0].name]
+
+
+class Looking(Backwards):
+    """Asks a retriever before it turns the order around."""
+
+    def __init__(self, retriever: Stage) -> None:
+        self.stages = (retriever,)
+
+    def score_lists(self, queries: Any, heads: Any, documents: Any) -> Any:
+        self.stages[0].run(queries, None, 2)
+        return super().score_lists(queries, heads, documents)
+
+
+def test_a_reranker_moves_what_it_was_given(parts: Any) -> None:
+    one, other, query = parts
+    pipeline = one % 6 >> Rerank(Looking(other), 6, name="turned")
+    first = explain_pipeline(pipeline, query, 1).documents[0]
+    assert first.decided == ("turned", 6, 1)
 
 
 def test_a_document_that_is_nowhere_is_followed(parts: Any) -> None:

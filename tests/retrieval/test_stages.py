@@ -130,6 +130,33 @@ def test_cascades_chain_and_find_their_texts(bm25: Retriever, dense: Retriever) 
     assert cascade.search("gold", k=2)[0].text
 
 
+def test_a_reranker_of_your_own_stays_one_behind_a_retriever(bm25: Retriever) -> None:
+    class Own(Rerank):
+        def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+            return super().run(queries, given, k).top(1)
+
+    pipeline = bm25 >> Own(LengthScorer(), 3)
+    assert isinstance(pipeline.second, Own)
+    assert len(pipeline.run(QUERIES)["a"]) == 1
+
+
+def test_scores_that_are_no_numbers_are_said(bm25: Retriever) -> None:
+    class Words:
+        def score(self, pairs: object) -> list[str]:
+            return ["high"] * len(list(pairs))  # type: ignore[call-overload]
+
+    with pytest.raises(DataError, match="no list of numbers"):
+        (bm25 >> Rerank(Words(), 3)).run(QUERIES)
+
+
+def test_a_filter_that_cannot_be_put_in_is_said(bm25: Retriever) -> None:
+    class Wrapped(Listed):
+        inner = (bm25,)  # and no ``over``
+
+    with pytest.raises(ConfigError, match="where cannot be put into its retrievers"):
+        Wrapped(Run({})).filtered({"lang": "en"})
+
+
 def test_bad_stages_are_named(bm25: Retriever) -> None:
     class Short:
         def score(self, pairs: list[tuple[str, str]]) -> list[float]:

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import yaml
 from command_line import Call
-from small_world import write_beir
+from small_world import WordEncoder, write_beir
 
 from encoders import BM25Encoder
-from encoders.errors import ConfigError
+from encoders.errors import ConfigError, DataError
 from retrieval import Rerank, Retriever, Run, evaluate, load_dataset
 from retrieval.config import BudgetSection, TuneConfig, TuneSection, checked
 from retrieval.expression import parse
 from retrieval.score_cache import ScoreCache
-from retrieval.stage import Queries, Stage
+from retrieval.stage import Queries, SelfExcluding, Stage
 from retrieval.tracing import tracing
 from retrieval.tuning import Trial, Tuner, chosen_of, front_of, tuned
 from retrieval.tuning_costs import CostModel, PairCost, fitted_line
@@ -114,6 +114,56 @@ class TestMemory:
             found = tuner.run(pipeline)
             assert {q: list(r) for q, r in found.items()} == {q: list(r) for q, r in plain.items()}
 
+    @pytest.mark.parametrize(
+        "pipeline",
+        [
+            "prf(dense, k=2)",
+            "one % 3 >> rm3(one, documents=2)",
+            "weighted(one, (one | dense) >> prf(dense))",
+            "normalised(dense, bank='{bank}', mode='static') % 4",
+            "one % 5 >> dot(dense, depth=3)",
+            "one % 5 >> passages(cross, length=3, overlap=1, depth=4)",
+            "one % 5 >> cached(cross, file='{cache}', depth=4)",
+            "one % 5 >> summarised(cross, one, words=4, depth=4)",
+            "one % 5 >> (cross(depth=4) >> cross(depth=2))",
+            "other % 3 >> (cross(depth=4) >> cross(depth=2))",
+        ],
+    )
+    def test_calls_that_look_into_their_parts_find_them(
+        self, world: Any, tmp_path: Path, pipeline: str
+    ) -> None:
+        dataset, one, other = world
+        dense = Retriever.build(WordEncoder(), dataset.corpus, name="dense")
+        (tmp_path / "bank.txt").write_text("gold river\nstone water\n")
+        text = pipeline.format(bank=tmp_path / "bank.txt", cache=tmp_path / "scores.sqlite")
+        names = {"one": one, "other": other, "dense": dense, "cross": Overlap()}
+        opened = {name: (lambda part=part: part) for name, part in names.items()}
+        plain = parse(text, opened).run(dataset.queries)
+        section = TuneSection(timed_queries=3)
+        tuner = Tuner(opened, dataset.queries, dataset.qrels, section)
+        found = [tuner.run(text) for _ in range(2)]
+        wanted = {q: list(r) for q, r in plain.items()}
+        assert [{q: list(r) for q, r in run.items()} for run in found] == [wanted, wanted]
+        assert tuner.measured(text).p50_ms > 0
+
+    def test_what_a_stage_finds_behind_other_lists_is_its_own(self, world: Any) -> None:
+        dataset, one, other = world
+        names = {"one": lambda: one, "other": lambda: other, "cross": Overlap}
+        tuner = tuner_of(world)
+        for first in ("one % 1", "other % 3"):
+            text = f"{first} >> (rm3(one, documents=3) >> cross(depth=2))"
+            plain, found = parse(text, names).run(tuner.queries), tuner.run(text)
+            assert {q: list(r) for q, r in found.items()} == {q: list(r) for q, r in plain.items()}
+
+    def test_queries_of_the_corpus_do_not_find_themselves(self, world: Any) -> None:
+        _, one, other = world
+        queries = SelfExcluding({"d00": "gold river", "d01": "word1 stone"})
+        qrels = {"d00": {"d10": 1}, "d01": {"d11": 1}}
+        names = {"one": lambda: one, "cross": Overlap}
+        tuner = Tuner(names, queries, qrels, TuneSection(timed_queries=3))
+        for text in ("one", "one % 2 >> cross(depth=2)", "one % 3 >> rm3(one)"):
+            assert all(query not in ranking.doc_ids for query, ranking in tuner.run(text).items())
+
     def test_a_pair_is_scored_once(self, world: Any) -> None:
         dataset, one, _ = world
         scorer = Overlap()
@@ -161,6 +211,27 @@ class TestCosts:
         assert np.all(taken < retriever + 41.0)  # the rest is far below ten milliseconds
         assert price == pytest.approx(0.75)
         assert pairs == 3.0
+
+    def test_retrievers_of_one_name_are_timed_apart(self, world: Any) -> None:
+        dataset, one, _ = world
+        costs = CostModel(dict(list(dataset.queries.items())[:2]))
+        twin = Retriever.build(BM25Encoder(), dataset.corpus, name="one")
+        assert costs.time_retriever(one, 3) is costs.time_retriever(one, 3)
+        assert costs.time_retriever(one, 3) is not costs.time_retriever(twin, 3)
+
+    def test_scorers_of_lists_and_of_parts_have_their_price(self, world: Any) -> None:
+        dataset, one, _ = world
+
+        class Last:
+            def score_lists(self, queries: Any, heads: Any, documents: Any) -> Any:
+                return {query: list(range(len(head))) for query, head in heads.items()}
+
+        section = TuneSection(timed_queries=3, prices={"judge": 2.0, "cross": 1.0})
+        names = {"one": lambda: one, "judge": Last, "cross": Overlap}
+        tuner = Tuner(names, dataset.queries, dataset.qrels, section)
+        for call, price in (("judge", 6.0), ("cross", 3.0), ("passages", 3.0)):
+            part = "cross, " if call == "passages" else ""
+            assert tuner.measured(f"one % 5 >> {call}({part}depth=3)").price == price
 
     def test_a_skipped_query_costs_no_pair(self) -> None:
         assert PairCost(3.0, 1.0).of(np.array([0.0, 2.0])).tolist() == [0.0, 5.0]
@@ -220,6 +291,35 @@ def test_the_search_tries_fusions_rerankers_and_exits(world: Any) -> None:
     assert found.full.pairs == max(trial.pairs for trial in found.trials)
     run = tuner.stage(found.best.pipeline).run(dataset.queries)
     assert evaluate(run, dataset.qrels, ["nDCG@10"]).mean["nDCG@10"] == found.best.value
+
+
+@pytest.mark.parametrize(("retrievers", "rerankers"), [(["one"], []), (["one"], ["cross"])])
+@pytest.mark.parametrize("measure", ["R@100", "RR@10"])
+def test_few_parts_are_tuned_too(
+    world: Any, retrievers: list[str], rerankers: list[str], measure: str
+) -> None:
+    found = tuned(tuner_of(world, measure=measure), retrievers, rerankers)
+    assert found.measure == measure
+    assert found.chosen.value == found.best.value
+
+
+def test_only_judged_queries_are_sampled(world: Any) -> None:
+    dataset, one, _ = world
+    queries = {**{f"unjudged{n}": "gold" for n in range(50)}, **dataset.queries}
+    tuner = Tuner({"one": lambda: one}, queries, dataset.qrels, TuneSection(queries=3))
+    assert len(tuner.queries) == len(tuner.qrels) == 3
+    with pytest.raises(DataError, match="none of the queries has judgements"):
+        Tuner({"one": lambda: one}, {"x": "gold"}, dataset.qrels, TuneSection())
+
+
+def test_texts_to_time_with_come_from_where_the_lists_do(world: Any) -> None:
+    dataset, one, _ = world
+    pruned = Retriever.build(BM25Encoder(), list(dataset.corpus)[:5], name="pruned")
+    names = {"pruned": lambda: pruned, "one": lambda: one, "cross": Overlap}
+    tuner = Tuner(names, dataset.queries, dataset.qrels, TuneSection(timed_queries=3))
+    tuner.measure(["pruned"])
+    tuner.time_rerankers(["one % 10 >> cross(depth=5)"])
+    assert "cross" in tuner.costs.pairs
 
 
 def test_scores_are_kept_on_disk(world: Any, tmp_path: Path) -> None:
@@ -288,6 +388,7 @@ def test_tune_writes_what_evaluate_runs(
         ("pipelines", ["bm52 % {d}"], "did you mean 'bm25'"),
         ("measure", "nDGC@10", "tune"),
         ("prices", {"crss": 1.0}, "did you mean 'cross'"),
+        ("pipelines", ["both >> cross(depth={d}, deadline_ms=5)"], "deadline_ms in"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -300,6 +401,18 @@ def test_what_is_wrong_is_said(
     assert code == 2
     assert message in err
     assert not (tmp_path / "out" / "tune" / "tuned.yaml").exists()
+
+
+def test_a_name_that_the_tuner_gives_is_refused(
+    tmp_path: Path, config: dict[str, Any], sluice: Call
+) -> None:
+    config["pipelines"] = {"best": "(bm25 | dense) % 5"}
+    config["tune"]["pipelines"] = ["best >> cross(depth={d})"]
+    file = tmp_path / "tune.yaml"
+    file.write_text(yaml.safe_dump(config))
+    code, _, err = sluice("tune", file)
+    assert code == 2
+    assert "pipelines.best: tuned.yaml calls a pipeline it found so" in err
 
 
 def test_the_config_is_checked() -> None:
