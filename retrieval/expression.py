@@ -183,6 +183,8 @@ class _Reader:
 
     def _named(self, name: str, options: dict[str, Any]) -> Stage:
         name = _spelled(name)
+        if name not in self.names and name in STAGES:
+            raise self.fail(f"{name} is called with its parts, as in {name}(...),")
         if name not in self.names:
             known = ", ".join(sorted(self.names)) or "none are defined"
             near = suggest(name, [*self.names, *STAGES])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from encoders.errors import ConfigError
 from retrieval.ranking import Run
 from retrieval.stage import Queries, Stage
 from retrieval.where import Where, conditions
@@ -29,6 +30,17 @@ class Filtered(Stage):
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Search every query among the documents that match."""
         return self.retriever.run(queries, given, k, where=self.where)
+
+    def filtered(self, where: Where) -> Filtered:
+        """Return the stage for which both hold; ``ConfigError`` for two conditions on one key."""
+        conditions(where)
+        for key in self.where:
+            if key in where and where[key] != self.where[key]:
+                raise ConfigError(
+                    f"where: {key!r} is filtered by {self.where[key]!r} already; expected one "
+                    "condition on a key"
+                )
+        return Filtered(self.retriever, {**self.where, **where})
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """Return the ``k`` best documents that match, with the texts they were found with."""

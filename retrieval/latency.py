@@ -10,6 +10,8 @@ import numpy as np
 
 from retrieval.stage import Queries, SelfExcluding, Stage
 
+ASKED = 10  # documents that a user wants
+
 
 @dataclass(frozen=True, slots=True)
 class Latency:
@@ -21,7 +23,7 @@ class Latency:
 
 
 def measure_latency(
-    stage: Stage, queries: Queries, *, k: int = 10, sample: int = 200, seed: int = 13
+    stage: Stage, queries: Queries, *, k: int = ASKED, sample: int = 200, seed: int = 13
 ) -> Latency | None:
     """Time ``stage`` on up to ``sample`` queries, one by one, after three to warm it up.
 

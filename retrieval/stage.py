@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from encoders.errors import ConfigError
@@ -84,8 +84,12 @@ class Stage(ABC):
 
     @property
     def documents(self) -> Texts | None:
-        """Where the texts of this stage's documents are, None if it has no store."""
-        return next((s.documents for s in self.inner if s.documents is not None), None)
+        """Where the texts of this stage's documents are, None if it has no store.
+
+        Of several stores the largest, then the first: one of a pruned corpus lacks some documents.
+        """
+        found = [store for s in self.inner if (store := s.documents) is not None]
+        return max(found, key=_size) if found and _size(found[0]) >= 0 else next(iter(found), None)
 
     def attached(self, documents: Texts) -> Stage:
         """Return the stage with a document store to read texts from, if it needs one."""
@@ -122,6 +126,11 @@ class Stage(ABC):
         from retrieval.fuse import Fuse
 
         return Fuse.joining(self, other) if isinstance(other, Stage) else NotImplemented
+
+
+def _size(store: Texts) -> int:
+    """Return how many documents a store has, -1 where it does not say."""
+    return len(store) if isinstance(store, Sized) else -1
 
 
 def searched(

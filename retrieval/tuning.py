@@ -113,10 +113,11 @@ class Tuner:
     def measured(self, pipeline: str) -> Trial:
         """Return a pipeline's measure and cost; one that was tried is not tried again."""
         if pipeline not in self.trials:
+            stage = self.stage(pipeline)
             with tracing() as spans:
-                found = self.run(pipeline)
+                found = stage.run(self.queries)
             score = evaluate(found, self.qrels, [self.settings.measure])
-            spent = self.costs.of_span(spans[0])
+            spent = self.costs.of_pipeline(stage, spans[0])
             p50, p95 = (round(float(np.percentile(spent.milliseconds, p)), 3) for p in (50, 95))
             value = float(next(iter(score.mean.values())))
             price = round(spent.price, 9)
@@ -125,6 +126,8 @@ class Tuner:
 
     def measure(self, pipelines: Sequence[str]) -> list[Trial]:
         """Try pipelines in the order given."""
+        if not pipelines:
+            return []
         with progress("tune", len(pipelines), unit="pipelines") as advance:
             found = []
             for pipeline in pipelines:
@@ -200,7 +203,9 @@ class Tuner:
             if callable(getattr(made, "score_lists", None)):
                 self._open[name] = made  # what it says of a document depends on the others
             else:
-                kept = made if self._cache is None else Cached(made, self._cache, name=name)
+                told = getattr(made, "fingerprint", None) is not None  # from another of its name
+                use = self._cache if told else None
+                kept = made if use is None else Cached(made, use, name=name)
                 self._open[name] = Remembered(kept, name, plain=made)
         return self._open[name]
 

@@ -10,12 +10,13 @@ import numpy as np
 
 from encoders.progress import progress
 from retrieval.feedback import Feedback
+from retrieval.latency import ASKED
 from retrieval.ranking import Run
 from retrieval.rerank import Rerank
 from retrieval.retriever import Retriever
 from retrieval.stage import Queries, SelfExcluding, Stage, Texts
 from retrieval.tracing import Span
-from retrieval.tuning_memory import COST, Costs, Remembered, Spent
+from retrieval.tuning_memory import COST, Costs, RecalledRetriever, Remembered, Spent
 
 WARM = 3  # queries before the clock counts
 COUNTS = (1, 5, 20, 50)  # pairs that a reranker is timed with
@@ -92,6 +93,16 @@ class CostModel:
             price + sum(part.price for part in parts),
             pairs + sum(part.pairs for part in parts),
         )
+
+    def of_pipeline(self, stage: Stage, span: Span) -> Spent:
+        """Return what a whole pipeline's run costs, as ``measure_latency`` would find it.
+
+        A retriever alone is asked for the few documents that a user wants.
+        """
+        plain = stage.plain if isinstance(stage, RecalledRetriever) else stage
+        if isinstance(plain, (Retriever, Feedback)):
+            return Spent(self.time_retriever(plain, ASKED))
+        return self.of_span(span)
 
     def of_first(self, stage: Stage, span: Span, k: int | None) -> Spent:
         """Return the cost of a stage that finds documents: a retriever is timed for it."""

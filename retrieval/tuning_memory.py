@@ -127,7 +127,7 @@ class RecalledRetriever(Retriever):
     def __init__(self, retriever: Retriever, cost: CostOf) -> None:
         self.path, self.name = retriever.path, retriever.name
         self._lock, self._state = retriever._lock, retriever.state
-        self._retriever = retriever  # a temporary folder lives as long
+        self.plain = retriever  # a temporary folder lives as long
         self._kept = _Kept(retriever, cost)
 
     def run(
@@ -140,7 +140,7 @@ class RecalledRetriever(Retriever):
     ) -> Run:
         """Return what was found to this depth; every call asks the same queries."""
         if where is not None:
-            return self._retriever.run(queries, given, k, where=where)
+            return self.plain.run(queries, given, k, where=where)
         return self._kept.run(queries, k)
 
 

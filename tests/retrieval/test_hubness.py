@@ -263,6 +263,16 @@ def test_a_fit_is_a_folder(tmp_path: Path, world: World, normaliser: Normaliser)
         Normaliser.load(tmp_path / "hubs")
 
 
+def test_a_bank_file_that_changed_is_fitted_anew(tmp_path: Path) -> None:
+    dense = Retriever.build(WordEncoder(), documents(), name="dense")
+    bank, folder = tmp_path / "bank.txt", tmp_path / "hubs"
+    text = f"normalised(dense, bank='{bank}', fitted='{folder}', mode='static')"
+    for queries in ("gold river\n", "stone water\nindex term\n"):
+        bank.write_text(queries)
+        parse(text, {"dense": lambda: dense}).run({"a": "gold river"})
+        assert Normaliser.load(folder).facts["queries"] == len(queries.splitlines())
+
+
 def test_expression_with_a_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_beir(tmp_path / "data")
     dense = Retriever.build(WordEncoder(), documents(), name="dense")

@@ -201,6 +201,23 @@ def test_expressions_are_the_operators(bm25: Retriever, dense: Retriever) -> Non
     ]  # fmt: skip
 
 
+def test_texts_come_from_the_corpus_that_has_all(bm25: Retriever) -> None:
+    pruned = Retriever.build(BM25Encoder(), documents(5), name="pruned")
+    names = {"bm25": lambda: bm25, "pruned": lambda: pruned, "cross": LengthScorer}
+    for first in ("(pruned | bm25)", "pruned >> rm3(bm25)", "pruned % 2 >> rm3(bm25) % 30"):
+        stage = parse(f"{first} >> cross(depth=30)", names)
+        found = stage.search("gold river", 30)
+        assert {hit.doc_id for hit in found} > {"d00", "d30"}
+        assert all(hit.text for hit in found)
+    assert (pruned | bm25).documents is bm25.documents
+    assert (bm25 | bm25).documents is bm25.documents
+
+
+def test_what_is_called_with_parts_is_no_name(bm25: Retriever) -> None:
+    with pytest.raises(ConfigError, match=r"dot is called with its parts, as in dot\(\.\.\.\)"):
+        parse("bm25 >> dot", {"bm25": lambda: bm25})
+
+
 def test_names_are_read_whole_and_numbers_are_left_alone(bm25: Retriever) -> None:
     names = {"a-b.v2": lambda: bm25, "rrf": lambda: bm25, "e-3": lambda: bm25}
     assert set(names_in("rrf(a-b.v2, e-3) | rrf", where="x")) == set(names)

@@ -1,5 +1,6 @@
 """The tuner: its space, its memory against the plain stages, its costs, its choice, its files."""
 
+import contextlib
 import csv
 import json
 from collections.abc import Sequence
@@ -147,7 +148,7 @@ class TestMemory:
         assert tuner.measured(text).p50_ms > 0
 
     def test_what_a_stage_finds_behind_other_lists_is_its_own(self, world: Any) -> None:
-        dataset, one, other = world
+        _, one, other = world
         names = {"one": lambda: one, "other": lambda: other, "cross": Overlap}
         tuner = tuner_of(world)
         for first in ("one % 1", "other % 3"):
@@ -156,7 +157,7 @@ class TestMemory:
             assert {q: list(r) for q, r in found.items()} == {q: list(r) for q, r in plain.items()}
 
     def test_queries_of_the_corpus_do_not_find_themselves(self, world: Any) -> None:
-        _, one, other = world
+        _, one, _ = world
         queries = SelfExcluding({"d00": "gold river", "d01": "word1 stone"})
         qrels = {"d00": {"d10": 1}, "d01": {"d11": 1}}
         names = {"one": lambda: one, "cross": Overlap}
@@ -218,6 +219,14 @@ class TestCosts:
         twin = Retriever.build(BM25Encoder(), dataset.corpus, name="one")
         assert costs.time_retriever(one, 3) is costs.time_retriever(one, 3)
         assert costs.time_retriever(one, 3) is not costs.time_retriever(twin, 3)
+
+    def test_a_retriever_alone_is_timed_as_it_is_measured(self, world: Any) -> None:
+        _, one, _ = world
+        tuner = tuner_of(world)
+        tuner.measure(["one", "rm3(one)"])
+        assert {k for retriever, k in tuner.costs._retrievers if retriever is one} == {None, 10}
+        found = np.percentile(tuner.costs.time_retriever(one, 10), 50)
+        assert tuner.trials["one"].p50_ms == pytest.approx(found, abs=1e-3)
 
     def test_scorers_of_lists_and_of_parts_have_their_price(self, world: Any) -> None:
         dataset, one, _ = world
@@ -333,6 +342,22 @@ def test_scores_are_kept_on_disk(world: Any, tmp_path: Path) -> None:
         tuner.measure(["one % 3 >> cross(depth=3)"])
         cache.close()
         assert scorer.asked == asked
+
+
+def test_scores_of_a_scorer_without_a_fingerprint_are_not_kept(world: Any, tmp_path: Path) -> None:
+    dataset, one, _ = world
+
+    class Plain(Overlap):
+        fingerprint = None  # type: ignore[assignment]
+
+    for _ in range(2):
+        scorer = Plain()
+        with contextlib.closing(ScoreCache(tmp_path / "scores.sqlite")) as cache:
+            names = {"one": lambda: one, "cross": lambda scorer=scorer: scorer}
+            section = TuneSection(timed_queries=3)
+            tuner = Tuner(names, dataset.queries, dataset.qrels, section, cache=cache)
+            tuner.measure(["one % 3 >> cross(depth=3)"])
+        assert scorer.asked == len(dataset.queries) * 3
 
 
 @pytest.fixture

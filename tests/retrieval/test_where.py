@@ -308,6 +308,19 @@ def test_a_filter_reaches_every_retriever_of_a_pipeline() -> None:
     assert fused.filtered(where).run(queries).to_dict() == expected.run(queries).to_dict()
 
 
+def test_two_filters_both_hold() -> None:
+    corpus = [
+        Document(f"d{n}", "", "gold", {"lang": "en" if n % 2 else "de", "year": 2000 + n})
+        for n in range(6)
+    ]
+    english = Retriever.build(BM25Encoder(), corpus).filtered({"lang": "en"})
+    late = english.filtered({"year": {"gte": 2003}})
+    assert sorted(late.run({"q": "gold"})["q"].doc_ids) == ["d3", "d5"]
+    assert english.filtered({"lang": "en"}).where == {"lang": "en"}
+    with pytest.raises(ConfigError, match="'lang' is filtered by 'en' already"):
+        english.filtered({"lang": "de"})
+
+
 def test_a_stage_without_metadata_is_not_filtered() -> None:
     class Own(Stage):
         name = "own"
