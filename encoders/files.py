@@ -86,7 +86,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise IndexFormatError(f"{path}: no such file; expected a folder Sluice wrote") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise IndexFormatError(
             f"{path}: not readable as JSON ({error}); rebuild the folder"
         ) from None

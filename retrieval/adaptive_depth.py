@@ -75,8 +75,8 @@ class PredictedDepth:
         if len(ranking) == 0:
             return 0
         shares = _shares(ranking.scores[: len(self._line)], self.normalise)
-        rank = round(float(shares @ self._line[: len(shares)]) + self.intercept)
-        return min(max(rank, self.least), self.most) + self.extra
+        rank = float(shares @ self._line[: len(shares)]) + self.intercept
+        return round(min(max(rank, self.least), self.most)) + self.extra
 
     def predicted(self, shares: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the predicted ranks for shares ``[queries, n]``, without the extra."""
@@ -101,6 +101,8 @@ class PredictedDepth:
             )
             if not weights or found["normalise"] not in get_args(Normalise):
                 raise ValueError("no weights, or an unknown normalisation")
+            if least > most:
+                raise ValueError(f"depths from {least} to {most}")
             intercept = float(number(found["intercept"]))
             return cls(weights, intercept, least, most, extra, found["normalise"])
         except (KeyError, TypeError, ValueError, ConfigError) as error:

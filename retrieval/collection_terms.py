@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import IndexFormatError
-from encoders.files import MANIFEST, fingerprint_of, new_generation, open_generation, read_json
+from encoders.files import new_generation, open_generation
 from encoders.progress import progress
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def collection_terms(store: DocumentStore, language: str = "en") -> CollectionTe
         occurrences[field] += np.bincount(term, count, minlength=width).astype(np.int64)
     found = CollectionTerms(
         language=chosen.language,
-        fingerprint=documents_fingerprint(store),
+        fingerprint=store.fingerprint,
         vocabulary=dict(vocabulary),
         terms=terms,
         bounds=bounds,
@@ -159,11 +159,6 @@ def collection_terms(store: DocumentStore, language: str = "en") -> CollectionTe
         sums = np.bincount(row, squares, minlength=len(bounds))
         found.norms[:, field] += np.sqrt(sums).astype(np.float32)  # a row is in one chunk only
     return found
-
-
-def documents_fingerprint(store: DocumentStore) -> str:
-    """Return a hash of the documents a store holds, read from its manifest."""
-    return fingerprint_of(read_json(store.path / MANIFEST).get("files"))
 
 
 def tf_idf(count: Any, frequency: Any, documents: float) -> Floats:

@@ -12,6 +12,7 @@ from retrieval.asking import asked, run_on
 from retrieval.confidence_exit import FittedExit, fit_exit
 from retrieval.config import ExperimentConfig, checked, load_config
 from retrieval.dataset import Dataset, training_splits
+from retrieval.dataset_source import find_split
 from retrieval.experiment import Experiment
 from retrieval.rerank import Rerank
 from retrieval.stage import Then
@@ -87,7 +88,14 @@ def _opened(
     experiment = Experiment(
         whole.model_copy(update={"pipelines": kept, "evaluate": evaluate}), file=file
     )
-    train, dev = training_splits(experiment.dataset(None), whole.seed)
+    data = experiment.dataset(None)
+    source = find_split(split, data.splits) or "train"  # without dev it is a part of train
+    if source == find_split(whole.evaluate.split, data.splits):
+        raise ConfigError(
+            f"split: {split} is of {source}, which the experiment is evaluated on; fitting on what "
+            "is tested is refused: choose another split, or another evaluate.split"
+        )
+    train, dev = training_splits(data, whole.seed)
     dataset = train if split == "train" else dev
     if not dataset.queries:
         raise DataError(f"dataset {dataset.name}: no {split} queries to fit on")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from encoders.errors import DataError, IndexFormatError
-from encoders.files import MANIFEST, new_generation, open_generation, read_json
+from encoders.files import MANIFEST, fingerprint_of, new_generation, open_generation, read_json
 from retrieval.document import Document
 from retrieval.document_columns import Column
 from retrieval.document_segment import Segment, SegmentFiles, id_hash, write_segment
@@ -66,6 +66,7 @@ class DocumentStore:
         manifest, folder = open_generation(self.path, FORMAT, VERSION, generation=generation)
         counts = [int(count) for count in manifest["segments"]]
         self.generation = str(manifest["generation"])
+        self.fingerprint = fingerprint_of(manifest["files"])  # of the documents and deletions
         self._segments = [Segment(folder, number + 1) for number in range(len(counts))]
         self._starts = np.cumsum([0, *counts])  # first row of each segment, and the end
         self.deleted: NDArray[np.int64] = np.load(folder / DELETED, allow_pickle=False)

@@ -26,7 +26,7 @@ def read_fitted(path: str | Path, kind: str) -> dict[str, Any]:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{file}: no such file; sluice fit makes one") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: not readable as JSON ({error}); fit it again") from None
     name = found.get("format") if isinstance(found, dict) else type(found).__name__
     if name != f"sluice.{kind}":
@@ -40,6 +40,9 @@ def read_fitted(path: str | Path, kind: str) -> dict[str, Any]:
 
 def number(value: Any) -> float:
     """Return a finite number as it is; ``ValueError`` for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no finite number")
-    return value
+    try:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            return value
+    except OverflowError:  # a whole number that no float holds
+        raise ValueError("a number too large") from None
+    raise ValueError(f"{value!r} is no finite number")

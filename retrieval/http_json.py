@@ -19,6 +19,8 @@ log = logging.getLogger("sluice")
 
 TRIED_AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 LONGEST_WAIT = 60.0  # seconds between two tries, whatever the server asks for
+LONGEST = 86_400  # seconds of a request
+MOST = 1_000  # retries
 LARGEST = 16 * 1024 * 1024  # bytes of an answer
 SHOWN = 200  # characters of a server's message
 
@@ -43,15 +45,19 @@ class HttpJson:
         retries: int = 4,
         backoff_s: float = 1.0,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(url)
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except (AttributeError, ValueError):  # no text; half an address; a port that is none
+            good = False
+        if not good:
             raise ConfigError(f"url: {url!r}; expected one like https://host/v1")
         if parts.username or parts.password or parts.query:
             raise ConfigError("url: holds a user, a password or a query; keys go to api_key_env")
-        if not timeout_s > 0 or not backoff_s >= 0 or retries < 0:
+        if not 0 < timeout_s <= LONGEST or not backoff_s >= 0 or not 0 <= retries <= MOST:
             raise ConfigError(
                 f"timeout_s {timeout_s}, backoff_s {backoff_s}, retries {retries}: expected a time "
-                "above 0, and 0 or more of the others"
+                f"above 0 and up to {LONGEST:,}, 0 or more, and 0 to {MOST}"
             )
         self.url = url
         self.api_key_env = api_key_env

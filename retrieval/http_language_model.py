@@ -145,11 +145,17 @@ def first_token_shares(choice: Mapping[str, Any], choices: Sequence[str]) -> lis
     alternatives can have what they leave, and no more than the least of them. None where there are
     no log-probabilities, or none of the choices is among them.
     """
-    content = (choice.get("logprobs") or {}).get("content")
+    told = choice.get("logprobs")
+    content = told.get("content") if isinstance(told, dict) else None
     for place in content if isinstance(content, list) else []:
         if not isinstance(place, dict) or not str(place.get("token", "")).strip():
             continue  # a line break before the answer
-        listed = [each for each in place.get("top_logprobs") or [place] if _is_listed(each)]
+        others = place.get("top_logprobs")
+        listed = [
+            each
+            for each in (others if others and isinstance(others, list) else [place])
+            if _is_listed(each)
+        ]
         chances = [math.exp(min(0.0, each["logprob"])) for each in listed]
         words = [_folded(each["token"]) for each in listed]
         found = [
@@ -190,7 +196,10 @@ def _is_listed(each: Any) -> bool:
     if not isinstance(each, dict) or not isinstance(each.get("token"), str):
         return False
     chance = each.get("logprob")
-    return isinstance(chance, (int, float)) and math.isfinite(chance)
+    try:
+        return isinstance(chance, (int, float)) and math.isfinite(chance)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def _first_choice(answer: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 HEAD, TERMS = "ranker.json", "terms"
 FORMAT, VERSION = "sluice.ranker", 1
+MOST_GRADE = 1_000  # floats hold 2^1023
 
 # What ``ranker.model`` may be: settings with a ``fit``, and what reads their result again.
 RANKERS: Final[Mapping[str, str]] = {
@@ -101,6 +102,11 @@ class LearnedRanker:
             raise DataError(
                 f"ltr: none of the {len(train):,} queries has a relevant document among its "
                 "candidates and one that is not; take more candidates or other queries"
+            )
+        if train.grades.max() > MOST_GRADE:
+            raise DataError(
+                f"ltr: a grade of {train.grades.max():,}, and gains of 2^grade are taken; expected "
+                f"grades up to {MOST_GRADE:,}"
             )
         if not np.isfinite(train.features).all():
             column = int(np.flatnonzero(~np.isfinite(train.features).all(axis=0))[0])

@@ -44,6 +44,8 @@ class QualityScores:
                 f"quality: {len(self.ids):,} ids and scores of shape {self.scores.shape}; expected "
                 "one score per document"
             )
+        if self.ids.null_count:
+            raise DataError("quality: a document without an id; expected one for each score")
         bad = np.flatnonzero(~np.isfinite(self.scores))
         if len(bad):
             raise DataError(
@@ -114,15 +116,16 @@ class QualityScores:
                     f"{file}: columns {', '.join(names)}; expected {' and '.join(COLUMNS)}"
                 )
             table = parquet.read_table(file, columns=list(COLUMNS)).combine_chunks()
-        except (pa.ArrowException, OSError) as error:
+            ids = table.column(COLUMNS[0]).cast(pa.string()).combine_chunks()
+            values = table.column(COLUMNS[1]).cast(pa.float32()).to_numpy()
+            told = dict(json.loads((table.schema.metadata or {}).get(FORMAT, b"{}")))
+            by, facts = str(told.get("by", file.stem)), dict(told.get("facts") or {})
+        except (pa.ArrowException, OSError, TypeError, ValueError, RecursionError) as error:
             raise DataError(
                 f"{file}: no quality scores ({error}); sluice quality makes them"
             ) from None
-        told = json.loads((table.schema.metadata or {}).get(FORMAT, b"{}"))
-        ids = table.column(COLUMNS[0]).cast(pa.string()).combine_chunks()
-        values = table.column(COLUMNS[1]).cast(pa.float32()).to_numpy()
         try:
-            return cls(ids, values, by=told.get("by", file.stem), facts=told.get("facts"))
+            return cls(ids, values, by=by, facts=facts)
         except DataError as error:
             raise DataError(f"{file}: {error}") from None
 

@@ -87,8 +87,8 @@ def train_ranker(experiment: Experiment) -> TrainedRanker:
     """Train the ranker that an experiment's section ``ranker`` describes, and write its folder.
 
     It learns from the split's queries and stops by nDCG@10 on dev: the dataset's own, else a tenth
-    of the split held out as ``query_folds`` says. ``ConfigError`` if that split is the one the
-    experiment is evaluated on.
+    of the split held out as ``query_folds`` says, also where dev is what the experiment is
+    evaluated on. ``ConfigError`` if the split itself is.
     """
     from training.lambda_lists import ndcg_of
 
@@ -182,10 +182,12 @@ def _splits(experiment: Experiment, split: str) -> tuple[Dataset, Dataset]:
             f"ranker.split: {split}, which the experiment is evaluated on; training on what is "
             "tested is refused: choose another split, or --folds, which tests on what it held out"
         )
-    if chosen == find_split("train", whole.splits) and find_split("dev", whole.splits):
+    dev = find_split("dev", whole.splits)
+    if chosen == find_split("train", whole.splits) and dev not in (None, tested):
         return training_splits(whole, experiment.config.seed)
     data = whole.with_split(split)
-    fold = query_folds(data.queries, data.qrels, HELD_OUT, experiment.config.seed).fold
+    folds = min(HELD_OUT, max(2, len(data.queries)))
+    fold = query_folds(data.queries, data.qrels, folds, experiment.config.seed).fold
     return (
         _part_of(data, [query for query in data.queries if fold[query]]),
         _part_of(data, [query for query in data.queries if not fold[query]]),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from encoders.errors import ConfigError
 from retrieval.candidate_scores import candidate_scores
-from retrieval.collection_terms import CollectionTerms, collection_terms, documents_fingerprint
+from retrieval.collection_terms import CollectionTerms, collection_terms
 from retrieval.document_store import DocumentStore
 from retrieval.lexical_features import LEXICAL, lexical_features
 from retrieval.ranking import Ranking
@@ -117,7 +117,7 @@ class CandidateFeatures:
     def _opened(self, store: DocumentStore) -> CollectionTerms:
         if self._saved is not None and self._saved.is_dir():
             found = CollectionTerms.open(self._saved)
-            if found.fingerprint == documents_fingerprint(store):
+            if found.fingerprint == store.fingerprint:
                 return found
         return collection_terms(store, self.language)
 

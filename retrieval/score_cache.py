@@ -131,7 +131,11 @@ class ScoreCache:
                 self._write_used(database)
         known: dict[bytes, dict[bytes, float]] = {}
         for _, key, documents, scores, checksum in sorted(rows, reverse=True):  # the first stays
-            if len(documents) * 4 != len(scores) * DIGEST or checksum != _sum(documents, scores):
+            if (
+                not (isinstance(documents, bytes) and isinstance(scores, bytes))
+                or len(documents) * 4 != len(scores) * DIGEST
+                or checksum != _sum(documents, scores)
+            ):
                 raise damaged(self.path, "a batch of scores is not what was written")
             values = struct.unpack(f"<{len(scores) // 4}f", scores)
             hashes = np.frombuffer(documents, f"V{DIGEST}").tolist()

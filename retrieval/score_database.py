@@ -116,7 +116,7 @@ def reported(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if "malformed" in str(error) or "disk image" in str(error):
+        if any(sign in str(error) for sign in ("malformed", "disk image", "no such", "decode")):
             raise damaged(path, error) from error
         raise ConfigError(
             f"{path}: the cache of scores cannot be read or written ({error}); give another file, "

@@ -108,7 +108,7 @@ class LambdaLinear:
                 objective, weights, jac=True, method="L-BFGS-B", options={"maxiter": STEPS}
             )
             weights = np.where(varies, found.x, 0.0)
-            if dev is None:
+            if dev is None or not len(dev):
                 best = weights
                 continue
             value = float(

@@ -63,8 +63,12 @@ class QualityHead:
                 if metadata.get("format") != FORMAT:
                     raise ModelError(f"{path}: {metadata.get('format')!r}, expected {FORMAT!r}")
                 weights, bias = file.get_tensor("weights"), file.get_tensor("bias")
-            return cls(weights, float(bias[0]), json.loads(metadata["facts"]))
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            if weights.ndim != 1 or bias.shape != (1,):
+                raise ValueError(f"weights {weights.shape}, bias {bias.shape}")
+            if not np.isfinite(weights).all() or not np.isfinite(bias).all():
+                raise ValueError("a weight is not finite")
+            return cls(weights, float(bias[0]), dict(json.loads(metadata["facts"])))
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise ModelError(f"{path}: no quality head ({error}); fit it again") from None
 
 

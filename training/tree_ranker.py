@@ -122,7 +122,7 @@ class LambdaTrees:
             )  # fmt: skip
 
         data = dataset(taught)
-        if dev is None or not len(dev):
+        if dev is None or not len(dev.grades):
             made = lightgbm.train(settings, data, num_boost_round=self.trees)
         else:
             made = lightgbm.train(

@@ -270,3 +270,26 @@ class TestPipeline:
         found = stage.run(dict.fromkeys(run, ""), run)
         depth = CumulativeScore(0.3).depth(run["q0"])
         assert found["q0"].doc_ids[0] == f"d{depth - 1}"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"intercept": 10**400}, {"weights": [10**400]}, {"least": 9, "most": 1}, {"weights": None}],
+)
+def test_fitted_files_with_numbers_that_are_none_are_refused(
+    tmp_path: Path, changed: dict[str, object]
+) -> None:
+    file = tmp_path / "cut.json"
+    PredictedDepth((1.0,), 0.0, 1, 5).save(file)
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
+    with pytest.raises(ConfigError, match="no fitted cut-off"):
+        cut_off(str(file))
+    file.write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match="not readable as JSON"):
+        cut_off(str(file))
+
+
+def test_a_line_beyond_all_depths_is_clipped() -> None:
+    head = Ranking(["a", "b"], [2.0, 1.0])
+    assert PredictedDepth((1e308,), 1e308, 1, 5).depth(head) == 6
+    assert PredictedDepth((-1e308,), -1e308, 1, 5).depth(head) == 2

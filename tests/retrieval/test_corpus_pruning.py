@@ -310,3 +310,25 @@ class TestExperiment:
             self.made(tmp_path, 0.25)
         with pytest.raises(ConfigError, match=r"prune\.share: 1"):
             self.made(tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"id": [["a"]], "quality": [1.0]}, b"{}"),
+        ({"id": ["a"], "quality": ["much"]}, b"{}"),
+        ({"id": ["a", None], "quality": [1.0, 1.0]}, b"{}"),
+        ({"id": ["a"], "quality": [None]}, b"{}"),
+        ({"id": ["a"], "quality": [1.0]}, b"{"),
+        ({"id": ["a"], "quality": [1.0]}, b"[1]"),
+        ({"id": ["a"], "quality": [1.0]}, b'{"facts": [1]}'),
+    ],
+)
+def test_foreign_scores_are_refused(tmp_path: Path, columns: dict[str, Any], told: bytes) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    file = tmp_path / "q.parquet"
+    parquet.write_table(pa.table(columns).replace_schema_metadata({b"sluice.quality": told}), file)
+    with pytest.raises(DataError, match=r"q\.parquet"):
+        QualityScores.load(file)

@@ -70,7 +70,20 @@ def test_faults(sluice: Call, file: Path, tmp_path: Path) -> None:
     assert "never what is tested" in sluice(
         "fit", file, "--exit", "full", "--split", "test", *target
     )[2]  # fmt: skip
+    for split, tested in (("dev", "dev"), ("dev", "validation"), ("train", "train")):
+        fitting = ("fit", file, "--cut-off", "bm25", "--split", split, *target)
+        assert "fitting on what is tested" in sluice(*fitting, f"evaluate.split={tested}")[2]
     assert not (tmp_path / "x.json").exists()
+
+
+def test_the_dev_queries_held_out_of_a_train_that_is_tested_are_refused(
+    sluice: Call, file: Path, tmp_path: Path
+) -> None:
+    for qrels in (tmp_path / "data" / "qrels").glob("dev*"):
+        qrels.unlink()
+    target = ("--cut-off", "bm25", "--output", tmp_path / "x.json")
+    assert sluice("fit", file, *target)[0] == 0
+    assert "dev is of train" in sluice("fit", file, *target, "evaluate.split=train")[2]
 
 
 def test_from_python(file: Path) -> None:

@@ -359,3 +359,34 @@ def test_bad_settings_are_named(spec: dict[str, Any], message: str) -> None:
         build(given, SCORERS, where="rerankers.llm")
     assert "pass@" not in str(failed.value)
     assert str(failed.value).startswith("rerankers.llm")
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        "none",
+        [1],
+        {"content": 3},
+        {"content": [3]},
+        {"content": [{"token": "yes", "logprob": 10**400}]},
+        {"content": [{"token": "yes", "top_logprobs": [{"token": "yes", "logprob": 10**400}]}]},
+    ],
+)
+def test_log_probabilities_of_another_form_are_none(logprobs: Any) -> None:
+    assert first_token_shares({"logprobs": logprobs}, ["yes", "no"]) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("http://[::1/v1", {}),
+        ("http://host:port/v1", {}),
+        ("http://host:99999/v1", {}),
+        ("http://host/v1", {"timeout_s": math.inf}),
+        ("http://host/v1", {"timeout_s": 1e12}),
+        ("http://host/v1", {"retries": 10_000}),
+    ],
+)
+def test_addresses_and_times_that_cannot_be_are_refused(url: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"url|timeout_s"):
+        HttpLanguageModel(url, "m", **options)

@@ -16,6 +16,8 @@ from encoders.errors import ConfigError, DataError, MissingPackageError, ModelEr
 from indexing import FlatIndex
 from retrieval import Ranking, Rerank, Retriever, Run, Stage
 from retrieval.candidate_scores import candidate_scores
+from retrieval.collection_terms import collection_terms
+from retrieval.document_store import DocumentStore
 from retrieval.expression import parse
 from retrieval.learned_ranker import LearnedRanker, check_model, part_fingerprint
 from retrieval.learned_reranker import LearnedReranker, ltr
@@ -395,3 +397,38 @@ def test_a_fold_s_ranker_sees_no_judgement_of_the_fold(config: Path) -> None:
     other, _ = _blended(parts, heads, members, [changed, *blocks[1:]])
     assert all(found[query] == other[query] for query in members[0])
     assert any(found[query] != other[query] for query in names)
+
+
+def test_training_is_not_stopped_by_queries_that_are_tested(config: Path) -> None:
+    from retrieval.config import ExperimentConfig, load_config
+    from retrieval.experiment import Experiment
+    from retrieval.ranker_training import _splits
+
+    on_dev = load_config(config, ExperimentConfig, ["evaluate.split=validation"])
+    usual = Experiment(load_config(config, ExperimentConfig))
+    train, dev = _splits(Experiment(on_dev), "train")
+    assert set(train.queries) | set(dev.queries) == set(usual.dataset("train").queries)
+    assert train.queries
+    assert dev.queries
+    assert set(_splits(usual, "train")[1].queries) == set(usual.dataset("dev").queries)
+    assert all(part.queries for part in _splits(usual, "dev"))  # of fewer than ten
+
+
+def test_terms_of_a_later_state_of_the_corpus_are_not_taken(tmp_path: Path) -> None:
+    store = Retriever.build(BM25Encoder(), documents(), path=tmp_path / "r").store
+    later = DocumentStore(store.path)
+    later.delete([0])
+    later.compact()
+    ahead = collection_terms(later)
+    ahead.save(tmp_path / "terms")
+    features = CandidateFeatures([], saved=tmp_path / "terms")
+    assert features.terms(later).fingerprint == ahead.fingerprint
+    assert features.terms(store).documents == 40  # rows are others
+
+
+def test_grades_whose_gains_no_float_holds_are_refused(
+    features: CandidateFeatures, heads: dict[str, Ranking]
+) -> None:
+    lists = judged(features, QUERIES, heads, {"a": {"d00": 2000}})
+    with pytest.raises(DataError, match="grade of 2,000"):
+        LearnedRanker.fit(lists, features.names, model="linear")

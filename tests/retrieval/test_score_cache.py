@@ -326,3 +326,17 @@ def test_what_was_scored_before_an_error_is_kept(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         stopping.score(pairs)
     assert len(stopping.cache) == BLOCK
+
+
+def test_a_batch_of_another_type_and_a_missing_table_are_damage(tmp_path: Path) -> None:
+    file = tmp_path / "scores.sqlite"
+    cache = ScoreCache(file)
+    cache.put("scorer", PAIRS, SCORES)
+    cache.close()
+    for statement in ("UPDATE contents SET documents = 3", "DROP TABLE contents"):
+        database = sqlite3.connect(file)
+        database.execute(statement)
+        database.commit()
+        database.close()
+        with pytest.raises(IndexFormatError, match="delete it"):
+            ScoreCache(file).get("scorer", PAIRS)

@@ -166,6 +166,17 @@ def test_one_feature_keeps_its_order_and_a_constant_one_has_no_weight() -> None:
     assert not LambdaLinear().fit(constant).weights.any()
 
 
+def test_dev_without_queries_is_as_none() -> None:
+    train = lists_of([10, 10])
+    nobody = replace(
+        train, features=train.features[:0], grades=train.grades[:0], starts=train.starts[:1],
+        ideals=train.ideals[:0],
+    )  # fmt: skip
+    assert np.array_equal(
+        LambdaLinear(rounds=2).fit(train, nobody).weights, LambdaLinear(rounds=2).fit(train).weights
+    )
+
+
 def test_its_objective_falls_with_every_round_s_weights_held() -> None:
     from training.linear_ranker import _Objective
 

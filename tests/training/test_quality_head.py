@@ -136,3 +136,26 @@ class TestRefusals:
         vectors, targets = sample()
         with pytest.raises(ConfigError, match=next(iter(options))):
             fit_quality_head(vectors, targets, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("weights", "bias", "facts"),
+    [
+        (np.ones((3, 2)), [0.0], "{}"),
+        (np.ones(()), [0.0], "{}"),
+        (np.ones(3), [], "{}"),
+        (np.full(3, np.nan), [0.0], "{}"),
+        (np.ones(3), [0.0], "[1]"),
+        (np.ones(3), [0.0], "{"),
+    ],
+)
+def test_damaged_heads_are_refused(
+    tmp_path: Path, weights: np.ndarray, bias: list[float], facts: str
+) -> None:
+    from safetensors.numpy import save
+
+    tensors = {"weights": np.asarray(weights, np.float32), "bias": np.asarray(bias)}
+    file = tmp_path / "head.safetensors"
+    file.write_bytes(save(tensors, {"format": "sluice.quality_head", "facts": facts}))
+    with pytest.raises(ModelError, match="no quality head"):
+        QualityHead.load(file)

@@ -1,5 +1,6 @@
 """LambdaMART: what it learns, that it repeats itself, and what it refuses."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,13 @@ def test_without_lightgbm_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(__import__("sys").modules, "lightgbm", None)
     with pytest.raises(MissingPackageError, match=r"sluice-ir\[lightgbm\]"):
         LambdaTrees().fit(lists(0))
+
+
+@needs_lightgbm
+def test_dev_queries_without_any_candidate_stop_nothing() -> None:
+    train = lists(1, 2)
+    nobody = replace(
+        train, features=train.features[:0], grades=train.grades[:0], starts=np.zeros(3, np.int64)
+    )
+    settings = LambdaTrees(trees=3, rows_per_leaf=2)
+    assert settings.fit(train, nobody).text == settings.fit(train).text
