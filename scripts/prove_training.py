@@ -197,7 +197,8 @@ def systems(table: str, name: str, work: Path, steps: int) -> dict[str, Spec | N
         bm25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
         own = {"negatives": mined(work, retriever=bm25)}
         after = splade(name, 2 * steps, **own)
-        after["encoder"] = {**after["encoder"], "model": str(middle_path(work)), "start": False}
+        after["encoder"] = {**after["encoder"], "model": str(middle_path(work))}
+        del after["encoder"]["start"]
         return {"start": splade(name, 2 * steps, **own), "middle": after}
     if table == "adore":
         live = {"type": "live", "depth": 100}
