@@ -55,7 +55,11 @@ class Server:
                     server._now += 1
                     server.most = max(server.most, server._now)
                 try:
-                    found = reply(body)
+                    try:
+                        found = reply(body)
+                    finally:  # before the client knows, who then asks again
+                        with lock:
+                            server._now -= 1
                     status, content, headers = (
                         found if isinstance(found, tuple) else (200, found, {})
                     )
@@ -67,9 +71,6 @@ class Server:
                     self.wfile.write(data)
                 except OSError:
                     pass  # the client gave up
-                finally:
-                    with lock:
-                        server._now -= 1
 
             def log_message(self, *_: object) -> None:
                 pass
