@@ -97,7 +97,6 @@ class Tuner:
         self._pipelines = dict(pipelines or {})
         self._open: dict[str, Any] = {}
         self._firsts: dict[str, Stage] = {}
-        self._runs: dict[str, Run] = {}
         self.trials: dict[str, Trial] = {}
 
     def stage(self, pipeline: str) -> Stage:
