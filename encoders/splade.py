@@ -322,6 +322,17 @@ class SpladeEncoder(TextEncoder):
         head = vocabulary_head(self.model)
         return states if head is None else head(states)
 
+    def raises(self, side: Side) -> bool:
+        """Whether ``raise_bias`` changes how many terms are active on this side."""
+        bias = self._decoder.bias
+        own = self.queries is not None and side == "query"
+        return bias is not None and bias.requires_grad and not own
+
+    def raise_bias(self, amount: float) -> None:
+        """Add ``amount`` to the logits of all terms: more of them are active."""
+        with torch.no_grad():
+            self._decoder.bias.add_(amount)
+
     def _bias(self) -> Tensor:
         bias: Tensor | None = self._decoder.bias
         if bias is None:

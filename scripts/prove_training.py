@@ -217,8 +217,7 @@ def vectors_of(system: str, model: Any, name: str, dim: int | None = None) -> An
     if dim is not None:
         options["dim"] = dim
     encoder = open_encoder(model, **options)
-    parts = [getattr(encoder, "encoders", {"both": encoder})]
-    for part in parts[0].values() if isinstance(parts[0], Mapping) else [encoder]:
+    for part in getattr(encoder, "towers", {"both": encoder}).values():
         part.lengths = {"query": query, "document": TEST_LENGTH[name]}
     return encoder
 

@@ -35,8 +35,8 @@ class Conductor(TrainerCallback):  # type: ignore[misc]
         """Count the step where it is counted."""
         # A fused optimiser leaves version counters alone, by which fingerprints are cached.
         increment_version(list(self.trainer.model.parameters()))
-        if self.trainer.regulariser is not None:
-            self.trainer.regulariser.advance()
+        if self.trainer.steering is not None:
+            self.trainer.steering.step()
         advance = getattr(self.trainer.objective.loss, "advance", None)
         if advance is not None:
             advance(state.global_step)

@@ -73,11 +73,14 @@ class Regulariser:
         """Say how many optimiser steps the training has."""
         self.total = total
 
-    def advance(self) -> None:
-        """Count one optimiser step, and steer by what its batches had."""
+    def advance(self, dropout: Mapping[str, float] | None = None) -> None:
+        """Count one optimiser step, and steer by what its batches had.
+
+        ``dropout`` holds by side what terms without it are of terms with it, where measured.
+        """
         self.step += 1
         for name, control in self.controls.items():
-            control.advance(self._progress)
+            control.advance(self._progress, (dropout or {}).get(name))
             self._check(name, control)
 
     @property
@@ -111,7 +114,10 @@ class Regulariser:
             if control is None:
                 weight = (penalty.weight or 0.0) * self.strength
             else:
-                control.observe(float(active_terms(vectors.detach())), float(value.detach()))
+                found = vectors.detach()
+                active = found[found != 0]
+                height = float(active.expm1().mean()) if len(active) else 0.0
+                control.observe(len(active) / len(found), float(value.detach()), height)
                 weight = control.weight
             made[name] = value * weight
         if self.sparsity.anti_zero:
@@ -156,6 +162,8 @@ class Regulariser:
         said = {"sparsity_strength": self.strength}
         for name, control in self.controls.items():
             said[f"sparsity_weight_{name}"] = control.weight
+            if control.terms is not None:
+                said[f"steered_terms_{name}"] = control.terms
         seen = {name: count for name, count in self._seen.items() if count}
         shares = {name: self._used[name].float() / count for name, count in seen.items()}
         if "query" in shares and "document" in shares:

@@ -44,6 +44,7 @@ from training.protocol import BiEncoder, Loss, PairEncoder
 from training.refreshing import Refresh, Refreshing
 from training.regulariser import Regulariser
 from training.sampler import BatchSampler
+from training.steering import Steering
 
 Evaluate = Callable[[Any], Mapping[str, float]]
 
@@ -114,6 +115,11 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         self.objective = Objective(
             loss, cosine=similarity == "cosine", regulariser=regulariser, live=live
         )
+        self.steering = None
+        if regulariser is not None and not isinstance(encoder, PairEncoder):
+            self.steering = Steering(
+                encoder, regulariser, examples, self.compute_loss_context_manager
+            )
         self.sampler = BatchSampler(
             examples,
             arguments.train_batch_size * world(),

@@ -124,3 +124,17 @@ def test_settings_survive_saving(masked_bert: Path, tmp_path: Path) -> None:
 def test_a_model_without_a_head_is_refused(bert: Path) -> None:
     with pytest.raises(ModelError, match="no masked-language-model head"):
         SpladeEncoder.from_pretrained(bert)
+
+
+def test_a_raised_head_has_more_active_terms(masked_bert: Path, texts: list[str]) -> None:
+    encoder = SpladeEncoder.from_pretrained(masked_bert, query_model="idf")
+    before = encoder.encode_documents(texts)
+    assert encoder.raises("document")
+    assert not encoder.raises("query")  # weights of its own
+    encoder.raise_bias(0.05)
+    after = encoder.encode_documents(texts)
+    assert after.nnz > before.nnz
+    raised = np.expm1(after.toarray()[before.toarray() > 0]) - np.expm1(before.data)
+    np.testing.assert_allclose(raised, 0.05, atol=1e-4)
+    encoder.module.requires_grad_(False)
+    assert not encoder.raises("document")

@@ -86,6 +86,13 @@ class Splade:
         weights = torch.log1p(torch.relu(self.module(features).float()))
         return (weights * features["attention_mask"][..., None]).amax(1)
 
+    def raises(self, side: str) -> bool:
+        return True
+
+    def raise_bias(self, amount: float) -> None:
+        with torch.no_grad():
+            self.module.head.bias.add_(amount)  # type: ignore[union-attr, operator]
+
 
 class Cross:
     def __init__(self, seed: int = 0, dropout: float = 0.1) -> None:
