@@ -164,13 +164,13 @@ class Rerank(Stage):
                 f"{self.name}: needs the documents' texts; pass documents=, or compose it "
                 "behind a retriever with a document store"
             )
-        numbers: dict[str, int] = {}  # of the documents, each of which is read once
-        places = [
-            numbers.setdefault(doc, len(numbers)) for head in heads.values() for doc in head.doc_ids
-        ]
-        texts = self._documents.texts(list(numbers))
+        wanted = list(chain.from_iterable(head.doc_ids for head in heads.values()))
+        read = list(dict.fromkeys(wanted))  # each document once
+        texts = self._documents.texts(read)
+        if len(read) < len(wanted):
+            texts = list(map(dict(zip(read, texts, strict=True)).__getitem__, wanted))
         asked = chain.from_iterable(repeat(queries[q], len(head)) for q, head in heads.items())
-        pairs = list(zip(asked, map(texts.__getitem__, places), strict=True))
+        pairs = list(zip(asked, texts, strict=True))
         ends = list(accumulate(map(len, heads.values())))
         if self.deadline_ms is not None:
             spans = zip(heads, [0, *ends], ends, strict=False)
