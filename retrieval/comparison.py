@@ -2,20 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, suggest
 from retrieval.evaluation import Qrels, Scores, Truth, evaluate
 from retrieval.measures import Measure
 from retrieval.ranking import Run
-from retrieval.significance import fisher_randomisation, holm, paired_t_test
-from retrieval.table import Comparison, Table
+from retrieval.significance import (
+    CORRECTIONS,
+    effect,
+    fisher_randomisation,
+    paired_bootstrap,
+    paired_t_test,
+)
+from retrieval.table import Comparison, Table, Value
+
+Values = NDArray[np.float64]  # of one measure, a query each
 
 MARK = "†"
-TESTS = {"t-test": "paired two-sided t-test", "fisher": "two-sided Fisher randomisation test"}
+TESTS = {
+    "t-test": "paired two-sided t-test",
+    "fisher": "two-sided Fisher randomisation test",
+    "bootstrap": "two-sided paired bootstrap test",
+}
+SAID = {"holm": "Holm-corrected", "bonferroni": "Bonferroni-corrected", "none": "not corrected"}
+
+Test = Literal["t-test", "fisher", "bootstrap"]
+Correction = Literal["holm", "bonferroni", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class SignificanceTest:
+    """How differences are tested: which test, how many systems are corrected for, at what level.
+
+    ``permutations`` are those of Fisher's test and the samples of the bootstrap, drawn by ``seed``.
+    Raises ``ConfigError`` for an unknown test or correction and numbers out of range.
+    """
+
+    test: Test = "t-test"
+    correction: Correction = "holm"
+    alpha: float = 0.05
+    permutations: int = 10_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for what, name, known in (
+            ("test", self.test, TESTS), ("correction", self.correction, CORRECTIONS)
+        ):  # fmt: skip
+            if name not in known:
+                raise ConfigError(
+                    f"unknown {what} {name!r}; known: {', '.join(known)}{suggest(name, known)}"
+                )
+        if not 0 < self.alpha < 1:
+            raise ConfigError(f"alpha is {self.alpha}; expected a value between 0 and 1, as 0.05")
+        if self.permutations < 1:
+            raise ConfigError(f"permutations is {self.permutations}; expected 1 or more, as 10000")
+
+    def compared(
+        self, system: str, baseline: str, measure: str, one: Values, base: Values
+    ) -> Comparison:
+        """Test one system's values against the baseline's, query by query; nothing is corrected."""
+        found = effect(one, base, self.alpha)
+        low, high = (found.low, found.high) if len(one) > 1 else (None, None)
+        if self.test == "t-test":
+            p = paired_t_test(one, base)
+        elif self.test == "fisher":
+            p = fisher_randomisation(one, base, permutations=self.permutations, seed=self.seed)
+        else:
+            resampled = paired_bootstrap(
+                one, base, resamples=self.permutations, seed=self.seed, alpha=self.alpha
+            )
+            p = resampled.p_value
+            if len(one) > 1:
+                low, high = resampled.low, resampled.high
+        better = one - base
+        return Comparison(
+            system, baseline, measure, found.difference, p, p, p < self.alpha,
+            int((better > 0).sum()), int((better == 0).sum()), int((better < 0).sum()),
+            found.size, low, high,
+        )  # fmt: skip
+
+    def corrected(self, family: Sequence[Comparison]) -> list[Comparison]:
+        """Return the comparisons with p-values corrected over all of them together."""
+        p_values = CORRECTIONS[self.correction]([each.p for each in family])
+        return [
+            replace(each, p_corrected=p, significant=p < self.alpha)
+            for each, p in zip(family, p_values, strict=True)
+        ]
+
+    def caption(self, baseline: str, over: str) -> str:
+        """Return what the mark of a table means."""
+        said = f"{SAID[self.correction]}{'' if self.correction == 'none' else f' over {over}'}"
+        return f"{MARK} differs from {baseline}: {TESTS[self.test]}, p < {self.alpha:g}, {said}"
 
 
 def compare(
@@ -24,82 +107,93 @@ def compare(
     measures: Iterable[str | Measure],
     *,
     baseline: str | None = None,
-    test: Literal["t-test", "fisher"] = "t-test",
+    test: Test = "t-test",
+    correction: Correction = "holm",
     alpha: float = 0.05,
     permutations: int = 10_000,
     seed: int = 0,
 ) -> Table:
     """Score every run on the same judgements and test each against the baseline.
 
-    ``baseline`` is the first run unless named. P-values are corrected by Holm over the systems,
-    measure by measure; a dagger marks means that differ from the baseline's at ``alpha``. Queries
-    a run lacks count 0. ``permutations`` and ``seed`` are the Fisher test's. Raises
-    ``ConfigError`` for an unknown baseline, test or measure.
+    ``baseline`` is the first run unless named. P-values are corrected over the systems, measure by
+    measure; a dagger marks means that differ from the baseline's at ``alpha``. Queries a run lacks
+    count 0. Raises ``ConfigError`` for an unknown baseline, test or measure; see
+    ``SignificanceTest``.
     """
     wanted = [measures] if isinstance(measures, str | Measure) else list(measures)
     if not runs:
         raise ConfigError("compare got no runs; expected {name: run}")
+    testing = SignificanceTest(test, correction, alpha, permutations, seed)
     truth = qrels.qrels if isinstance(qrels, Truth) else qrels
     scores = {name: evaluate(run, truth, wanted) for name, run in runs.items()}
-    return compare_scores(
-        scores, baseline=baseline, test=test, alpha=alpha, permutations=permutations, seed=seed
-    )
+    return compare_scores(scores, baseline=baseline, testing=testing)
 
 
 def compare_scores(
     scores: Mapping[str, Scores],
     *,
     baseline: str | None = None,
-    test: Literal["t-test", "fisher"] = "t-test",
-    alpha: float = 0.05,
-    permutations: int = 10_000,
-    seed: int = 0,
+    testing: SignificanceTest | None = None,
 ) -> Table:
     """Do what ``compare`` does with scores that are there already, all of the same queries."""
-    if test not in TESTS:
-        raise ConfigError(f"unknown test {test!r}; known: {', '.join(TESTS)}{suggest(test, TESTS)}")
-    if not 0 < alpha < 1:
-        raise ConfigError(f"alpha is {alpha}; expected a value between 0 and 1, such as 0.05")
-    if permutations < 1:
-        raise ConfigError(f"permutations is {permutations}; expected 1 or more, such as 10000")
-    base = next(iter(scores)) if baseline is None else baseline
-    if base not in scores:
-        raise ConfigError(
-            f"baseline {base!r} is not among the systems {', '.join(scores)}{suggest(base, scores)}"
-        )
+    testing = testing or SignificanceTest()
+    base = baseline_of(scores, baseline)
     names = list(scores[base].mean)
     table = Table(columns=dict.fromkeys(names, ".4f"))
     table.rows = {system: {n: given.mean[n] for n in names} for system, given in scores.items()}
     others = [system for system in scores if system != base]
     for measure in names:
-        values = {system: _aligned(scores[base], scores[system], measure) for system in scores}
-        p_values = [
-            paired_t_test(values[system], values[base])
-            if test == "t-test"
-            else fisher_randomisation(
-                values[system], values[base], permutations=permutations, seed=seed
-            )
+        values = {system: aligned(scores[base], scores[system], measure) for system in scores}
+        family = [
+            testing.compared(system, base, measure, values[system], values[base])
             for system in others
         ]
-        for system, p, corrected in zip(others, p_values, holm(p_values), strict=True):
-            difference = values[system] - values[base]
-            comparison = Comparison(
-                system, base, measure, float(difference.mean()), p, corrected, corrected < alpha,
-                int((difference > 0).sum()), int((difference == 0).sum()),
-                int((difference < 0).sum()),
-            )  # fmt: skip
-            table.comparisons.append(comparison)
-            if comparison.significant:
-                table.marks[system, measure] = MARK
+        table.comparisons += testing.corrected(family)
+    for found in table.comparisons:
+        if found.significant:
+            table.marks[found.system, found.measure] = MARK
     if others:
-        table.caption = (
-            f"{MARK} differs from {base}: {TESTS[test]}, p < {alpha:g}, Holm-corrected over "
-            f"{len(others)} system{'s' * (len(others) > 1)}; {scores[base].queries:,} queries."
-        )
+        over = f"{len(others)} system{'s' * (len(others) > 1)}"
+        table.caption = f"{testing.caption(base, over)}; {scores[base].queries:,} queries."
     return table
 
 
-def _aligned(base: Scores, given: Scores, measure: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+def baseline_of(systems: Mapping[str, Any], baseline: str | None) -> str:
+    """Return the baseline's name, the first system's unless given; ``ConfigError`` if unknown."""
+    base = next(iter(systems)) if baseline is None else baseline
+    if base not in systems:
+        raise ConfigError(
+            f"baseline {base!r} is not among the systems {', '.join(systems)}"
+            f"{suggest(base, systems)}"
+        )
+    return base
+
+
+def differences(comparisons: Sequence[Comparison]) -> Table:
+    """Return the tests behind a table's marks as a table of their own."""
+    table = Table()
+    table.rows = {f"{c.system} - {c.baseline}, {c.measure}": {} for c in comparisons}
+    columns: dict[str, tuple[str, Callable[[Comparison], Value]]] = {
+        "difference": ("+.4f", lambda c: c.difference),
+        "interval": ("", _interval),
+        "effect d": ("+.2f", lambda c: c.effect_size),
+        "p": (".4g", lambda c: c.p),
+        "p corrected": (".4g", lambda c: c.p_corrected),
+        "win/tie/loss": ("", lambda c: f"{c.wins}/{c.ties}/{c.losses}"),
+    }
+    for name, (form, value) in columns.items():
+        cells = zip(table.rows, map(value, comparisons), strict=True)
+        table.add_column(name, dict(cells), form)
+    return table
+
+
+def _interval(found: Comparison) -> Value:
+    if found.low is None or found.high is None:
+        return None
+    return f"[{found.low:+.4f}, {found.high:+.4f}]"
+
+
+def aligned(base: Scores, given: Scores, measure: str) -> Values:
     """Return the values of one measure in the baseline's order of queries."""
     expected, values = base.per_query[measure], given.per_query[measure]
     if expected.keys() != values.keys():

@@ -107,12 +107,14 @@ class RetrieverSection(Section):
 
 
 class EvaluateSection(Section):
-    """What is measured, on which split, against which baseline."""
+    """What is measured, on which split, against which baseline, see ``retrieval.comparison``."""
 
     measures: list[str] = Field(default=["nDCG@10", "R@100"], min_length=1)
     baseline: str | None = None
     split: str = "test"
-    test: Literal["t-test", "fisher"] = "t-test"
+    test: Literal["t-test", "fisher", "bootstrap"] = "t-test"
+    correction: Literal["holm", "bonferroni", "none"] = "holm"
+    alpha: float = Field(default=0.05, gt=0, lt=1)
     latency_queries: int = Field(default=200, ge=0)
 
 
@@ -198,9 +200,14 @@ def load_config(path: str | Path, kind: type[Config], overrides: Sequence[str] =
 
     Raises ``ConfigError`` that names the file, the key path, the value and the nearest valid name.
     """
-    file = Path(path)
-    with named_file(file):
-        return checked(_overridden(_read(file), overrides), kind)
+    with named_file(path):
+        return checked(load_values(path, overrides), kind)
+
+
+def load_values(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a YAML file and the overrides say, unchecked; for a ``ConfigError`` as above."""
+    with named_file(path):
+        return _overridden(_read(Path(path)), overrides)
 
 
 @contextlib.contextmanager

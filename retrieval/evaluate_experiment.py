@@ -2,31 +2,73 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any
 
-from encoders.files import write_json, write_text
-from retrieval.asking import asked, run_on
-from retrieval.comparison import compare_scores
+from encoders.files import fingerprint_of, write_json, write_text
+from retrieval.comparison import SignificanceTest, compare_scores, differences
 from retrieval.dataset import Dataset
 from retrieval.evaluation import Scores, evaluate
 from retrieval.experiment import Experiment
-from retrieval.latency import Latency, measure_latency
 from retrieval.measures import depth_of, parse_measure
 from retrieval.provenance import provenance
-from retrieval.retriever import Retriever
-from retrieval.stage import DEPTH, Stage
+from retrieval.stage import DEPTH
+from retrieval.system_result import SystemResult, system_result
 from retrieval.table import Table
 
-log = logging.getLogger("sluice")
+
+class Evaluation:
+    """What ``evaluate_experiment`` found: the table, and what it was made from."""
+
+    def __init__(self, experiment: Experiment, dataset: Dataset) -> None:
+        self.experiment = experiment
+        self.dataset = dataset
+        self.scores: dict[str, Scores] = {}
+        self.systems: dict[str, SystemResult] = {}
+        self.table = Table()
+        self.seconds = 0.0
+
+    @property
+    def measures(self) -> list[str]:
+        """The measures, as they are written."""
+        return list(next(iter(self.scores.values())).mean)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``results.json`` says."""
+        systems = [
+            {
+                **system.to_dict(),
+                "measures": dict(self.scores[name].mean),
+                "queries": self.scores[name].queries,
+                "missing_queries": self.scores[name].missing,
+            }
+            for name, system in self.systems.items()
+        ]
+        config = self.experiment.config
+        return {
+            "dataset": self.dataset.name,
+            "split": self.dataset.split,
+            "contents": contents_of(self.dataset),
+            "systems": systems,
+            "comparisons": self.table.to_dict()["comparisons"],
+            "origin": provenance(config.model_dump(), seconds=self.seconds),
+        }
 
 
-def evaluate_experiment(experiment: Experiment) -> Table:
-    """Run and score every pipeline of an experiment; write runs, ``results.json``, ``report.md``.
+def contents_of(dataset: Dataset) -> dict[str, str]:
+    """Return hashes of a split's queries and judgements, by which they are known again."""
+    judged = {query: sorted(grades.items()) for query, grades in dataset.qrels.items()}
+    return {
+        "queries": fingerprint_of(sorted(dataset.queries.items())),
+        "qrels": fingerprint_of(sorted(judged.items())),
+    }
 
-    Latency is the median and 95th percentile of single queries, encoding included; index bytes
-    are those of every index a pipeline searches.
+
+def evaluate_experiment(experiment: Experiment) -> Evaluation:
+    """Run and score every pipeline of an experiment, or take the run that is there.
+
+    Writes runs, ``results.json``, ``report.md``, ``table.csv`` and ``table.tex``. Latency is that
+    of single queries, encoding included; index bytes are those of every index a pipeline searches.
     """
     config = experiment.config.evaluate
     start = time.monotonic()
@@ -34,82 +76,40 @@ def evaluate_experiment(experiment: Experiment) -> Table:
     experiment.refuse_tested()
     measures = [parse_measure(text) for text in config.measures]
     depth = max(DEPTH, depth_of(measures) or DEPTH)
-    scores: dict[str, Scores] = {}
-    stages: dict[str, Stage] = {}
+    found = Evaluation(experiment, dataset)
     for name in experiment.systems:
-        stage = stages[name] = experiment.stage(name)
-        log.info("evaluate %s on %s queries", name, f"{len(dataset.queries):,}")
-        run = run_on(stage, dataset, depth)
-        run.name = name
-        run.save(experiment.output / "runs" / f"{name}.trec.gz", tag=name)
-        scores[name] = evaluate(run, dataset.qrels, measures)
-    latencies = {
-        name: measure_latency(stage, asked(dataset, stage), sample=config.latency_queries)
-        for name, stage in stages.items()
-    }
-    table = compare_scores(scores, baseline=config.baseline, test=config.test)
-    _add_costs(table, stages, latencies)
-    results = _results(experiment, dataset, table, scores, stages, latencies)
-    results["origin"] = provenance(experiment.config.model_dump(), seconds=time.monotonic() - start)
-    write_json(experiment.output / "results.json", results)
-    write_text(experiment.output / "report.md", _report(experiment, dataset, table))
-    return table
+        found.systems[name], run = system_result(experiment, name, dataset, depth)
+        found.scores[name] = evaluate(run, dataset.qrels, measures)
+    testing = SignificanceTest(config.test, config.correction, config.alpha)
+    found.table = compare_scores(found.scores, baseline=config.baseline, testing=testing)
+    add_costs(found.table, found.systems)
+    found.seconds = time.monotonic() - start
+    output = experiment.output
+    write_json(output / "results.json", found.to_dict())
+    write_text(output / "table.csv", found.table.to_csv())
+    write_text(output / "table.tex", found.table.to_latex())
+    write_text(output / "report.md", _report(experiment, dataset, found.table))
+    return found
 
 
-def retrievers_of(stage: Stage) -> list[Retriever]:
-    """Return every retriever a pipeline searches, once each."""
-    if isinstance(stage, Retriever):
-        return [stage]
-    found = {each.path: each for part in stage.inner for each in retrievers_of(part)}
-    return list(found.values())
-
-
-def _bytes(stage: Stage) -> int:
-    return sum(retriever.head.index_bytes for retriever in retrievers_of(stage))
-
-
-def _add_costs(
-    table: Table, stages: dict[str, Stage], latencies: dict[str, Latency | None]
-) -> None:
-    timed = {name: latency for name, latency in latencies.items() if latency is not None}
+def add_costs(table: Table, systems: dict[str, SystemResult]) -> None:
+    """Add what the systems cost: latency of one query, queries/s of all, size, memory."""
+    timed = {name: found.latency for name, found in systems.items() if found.latency is not None}
     if timed:
-        table.add_column("p50 ms", {name: found.p50 for name, found in timed.items()})
-        table.add_column("p95 ms", {name: found.p95 for name, found in timed.items()})
-    sizes = {name: _bytes(stage) / 1e6 for name, stage in stages.items()}
-    table.add_column("index MB", sizes, ",.2f")
-
-
-def _results(
-    experiment: Experiment,
-    dataset: Dataset,
-    table: Table,
-    scores: dict[str, Scores],
-    stages: dict[str, Stage],
-    latencies: dict[str, Latency | None],
-) -> dict[str, Any]:
-    systems = []
-    for name, stage in stages.items():
-        latency = latencies[name]
-        found = retrievers_of(stage)
-        systems.append(
-            {
-                "name": name,
-                "pipeline": experiment.config.pipelines.get(name, name),
-                "measures": dict(scores[name].mean),
-                "latency_ms": {"p50": latency.p50, "p95": latency.p95} if latency else None,
-                "index_bytes": _bytes(stage),
-                "documents": found[0].head.documents if found else 0,
-                "queries": scores[name].queries,
-                "missing_queries": scores[name].missing,
-                "fingerprints": {r.name: r.head.encoder_fingerprint for r in found},
-            }
-        )
-    return {
-        "dataset": dataset.name,
-        "split": dataset.split,
-        "systems": systems,
-        "comparisons": table.to_dict()["comparisons"],
+        for place in ("p50", "p95", "p99"):
+            values = {name: getattr(latency, place) for name, latency in timed.items()}
+            table.add_column(f"{place} ms", values)
+    columns = {
+        "queries/s": ("queries_per_second", 1, ",.0f"),
+        "index MB": ("index_bytes", 1e6, ",.2f"),
+        "bytes/doc": ("bytes_per_document", 1, ",.0f"),
+        "indexed docs/s": ("documents_per_second", 1, ",.0f"),
+        "peak MB": ("peak_memory_bytes", 1e6, ",.0f"),
     }
+    for name, (key, unit, form) in columns.items():
+        found = {system: getattr(result, key) for system, result in systems.items()}
+        cells = {system: None if v is None else v / unit for system, v in found.items()}
+        table.add_column(name, cells, form)
 
 
 def _report(experiment: Experiment, dataset: Dataset, table: Table) -> str:
@@ -121,6 +121,7 @@ def _report(experiment: Experiment, dataset: Dataset, table: Table) -> str:
         "",
         table.to_markdown().rstrip(),
         "",
+        *([differences(table.comparisons).to_markdown(), ""] if table.comparisons else []),
         *(["| system | pipeline |", "|---|---|"] if pipelines else []),
         *(f"| {name} | `{text.replace('|', chr(92) + '|')}` |" for name, text in pipelines.items()),
         "",

@@ -73,7 +73,7 @@ class Experiment:
         self._models: dict[str, Path] = {}
         self._retrievers: dict[str, Retriever] = {}
         self._scorers: dict[str, Any] = {}
-        self._needs = Dependencies(config)
+        self.needs = Dependencies(config)
         with named_file(file):
             check_experiment(config, allow, trainings=not only_open)
 
@@ -101,7 +101,7 @@ class Experiment:
             if there != (normalised_dataset(config.dataset), config.seed):
                 log.warning("%s: describes another dataset or seed, and is left as it is", path)
                 return
-            nodes = [part for name in only for part in self._needs.closure(f"retrievers.{name}")]
+            nodes = [part for name in only for part in self.needs.closure(f"retrievers.{name}")]
             config = saved.model_copy(deep=True)
             for section, _, name in (node.partition(".") for node in nodes):
                 getattr(config, section)[name] = getattr(self.config, section)[name]
@@ -123,7 +123,7 @@ class Experiment:
         if self.only_open:
             settle(model_path)
             found = read_json(model_path / MANIFEST) if (model_path / MANIFEST).exists() else None
-            self._check_found(model_path, found, self._needs.recipe(f"train.{name}"))
+            self._check_found(model_path, found, self.needs.recipe(f"train.{name}"))
             return model_path
         if self.systems:
             self.refuse_tested()
@@ -137,7 +137,7 @@ class Experiment:
             source=self.lists,
             judge=self.judge,
             model=self.model,
-            keys=self._needs.keys(f"train.{name}"),
+            keys=self.needs.keys(f"train.{name}"),
         )
 
     def refuse_tested(self) -> None:
@@ -146,9 +146,7 @@ class Experiment:
         Whether their models are there already makes no difference.
         """
         kind = "pipelines" if self.config.pipelines else "retrievers"
-        made_from = {
-            node for name in self.systems for node in self._needs.closure(f"{kind}.{name}")
-        }
+        made_from = {node for name in self.systems for node in self.needs.closure(f"{kind}.{name}")}
         trainings = [s for name, s in self.config.train.items() if f"train.{name}" in made_from]
         if self._untested or not any(map(sees_queries, trainings)):
             return
@@ -173,14 +171,25 @@ class Experiment:
                 if self.only_open:
                     self._retrievers[name] = self._opened(name, section)
                 else:
-                    keys = self._needs.keys(f"retrievers.{name}")
+                    keys = self.needs.keys(f"retrievers.{name}")
                     self._retrievers[name] = self._built(name, section, keys)
         return self._retrievers[name]
+
+    def is_built(self, name: str) -> bool:
+        """Say whether ``retriever`` would open what is there, rather than build it."""
+        path = self.output / "retrievers" / name
+        if name in self._retrievers:
+            return True
+        try:
+            keys = self.needs.keys(f"retrievers.{name}")
+            return (path / HEAD).exists() and _noted(path).get("key") == keys.key
+        except IndexFormatError:
+            return False
 
     def _opened(self, name: str, section: RetrieverSection) -> Retriever:
         path = self.output / "retrievers" / name
         found = _noted(path) if (path / HEAD).exists() else None
-        self._check_found(path, found, self._needs.recipe(f"retrievers.{name}"))
+        self._check_found(path, found, self.needs.recipe(f"retrievers.{name}"))
         return Retriever.open(path, allow=_own(section), **_options(section.encoder))
 
     def _check_found(self, path: Path, found: Any, recipe: str) -> None:
@@ -285,7 +294,7 @@ class Experiment:
             return Sources([(n if isinstance(n, str) else p.name, p) for n, p in pairs])
         if isinstance(named, Mapping):
             section = checked(named, RetrieverSection)
-            keys = self._needs.keys_of(section)
+            keys = self.needs.keys_of(section)
             return self._built(f"inline-{keys.recipe[:8]}", section, keys)
         names = list_names(self.config)
         return self.stage(str(named)) if named in names else open_lists(str(named), where, names)

@@ -33,6 +33,12 @@ def names_in(text: str, *, where: str) -> Iterator[str]:
     yield from dict.fromkeys(map(_spelled, names))
 
 
+def texts_in(text: str, *, where: str) -> list[str]:
+    """Return the texts an expression holds, such as the folders its stages read."""
+    nodes = ast.walk(_tree(text, where))
+    return [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+
+
 def options_in(text: str, *, where: str) -> set[str]:
     """Return the names of all options that an expression's calls are given."""
     nodes = ast.walk(_tree(text, where))

@@ -15,6 +15,7 @@ from retrieval.config import (
     TuneConfig,
     checked,
     load_config,
+    load_values,
     named_file,
 )
 from retrieval.dataset import load_dataset
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from retrieval.ranking import Run
     from retrieval.retriever import Retriever
     from retrieval.stage import Stage
+    from retrieval.suite import Suite
     from retrieval.table import Table
     from retrieval.tuning import Tuning
     from training import MiningReport
@@ -51,9 +53,18 @@ def run(config: Given, overrides: Sequence[str] = ()) -> tuple[Table, Experiment
     experiment = _experiment(config, overrides)
     if not experiment.systems:
         raise ConfigError(f"{config}: has no retrievers and no pipelines; nothing to evaluate")
-    table = evaluate_experiment(experiment)
+    found = evaluate_experiment(experiment)
     experiment.write_settings()
-    return table, experiment
+    return found.table, experiment
+
+
+def suite(config: Given, overrides: Sequence[str] = ()) -> Suite | None:
+    """Evaluate a config whose ``dataset`` stands for several, see ``evaluate_suite``; else None."""
+    from retrieval.suite import evaluate_suite, is_suite
+
+    file = None if isinstance(config, Mapping) else Path(config)
+    values = dict(config) if isinstance(config, Mapping) else load_values(config, overrides)
+    return evaluate_suite(values, file=file) if is_suite(values.get("dataset")) else None
 
 
 def tune(config: Given, overrides: Sequence[str] = ()) -> tuple[Table, Tuning]:

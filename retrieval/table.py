@@ -25,8 +25,10 @@ _LATEX = {
 class Comparison:
     """One system against the baseline, by one measure.
 
-    ``difference`` is system minus baseline, ``p_corrected`` is Holm's over the systems; wins, ties
-    and losses count queries.
+    ``difference`` is system minus baseline, inside [``low``, ``high``] at the test's confidence
+    (None for a single query); ``effect_size`` is Cohen's d of paired values, None where they all
+    differ by one number. ``p_corrected`` is that of the whole family of tests; wins, ties and
+    losses count queries.
     """
 
     system: str
@@ -39,6 +41,10 @@ class Comparison:
     wins: int
     ties: int
     losses: int
+    effect_size: float | None
+    low: float | None
+    high: float | None
+    dataset: str = ""  # where a table is over several
 
 
 @dataclass(slots=True)

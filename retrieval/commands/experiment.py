@@ -88,10 +88,24 @@ def index(
 def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
     """Evaluate the pipelines of an experiment; makes what is missing first.
 
-    Example:  sluice evaluate configs/beir.yaml dataset=nfcorpus output=runs/nfcorpus
+    A run that is there is not made again, so a killed evaluation goes on where it was, and a new
+    pipeline costs only itself. `dataset` may be a list, or beir:* for all of BEIR: each dataset is
+    an experiment in OUTPUT/datasets/NAME, and one that fails does not stop the others (exit 1).
+
+    Examples:
+      sluice evaluate configs/beir.yaml dataset=nfcorpus output=runs/nfcorpus
+      sluice evaluate configs/beir.yaml 'dataset=[scifact, nfcorpus]' output=runs/beir
     """
     from retrieval.jobs import run as run_experiment
+    from retrieval.jobs import suite as run_suite
 
+    suite = run_suite(config, overrides or [])
+    if suite is not None:
+        typer.echo(str(suite))
+        typer.echo(f"\nresults: {suite.output}/results.json, {suite.output}/report.md")
+        if suite.failed:
+            raise typer.Exit(1)
+        return
     table, experiment = run_experiment(config, overrides or [])
     typer.echo(str(table))
     typer.echo(f"\nresults: {experiment.output}/results.json, {experiment.output}/report.md")

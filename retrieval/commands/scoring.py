@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -54,22 +55,40 @@ def compare(
     baseline: Annotated[
         str | None, typer.Option(help="A run's name; the first by default.")
     ] = None,
-    test: Annotated[str, typer.Option(help="t-test or fisher.")] = "t-test",
+    test: Annotated[str, typer.Option(help="t-test, fisher or bootstrap.")] = "t-test",
+    correction: Annotated[str, typer.Option(help="holm, bonferroni or none.")] = "holm",
+    alpha: Annotated[float, typer.Option(help="Level of the tests and intervals.")] = 0.05,
+    equivalent: Annotated[
+        float | None,
+        typer.Option(help="Also test equality to within this share of the baseline's mean (TOST)."),
+    ] = None,
+    per_query: Annotated[
+        Path | None,
+        typer.Option(help="CSV to write: the first measure by query, by difference."),
+    ] = None,
     form: Annotated[
         str, typer.Option("--format", help="text, markdown, csv, latex, html or json.")
     ] = "text",
 ) -> None:
-    """Compare runs: means, significance against a baseline (Holm-corrected), wins and losses.
+    """Compare runs: means, significance against a baseline, effect sizes, wins and losses.
 
-    Example:  sluice compare bm25.trec dense.trec --qrels qrels.tsv -m nDCG@10
+    P-values are corrected over the systems, measure by measure. Runs may come from any tool.
+
+    Examples:
+      sluice compare bm25.trec dense.trec --qrels qrels.tsv -m nDCG@10
+      sluice compare a.trec b.trec --qrels q.tsv --test fisher --per-query by-query.csv
     """
-    from retrieval.comparison import compare as compare_runs
+    from encoders.files import write_text
+    from retrieval.comparison import SignificanceTest, baseline_of, compare_scores, differences
+    from retrieval.evaluation import evaluate
+    from retrieval.per_query import equivalences, per_query_csv
     from retrieval.ranking import Run
     from retrieval.trec_files import read_qrels
 
     forms = ("text", "markdown", "csv", "latex", "html", "json")
     if form not in forms:
         raise ConfigError(f"--format: {form!r}; expected one of {', '.join(forms)}")
+    testing = SignificanceTest(test, correction, alpha)  # type: ignore[arg-type]
     loaded: dict[str, Run] = {}
     for path in runs:
         opened = Run.load(path)
@@ -77,21 +96,24 @@ def compare(
         loaded[name] = opened
     if len(loaded) < 2:
         raise ConfigError("compare: give two runs or more")
-    table = compare_runs(
-        loaded,
-        read_qrels(qrels),
-        list(measure or DEFAULT),
-        baseline=baseline,
-        test=test,  # type: ignore[arg-type]
-    )
-    typer.echo(str(table) if form == "text" else getattr(table, f"to_{form}")().rstrip("\n"))
-    if form == "text":
-        for item in table.comparisons:
-            typer.echo(
-                f"{item.measure}: {item.system} - {item.baseline} = {item.difference:+.4f}  "
-                f"p = {item.p_corrected:.4g} (Holm)  "
-                f"win/tie/loss {item.wins}/{item.ties}/{item.losses}"
-            )
+    baseline_of(loaded, baseline)
+    judged, wanted = read_qrels(qrels), list(measure or DEFAULT)
+    scores = {name: evaluate(run, judged, wanted) for name, run in loaded.items()}
+    tables = [compare_scores(scores, baseline=baseline, testing=testing)]
+    if form in ("text", "markdown"):
+        tables.append(differences(tables[0].comparisons))
+    if equivalent is not None:
+        tables.append(equivalences(scores, equivalent, baseline))
+    if per_query is not None:
+        write_text(per_query, per_query_csv(scores, wanted[0], baseline))
+    if form == "json":
+        whole = tables[0].to_dict()
+        if equivalent is not None:
+            whole["equivalences"] = tables[-1].to_dict()
+        typer.echo(json.dumps(whole, indent=2, ensure_ascii=False))
+        return
+    told = (str(each) if form == "text" else getattr(each, f"to_{form}")() for each in tables)
+    typer.echo("\n\n".join(text.rstrip("\n") for text in told))
 
 
 COMMANDS = (score, compare)
