@@ -111,6 +111,32 @@ def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
     typer.echo(f"\nresults: {experiment.output}/results.json, {experiment.output}/report.md")
 
 
+def reproduce(
+    folder: Annotated[Path, typer.Argument(help="The output folder of sluice run or evaluate.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Where to make it again: FOLDER/reproduced.")
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(help="Figures that differ by at most this are the same.")
+    ] = 5e-5,
+) -> None:
+    """Train, index and evaluate again from what a folder's results say; compare the figures.
+
+    Exit 0 when all figures are the same, 1 when some are not. What is missing (a dataset, a
+    model's folder) or not what it was is named before any work.
+
+    Example:  sluice reproduce runs/nfcorpus
+    """
+    from retrieval.reproduction import reproduce as make_again
+
+    found = make_again(folder, output, tolerance=tolerance)
+    typer.echo(str(found.table))
+    for change in found.changed:
+        typer.echo(f"changed since: {change}")
+    if not found.same:
+        raise typer.Exit(1)
+
+
 def tune(config: ConfigFile, overrides: Overrides = None) -> None:
     """Find the best pipeline that a budget allows, over an experiment's retrievers and rerankers.
 
@@ -220,4 +246,4 @@ def _numbers(text: str) -> list[float]:
         raise ConfigError(f"--adaptive-margin: {text!r}; expected A,B, as in 0.02,0.05") from None
 
 
-COMMANDS = (run, train, index, evaluate, tune, mine)
+COMMANDS = (run, train, index, evaluate, reproduce, tune, mine)

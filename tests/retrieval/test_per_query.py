@@ -46,7 +46,7 @@ def test_queries_stand_by_difference(scores: dict[str, Scores]) -> None:
 
 def test_equivalence_by_share_of_the_baseline(scores: dict[str, Scores]) -> None:
     table = equivalences(scores, 0.5, "near")
-    assert list(table.rows)[0] == "base = near, RR"
+    assert next(iter(table.rows)) == "base = near, RR"
     row = table.rows["far = near, nDCG@3"]
     values = [np.array(list(scores[s].per_query["nDCG@3"].values())) for s in ("far", "near")]
     bound = 0.5 * values[1].mean()
@@ -77,7 +77,7 @@ def test_every_test_with_every_correction(
         assert found.p <= found.p_corrected <= min(1.0, 2 * found.p) + 1e-12
         assert (found.p == found.p_corrected) or correction != "none"
     rows = differences(table.comparisons).rows
-    assert list(rows)[0] == "near - base, RR"
+    assert next(iter(rows)) == "near - base, RR"
 
 
 def test_a_single_query_has_no_interval() -> None:
