@@ -127,7 +127,11 @@ def _experiments(values: Mapping[str, Any], file: str | Path | None) -> dict[str
 def _slug(entry: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
     """Return a dataset's folder: its name without ``beir/`` and what a file name cannot hold."""
     dataset = entry["dataset"]
-    name = str(dataset.get("name") if isinstance(dataset, Mapping) else dataset)
+    if isinstance(dataset, Mapping):
+        parts = (dataset.get("name"), dataset.get("split"))
+        name = "-".join(str(part) for part in parts if part)
+    else:
+        name = str(dataset)
     short = Path(name).name if Path(name).is_absolute() else name.removeprefix("beir/")
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", short).strip("-.") or "dataset"
     if slug in taken:
