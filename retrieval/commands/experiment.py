@@ -27,6 +27,8 @@ def run(config: ConfigFile, overrides: Overrides = None) -> None:
     """
     from retrieval.jobs import run as run_experiment
 
+    if _ran_as_suite(config, overrides):
+        return
     table, experiment = run_experiment(config, overrides or [])
     typer.echo(str(table))
     typer.echo(f"\nresults: {experiment.output}/results.json, {experiment.output}/report.md")
@@ -97,14 +99,8 @@ def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
       sluice evaluate configs/beir.yaml 'dataset=[scifact, nfcorpus]' output=runs/beir
     """
     from retrieval.jobs import run as run_experiment
-    from retrieval.jobs import suite as run_suite
 
-    suite = run_suite(config, overrides or [])
-    if suite is not None:
-        typer.echo(str(suite))
-        typer.echo(f"\nresults: {suite.output}/results.json, {suite.output}/report.md")
-        if suite.failed:
-            raise typer.Exit(1)
+    if _ran_as_suite(config, overrides):
         return
     table, experiment = run_experiment(config, overrides or [])
     typer.echo(str(table))
@@ -237,6 +233,20 @@ def mine(
     write_json(output.with_suffix(".audit.json"), found.as_dict())
     write_text(output.with_suffix(".audit.md"), found.to_markdown())
     typer.echo(f"\n{found}")
+
+
+def _ran_as_suite(config: Path, overrides: list[str] | None) -> bool:
+    """Evaluate a config of several datasets and print its tables; exit 1 if one failed."""
+    from retrieval.jobs import suite as run_suite
+
+    suite = run_suite(config, overrides or [])
+    if suite is None:
+        return False
+    typer.echo(str(suite))
+    typer.echo(f"\nresults: {suite.output}/results.json, {suite.output}/report.md")
+    if suite.failed:
+        raise typer.Exit(1)
+    return True
 
 
 def _numbers(text: str) -> list[float]:

@@ -132,6 +132,30 @@ def test_one_failing_dataset_does_not_stop_the_others(tmp_path: Path, sluice: Ca
     assert sluice("evaluate", file)[0] == 0
 
 
+def test_an_interrupted_suite_goes_on_at_the_next_pipeline(
+    tmp_path: Path, ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from retrieval import system_result
+
+    values = config(tmp_path, dataset=[str(write_beir(tmp_path / n)) for n in ("one", "two")])
+    made = system_result.run_on
+
+    def interrupted(*given: Any) -> Any:
+        if len(ran) == 3:
+            raise KeyboardInterrupt
+        return made(*given)
+
+    monkeypatch.setattr(system_result, "run_on", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        suite(values)
+    assert ran == ["bm25", "bm25 % 3", "bm25"]
+    monkeypatch.setattr(system_result, "run_on", made)
+    found = suite(values)
+    assert ran[3:] == ["bm25 % 3"]
+    assert found is not None
+    assert list(found.tables["nDCG@10"].columns) == ["one", "two", "average"]
+
+
 def test_when_all_fail_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none of the 2 datasets"):
         suite(config(tmp_path, dataset=["not-there", "nor-there"]))
