@@ -44,11 +44,12 @@ def _transformer_class() -> Any:
         def transform(self, inp: Any) -> Any:
             stage, needs = self.stage, ["docno"] if self.stage.needs_candidates else []
             pt.validate.columns(inp, includes=["qid", "query", *needs])
-            known = inp if needs else inp[pt.model.query_columns(inp)].drop_duplicates("qid")
+            asked = queries_of(inp)
             if needs and "text" in inp:
                 stage = stage.attached(FrameTexts(inp))
             depth, given = (None, run_of(inp)) if needs else (self.k, None)
-            run = stage.run(queries_of(known), given, depth)
+            run = stage.run(asked, given, depth)
+            known = inp if needs else inp[pt.model.query_columns(inp)].drop_duplicates("qid")
             return frame_of(run if depth is None else run.top(depth), known, on=["qid", *needs])
 
         def __repr__(self) -> str:

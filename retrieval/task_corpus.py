@@ -58,8 +58,8 @@ class TaskCorpus:
         if foreign is not None:
             raise DataError(
                 f"{stage.name}: document {foreign!r} of its {len(store):,} is not in the task's "
-                f"corpus of {len(self):,}; expected a stage made of this corpus, or a function that "
-                "makes one of a corpus"
+                f"corpus of {len(self):,}; expected a stage made of that corpus, or a function "
+                "that makes one of a corpus"
             )
         if len(store) < len(self):
             lacking = f"{len(self) - len(store):,} of {len(self):,}"
