@@ -22,7 +22,8 @@ def haystack_retriever(stage: Stage, top_k: int = 10) -> Any:
     pipeline with it cannot be saved as YAML: a stage is no plain value. Raises
     ``MissingPackageError``, and ``ConfigError`` for a stage that needs candidates.
     """
-    return _component_class()(searching(stage), whole_number(top_k, "top_k", 1))
+    stage, top_k = searching(stage), whole_number(top_k, "top_k", 1)
+    return _component_class()(stage, top_k)
 
 
 @functools.cache

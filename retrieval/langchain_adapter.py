@@ -21,7 +21,8 @@ def langchain_retriever(stage: Stage, k: int = 10) -> Any:
     encoded and reranked) and ``metadata`` with ``id``, ``title``, ``score`` and the document's own.
     Raises ``MissingPackageError``, and ``ConfigError`` for a stage that needs candidates.
     """
-    return _retriever_class()(stage=searching(stage), k=whole_number(k, "k", 1))
+    stage, k = searching(stage), whole_number(k, "k", 1)
+    return _retriever_class()(stage=stage, k=k)
 
 
 @functools.cache

@@ -25,7 +25,8 @@ def llama_index_retriever(stage: Stage, k: int = 10) -> Any:
     three are not shown to language models. Raises ``MissingPackageError``, and ``ConfigError`` for
     a stage that needs candidates.
     """
-    return _retriever_class()(searching(stage), whole_number(k, "k", 1))
+    stage, k = searching(stage), whole_number(k, "k", 1)
+    return _retriever_class()(stage, k)
 
 
 @functools.cache
