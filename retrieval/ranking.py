@@ -148,6 +148,18 @@ class Run(Mapping[str, Ranking]):
         """
         return {query: dict(_agreeing(ranking)) for query, ranking in self.items()}
 
+    def strictly_decreasing(self) -> dict[str, dict[str, float]]:
+        """Return ``query id -> {document id: score}`` with the scores that ``save`` writes.
+
+        Every program that sorts by score sees this order, however it breaks ties.
+        """
+        return {
+            query: dict(
+                zip(ranking.doc_ids, strictly_decreasing(ranking.scores).tolist(), strict=True)
+            )
+            for query, ranking in self.items()
+        }
+
     def save(self, path: str | Path, tag: str | None = None) -> None:
         """Write six TREC columns, replacing ``path`` in one step; gzipped when it ends in .gz.
 
