@@ -196,7 +196,7 @@ def krippendorff_alpha(ratings: Sequence[Sequence[float]] | Floats, scale: Scale
     weight = _disagreement(values, totals, scale)
     observed = float((coincidences * weight).sum())
     expected = float(totals @ weight @ totals)
-    return 1.0 - (totals.sum() - 1.0) * observed / expected
+    return float(1.0 - (totals.sum() - 1.0) * observed / expected)
 
 
 def _disagreement(values: Floats, totals: Floats, scale: Scale) -> Floats:

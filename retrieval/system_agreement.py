@@ -127,7 +127,7 @@ def _compared(
         measure,
         queries,
         kendall_tau_b(one, other),
-        rank_biased_overlap(*orders, p=p),
+        rank_biased_overlap(orders[0], orders[1], p),
         p,
         tuple(
             SystemBias(
