@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, DataError
 from encoders.files import file_hash, fingerprint_of
-from retrieval.label_agreement import kappa_of
 from retrieval.score_cache import ScoreCache
 from retrieval.teachers import Teacher
 from retrieval.trec_files import read_qrels
@@ -166,11 +165,12 @@ class ThresholdJudge:
 
 
 def fit_thresholds(scores: Grades, grades: NDArray[np.integer]) -> list[float]:
-    """Return the scores from which grade 1, 2, ... is given, so that labels agree with ``grades``.
+    """Return the scores from which grade 1, 2, ... is given, as often as people give it.
 
-    For each grade t the cut, halfway between two scores, at which Cohen's kappa of "grade t or
-    more" is greatest; of equal ones the lowest. A cut below that of a lower grade is raised to it.
-    ``DataError`` where some grade has no label below it, so that nothing tells where it begins.
+    Each cut lies halfway between two scores, with as many above it as there are labels of the grade
+    or more, to within ties (equipercentile linking). It agrees with other queries' labels better
+    than cuts that agree best with these, which may leave a grade out. ``DataError`` where there is
+    no label of 0, or none above, so that nothing tells where grades begin.
     """
     values = np.asarray(scores, np.float64)
     labels = np.maximum(np.asarray(grades, np.int64), 0)
@@ -181,25 +181,15 @@ def fit_thresholds(scores: Grades, grades: NDArray[np.integer]) -> list[float]:
             f"thresholds: the labels to fit on are {found or 'none'}; expected some of grade 0 and "
             "some above, or give the thresholds"
         )
-    order = np.argsort(values, kind="stable")
-    values, labels = values[order], labels[order]
+    values = np.sort(values)
     steps = np.flatnonzero(values[1:] > values[:-1]) + 1  # a cut before each of these
     if not len(steps):
         raise DataError(
             f"thresholds: all {len(values):,} scores are {values[0]:g}; nothing to cut between"
         )
     halves = (values[steps - 1] + values[steps]) / 2.0
-    cuts = []
-    for grade in range(1, highest + 1):
-        above = labels >= grade
-        below = np.concatenate(([0], np.cumsum(above)))[steps]  # relevant ones under the cut
-        matrix = np.empty((len(steps), 2, 2))
-        matrix[:, 1, 0] = below
-        matrix[:, 1, 1] = above.sum() - below
-        matrix[:, 0, 0] = steps - below
-        matrix[:, 0, 1] = len(values) - steps - matrix[:, 1, 1]
-        cuts.append(float(halves[np.argmax(np.nan_to_num(kappa_of(matrix), nan=-1.0))]))
-    return [float(cut) for cut in np.maximum.accumulate(cuts)]
+    below = [np.count_nonzero(labels < grade) for grade in range(1, highest + 1)]
+    return [float(halves[np.argmin(np.abs(steps - count))]) for count in below]
 
 
 class LabelFile:
