@@ -179,10 +179,10 @@ def named_grade(text: str, grades: Sequence[int]) -> float:
     """
     said = spoken(text)
     named = re.findall(
-        r"(?:grade|score)\W{0,9}(?:is\W{0,3})?(\d+)(?![\d.]*\d)", said, re.IGNORECASE
+        r"(?:grade|score)\W{0,9}(?:is\W{0,3})?(\d{1,2})(?![\d.]*\d)", said, re.IGNORECASE
     )
     if not named:
-        named = re.findall(r"(?<![\w.])\d+(?![\w]|\.\d)", said)
+        named = re.findall(r"(?<![\w.])\d{1,2}(?!\w|\.\d)", said)
         named = named if len(set(named)) == 1 else []
     return float(named[-1]) if named and int(named[-1]) in grades else float("nan")
 

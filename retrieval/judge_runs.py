@@ -26,6 +26,7 @@ from retrieval.labelling import (
     pairs_with_texts,
     write_labels,
 )
+from retrieval.measures import parse_measure
 from retrieval.ranking import Run
 from retrieval.score_cache import ScoreCache
 from retrieval.trec_files import read_qrels
@@ -93,24 +94,25 @@ def judge_runs(
     the user's.
     """
     check_output(output)
+    wanted_measures = [parse_measure(text) for text in measures]
     data = load_dataset(dataset, split)
     human = data.qrels if qrels is None else _other(qrels, output)
     opened = {str(path): Run.load(path) for path in runs}
+    fitting, asked = _drawn(human, queries, fit, seed, pairs)
+    asked_qrels = {query: human[query] for query in asked}
+    lists = [run_on(run, data) for run in opened.values()]
+    wanted = pairs_to_label(lists, asked_qrels, k, pairs)
+    if not wanted:
+        raise DataError(
+            f"nothing to label: of {len(asked):,} queries no pair is among the {pairs} to {k} of "
+            f"{len(runs):,} runs"
+        )
+    texts = _Texts(data)
     kept = ScoreCache(cache or cache_root().parent / CACHE_FILE, max_bytes=CACHE_BYTES)
     try:
         found = open_grading_judge(judge, cache=kept)
-        fitting, asked = _drawn(human, queries, fit, seed, pairs)
-        texts = _Texts(data)
         if fitting:
             found = _fitted(found, {query: human[query] for query in fitting}, data, texts)
-        asked_qrels = {query: human[query] for query in asked}
-        lists = [run_on(run, data) for run in opened.values()]
-        wanted = pairs_to_label(lists, asked_qrels, k, pairs)
-        if not wanted:
-            raise DataError(
-                f"nothing to label: of {len(asked):,} queries no pair is among the {pairs} to "
-                f"{k} of {len(runs):,} runs"
-            )
         before = _hits(found)
         labelled = label_pairs(found, wanted, data.queries, texts.of)
         systems = {path: rankers_of_run(Path(path)) | set(rankers) for path in opened}
@@ -137,7 +139,7 @@ def judge_runs(
         _hits(found) - before,
         thresholds,
         tuple(circle),
-        filled_scores(named, asked_qrels, labelled.labels, measures) if measures else None,
+        filled_scores(named, asked_qrels, labelled.labels, wanted_measures) if measures else None,
     )
 
 

@@ -94,6 +94,7 @@ def test_what_the_model_writes_is_read() -> None:
         ("Grade: 1? No. Grade: 2", 2), ("<think>Grade: 3</think> Grade: 1", 1), ("2", 2),
         ("It deserves a 2.", 2), ("Grade: 7", None), ("1 or 2", None), ("", None), ("2.5", None),
         ("Grade: 2.5", None), ("Grade 12", None), ("d2", None), ("Grade: 3/3", 3),
+        ("Grade: " + "9" * 5000, None), ("1" * 5000, None),
     ],
 )  # fmt: skip
 def test_grades_in_a_text(text: str, grade: int | None) -> None:
