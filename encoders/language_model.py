@@ -40,15 +40,25 @@ def chances(
     Those without an answer have all choices equally likely. Raises ``ModelError`` for a model that
     returns another shape.
     """
+    found = known_chances(model, prompts, choices)
+    silent = np.isnan(found)  # whole rows
+    return np.where(silent, 1.0 / len(choices), found), int(silent[:, 0].sum())
+
+
+def known_chances(
+    model: LanguageModel, prompts: Sequence[Prompt], choices: Sequence[str]
+) -> NDArray[np.float64]:
+    """Return probabilities ``[prompts, choices]``, a row of NaN for a prompt without an answer."""
     if not prompts:
-        return np.zeros((0, len(choices))), 0
+        return np.zeros((0, len(choices)))
     found = np.asarray(model.answers(prompts, choices), np.float64)
     if found.shape != (len(prompts), len(choices)):
         raise ModelError(
             f"{type(model).__name__}: answers of shape {found.shape} for {len(prompts)} prompts "
             f"and {len(choices)} choices"
         )
-    silent = ~np.isfinite(found.max(axis=1)) | np.isnan(found).any(axis=1)
-    found = np.where(silent[:, None], 0.0, found)
-    shares = np.exp(found - found.max(axis=1, keepdims=True))
-    return shares / shares.sum(axis=1, keepdims=True), int(silent.sum())
+    silent = ~np.isfinite(found.max(axis=1, keepdims=True))  # NaN in a row is its maximum too
+    found = np.where(silent, 0.0, found)
+    shares: NDArray[np.float64] = np.exp(found - found.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    return np.where(silent, np.nan, shares)

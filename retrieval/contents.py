@@ -20,8 +20,12 @@ QUERIES = ("queries.jsonl", "queries.jsonl.gz")
 
 
 def normalised_dataset(dataset: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config's ``dataset`` as a mapping without defaults: equal for equal meanings."""
+    """Return a config's ``dataset`` as a mapping without defaults: equal for equal meanings.
+
+    ``level`` is left out: evaluation looks at it, and nothing is made by it.
+    """
     given = dict(dataset) if isinstance(dataset, Mapping) else {"name": dataset}
+    given.pop("level", None)
     defaults = {"split": None, "ignore_identical_ids": "auto"}
     return {key: value for key, value in given.items() if value != defaults.get(key, "")}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from encoders.errors import ConfigError, DataError, suggest
+from indexing.whole import whole_number
 from retrieval.dataset_source import Corpus, Qrels, Source, find_split
 from retrieval.document import Document
 from retrieval.identical_ids import IdenticalIds, decide_identical_ids
@@ -27,7 +28,8 @@ class Dataset:
 
     ``queries`` are those the split's qrels judge, in the order of the qrels; judged queries that
     have no text stay in ``qrels``, where they score 0, and one warning names them.
-    ``split=None`` opens the corpus alone.
+    ``split=None`` opens the corpus alone. ``level`` is the least grade that ``evaluate`` takes as
+    relevant (not nDCG, which has the grades themselves): 2 in T2Ranking and TREC Deep Learning.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Dataset:
         split: str | None = "test",
         *,
         ignore_identical_ids: IgnoreIdenticalIds = "auto",
+        level: int = 1,
     ) -> None:
         if ignore_identical_ids not in (True, False, "auto"):
             raise ConfigError(
@@ -45,6 +48,7 @@ class Dataset:
         self.source = source
         self.name = source.name
         self.ignore_identical_ids = ignore_identical_ids
+        self.level = whole_number(level, "dataset.level", 1)
         self.corpus = Corpus(source)
         self.split = None if split is None else self._available(split)
         self._identical_ids: IdenticalIds | None = None
@@ -74,7 +78,9 @@ class Dataset:
 
     def with_split(self, split: str | None) -> Dataset:
         """Return another split over the same corpus."""
-        other = Dataset(self.source, split, ignore_identical_ids=self.ignore_identical_ids)
+        other = Dataset(
+            self.source, split, ignore_identical_ids=self.ignore_identical_ids, level=self.level
+        )
         other.corpus = self.corpus
         return other
 
@@ -147,12 +153,12 @@ def load_dataset(name: str | Path | Mapping[str, Any], split: str | None = "test
     ``ir_datasets:id``, the built-in ``pydocs``, a folder in BEIR layout, a folder of that name
     under ``$SLUICE_DATA``, an ir_datasets id (one that names a split, ``beir/scifact/test``,
     stands for its family). A mapping is the YAML form
-    ``{name: ..., split: ..., ignore_identical_ids: auto | true | false}``.
+    ``{name: ..., split: ..., ignore_identical_ids: auto | true | false, level: 1}``.
 
     ``split=None`` opens the corpus alone. Raises ``DataError`` for an unknown name or split.
     """
     if isinstance(name, Mapping):
-        known = ("name", "split", "ignore_identical_ids")
+        known = ("name", "split", "ignore_identical_ids", "level")
         for key in name:
             if key not in known:
                 raise ConfigError(
@@ -166,6 +172,7 @@ def load_dataset(name: str | Path | Mapping[str, Any], split: str | None = "test
             find_source(name["name"]),
             name.get("split", split),
             ignore_identical_ids=name.get("ignore_identical_ids", "auto"),
+            level=name.get("level", 1),
         )
     return Dataset(find_source(name), split)
 

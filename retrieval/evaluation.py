@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, DataError
-from retrieval.measures import Judgements, Measure, compute, depth_of, parse_measure
+from retrieval.measures import Judgements, Measure, at_level, compute, depth_of, parse_measure
 from retrieval.ranking import Ranking, Run, check_unique
 from retrieval.run_columns import RunColumns
 from retrieval.stage import SelfExcluding
@@ -91,15 +91,18 @@ def evaluate(
     measures: Iterable[str | Measure],
     *,
     ignore_identical_ids: bool = False,
+    level: int | None = None,
 ) -> Scores:
     """Score a run, or a pipeline that is run first, against judgements.
 
     ``truth`` is a dataset or its qrels; a pipeline needs the dataset. ``ignore_identical_ids``
-    drops a hit whose id is the query's own, as BEIR does. Queries whose qrels hold no judgement
-    at all do not exist, as in a qrels file. Raises ``ConfigError`` for an unknown measure and
-    ``DataError`` if no query of the run has judgements.
+    drops a hit whose id is the query's own, as BEIR does. ``level`` is the least grade that counts
+    as relevant, the dataset's own where it is not given: see ``at_level``. Queries whose qrels hold
+    no judgement at all do not exist, as in a qrels file. Raises ``ConfigError`` for an unknown
+    measure and ``DataError`` if no query of the run has judgements.
     """
-    wanted = _measures(measures)
+    least = getattr(truth, "level", 1) if level is None else level
+    wanted = at_level(_measures(measures), least)
     qrels = _checked(truth.qrels if isinstance(truth, Truth) else truth)
     run = _run_of(system, truth, qrels, wanted, ignore_identical_ids)
     queries = [query for query, grades in qrels.items() if grades]

@@ -7,16 +7,18 @@ with their ranks, and the judgements.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from encoders.errors import ConfigError, suggest
+from encoders.errors import ConfigError, DataError, suggest
+from indexing.whole import whole_number
 
 SPELLINGS = {
-    "ndcg": "nDCG", "ndcg_cut": "nDCG",
+    "ndcg": "nDCG", "ndcg_cut": "nDCG", "ndcg_burges": "nDCG",
     "r": "R", "recall": "R",
     "p": "P", "precision": "P", "prec": "P",
     "ap": "AP", "map": "AP", "map_cut": "AP",
@@ -27,6 +29,9 @@ SPELLINGS = {
 EXAMPLES = "nDCG@10, R@100, P@5, AP, AP@100, RR@10, Success@5, Judged@10"
 NEED_CUTOFF = ("R", "P", "Success", "Judged")
 NO_LEVEL = {"nDCG": "it uses the grades themselves", "Judged": "any grade counts as judged"}
+EXPONENTIAL = "exp-log2"  # nDCG's gain 2^grade - 1, as ir_measures writes it
+MOST_EXPONENTIAL = 1000  # the greatest grade whose power of two, summed, is still a float64
+_GAIN = re.compile(r"\((?:gain|dcg)=(['\"]?)(?P<gain>linear|log2|exp|exp-log2)\1\)", re.IGNORECASE)
 _FORM = re.compile(
     r"(?P<name>[a-z]+(?:_[a-z]+)*)"
     r"(?P<before>\(rel=\d+\))?"
@@ -41,27 +46,34 @@ class Measure:
     """One measure; ``str`` gives its canonical text, such as ``nDCG@10`` or ``AP(rel=2)@100``.
 
     ``cutoff`` is the number of documents looked at, None for all; a grade of ``level`` or more is
-    relevant (nDCG uses the grades themselves, a negative one as 0).
+    relevant (nDCG uses the grades themselves, a negative one as 0). ``exponential`` is nDCG's gain:
+    2^grade - 1 (Burges et al., 2005) instead of the grade, which is trec_eval's.
     """
 
     name: str
     cutoff: int | None = None
     level: int = 1
+    exponential: bool = False
 
     def __str__(self) -> str:
         level = f"(rel={self.level})" if self.level != 1 else ""
+        if self.exponential:
+            level = f"(dcg='{EXPONENTIAL}')"
         return f"{self.name}{level}" + (f"@{self.cutoff}" if self.cutoff else "")
 
 
 def parse_measure(text: str | Measure) -> Measure:
     """Return the measure a text names: ``nDCG@10``, ``ndcg_cut_10``, ``map``, ``P(rel=2)@5``, ...
 
-    Raises ``ConfigError`` for an unknown name, a cut-off that is missing or 0, and a relevance
-    level where the measure has none.
+    ``nDCG(gain=exp)@10``, ``nDCG(dcg='exp-log2')@10`` and ``ndcg_burges@10`` are one. Raises
+    ``ConfigError`` for an unknown name, a cut-off that is missing or 0, and a relevance level or a
+    gain where the measure has none.
     """
     if isinstance(text, Measure):
         return text
-    found = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
+    gain = _GAIN.search(text) if isinstance(text, str) else None
+    plain = text if gain is None else text[: gain.start()] + text[gain.end() :]
+    found = _FORM.fullmatch(plain.strip()) if isinstance(text, str) else None
     name = SPELLINGS.get(found["name"].lower()) if found else None
     if found is None or name is None:
         spelled = re.split(r"[@.(]|_?\d", str(text))[0]
@@ -80,7 +92,25 @@ def parse_measure(text: str | Measure) -> Measure:
         raise ConfigError(f"measure {text!r}: a relevance level is 1 or more")
     if level != 1 and name in NO_LEVEL:
         raise ConfigError(f"measure {text!r}: {name} takes no relevance level, {NO_LEVEL[name]}")
-    return Measure(name, cutoff, level)
+    if gain is not None and name != "nDCG":
+        raise ConfigError(f"measure {text!r}: {name} takes no gain, which is nDCG's")
+    burges = found["name"].lower() == "ndcg_burges"
+    exponential = burges if gain is None else gain["gain"].lower().startswith("exp")
+    if burges and not exponential:
+        raise ConfigError(f"measure {text!r}: ndcg_burges is nDCG with gain=exp; write nDCG@10")
+    return Measure(name, cutoff, level, exponential)
+
+
+def at_level(measures: Sequence[Measure], level: int) -> list[Measure]:
+    """Return measures of which a grade of ``level`` or more is relevant, as in ``P(rel=2)@5``.
+
+    A measure that names a level of its own above 1 keeps it; those by grade (nDCG) have none.
+    """
+    whole_number(level, "level", 1)
+    return [
+        measure if measure.level != 1 or measure.name in NO_LEVEL else replace(measure, level=level)
+        for measure in measures
+    ]
 
 
 def depth_of(measures: list[Measure]) -> int | None:
@@ -112,7 +142,7 @@ def compute(measure: Measure, given: Judgements) -> NDArray[np.float64]:
     if measure.name == "Judged":
         return _judged(measure.cutoff or 0, given, inside)
     if measure.name == "nDCG":
-        return _ndcg(measure.cutoff, given, inside)
+        return _ndcg(measure, given, inside)
     queries = len(given.retrieved)
     inside &= given.hit_grade >= measure.level
     query, rank = given.hit_query[inside], given.hit_rank[inside]
@@ -134,11 +164,11 @@ def compute(measure: Measure, given: Judgements) -> NDArray[np.float64]:
     return _ratio(np.bincount(query, weights=precisions, minlength=queries), total)
 
 
-def _ndcg(cutoff: int | None, given: Judgements, inside: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Linear gains, discount log2(rank + 1), against the best order of all judged documents."""
+def _ndcg(measure: Measure, given: Judgements, inside: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Discount log2(rank + 1), against the best order of all judged documents."""
     queries = len(given.retrieved)
     inside = inside & (given.hit_grade > 0)
-    gains = given.hit_grade[inside] / np.log2(given.hit_rank[inside] + 2.0)
+    gains = _gains(measure, given.hit_grade[inside]) / np.log2(given.hit_rank[inside] + 2.0)
     reached = np.bincount(given.hit_query[inside], weights=gains, minlength=queries)
     positive = given.judged_grade > 0
     query, grade = given.judged_query[positive], given.judged_grade[positive]
@@ -146,9 +176,21 @@ def _ndcg(cutoff: int | None, given: Judgements, inside: NDArray[np.bool_]) -> N
     query, grade = query[order], grade[order]
     count = np.bincount(query, minlength=queries)
     rank = np.arange(len(query)) - np.repeat(np.cumsum(count) - count, count)
-    used = rank < (cutoff if cutoff is not None else len(rank))
-    gains = grade[used] / np.log2(rank[used] + 2.0)
+    used = rank < (measure.cutoff if measure.cutoff is not None else len(rank))
+    gains = _gains(measure, grade[used]) / np.log2(rank[used] + 2.0)
     return _ratio(reached, np.bincount(query[used], weights=gains, minlength=queries))
+
+
+def _gains(measure: Measure, grades: NDArray[np.int64]) -> NDArray[np.float64]:
+    if not measure.exponential:
+        return grades.astype(np.float64)
+    most = int(grades.max(initial=0))
+    if most > MOST_EXPONENTIAL:
+        raise DataError(
+            f"{measure}: the qrels hold grade {most}, and 2^{most} is no float64; score by the "
+            "grades themselves (nDCG), or map them to a few levels"
+        )
+    return np.exp2(grades.astype(np.float64)) - 1.0
 
 
 def _judged(cutoff: int, given: Judgements, inside: NDArray[np.bool_]) -> NDArray[np.float64]:
