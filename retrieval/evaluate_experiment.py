@@ -79,7 +79,7 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
     found = Evaluation(experiment, dataset)
     for name in experiment.systems:
         found.systems[name], run = system_result(experiment, name, dataset, depth)
-        found.scores[name] = evaluate(run, dataset.qrels, measures)
+        found.scores[name] = evaluate(run, dataset, measures)
     testing = SignificanceTest(config.test, config.correction, config.alpha)
     found.table = compare_scores(found.scores, baseline=config.baseline, testing=testing)
     add_costs(found.table, found.systems)

@@ -161,7 +161,7 @@ def _checked(
             continue
         log.info("tune: %s on %s test queries", name, f"{len(dataset.queries):,}")
         stage = parse(trial.pipeline, kept, where=f"tune.{name}")
-        scores[name] = evaluate(run_on(stage, dataset), dataset.qrels, [measure])
+        scores[name] = evaluate(run_on(stage, dataset), dataset, [measure])
         stage = parse(trial.pipeline, plain, where=f"tune.{name}")  # a cache would be timed
         latency = measure_latency(stage, asked(dataset, stage), sample=config.tune.timed_queries)
         facts[name] = {
