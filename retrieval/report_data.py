@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from encoders.errors import DataError
-from retrieval.comparison import MARK
+from retrieval.comparison import MARK, TESTS
 from retrieval.evaluation import Scores
 from retrieval.report_distributions import (
     document_lengths,
@@ -18,7 +18,7 @@ from retrieval.report_distributions import (
 from retrieval.report_failures import buckets, reranked_depth
 from retrieval.report_queries import QUERY, choose, cut, details, plotted
 from retrieval.report_sources import EvaluatedSet
-from retrieval.table import Comparison, Table
+from retrieval.table import Table
 
 LISTED = 300  # queries of a failure bucket that the page lists
 POINTS = 300  # of a training's series
@@ -26,11 +26,12 @@ JOURNALS = ("training", "models")  # folders with trainings
 
 # Further figures of a system in results.json: key, column, unit's divisor, format.
 COSTS = (
-    ("queries_per_second", "queries/s", 1.0, ",.1f"),
+    ("queries_per_second", "queries/s", 1.0, ",.0f"),
     ("index_bytes", "index MB", 1e6, ",.2f"),
-    ("bytes_per_document", "bytes/document", 1.0, ",.0f"),
-    ("encode_documents_per_second", "documents/s encoded", 1.0, ",.1f"),
-    ("peak_memory_bytes", "peak memory MB", 1e6, ",.0f"),
+    ("bytes_per_document", "bytes/doc", 1.0, ",.0f"),
+    ("documents_per_second", "indexed docs/s", 1.0, ",.0f"),
+    ("encode_documents_per_second", "encoded docs/s", 1.0, ",.0f"),
+    ("peak_memory_bytes", "peak MB", 1e6, ",.0f"),
 )
 
 
@@ -56,9 +57,7 @@ def set_data(given: EvaluatedSet, shown: int) -> tuple[dict[str, Any], dict[str,
         "queryCount": len(given.queries),
         "systems": given.systems,
         "comparisons": list(given.results.get("comparisons", [])),
-        "table": {**table.to_dict(), "columns": table.columns, "comparisons": []},
-        "marks": [[system, column] for system, column in table.marks],
-        "copies": copies(table),
+        "table": shown_table(table),
         "detailed": places,
         "perQuery": _per_query(given, scores, kept),
         "failures": {
@@ -118,15 +117,14 @@ def results_table(given: EvaluatedSet) -> Table:
         found = {n: s[key] / divisor for n, s in _named(given) if s.get(key) is not None}
         if found:
             table.add_column(column, found, form)
-    tested = [_comparison(each) for each in given.results.get("comparisons", [])]
-    table.comparisons = [each for each in tested if each.system in table.rows]
-    for each in table.comparisons:
-        if each.significant:
-            table.marks[each.system, each.measure] = MARK
-    if table.comparisons:
-        bases = ", ".join(dict.fromkeys(each.baseline for each in table.comparisons))
+    tested = list(given.results.get("comparisons", []))
+    for each in tested:
+        if each["significant"]:
+            table.marks[each["system"], each["measure"]] = MARK
+    if tested:
+        said = TESTS[given.config.evaluate.test]
         table.caption = (
-            f"{MARK} differs significantly from {bases} (paired test, Holm-corrected); "
+            f"{MARK} differs significantly from {tested[0]['baseline']} ({said}); "
             f"{len(given.queries):,} queries."
         )
     return table
@@ -136,44 +134,35 @@ def _named(given: EvaluatedSet) -> list[tuple[str, dict[str, Any]]]:
     return [(str(system["name"]), system) for system in given.systems]
 
 
-def _comparison(found: Mapping[str, Any]) -> Comparison:
-    """Read a comparison of ``results.json``; keys that are not known here are left out."""
-    known = {name: found.get(name) for name in Comparison.__slots__}
-    return Comparison(**known)  # type: ignore[arg-type]
+def shown_table(table: Table) -> dict[str, Any]:
+    """Return a table as the page draws it, and the texts it offers to copy."""
+    return {
+        "systems": table.to_dict()["systems"],
+        "columns": table.columns,
+        "caption": table.caption,
+        "marks": [list(place) for place in table.marks],
+        "copies": {
+            "Markdown": table.to_markdown(),
+            "LaTeX": table.to_latex(),
+            "CSV": table.to_csv(),
+        },
+    }
 
 
-def copies(table: Table) -> dict[str, str]:
-    """Return the table in the forms that the page offers to copy."""
-    return {"Markdown": table.to_markdown(), "LaTeX": table.to_latex(), "CSV": table.to_csv()}
-
-
-def overview(sets: Sequence[EvaluatedSet]) -> list[dict[str, Any]]:
-    """Return a table per measure that every dataset has: systems by dataset, and the mean.
-
-    Systems are those of any dataset; the mean is of those that have a figure for every dataset.
-    """
-    first = list(sets[0].systems[0]["measures"])
-    shared = [m for m in first if all(m in s.systems[0]["measures"] for s in sets)]
-    systems = list(dict.fromkeys(name for given in sets for name, _ in _named(given)))
-    made = []
-    for measure in shared:
-        table = Table(columns={}, rows={name: {} for name in systems})
-        for given in sets:
-            found = {name: system["measures"][measure] for name, system in _named(given)}
-            table.add_column(given.name, found, ".4f")
-        means = {
-            name: sum(row.values()) / len(row)  # type: ignore[arg-type]
-            for name, row in table.rows.items()
-            if None not in row.values()
-        }
-        table.add_column("mean", means, ".4f")
-        made.append(
-            {
-                "measure": measure,
-                "table": {**table.to_dict(), "columns": table.columns},
-                "copies": copies(table),
-            }
+def overview(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a suite's tables by measure, systems by dataset, as its ``results.json`` has them."""
+    made = {}
+    for measure, found in (results.get("tables") or {}).items():
+        columns = [column for column in found["systems"][0] if column != "name"]
+        table = Table(
+            columns=dict.fromkeys(columns, ".4f"),
+            rows={row["name"]: {c: row.get(c) for c in columns} for row in found["systems"]},
+            caption=found.get("caption", ""),
         )
+        for each in found.get("comparisons", []):
+            if each["significant"] and each.get("dataset") in columns:
+                table.marks[each["system"], each["dataset"]] = MARK
+        made[measure] = shown_table(table)
     return made
 
 

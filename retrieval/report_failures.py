@@ -51,9 +51,7 @@ def reranked_depth(pipeline: str, pipelines: Mapping[str, str]) -> int | None:
     return int(given[1]) if given else RERANKED
 
 
-def buckets(
-    run: Run, qrels: Qrels, queries: list[str], depth: int | None
-) -> dict[str, list[int]]:
+def buckets(run: Run, qrels: Qrels, queries: list[str], depth: int | None) -> dict[str, list[int]]:
     """Return places in ``queries`` by what went wrong; a query may be in one of the first three.
 
     ``none``: no relevant document in the run. ``lost``: none in the first 10 though one is among

@@ -48,13 +48,15 @@ def build_report(
     parts: dict[str, Any] = {}
     for place, given in enumerate(sets):
         parts[f"set-{place}"], parts[f"details-{place}"] = set_data(given, shown)
-    origin = read_json(folder / RESULTS).get("origin") or {}
+    results = read_json(folder / RESULTS)
+    origin = results.get("origin") or sets[0].results.get("origin") or {}
     parts["summary"] = {
         "folder": folder.resolve().name,
         "evaluated": str(origin.get("written") or ""),
         "sets": [given.name for given in sets],
-        "overview": overview(sets) if len(sets) > 1 else [],
-        "trainings": trainings(folder) if len(sets) > 1 else [],
+        "overview": overview(results),
+        "trainings": trainings(folder) if "datasets" in results else [],
+        "failed": results.get("failed") or {},
     }
     path = folder / PAGE if output is None else Path(output)
     if path.suffix not in (".html", ".htm"):

@@ -55,7 +55,7 @@ def choose(
         for name, given in scores.items()
     }
     by_difference = []
-    for name, found in values.items():
+    for found in values.values():
         difference = np.abs(found - values[baseline])
         order = np.argsort(-difference, kind="stable")[: int((difference > 0).sum())]
         by_difference.append(order.tolist())
@@ -147,8 +147,9 @@ def _relevant(given: EvaluatedSet, query: str) -> list[tuple[str, int, list[int]
 
 def _documents(given: EvaluatedSet, query: str) -> list[str]:
     """Return every document that is shown of a query, once."""
-    tops = [doc for run in given.runs.values() if query in run for doc in run[query].doc_ids[:SHOWN]]
-    return list(dict.fromkeys([*tops, *(doc for doc, _, _ in _relevant(given, query)[:RELEVANT])]))
+    found = [run[query].doc_ids[:SHOWN] for run in given.runs.values() if query in run]
+    found.append([doc for doc, _, _ in _relevant(given, query)[:RELEVANT]])
+    return list(dict.fromkeys(doc for documents in found for doc in documents))
 
 
 def _told(given: EvaluatedSet, query: str, texts: Texts) -> dict[str, Any]:

@@ -32,10 +32,11 @@ RESULTS = "results.json"
 class EvaluatedSet:
     """One dataset's part of an evaluation: ``results.json``, its runs, queries and judgements.
 
-    ``allow`` names the encoder classes of your own that the retrievers' folders may import.
+    ``name`` is the dataset's, in a suite that of its folder. ``allow`` names the encoder classes of your own that the retrievers' folders may import.
     ``failures`` collects what could not be opened, for the page to say.
     """
 
+    name: str
     folder: Path
     results: Mapping[str, Any]
     config: ExperimentConfig
@@ -45,11 +46,6 @@ class EvaluatedSet:
 
     def __post_init__(self) -> None:
         self.failures: list[str] = []
-
-    @property
-    def name(self) -> str:
-        """The dataset's name, as the results give it."""
-        return str(self.results["dataset"])
 
     @cached_property
     def systems(self) -> list[dict[str, Any]]:
@@ -122,9 +118,9 @@ def open_sets(folder: Path, allow: Collection[str] = ()) -> list[EvaluatedSet]:
     results = _checked(folder)
     names = results.get("datasets")
     if names is None:
-        return [_opened(folder, results, allow)]
-    parts = [folder / "datasets" / str(name) for name in names]
-    return [_opened(part, _checked(part), allow) for part in parts]
+        return [_opened(str(results["dataset"]), folder, results, allow)]
+    parts = {str(name): folder / "datasets" / str(name) for name in names}
+    return [_opened(name, part, _checked(part), allow) for name, part in parts.items()]
 
 
 def _checked(folder: Path) -> dict[str, Any]:
@@ -141,7 +137,9 @@ def _checked(folder: Path) -> dict[str, Any]:
     return dict(results)
 
 
-def _opened(folder: Path, results: dict[str, Any], allow: Collection[str]) -> EvaluatedSet:
+def _opened(
+    name: str, folder: Path, results: dict[str, Any], allow: Collection[str]
+) -> EvaluatedSet:
     if "systems" not in results or not results["systems"]:
         raise DataError(f"{folder / RESULTS}: holds no systems; evaluate again")
     config = load_config(folder / SETTINGS, ExperimentConfig)
@@ -154,4 +152,4 @@ def _opened(folder: Path, results: dict[str, Any], allow: Collection[str]) -> Ev
             )
         runs[str(system["name"])] = Run.load(path)
     dataset = load_dataset(config.dataset, str(results["split"]))
-    return EvaluatedSet(folder, results, config, dataset, runs, allow)
+    return EvaluatedSet(name, folder, results, config, dataset, runs, allow)

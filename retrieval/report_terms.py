@@ -44,15 +44,14 @@ class TermReader:
         """The retriever's encoder, loaded when the first query needs it."""
         return self.retriever.encoder
 
-    def query(self, text: str) -> tuple[Any, dict[str, Any]]:
-        """Return a query's vector, and its heaviest terms; those not in its text are expansion."""
-        vector = self.encoder.encode_queries([text])
+    def query(self, text: str, vector: Any) -> dict[str, Any]:
+        """Return a query's heaviest terms; those that its text does not have are expansion."""
         order = np.lexsort((vector.indices, -vector.data))[:QUERY_TERMS]
         columns = vector.indices[order].tolist()
         tokenizer = getattr(self.encoder, "tokenizer", None)
         own = None if tokenizer is None else set(tokenizer(text)["input_ids"])
         terms = zip(self.terms(columns), figures(vector.data[order], 3), columns, strict=True)
-        return vector, {
+        return {
             "count": int(vector.nnz),
             "terms": [
                 [term, weight, int(own is not None and column not in own)]
@@ -137,9 +136,12 @@ def term_parts(
     explained: dict[str, dict[str, Any]] = {query: {} for query in wanted}
     counts = {}
     for name, reader in readers(given):
-        sizes = []
-        for query, doc_ids in wanted.items():
-            vector, terms = reader.query(given.dataset.queries.get(query, ""))
+        sizes: list[int] = []
+        texts = [given.dataset.queries.get(query, "") for query in wanted]
+        vectors = reader.encoder.encode_queries(texts)
+        for place, (query, doc_ids) in enumerate(wanted.items()):
+            vector = vectors[[place]]
+            terms = reader.query(texts[place], vector)
             sizes.append(terms["count"])
             parts = reader.parts(vector, doc_ids)
             explained[query][name] = {**terms, "documents": parts}

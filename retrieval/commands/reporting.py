@@ -10,9 +10,7 @@ import typer
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The output of evaluate or run.")],
-    output: Annotated[
-        Path | None, typer.Option(help="The page to write: DIR/report.html.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(help="The page to write: DIR/report.html.")] = None,
     queries: Annotated[
         int | None,
         typer.Option(help="Queries of each dataset with their documents: 200, fewer for many."),

@@ -36,12 +36,12 @@ const dashes = (index) => DASHES[Math.floor(index / 8) % 4] || (index >= 4 ? DAS
 function number(value, digits = 3) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
-  if (size >= 1000) return Math.round(value).toLocaleString("en");
-  if (size !== 0 && size < 1e-3) return value.toExponential(1);
-  return String(Number(value.toPrecision(digits)));
+  if (size >= 1000) return minus(Math.round(value).toLocaleString("en"));
+  return minus(size !== 0 && size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(digits))));
 }
+const minus = (text) => text.replaceAll("-", "−");
 const whole = (value) => value.toLocaleString("en");
-const fixed = (value, digits = 4) => (value === null || value === undefined ? "–" : value.toFixed(digits));
+const fixed = (value, digits = 4) => (value === null || value === undefined ? "–" : minus(value.toFixed(digits)));
 const signed = (value) => (value > 0 ? "+" : value < 0 ? "−" : "±") + Math.abs(value).toFixed(4);
 // As Python's format specifications ".4f" and ",.1f".
 function formatted(value, form) {
@@ -75,6 +75,7 @@ function draw(found) {
   const parts = found.render(current());
   found.host.classList.remove("lazy");
   found.host.hidden = parts === null;
+  sections.filter((each) => !each.host.hidden).forEach((each, at) => each.host.classList.toggle("first", at === 0));
   if (parts !== null) found.host.replaceChildren(el("h2", {}, found.title), ...parts.flat().filter(Boolean));
 }
 
@@ -89,13 +90,10 @@ function redraw(...ids) {
 
 const show = (id) => draw(sections.find((found) => found.id === id));
 
-function space(share = 1, most = 1000) {
-  const width = document.getElementById("main").clientWidth;
-  return Math.max(220, Math.min(most, Math.floor(width * share)));
-}
-// The width of one of the panels of a grid whose columns are at least `least` rem wide.
-function panelWidth(least, gap = 28.8) {
-  const width = document.getElementById("main").clientWidth;
-  const columns = Math.max(1, Math.floor((width + gap) / (Math.min(width, least * 16) + gap)));
-  return columns;
+const space = (most = 1000) => Math.max(220, Math.min(most, document.getElementById("main").clientWidth));
+// The width of a panel in a grid whose columns are at least `least` rem wide, 1.8 rem apart.
+function panel(least) {
+  const [width, gap] = [document.getElementById("main").clientWidth, 28.8];
+  const columns = Math.max(1, Math.floor((width + gap) / (least * 16 + gap)));
+  return Math.max(220, Math.min(620, Math.floor((width - gap * (columns - 1)) / columns)));
 }

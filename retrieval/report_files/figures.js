@@ -38,7 +38,7 @@ section("recall", "Recall by depth", (set) => {
   const names = Object.keys(set.recall.systems);
   const lines = names.map((name, index) => ({ name, index, points: set.recall.systems[name].map((value, at) => [set.recall.depths[at], value]) }));
   const deepest = Math.max(2, ...lines.flatMap((line) => line.points.map(([depth]) => depth)));
-  const chart = lineChart(space(1, 760), 340, { domain: [1, deepest], label: "depth (log)", log: true, ticks: set.recall.depths.filter((depth) => depth <= deepest) },
+  const chart = lineChart(space(760), 340, { domain: [1, deepest], label: "depth (log)", log: true, ticks: set.recall.depths.filter((depth) => depth <= deepest) },
     { domain: [0, Math.max(...lines.flatMap((line) => line.points.map(([, value]) => value)), 0.1)], label: "recall", form: (v) => fixed(v, 2) }, lines,
     `Recall by depth of ${names.join(", ")}`);
   return [captioned(chart, "Mean recall at each depth.", `Of documents with a grade of 1 or more, over ${whole(set.queryCount)} queries; a line ends where its run does.`, legend(names)),
@@ -49,7 +49,7 @@ const CLASSES = [["relevant", 0, 0], ["judged not relevant", 1, 8], ["unjudged",
 
 section("scores", "Score distributions", (set) => {
   const names = Object.keys(set.scores);
-  const width = space(1 / panelWidth(17) - (panelWidth(17) > 1 ? 0.03 : 0), 420);
+  const width = panel(17);
   return [
     swatches(CLASSES.map(([text, index]) => [colour(index), text])),
     el("div", { class: "panels" }, names.map((name) => {
@@ -58,12 +58,12 @@ section("scores", "Score distributions", (set) => {
       const text = found.classes.map((each, at) => `${whole(each.count)} ${CLASSES[at][0]}${each.count ? ` (mean ${number(each.mean)})` : ""}`).join(", ");
       return captioned(histogram(width, 190, found.edges, groups, "score", `Scores of ${name}: ${text}`), `${name}.`, `${text}.`);
     })),
-    el("p", { class: "quiet small" }, "Scores of each query's first 100 documents, as the share of each class per bin."),
+    el("p", { class: "quiet small" }, "Scores of each query's first 100 documents, as the share of each class per bin; the outermost bins take what lies beyond."),
   ];
 });
 
 section("collection", "Documents and terms", (set) => {
-  const width = space(1 / panelWidth(17) - (panelWidth(17) > 1 ? 0.03 : 0), 420);
+  const width = panel(17);
   const shown = [];
   if (set.lengths) {
     const { groups, unit, beyond, read, total } = set.lengths;
@@ -84,7 +84,7 @@ section("collection", "Documents and terms", (set) => {
 section("training", "Training", (set) => {
   const found = [...set.trainings, ...summary.trainings];
   if (!found.length) return null;
-  const width = space(1 / panelWidth(17) - (panelWidth(17) > 1 ? 0.03 : 0), 420);
+  const width = panel(17);
   return found.flatMap((training) => [el("h3", {}, training.name), el("div", { class: "panels" }, training.panels.map((panel) => {
     const lines = panel.lines.map((line, index) => ({ name: line.name, index, target: line.target, points: line.steps.map((step, at) => [step, line.values[at]]) }));
     const values = lines.flatMap((line) => [...line.points.map(([, value]) => value), ...(line.target ? [line.target] : [])]);

@@ -10,6 +10,10 @@ function setDataset(index) {
   forget();
   sorting.delete("results");
   controls();
+  for (const { host } of sections) {
+    host.replaceChildren();
+    host.classList.add("lazy");
+  }
   redraw();
 }
 
@@ -44,7 +48,8 @@ function controls() {
   document.getElementById("subtitle").textContent = `${summary.sets.length > 1 ? `${summary.sets.length} datasets: ${summary.sets.join(", ")}` : set.name}. Evaluated ${summary.evaluated || "at an unknown time"}.`;
   const failed = set.failed.map((text) => el("p", {}, text));
   document.getElementById("about").replaceChildren(
-    el("p", {}, `Made by sluice report from ${summary.folder}. Everything shown lies in this file; it reads nothing else.`), ...failed);
+    el("p", {}, `Made by sluice report from ${summary.folder}. Everything shown lies in this file; it reads nothing else.`), ...failed,
+    ...Object.entries(summary.failed).map(([name, why]) => el("p", {}, `${name} could not be evaluated: ${why}`)));
 }
 
 try {
@@ -60,7 +65,7 @@ window.addEventListener("resize", () => {
   clearTimeout(waiting);
   waiting = setTimeout(() => {
     const changed = sections.filter((found) => found.width && found.width !== found.host.clientWidth && !found.host.hidden);
-    redraw(...(changed.length ? changed.map((found) => found.id) : ["-"]));
+    if (changed.length) redraw(...changed.map((found) => found.id));
   }, 150);
 });
 window.addEventListener("beforeprint", () => sections.forEach(draw));

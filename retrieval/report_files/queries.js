@@ -80,7 +80,7 @@ section("queries", "Query by query", (set) => {
       `Choose a bar, or move with the arrow keys. Documents are kept for ${whole(set.detailed.length)} of ${whole(set.queryCount)} queries, drawn darker: ` +
       `those that differ most, failures, and an even sample.${sampled}`,
       swatches([["gainbox", `${state.system} better`], ["lossbox", `${state.baseline} better`], ["samebox", "equal"]])),
-    el("div", { id: "detail", "aria-live": "polite", tabindex: -1 }, ...queryParts(set)),
+    el("div", { id: "detail", role: "region", "aria-label": "The chosen query", tabindex: -1 }, ...queryParts(set)),
   ];
 });
 

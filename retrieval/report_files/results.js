@@ -1,8 +1,8 @@
 // The table of results, its copies, costs against quality, and the overview of several datasets.
 const sorting = new Map(); // by table: [column, descending]
 
-// A sortable table; `marks` are [system, column] with a dagger, `bold` the columns whose best is bold.
-function resultTable(key, table, marks, bold) {
+// A sortable table; its marks are [system, column] with a dagger; the best of `bold` columns is bold.
+function resultTable(key, table, bold) {
   const columns = Object.keys(table.columns);
   const [by, falling] = sorting.get(key) || [null, true];
   const rows = [...table.systems];
@@ -13,13 +13,13 @@ function resultTable(key, table, marks, bold) {
       return (falling ? -1 : 1) * (typeof a === "string" ? a.localeCompare(b) : a - b);
     });
   }
-  const marked = new Set(marks.map((pair) => JSON.stringify(pair)));
-  const dagged = new Set(marks.map(([, column]) => column));
+  const marked = new Set(table.marks.map((pair) => JSON.stringify(pair)));
+  const dagged = new Set(table.marks.map(([, column]) => column));
   const heading = (column, text) => el("th", { scope: "col", "aria-sort": by === column ? (falling ? "descending" : "ascending") : "none" },
     el("button", { type: "button", class: "plain", click: () => {
       sorting.set(key, [column, by === column ? !falling : column !== "name"]);
       const host = document.getElementById(`table-${key}`);
-      host.replaceWith(resultTable(key, table, marks, bold));
+      host.replaceWith(resultTable(key, table, bold));
       document.querySelectorAll(`#table-${key} thead button`)[["name", ...columns].indexOf(column)].focus();
     } }, text));
   const best = new Map(bold.map((column) => [column, Math.max(...rows.map((row) => row[column] ?? -Infinity))]));
@@ -50,36 +50,32 @@ function copyButtons(copies) {
   return [el("div", { class: "choices" }, "Copy as ", Object.keys(copies).map((kind) => el("button", { type: "button", click: () => copy(kind) }, kind)), said), area];
 }
 
+const captionOf = (table) => (table.caption ? el("p", { class: "quiet small" }, table.caption) : null);
+
 section("overview", "All datasets", () => {
   if (summary.sets.length < 2) return null;
-  const found = summary.overview.find((each) => each.measure === state.measure) || summary.overview[0];
-  if (!found) return null;
-  const columns = Object.keys(found.table.columns);
+  const table = summary.overview[state.measure];
+  if (!table) return null;
   return [
-    el("p", { class: "quiet small" }, `${found.measure} by dataset; the mean is of systems with a figure for every dataset. The best of a column is bold.`),
-    resultTable("overview", found.table, [], columns), copyButtons(found.copies),
+    el("p", { class: "quiet small" }, `${state.measure} by dataset. The best of a column is bold; a heading sorts by its column.`),
+    resultTable("overview", table, Object.keys(table.columns)), captionOf(table), copyButtons(table.copies),
   ];
 });
 
 section("results", "Results", (set) => [
   el("p", { class: "quiet small" }, `${set.name}, split ${set.split}: ${whole(set.queryCount)} queries with judgements. The best value of a measure is bold; a heading sorts by its column.`),
-  resultTable("results", set.table, set.marks, set.measures),
-  set.table.caption ? el("p", { class: "quiet small" }, set.table.caption) : null, copyButtons(set.copies),
+  resultTable("results", set.table, set.measures), captionOf(set.table), copyButtons(set.table.copies),
   comparisonTable(set), pipelineTable(set), stageTable(set),
 ]);
 
-function interval(found) {
-  const pair = found.confidence_interval || found.interval || found.ci || (found.low !== undefined ? [found.low, found.high] : null);
-  return Array.isArray(pair) ? `${signed(pair[0])} … ${signed(pair[1])}` : null;
-}
+const interval = (found) => (typeof found.low === "number" ? `${signed(found.low)} … ${signed(found.high)}` : "–");
 
 function comparisonTable(set) {
   if (!set.comparisons.length) return null;
-  const known = ["effect_size", "effect", "cohen_d"].find((key) => set.comparisons.some((each) => typeof each[key] === "number"));
-  const intervals = set.comparisons.some((each) => interval(each));
-  const head = ["system", "measure", "difference", ...(intervals ? ["confidence interval"] : []), ...(known ? ["effect size"] : []), "p", "p (Holm)", "wins", "ties", "losses"];
+  const sized = set.comparisons.some((each) => typeof each.effect_size === "number");
+  const head = ["system", "measure", "difference", ...(sized ? ["confidence interval", "effect size"] : []), "p", "p corrected", "wins", "ties", "losses"];
   return dataTable(`Differences to ${set.comparisons[0].baseline}, with their tests`, head, set.comparisons.map((each) => [
-    each.system, each.measure, signed(each.difference), ...(intervals ? [interval(each) || "–"] : []), ...(known ? [number(each[known])] : []),
+    each.system, each.measure, signed(each.difference), ...(sized ? [interval(each), number(each.effect_size)] : []),
     number(each.p, 2), number(each.p_corrected, 2), each.wins, each.ties, each.losses].map((cell) => String(cell ?? "–"))));
 }
 
@@ -97,7 +93,7 @@ function stageTable(set) {
 }
 
 section("costs", "Quality against cost", (set) => {
-  const width = space(panelWidth(25) > 1 ? 0.48 : 1, 620);
+  const width = panel(25);
   const kinds = [
     ["latency", "median latency, ms (log)", (system) => (system.latency_ms || {}).p50],
     ["index size", "index, MB (log)", (system) => system.index_bytes / 1e6],
