@@ -32,8 +32,9 @@ RESULTS = "results.json"
 class EvaluatedSet:
     """One dataset's part of an evaluation: ``results.json``, its runs, queries and judgements.
 
-    ``name`` is the dataset's, in a suite that of its folder. ``allow`` names the encoder classes of your own that the retrievers' folders may import.
-    ``failures`` collects what could not be opened, for the page to say.
+    ``name`` is the dataset's, in a suite that of its folder. ``allow`` names the encoder classes of
+    your own that the retrievers' folders may import. ``failures`` collects what could not be
+    opened, for the page to say.
     """
 
     name: str

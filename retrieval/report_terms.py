@@ -77,13 +77,13 @@ class TermReader:
             known = columns < len(weights)
             columns = columns[known]
             values = weights[columns] * matrix.data[begin:end][known]
-            largest = [at for at in np.argsort(-values, kind="stable") if values[at] > 0]
-            largest = largest[:DOCUMENT_TERMS]
-            if largest:
-                terms = self.terms([int(columns[at]) for at in largest])
+            shared = np.flatnonzero(values > 0).tolist()
+            texts = self.terms([int(columns[at]) for at in shared])
+            found = [(text, float(values[at])) for text, at in zip(texts, shared, strict=True)]
+            found.sort(key=lambda part: (-part[1], part[0]))
+            if found:
                 made[doc_id] = [
-                    [term, part]
-                    for term, part in zip(terms, figures(values[largest], 3), strict=True)
+                    [text, figures([part], 3)[0]] for text, part in found[:DOCUMENT_TERMS]
                 ]
         return made
 

@@ -45,7 +45,7 @@ function controls() {
   ];
   document.getElementById("controls").replaceChildren(...parts.filter(Boolean));
   if (focused && document.getElementById(focused) && focused !== "main") document.getElementById(focused).focus();
-  document.getElementById("subtitle").textContent = `${summary.sets.length > 1 ? `${summary.sets.length} datasets: ${summary.sets.join(", ")}` : set.name}. Evaluated ${summary.evaluated || "at an unknown time"}.`;
+  document.getElementById("subtitle").textContent = `${summary.sets.length > 1 ? `${summary.sets.length} datasets: ${summary.sets.join(", ")}` : set.name}. ${summary.evaluated ? `Evaluated ${summary.evaluated.replace("T", " ").replace(/:\d\dZ$/, " UTC")}.` : ""}`;
   const failed = set.failed.map((text) => el("p", {}, text));
   document.getElementById("about").replaceChildren(
     el("p", {}, `Made by sluice report from ${summary.folder}. Everything shown lies in this file; it reads nothing else.`), ...failed,

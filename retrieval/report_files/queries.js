@@ -46,11 +46,12 @@ function differencePlot(set, order) {
   };
   made.root.addEventListener("click", (event) => choose(Math.floor((event.clientX - made.root.getBoundingClientRect().left - made.area.left) / step)));
   const page = Math.max(1, Math.round(count / 20));
-  const keys = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: -page, PageDown: page, Home: -count, End: count };
+  const steps = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: -page, PageDown: page };
   made.root.addEventListener("keydown", (event) => {
-    if (!(event.key in keys)) return;
+    const ends = { Home: 0, End: count - 1 };
+    if (!(event.key in steps) && !(event.key in ends)) return;
     event.preventDefault();
-    choose(place() < 0 ? (keys[event.key] > 0 ? 0 : count - 1) : place() + keys[event.key]);
+    choose(ends[event.key] ?? (place() < 0 ? 0 : place() + steps[event.key]));
   });
   follow();
   return { root: made.root, wins, losses, count };
@@ -77,7 +78,7 @@ section("queries", "Query by query", (set) => {
     found,
     captioned(plot.root, `${state.system} minus ${state.baseline}.`,
       `${whole(plot.wins)} queries are better, ${whole(plot.count - plot.wins - plot.losses)} equal, ${whole(plot.losses)} worse. ` +
-      `Choose a bar, or move with the arrow keys. Documents are kept for ${whole(set.detailed.length)} of ${whole(set.queryCount)} queries, drawn darker: ` +
+      `Choose a bar, or move with the arrow keys. Documents are kept for ${whole(set.detailed.length)} of ${whole(set.queryCount)} queries, drawn in full colour: ` +
       `those that differ most, failures, and an even sample.${sampled}`,
       swatches([["gainbox", `${state.system} better`], ["lossbox", `${state.baseline} better`], ["samebox", "equal"]])),
     el("div", { id: "detail", role: "region", "aria-label": "The chosen query", tabindex: -1 }, ...queryParts(set)),
@@ -134,7 +135,7 @@ function queryParts(set) {
 
 function termParts(told) {
   return Object.entries(told.terms).flatMap(([name, found]) => [
-    el("h4", {}, `The query to ${name}: ${whole(found.count)} terms`),
+    el("h4", {}, `The query to ${name}: ${whole(found.count)} term${found.count === 1 ? "" : "s"}`),
     found.terms.length ? termList(found.terms, true) : el("p", { class: "quiet" }, "No term of the index."),
     found.terms.some((term) => term[2]) ? el("p", { class: "quiet small" }, "Terms with + are expansion: not in the query's text. Numbers are query weights.") : null,
   ]).filter(Boolean);
@@ -144,7 +145,7 @@ function relevantPart(told, names) {
   const documents = details().documents;
   const shown = told.relevant.length < told.relevantTotal ? `, the first ${told.relevant.length} by grade and rank` : "";
   if (!told.relevant.length) return [el("p", { class: "quiet" }, "No document is judged relevant.")];
-  return [el("h4", {}, `Where its ${whole(told.relevantTotal)} relevant document${told.relevantTotal > 1 ? "s" : ""} stood${shown}`),
+  return [el("h4", {}, `Where its ${whole(told.relevantTotal)} relevant document${told.relevantTotal === 1 ? "" : "s"} stood${shown}`),
     el("div", { class: "scroll" }, el("table", {},
       el("thead", {}, el("tr", {}, el("th", { scope: "col", class: "text" }, "document"), el("th", { scope: "col" }, "grade"), names.map((name) => el("th", { scope: "col" }, name)))),
       el("tbody", {}, told.relevant.map(([number_, grade, ranks]) => {
