@@ -113,16 +113,15 @@ class TermReader:
         return [int(size) for size in np.diff(self.index.documents(rows).indptr)]
 
 
-def readers(given: EvaluatedSet) -> Iterator[tuple[str, TermReader]]:
-    """Yield the sparse retrievers by name; what cannot be loaded is noted."""
+def readers(given: EvaluatedSet, texts: list[str]) -> Iterator[tuple[str, TermReader, Any]]:
+    """Yield the sparse retrievers that load, by name, each with the queries' vectors."""
     for name, retriever in given.retrievers.items():
         try:
             reader = TermReader(retriever)
-        except (SluiceError, ImportError) as error:
+            if reader.sparse:
+                yield name, reader, reader.encoder.encode_queries(texts)
+        except (SluiceError, ImportError, OSError) as error:
             given.failed(f"terms of {name}", error)
-            continue
-        if reader.sparse:
-            yield name, reader
 
 
 def term_parts(
@@ -130,15 +129,14 @@ def term_parts(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Explain the documents of each query by every sparse retriever; count terms besides.
 
-    Returns ``{query id: {retriever: {"query": ..., "documents": {id: parts}}}}`` and
-    ``{retriever: histograms}`` of terms per document and per query.
+    Returns ``{query id: {retriever: {"count", "terms", "documents": {id: parts}}}}``, and
+    ``{retriever: {"documents", "queries"}}`` with histograms of how many terms they have.
     """
     explained: dict[str, dict[str, Any]] = {query: {} for query in wanted}
     counts = {}
-    for name, reader in readers(given):
+    texts = [given.dataset.queries.get(query, "") for query in wanted]
+    for name, reader, vectors in readers(given, texts):
         sizes: list[int] = []
-        texts = [given.dataset.queries.get(query, "") for query in wanted]
-        vectors = reader.encoder.encode_queries(texts)
         for place, (query, doc_ids) in enumerate(wanted.items()):
             vector = vectors[[place]]
             terms = reader.query(texts[place], vector)

@@ -10,14 +10,16 @@ import pytest
 from command_line import Call
 from report_world import HOSTILE, QUERIES, SYSTEMS, documents, query_id, world
 
-from encoders.errors import DataError
-from retrieval import Run
+from encoders import SpladeEncoder
+from encoders.errors import DataError, IndexFormatError
+from retrieval import Passages, Retriever, Run
 from retrieval.report_data import set_data
 from retrieval.report_distributions import histogram
 from retrieval.report_failures import buckets, reranked_depth
 from retrieval.report_page import as_json, build_report, page
 from retrieval.report_queries import cut, plotted
 from retrieval.report_sources import EvaluatedSet, open_sets
+from retrieval.report_terms import TermReader, term_parts
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +118,54 @@ def test_terms_are_those_of_explain(
     vectors = retriever.encoder.encode_documents([d.full_text for d in documents()])
     terms = data["termCounts"]["bm25"]["documents"]["groups"][0]
     assert terms["mean"] == pytest.approx(np.diff(vectors.indptr).mean(), rel=1e-3)
+
+
+def test_terms_of_passages_and_expansion_are_those_of_explain(masked_bert: Path) -> None:
+    encoder = SpladeEncoder.from_pretrained(masked_bert, device="cpu")
+    corpus = [
+        d._replace(text=f"{d.text} {' '.join(['deep stone'] * 20)}") for d in documents()[2:8]
+    ]
+    retriever = Retriever.build(encoder, corpus, passages=Passages(12, 3))
+    reader = TermReader(retriever)
+    assert reader.sparse
+    text = "gold in the river"
+    vector = encoder.encode_queries([text])
+    told = reader.query(text, vector)
+    own = set(encoder.tokenizer(text)["input_ids"])
+    tokens = encoder.tokenizer.convert_tokens_to_ids([term for term, _, _ in told["terms"]])
+    assert [added for _, _, added in told["terms"]] == [int(token not in own) for token in tokens]
+    weights = [weight for _, weight, _ in told["terms"]]
+    assert weights == sorted(weights, reverse=True)
+    assert weights[0] == pytest.approx(vector.data.max(), rel=5e-3)
+    parts = reader.parts(vector, [*(document.id for document in corpus), "unknown"])
+    assert "unknown" not in parts
+    for document in corpus:
+        found = retriever.explain(text, document.id).terms[:6]
+        assert parts.get(document.id, []) == [
+            [term.term, pytest.approx(term.contribution, rel=5e-3)] for term in found
+        ]
+    assert len(parts) > 3
+
+
+def test_an_encoder_that_does_not_load_is_said(output: Path) -> None:
+    given = open_sets(output)[0]
+    retriever: Any = given.retrievers["bm25"]
+    retriever._state = _Broken(retriever.state)
+    explained, counts = term_parts(given, {given.queries[1]: ["d02"]})
+    assert explained == {given.queries[1]: {}}
+    assert counts == {}
+    assert given.failures == ["terms of bm25 is left out: no such encoder"]
+
+
+class _Broken:
+    """A state whose encoder cannot be opened."""
+
+    def __init__(self, state: Any) -> None:
+        self.store, self.index = state.store, state.index
+
+    @property
+    def encoder(self) -> Any:
+        raise IndexFormatError("no such encoder")
 
 
 def test_buckets_by_hand() -> None:
