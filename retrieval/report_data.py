@@ -1,0 +1,197 @@
+"""Everything one dataset's part of the report shows, as plain values for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from encoders.errors import DataError
+from retrieval.comparison import MARK, TESTS
+from retrieval.evaluation import Scores
+from retrieval.report_distributions import (
+    document_lengths,
+    figures,
+    recall_curves,
+    score_histograms,
+)
+from retrieval.report_failures import buckets, reranked_depth
+from retrieval.report_queries import QUERY, choose, cut, details, plotted
+from retrieval.report_sources import EvaluatedSet
+from retrieval.table import Table
+
+LISTED = 300  # queries of a failure bucket that the page lists
+POINTS = 300  # of a training's series
+JOURNALS = ("training", "models")  # folders with trainings
+
+# Further figures of a system in results.json: key, column, unit's divisor, format.
+COSTS = (
+    ("queries_per_second", "queries/s", 1.0, ",.0f"),
+    ("index_bytes", "index MB", 1e6, ",.2f"),
+    ("bytes_per_document", "bytes/doc", 1.0, ",.0f"),
+    ("documents_per_second", "indexed docs/s", 1.0, ",.0f"),
+    ("encode_documents_per_second", "encoded docs/s", 1.0, ",.0f"),
+    ("peak_memory_bytes", "peak MB", 1e6, ",.0f"),
+)
+
+
+def set_data(given: EvaluatedSet, shown: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return one dataset's figures, and apart from them the ``shown`` queries' details."""
+    measures = list(given.systems[0]["measures"])
+    scores = given.scores(measures)
+    depths = _depths(given)
+    failures = {
+        name: buckets(run, given.dataset.qrels, given.queries, depths[name])
+        for name, run in given.runs.items()
+    }
+    places = choose(scores, given.queries, given.baseline, failures, shown)
+    detailed, term_counts = details(given, places)
+    kept = plotted(given.queries, places)
+    drawn = set(kept)
+    table = results_table(given)
+    data = {
+        "name": given.name,
+        "split": given.results["split"],
+        "baseline": given.baseline,
+        "measures": measures,
+        "queryCount": len(given.queries),
+        "systems": given.systems,
+        "comparisons": list(given.results.get("comparisons", [])),
+        "table": shown_table(table),
+        "detailed": places,
+        "perQuery": _per_query(given, scores, kept),
+        "failures": {
+            name: {
+                kind: [len(found), [place for place in found if place in drawn][:LISTED]]
+                for kind, found in of_system.items()
+            }
+            for name, of_system in failures.items()
+        },
+        "reranked": depths,
+        "recall": recall_curves(given),
+        "scores": score_histograms(given),
+        "lengths": document_lengths(given),
+        "termCounts": term_counts,
+        "trainings": trainings(given.folder),
+        "failed": given.failures,
+    }
+    return data, detailed
+
+
+def _depths(given: EvaluatedSet) -> dict[str, int | None]:
+    pipelines = given.config.pipelines
+    return {
+        str(system["name"]): reranked_depth(str(system.get("pipeline", system["name"])), pipelines)
+        for system in given.systems
+    }
+
+
+def _per_query(
+    given: EvaluatedSet, scores: Mapping[str, Scores], places: Sequence[int]
+) -> dict[str, Any]:
+    queries = [given.queries[place] for place in places]
+    values = {
+        measure: {
+            name: figures([found.per_query[measure][query] for query in queries])
+            for name, found in scores.items()
+        }
+        for measure in next(iter(scores.values())).mean
+    }
+    texts = [cut(given.dataset.queries.get(query, ""), QUERY) for query in queries]
+    return {"places": list(places), "ids": queries, "texts": texts, "values": values}
+
+
+def results_table(given: EvaluatedSet) -> Table:
+    """Return the results as a table with marks: measures first, then every cost that is known."""
+    measures = list(given.systems[0]["measures"])
+    table = Table(columns=dict.fromkeys(measures, ".4f"))
+    table.rows = {
+        str(system["name"]): {m: system["measures"].get(m) for m in measures}
+        for system in given.systems
+    }
+    for part in ("p50", "p95", "p99"):
+        latencies = {n: (s.get("latency_ms") or {}).get(part) for n, s in _named(given)}
+        if any(value is not None for value in latencies.values()):
+            table.add_column(f"{part} ms", latencies)
+    for key, column, divisor, form in COSTS:
+        found = {n: s[key] / divisor for n, s in _named(given) if s.get(key) is not None}
+        if found:
+            table.add_column(column, found, form)
+    tested = list(given.results.get("comparisons", []))
+    for each in tested:
+        if each["significant"]:
+            table.marks[each["system"], each["measure"]] = MARK
+    if tested:
+        said = TESTS[given.config.evaluate.test]
+        table.caption = (
+            f"{MARK} differs significantly from {tested[0]['baseline']} ({said}); "
+            f"{len(given.queries):,} queries."
+        )
+    return table
+
+
+def _named(given: EvaluatedSet) -> list[tuple[str, dict[str, Any]]]:
+    return [(str(system["name"]), system) for system in given.systems]
+
+
+def shown_table(table: Table) -> dict[str, Any]:
+    """Return a table as the page draws it, and the texts it offers to copy."""
+    return {
+        "systems": table.to_dict()["systems"],
+        "columns": table.columns,
+        "caption": table.caption,
+        "marks": [list(place) for place in table.marks],
+        "copies": {
+            "Markdown": table.to_markdown(),
+            "LaTeX": table.to_latex(),
+            "CSV": table.to_csv(),
+        },
+    }
+
+
+def overview(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a suite's tables by measure, systems by dataset, as its ``results.json`` has them."""
+    made = {}
+    for measure, found in (results.get("tables") or {}).items():
+        columns = [column for column in found["systems"][0] if column != "name"]
+        table = Table(
+            columns=dict.fromkeys(columns, ".4f"),
+            rows={row["name"]: {c: row.get(c) for c in columns} for row in found["systems"]},
+            caption=found.get("caption", ""),
+        )
+        for each in found.get("comparisons", []):
+            if each["significant"] and each.get("dataset") in columns:
+                table.marks[each["system"], each["dataset"]] = MARK
+        made[measure] = shown_table(table)
+    return made
+
+
+def trainings(folder: Path) -> list[dict[str, Any]]:
+    """Return the curves of every training in an experiment's folder, at most 300 points each."""
+    from training.curves import METRICS, panels_of, read_trainings
+
+    folders = [folder / name for name in JOURNALS if any((folder / name).rglob(METRICS))]
+    try:
+        found = read_trainings(folders) if folders else []
+    except DataError:  # a training that has logged nothing yet
+        return []
+    made = []
+    for training in found:
+        panels = []
+        for panel in panels_of([training]):
+            lines = []
+            for name in panel.names:
+                series = training.series[name]
+                every = max(1, -(-len(series.steps) // POINTS))
+                steps, values = series.steps[::every], series.values[::every]
+                lines.append(
+                    {
+                        "name": name.removeprefix(panel.prefix),
+                        "steps": steps,
+                        "values": figures(values),
+                        "target": training.targets.get(name) if panel.targets else None,
+                    }
+                )
+            panels.append({"title": panel.title, "axis": panel.axis, "lines": lines})
+        made.append({"name": training.name, "panels": panels})
+    return made

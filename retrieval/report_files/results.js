@@ -1,0 +1,111 @@
+// The table of results, its copies, costs against quality, and the overview of several datasets.
+const sorting = new Map(); // by table: [column, descending]
+
+// A sortable table; its marks are [system, column] with a dagger; the best of `bold` columns is bold.
+function resultTable(key, table, bold) {
+  const columns = Object.keys(table.columns);
+  const [by, falling] = sorting.get(key) || [null, true];
+  const rows = [...table.systems];
+  if (by !== null) {
+    rows.sort((one, other) => {
+      const [a, b] = [one[by], other[by]];
+      if (a === null || b === null) return (a === null) - (b === null);
+      return (falling ? -1 : 1) * (typeof a === "string" ? a.localeCompare(b) : a - b);
+    });
+  }
+  const marked = new Set(table.marks.map((pair) => JSON.stringify(pair)));
+  const dagged = new Set(table.marks.map(([, column]) => column));
+  const heading = (column, text) => el("th", { scope: "col", "aria-sort": by === column ? (falling ? "descending" : "ascending") : "none" },
+    el("button", { type: "button", class: "plain", click: () => {
+      sorting.set(key, [column, by === column ? !falling : column !== "name"]);
+      const host = document.getElementById(`table-${key}`);
+      host.replaceWith(resultTable(key, table, bold));
+      document.querySelectorAll(`#table-${key} thead button`)[["name", ...columns].indexOf(column)].focus();
+    } }, text));
+  const best = new Map(bold.map((column) => [column, Math.max(...rows.map((row) => row[column] ?? -Infinity))]));
+  return el("div", { class: "scroll", id: `table-${key}`, tabindex: 0, role: "region", "aria-label": "Results" }, el("table", {},
+    el("thead", {}, el("tr", {}, heading("name", "system"), columns.map((column) => heading(column, column)))),
+    el("tbody", {}, rows.map((row) => el("tr", {}, el("th", { scope: "row" }, row.name), columns.map((column) => {
+      const top = best.has(column) && row[column] === best.get(column);
+      const dagger = dagged.has(column) ? el("span", { class: marked.has(JSON.stringify([row.name, column])) ? "dagger" : "dagger absent" }, "†") : null;
+      return el("td", { class: top ? "best" : null }, formatted(row[column], table.columns[column]), dagger);
+    }))))));
+}
+
+function copyButtons(copies) {
+  const said = el("span", { class: "quiet", role: "status" });
+  const area = el("textarea", { readonly: true, hidden: true, "aria-label": "The table as text" });
+  const copy = async (kind) => {
+    area.value = copies[kind];
+    area.hidden = false;
+    area.focus();
+    area.select();
+    try {
+      await navigator.clipboard.writeText(copies[kind]);
+      said.textContent = `${kind} is on the clipboard`;
+    } catch {
+      said.textContent = document.execCommand("copy") ? `${kind} is on the clipboard` : `${kind} is selected below`;
+    }
+  };
+  return [el("div", { class: "choices" }, "Copy as ", Object.keys(copies).map((kind) => el("button", { type: "button", click: () => copy(kind) }, kind)), said), area];
+}
+
+const captionOf = (table) => (table.caption ? el("p", { class: "quiet small" }, table.caption) : null);
+
+section("overview", "All datasets", () => {
+  if (summary.sets.length < 2) return null;
+  const table = summary.overview[state.measure];
+  if (!table) return null;
+  return [
+    el("p", { class: "quiet small" }, `${state.measure} by dataset. The best of a column is bold; a heading sorts by its column.`),
+    resultTable("overview", table, Object.keys(table.columns)), captionOf(table), copyButtons(table.copies),
+  ];
+});
+
+section("results", "Results", (set) => [
+  el("p", { class: "quiet small" }, `${set.name}, split ${set.split}: ${whole(set.queryCount)} queries with judgements. The best value of a measure is bold; a heading sorts by its column.`),
+  resultTable("results", set.table, set.measures), captionOf(set.table), copyButtons(set.table.copies),
+  comparisonTable(set), pipelineTable(set), stageTable(set),
+]);
+
+const interval = (found) => (typeof found.low === "number" ? `${signed(found.low)} … ${signed(found.high)}` : "–");
+
+function comparisonTable(set) {
+  if (!set.comparisons.length) return null;
+  const sized = set.comparisons.some((each) => typeof each.effect_size === "number");
+  const head = ["system", "measure", "difference", ...(sized ? ["confidence interval", "effect size"] : []), "p", "p corrected", "wins", "ties", "losses"];
+  return dataTable(`Differences to ${set.comparisons[0].baseline}, with their tests`, head, set.comparisons.map((each) => [
+    each.system, each.measure, signed(each.difference), ...(sized ? [interval(each), number(each.effect_size)] : []),
+    number(each.p, 2), number(each.p_corrected, 2), each.wins, each.ties, each.losses].map((cell) => String(cell ?? "–"))));
+}
+
+function pipelineTable(set) {
+  const named = set.systems.filter((each) => each.pipeline && each.pipeline !== each.name);
+  if (!named.length) return null;
+  return el("details", { class: "small" }, el("summary", {}, "What each system is"), el("table", {}, el("tbody", {},
+    named.map((each) => el("tr", {}, el("th", { scope: "row" }, each.name), el("td", { class: "text mono" }, String(each.pipeline)))))));
+}
+
+function stageTable(set) {
+  const rows = set.systems.flatMap((each) => Object.entries((each.latency_ms || {}).stages || {}).map(([stage, found]) =>
+    [each.name, stage, number(found.p50), number(found.p95), number(found.p99)]));
+  return rows.length ? dataTable("Latency of each stage", ["system", "stage", "p50 ms", "p95 ms", "p99 ms"], rows) : null;
+}
+
+section("costs", "Quality against cost", (set) => {
+  const width = panel(25);
+  const kinds = [
+    ["latency", "median latency, ms (log)", (system) => (system.latency_ms || {}).p50],
+    ["index size", "index, MB (log)", (system) => system.index_bytes / 1e6],
+  ];
+  const figures = kinds.map(([kind, label, value]) => {
+    const points = set.systems.map((system, index) => ({ name: system.name, index, x: value(system), y: system.measures[state.measure] }))
+      .filter((point) => point.x > 0 && typeof point.y === "number");
+    if (!points.length) return el("p", { class: "quiet" }, `No system has a measured ${kind}.`);
+    const chart = scatter(width, 300, { domain: padded(points.map((point) => point.x), true, 0.12), label, log: true },
+      { domain: padded(points.map((point) => point.y), false, 0.15), label: state.measure, form: (v) => fixed(v, 3) }, points,
+      `${state.measure} against ${kind}: ${points.map((point) => `${point.name} ${number(point.x)}, ${fixed(point.y)}`).join("; ")}`);
+    return captioned(chart.root, `${state.measure} and ${kind}.`, `No system is both better and cheaper than those on the dashed line: ${chart.front.join(", ")}.`);
+  });
+  return [el("div", { class: "panels wide" }, figures), legend(set.systems.map((each) => each.name), false)];
+});

@@ -1,0 +1,156 @@
+"""What a report is made from: one evaluated dataset's folder, opened and checked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from encoders.errors import DataError, SluiceError
+from encoders.files import read_json
+from retrieval.config import ExperimentConfig, load_config
+from retrieval.dataset import Dataset, load_dataset
+from retrieval.evaluation import Scores, evaluate
+from retrieval.experiment import SETTINGS
+from retrieval.measures import Measure
+from retrieval.ranking import Run
+from retrieval.retriever import Retriever
+from retrieval.retriever_folder import HEAD
+
+if TYPE_CHECKING:
+    from retrieval.document import Document
+
+log = logging.getLogger("sluice")
+
+RESULTS = "results.json"
+
+
+@dataclass
+class EvaluatedSet:
+    """One dataset's part of an evaluation: ``results.json``, its runs, queries and judgements.
+
+    ``name`` is the dataset's, in a suite that of its folder. ``allow`` names the encoder classes of
+    your own that the retrievers' folders may import. ``failures`` collects what could not be
+    opened, for the page to say.
+    """
+
+    name: str
+    folder: Path
+    results: Mapping[str, Any]
+    config: ExperimentConfig
+    dataset: Dataset
+    runs: dict[str, Run]
+    allow: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        self.failures: list[str] = []
+
+    @cached_property
+    def systems(self) -> list[dict[str, Any]]:
+        """The systems' entries in ``results.json``, in its order."""
+        return list(self.results["systems"])
+
+    @property
+    def baseline(self) -> str:
+        """The system that the others are compared with."""
+        asked = self.config.evaluate.baseline
+        names = list(self.runs)
+        return asked if asked in names else names[0]
+
+    @cached_property
+    def queries(self) -> list[str]:
+        """The ids of the queries with judgements, in the order of the qrels."""
+        return [query for query, grades in self.dataset.qrels.items() if grades]
+
+    def scores(self, measures: Iterable[str | Measure]) -> dict[str, Scores]:
+        """Score every run by the measures."""
+        wanted = list(measures)
+        return {name: evaluate(run, self.dataset.qrels, wanted) for name, run in self.runs.items()}
+
+    @cached_property
+    def retrievers(self) -> dict[str, Retriever]:
+        """The retrievers that can be opened, by name; nothing of them is loaded yet."""
+        found = {}
+        for head in sorted((self.folder / "retrievers").glob(f"*/{HEAD}")):
+            try:
+                found[head.parent.name] = Retriever.open(head.parent, allow=self.allow)
+            except SluiceError as error:
+                self.failed(f"retriever {head.parent.name}", error)
+        return found
+
+    def failed(self, part: str, error: Exception) -> None:
+        """Note that a part of the report is left out, and why."""
+        log.warning("report: %s is left out: %s", part, error)
+        self.failures.append(f"{part} is left out: {error}")
+
+    def documents(self, wanted: Iterable[str]) -> dict[str, Document]:
+        """Return the documents of these ids that are to be had: from a store, else the corpus."""
+        left = dict.fromkeys(wanted)
+        found: dict[str, Document] = {}
+        for retriever in self.retrievers.values():
+            ids = [name for name in left if name not in found]
+            if ids:
+                found.update(_stored(retriever, ids))
+        missing = {name for name in left if name not in found}
+        if missing and not self.retrievers:
+            found.update({each.id: each for each in self.dataset.corpus if each.id in missing})
+        return found
+
+
+def _stored(retriever: Retriever, ids: list[str]) -> dict[str, Document]:
+    rows = retriever.store.rows(ids)
+    there = [(name, int(row)) for name, row in zip(ids, rows, strict=True) if row >= 0]
+    documents = retriever.store.documents([row for _, row in there]) if there else []
+    return {name: each for (name, _), each in zip(there, documents, strict=True)}
+
+
+def open_sets(folder: Path, allow: Collection[str] = ()) -> list[EvaluatedSet]:
+    """Open what ``sluice evaluate`` wrote: one dataset, or several under ``datasets/``.
+
+    Raises ``DataError`` for a folder without results, and a run that is not there.
+    """
+    if not (folder / RESULTS).is_file():
+        raise DataError(
+            f"{folder}: no {RESULTS} here; expected the output folder of sluice evaluate or run"
+        )
+    results = _checked(folder)
+    names = results.get("datasets")
+    if names is None:
+        return [_opened(str(results["dataset"]), folder, results, allow)]
+    parts = {str(name): folder / "datasets" / str(name) for name in names}
+    return [_opened(name, part, _checked(part), allow) for name, part in parts.items()]
+
+
+def _checked(folder: Path) -> dict[str, Any]:
+    results = read_json(folder / RESULTS)
+    whole = isinstance(results, dict) and (
+        isinstance(results.get("datasets"), list)
+        or ({"dataset", "split"} <= results.keys() and isinstance(results.get("systems"), list))
+    )
+    if not whole:
+        raise DataError(
+            f"{folder / RESULTS}: expected an object with dataset, split and systems (or datasets)"
+            "; evaluate again to write it"
+        )
+    return dict(results)
+
+
+def _opened(
+    name: str, folder: Path, results: dict[str, Any], allow: Collection[str]
+) -> EvaluatedSet:
+    if "systems" not in results or not results["systems"]:
+        raise DataError(f"{folder / RESULTS}: holds no systems; evaluate again")
+    config = load_config(folder / SETTINGS, ExperimentConfig)
+    runs = {}
+    for system in results["systems"]:
+        path = folder / "runs" / f"{system['name']}.trec.gz"
+        if not path.is_file():
+            raise DataError(
+                f"{path}: no such run, but {RESULTS} names the system; evaluate again to write it"
+            )
+        runs[str(system["name"])] = Run.load(path)
+    dataset = load_dataset(config.dataset, str(results["split"]))
+    return EvaluatedSet(name, folder, results, config, dataset, runs, allow)
