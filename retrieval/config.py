@@ -107,7 +107,10 @@ class RetrieverSection(Section):
 
 
 class EvaluateSection(Section):
-    """What is measured, on which split, against which baseline, see ``retrieval.comparison``."""
+    """What is measured, on which split, against which baseline, see ``retrieval.comparison``.
+
+    ``report``: whether the command line ends with the page ``report.html``.
+    """
 
     measures: list[str] = Field(default=["nDCG@10", "R@100"], min_length=1)
     baseline: str | None = None
@@ -116,6 +119,7 @@ class EvaluateSection(Section):
     correction: Literal["holm", "bonferroni", "none"] = "holm"
     alpha: float = Field(default=0.05, gt=0, lt=1)
     latency_queries: int = Field(default=200, ge=0)
+    report: bool = True
 
 
 class RankerSection(Section):

@@ -33,6 +33,7 @@ class Suite:
     """What the datasets of a suite gave: tables by measure, and those that failed, with why."""
 
     output: Path
+    report: bool = True
     tables: dict[str, Table] = field(default_factory=dict)
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -66,7 +67,7 @@ def evaluate_suite(values: Mapping[str, Any], *, file: str | Path | None = None)
     """
     experiments = _experiments(values, file)
     section = next(iter(experiments.values())).config.evaluate
-    suite = Suite(_output(values))
+    suite = Suite(_output(values), section.report)
     found: dict[str, dict[str, Scores]] = {}
     for name in list(experiments):
         log.info("dataset %s", name)

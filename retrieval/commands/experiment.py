@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from encoders.errors import ConfigError
+from encoders.errors import ConfigError, SluiceError
+
+log = logging.getLogger("sluice")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file; see configs/.")]
 Overrides = Annotated[
@@ -31,7 +34,7 @@ def run(config: ConfigFile, overrides: Overrides = None) -> None:
         return
     table, experiment = run_experiment(config, overrides or [])
     typer.echo(str(table))
-    typer.echo(f"\nresults: {experiment.output}/results.json, {experiment.output}/report.md")
+    _tell_results(experiment.output, page=experiment.config.evaluate.report)
     from retrieval.evaluate_experiment import next_steps
 
     typer.echo("try next:")
@@ -104,7 +107,7 @@ def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
         return
     table, experiment = run_experiment(config, overrides or [])
     typer.echo(str(table))
-    typer.echo(f"\nresults: {experiment.output}/results.json, {experiment.output}/report.md")
+    _tell_results(experiment.output, page=experiment.config.evaluate.report)
 
 
 def reproduce(
@@ -235,6 +238,19 @@ def mine(
     typer.echo(f"\n{found}")
 
 
+def _tell_results(output: Path, *, page: bool) -> None:
+    """Say where the results are, and make their page."""
+    told = f"\nresults: {output}/results.json, {output}/report.md"
+    if page:
+        from retrieval.report_page import build_report
+
+        try:
+            told += f", {build_report(output)}"
+        except SluiceError as error:  # the results are there all the same
+            log.warning("report.html was not made: %s", error)
+    typer.echo(told)
+
+
 def _ran_as_suite(config: Path, overrides: list[str] | None) -> bool:
     """Evaluate a config of several datasets and print its tables; exit 1 if one failed."""
     from retrieval.jobs import suite as run_suite
@@ -243,7 +259,7 @@ def _ran_as_suite(config: Path, overrides: list[str] | None) -> bool:
     if suite is None:
         return False
     typer.echo(str(suite))
-    typer.echo(f"\nresults: {suite.output}/results.json, {suite.output}/report.md")
+    _tell_results(suite.output, page=suite.report)
     if suite.failed:
         raise typer.Exit(1)
     return True
