@@ -24,7 +24,11 @@ def score(
 ) -> None:
     """Score a run; the values are trec_eval's (with -c: a query the run misses counts 0).
 
-    Example:  sluice score run.trec qrels.tsv -m nDCG@10 -m AP -q
+    docs/measures.md has every measure, its other spellings, and where other tools differ.
+
+    Examples:
+      sluice score run.trec qrels.tsv -m nDCG@10 -m AP -q
+      sluice score run.trec qrels.tsv -m Bpref -m Rprec -m 'RBP(p=0.8)' -m ERR@20
     """
     from retrieval.evaluation import evaluate
     from retrieval.measures import parse_measure
