@@ -21,6 +21,7 @@ from retrieval.commands import (
     learning_to_rank,
     plotting,
     pruning,
+    robustness,
     scoring,
     searching,
     souping,
@@ -62,6 +63,7 @@ for command in (
     *fitting.COMMANDS,
     *pruning.COMMANDS,
     *learning_to_rank.COMMANDS,
+    *robustness.COMMANDS,
 ):
     names = {"help_option_names": ["-h", "--help"]}
     app.command(help=_help(command), context_settings=names)(command)
