@@ -24,12 +24,12 @@ from retrieval.document_input import document_input
 from retrieval.filtered import Filtered
 from retrieval.fuse import Fuse
 from retrieval.passage_means import mean_vectors
-from retrieval.ranking import Ranking, Run
+from retrieval.ranking import Ranking, Run, without
 from retrieval.rerank import Rerank
 from retrieval.retriever import Retriever
 from retrieval.retriever_state import RetrieverState
 from retrieval.score_order import canonical_order
-from retrieval.stage import DEPTH, Cut, Queries, Stage, Texts, Then
+from retrieval.stage import DEPTH, Cut, Queries, SelfExcluding, Stage, Texts, Then
 
 Job = tuple[str, Document]  # a query's id, and the document as that query is to find it
 
@@ -106,20 +106,33 @@ class AlteredRetriever(Stage):
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Search, and put the new document where its score is."""
         depth = DEPTH if k is None else k
-        new = self._scene.document
-        missing = {q: text for q, text in queries.items() if self._clean.get(q, (0,))[0] <= depth}
+        excluding = isinstance(queries, SelfExcluding)
+        found = depth + excluding  # as the retriever searches
+        missing = {q: text for q, text in queries.items() if self._clean.get(q, (0,))[0] <= found}
         if missing:
-            kept = type(queries)(missing) if isinstance(queries, dict) else missing
-            for query, ranking in self.stage.run(kept, None, depth + 1).items():
-                self._clean[query] = (depth + 1, ranking)
-        rankings = {query: self._clean[query][1] for query in queries}
+            for query, ranking in self.stage.run(missing, None, found + 1).items():
+                self._clean[query] = (found + 1, ranking)
+        new = self._scene.document
         if new is not None:
             self.prepare(queries, [(query, new) for query in queries])
-            rankings = {
-                query: _placed(ranking, new.id, self._scores[query, new])
-                for query, ranking in rankings.items()
-            }
-        return Run({query: ranking[:depth] for query, ranking in rankings.items()}, name=self.name)
+        rankings = {}
+        for query in queries:
+            ranking = self._clean[query][1]
+            if new is not None:
+                ranking = _placed(ranking, new.id, self._scores[query, new])
+            ranking = self._cut(ranking, found)
+            rankings[query] = (without(ranking, query) if excluding else ranking)[:depth]
+        return Run(rankings, name=self.name)
+
+    def _cut(self, ranking: Ranking, depth: int) -> Ranking:
+        """Return the first ``depth``: of those that tie with the last one, the lowest rows."""
+        if not 0 < depth < len(ranking) or ranking.scores[depth - 1] != ranking.scores[depth]:
+            return ranking[:depth]
+        tied = np.flatnonzero(ranking.scores == ranking.scores[depth])
+        rows = self._retriever.store.rows([ranking.doc_ids[place] for place in tied.tolist()])
+        first = tied[np.argsort(rows)][: depth - tied[0]]
+        kept = np.sort(np.concatenate([np.arange(tied[0]), first])).tolist()
+        return Ranking([ranking.doc_ids[place] for place in kept], ranking.scores[kept])
 
 
 class RememberedScores:
