@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from encoders.errors import ConfigError
+
+if TYPE_CHECKING:
+    from retrieval.evaluation import Scores
 
 Measures = Annotated[
     list[str] | None,
@@ -45,10 +48,7 @@ def score(
             ]
     lines += [f"{name}\tall\t{value:.4f}" for name, value in scores.mean.items()]
     typer.echo("\n".join(lines))
-    if scores.missing:
-        typer.echo(f"{scores.missing:,} judged queries are not in the run; scored 0", err=True)
-    if scores.ignored:
-        typer.echo(f"{scores.ignored:,} queries of the run have no judgements; ignored", err=True)
+    _say_unmatched(scores)
 
 
 def compare(
@@ -67,7 +67,8 @@ def compare(
 
     Example:  sluice compare bm25.trec dense.trec --qrels qrels.tsv -m nDCG@10
     """
-    from retrieval.comparison import compare as compare_runs
+    from retrieval.comparison import compare_scores
+    from retrieval.evaluation import evaluate
     from retrieval.ranking import Run
     from retrieval.trec_files import read_qrels
 
@@ -81,13 +82,9 @@ def compare(
         loaded[name] = opened
     if len(loaded) < 2:
         raise ConfigError("compare: give two runs or more")
-    table = compare_runs(
-        loaded,
-        read_qrels(qrels),
-        list(measure or DEFAULT),
-        baseline=baseline,
-        test=test,  # type: ignore[arg-type]
-    )
+    judged = read_qrels(qrels)
+    scores = {name: evaluate(run, judged, measure or DEFAULT) for name, run in loaded.items()}
+    table = compare_scores(scores, baseline=baseline, test=test)  # type: ignore[arg-type]
     typer.echo(str(table) if form == "text" else getattr(table, f"to_{form}")().rstrip("\n"))
     if form == "text":
         for item in table.comparisons:
@@ -96,6 +93,20 @@ def compare(
                 f"p = {item.p_corrected:.4g} (Holm)  "
                 f"win/tie/loss {item.wins}/{item.ties}/{item.losses}"
             )
+    for name, each in scores.items():
+        _say_unmatched(each, f"{name}: ")
+
+
+def _say_unmatched(scores: Scores, title: str = "") -> None:
+    """Say how many queries are in one of the two files alone."""
+    if scores.missing:
+        typer.echo(
+            f"{title}{scores.missing:,} judged queries are not in the run; scored 0", err=True
+        )
+    if scores.ignored:
+        typer.echo(
+            f"{title}{scores.ignored:,} queries of the run have no judgements; ignored", err=True
+        )
 
 
 COMMANDS = (score, compare)
