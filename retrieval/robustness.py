@@ -18,6 +18,7 @@ from retrieval.asking import asked
 from retrieval.dataset import Dataset
 from retrieval.document import Document
 from retrieval.evaluation import evaluate
+from retrieval.measure_values import settled
 from retrieval.measures import Measure, depth_of, parse_measure
 from retrieval.perturbation import (
     DOCUMENT_PERTURBATIONS,
@@ -81,8 +82,9 @@ def robustness(
     less its new one. A system whose documents cannot be replaced has query perturbations only, and
     the caption says why. ``ConfigError`` for an unknown perturbation and a ``depth`` of 10 or less.
     """
-    wanted = [parse_measure(measure) for measure in measures]
     _check(perturbations, depth, targets, queries)
+    grades = [grade for judged in dataset.qrels.values() for grade in judged.values()]
+    wanted = [settled(parse_measure(each), np.array(grades, np.int64)) for each in measures]
     chosen = _drawn(dataset, queries, seed)
     unrelated = _unrelated(dataset, chosen, perturbations, seed)
     found = Robustness({}, {}, {}, Table())
@@ -90,7 +92,8 @@ def robustness(
         log.info("robust %s: %s queries", name, f"{len(chosen):,}")
         runner = _Runner(name, stage, dataset, chosen, wanted, seed, unrelated)
         found.outcomes[name] = runner.query_outcomes(perturbations)
-        named = [each.removeprefix("document:") for each in perturbations if each[0] == "d"]
+        documents = [each for each in perturbations if each.startswith("document:")]
+        named = [each.removeprefix("document:") for each in documents]
         if not named:
             continue
         try:
@@ -99,8 +102,8 @@ def robustness(
         except ConfigError as error:
             found.skipped[name] = str(error)
             continue
-        if "stuffed" in named:
-            found.filtering[name] = runner.filtering(depth)
+        if (filtering := runner.filtering(depth)) is not None:
+            found.filtering[name] = filtering
     found.table = outcome_table(found, wanted, alpha)
     return found
 
@@ -139,6 +142,7 @@ class _Runner:
         }
 
     def overlap(self, query: str, ranking: Ranking) -> float:
+        """Return the rank-biased overlap of a list with the query's clean one."""
         clean = self.clean[query].doc_ids[:COMPARED]
         return rank_biased_overlap(clean, ranking.doc_ids[:COMPARED])
 
@@ -220,22 +224,23 @@ class _Runner:
             found[name] = document
         return found
 
-    def filtering(self, depth: int) -> Filtering:
-        """Fit the stuffing filter on half of the queries' clean lists; say what it flags."""
+    def filtering(self, depth: int) -> Filtering | None:
+        """Fit the stuffing filter on half of the queries' clean lists; say what it flags.
+
+        Clean documents are of the other half. None where nothing was stuffed, or a half is empty.
+        """
         store = self.stage.documents
         pairs: list[list[tuple[str, str]]] = [[], []]
         for place, query in enumerate(self.queries):
             ids = list(self.clean[query].doc_ids[:depth])
             texts = store.texts(ids) if store is not None else []
             pairs[place % 2] += [(self.queries[query], text) for text in texts]
+        if not (self.stuffed and all(pairs)):
+            return None
         fitted = StuffingFilter.fitted(pairs[0])
         clean = [fitted.flags(*pair) for pair in pairs[1]]
         stuffed = [fitted.flags(*pair) for pair in self.stuffed]
-        return Filtering(
-            fitted.threshold,
-            float(np.mean(clean)) if clean else 0.0,
-            float(np.mean(stuffed)) if stuffed else 0.0,
-        )
+        return Filtering(fitted.threshold, float(np.mean(clean)), float(np.mean(stuffed)))
 
 
 def _check(perturbations: Sequence[str], depth: int, targets: int, queries: int) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.measure_values import over_queries
 from retrieval.measures import Measure
 from retrieval.significance import holm, paired_t_test
 from retrieval.table import Comparison, Table
@@ -67,13 +68,11 @@ class Robustness:
 
 def outcome_table(found: Robustness, measures: Sequence[Measure], alpha: float) -> Table:
     """Return a row for each system and perturbation."""
-    names = [str(measure) for measure in measures]
     table = Table()
-    for name in names:
+    for name in map(str, measures):
         table.columns |= {name: ".4f", f"{name} change": "+.4f", f"{name} p": ".2g"}
     table.columns |= {"RBO": ".3f", "median shift": "+.0f", f"into top {TOP}": ".1%"}
     for system, outcomes in found.outcomes.items():
-        clean = outcomes[CLEAN]
         for perturbation, outcome in outcomes.items():
             row = table.rows.setdefault(f"{system} {perturbation}", {"RBO": outcome.rbo})
             if outcome.shifts:
@@ -81,8 +80,12 @@ def outcome_table(found: Robustness, measures: Sequence[Measure], alpha: float) 
                 row["median shift"] = float(np.median(moved))
                 promoted = [shift.after <= TOP for shift in outcome.shifts]
                 row[f"into top {TOP}"] = float(np.mean(promoted))
-        for name in names:
-            _add_tests(table, system, name, outcomes, clean, alpha)
+        for measure in measures:
+            for perturbation, outcome in outcomes.items():
+                if outcome.queries:
+                    value = over_queries(measure, outcome.values[str(measure)])
+                    table.rows[f"{system} {perturbation}"][str(measure)] = value
+            _add_tests(table, system, str(measure), outcomes, alpha)
     table.caption = _caption(found, alpha)
     return table
 
@@ -92,11 +95,11 @@ def _add_tests(
     system: str,
     measure: str,
     outcomes: Mapping[str, Outcome],
-    clean: Outcome,
     alpha: float,
 ) -> None:
+    """Add the changes to the clean run, their p-values and marks."""
+    clean = outcomes[CLEAN]
     base = dict(zip(clean.queries, clean.values[measure].tolist(), strict=True))
-    table.rows[f"{system} {CLEAN}"][measure] = float(clean.values[measure].mean())
     perturbed = {name: each for name, each in outcomes.items() if name != CLEAN and each.queries}
     before = {name: np.array([base[q] for q in each.queries]) for name, each in perturbed.items()}
     p_values = [
@@ -105,7 +108,6 @@ def _add_tests(
     for (name, each), p, corrected in zip(perturbed.items(), p_values, holm(p_values), strict=True):
         change = each.values[measure] - before[name]
         row, title = table.rows[f"{system} {name}"], f"{system} {name}"
-        row[measure] = float(each.values[measure].mean())
         row[f"{measure} change"] = float(change.mean())
         row[f"{measure} p"] = corrected
         if corrected < alpha:

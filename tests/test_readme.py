@@ -107,5 +107,5 @@ def test_every_verb_is_known() -> None:
     assert [command.callback.__name__ for command in app.registered_commands] == [
         "run", "train", "index", "evaluate", "tune", "mine", "search", "explain", "add", "update",
         "delete", "verify", "score", "compare", "data", "export", "import", "search_vectors",
-        "cache", "plot", "soup", "distil", "generate", "fit", "quality", "ltr",
+        "cache", "plot", "soup", "distil", "generate", "fit", "quality", "ltr", "robust",
     ]  # fmt: skip

@@ -111,6 +111,25 @@ def test_a_system_whose_documents_cannot_be_replaced_is_said(
     assert "looks into the index of 'dense'" in found.table.caption
 
 
+def test_measures_that_are_no_means_and_grades_of_all_queries(
+    dataset: Dataset, systems: dict[str, Stage]
+) -> None:
+    qrels = {query: dict(grades) for query, grades in dataset.qrels.items()}
+    last = list(qrels)[-1]
+    qrels[last] = dict.fromkeys(qrels[last], 3)
+    graded = Dataset.from_memory(list(dataset.corpus), dataset.queries, qrels)
+    found = robustness(
+        {"bm25": systems["bm25"]}, graded, ["ERR@5", "NumRel", "GMAP"],
+        perturbations=["query:upper"], queries=len(qrels) - 1,
+    )  # fmt: skip
+    row = found.table.rows["bm25 query:upper"]
+    asked = found.outcomes["bm25"]["clean"].queries
+    run = systems["bm25"].run({query: dataset.queries[query] for query in asked})
+    part = {query: qrels[query] for query in asked}
+    expected = evaluate(run, part, ["ERR(max=3)@5", "NumRel", "GMAP"]).mean
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+
+
 def test_lists_too_short_to_draw_from_leave_the_row_empty(
     dataset: Dataset, systems: dict[str, Stage]
 ) -> None:
