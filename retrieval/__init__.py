@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from retrieval.comparison import compare
+    from retrieval.compatibility import Compatibility, compatibility_matrix
     from retrieval.dataset import Dataset, load_dataset
     from retrieval.dataset_report import describe
     from retrieval.dense_vectors import DenseVectors, read_dense_vectors, write_dense_vectors
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from retrieval.normaliser import Normaliser
     from retrieval.occurrences import Hubness, hubness
     from retrieval.passages import Passages
+    from retrieval.rank_overlap import RankSimilarity, compare_rankings, rank_biased_overlap
     from retrieval.ranking import Ranking, Run
     from retrieval.rerank import Rerank
     from retrieval.retriever import Retriever, Updated
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from retrieval.table import Table
 
 _HOMES = {
+    "Compatibility": "retrieval.compatibility",
     "Dataset": "retrieval.dataset",
     "DenseVectors": "retrieval.dense_vectors",
     "Document": "retrieval.document",
@@ -46,6 +49,7 @@ _HOMES = {
     "Measure": "retrieval.measures",
     "Normaliser": "retrieval.normaliser",
     "Passages": "retrieval.passages",
+    "RankSimilarity": "retrieval.rank_overlap",
     "Ranking": "retrieval.ranking",
     "Rerank": "retrieval.rerank",
     "Retriever": "retrieval.retriever",
@@ -55,6 +59,8 @@ _HOMES = {
     "Table": "retrieval.table",
     "Updated": "retrieval.retriever",
     "compare": "retrieval.comparison",
+    "compare_rankings": "retrieval.rank_overlap",
+    "compatibility_matrix": "retrieval.compatibility",
     "describe": "retrieval.dataset_report",
     "evaluate": "retrieval.evaluation",
     "fit_fusion": "retrieval.fusion_fit",
@@ -64,6 +70,7 @@ _HOMES = {
     "load_pipeline": "retrieval.experiment",
     "mine": "retrieval.jobs",
     "parse_measure": "retrieval.measures",
+    "rank_biased_overlap": "retrieval.rank_overlap",
     "read_dense_vectors": "retrieval.dense_vectors",
     "run": "retrieval.jobs",
     "train": "retrieval.jobs",
@@ -71,6 +78,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Compatibility",
     "Dataset",
     "DenseVectors",
     "Document",
@@ -86,6 +94,7 @@ __all__ = [
     "Measure",
     "Normaliser",
     "Passages",
+    "RankSimilarity",
     "Ranking",
     "Rerank",
     "Retriever",
@@ -95,6 +104,8 @@ __all__ = [
     "Table",
     "Updated",
     "compare",
+    "compare_rankings",
+    "compatibility_matrix",
     "describe",
     "evaluate",
     "fit_fusion",
@@ -104,6 +115,7 @@ __all__ = [
     "load_pipeline",
     "mine",
     "parse_measure",
+    "rank_biased_overlap",
     "read_dense_vectors",
     "run",
     "train",

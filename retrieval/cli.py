@@ -23,6 +23,7 @@ from retrieval.commands import (
     plotting,
     pruning,
     reporting,
+    robustness,
     scoring,
     searching,
     souping,
@@ -66,6 +67,7 @@ for command in (
     *fitting.COMMANDS,
     *pruning.COMMANDS,
     *learning_to_rank.COMMANDS,
+    *robustness.COMMANDS,
 ):
     names = {"help_option_names": ["-h", "--help"]}
     app.command(help=_help(command), context_settings=names)(command)

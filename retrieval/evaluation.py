@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, DataError
-from retrieval.measures import Judgements, Measure, at_level, compute, depth_of, parse_measure
+from retrieval.measure_values import Judgements, compute, over_queries
+from retrieval.measures import Measure, at_level, depth_of, parse_measure
 from retrieval.ranking import Ranking, Run, check_unique
 from retrieval.run_columns import RunColumns
 from retrieval.stage import SelfExcluding
@@ -55,8 +56,10 @@ class Scores:
     """What a run is worth.
 
     ``mean`` and ``per_query`` are keyed by measure, in any spelling. Means are over the ``queries``
-    with judgements; a query the run lacks scores 0 and is counted in ``missing``; queries of the
-    run without judgements are left out and counted in ``ignored``.
+    with judgements (totals of ``NumRet``, ``NumRel`` and ``NumRelRet``, the geometric mean of
+    ``GMAP``, whose values by query are logarithms); a query the run lacks scores 0, as one without
+    hits, and is counted in ``missing``; queries of the run without judgements are left out and
+    counted in ``ignored``.
     """
 
     mean: Mapping[str, float]
@@ -117,7 +120,7 @@ def evaluate(
     judgements = _judgements(run, qrels, queries, depth_of(wanted), ignore_identical_ids)
     values = {str(measure): compute(measure, judgements) for measure in wanted}
     return Scores(
-        mean=ByMeasure({name: float(value.mean()) for name, value in values.items()}),
+        mean=ByMeasure({str(each): over_queries(each, values[str(each)]) for each in wanted}),
         per_query=ByMeasure(
             {
                 name: dict(zip(queries, value.tolist(), strict=True))

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from retrieval.evaluation import Qrels
 from retrieval.fusion import METHODS, Fusion
-from retrieval.measures import Judgements, Measure, compute
+from retrieval.measure_values import Judgements, compute, settled
+from retrieval.measures import Measure
 from retrieval.pool import LARGEST, Array, Places, Pool
 from retrieval.ranking import Run
 
@@ -45,7 +46,8 @@ class FusionSearch:
     """Values of fusions of some runs on judged queries; ``values`` keeps all that were asked."""
 
     def __init__(self, runs: Sequence[Run], qrels: Qrels, measure: Measure) -> None:
-        self.runs, self.measure = runs, measure
+        grades = [grade for judged in qrels.values() for grade in judged.values()]
+        self.runs, self.measure = runs, settled(measure, np.array(grades, np.int64))
         self.queries = len(qrels)
         self.values: dict[Fusion, Array] = {}  # by query
         self._lattice: list[Fusion] = []

@@ -1,42 +1,99 @@
-"""Measures: their one spelling, the others that are understood, and trec_eval's values.
+"""Measures: their one spelling, and the others that are understood.
 
-A measure is computed for all queries together from what is needed and no more: the judged hits
-with their ranks, and the judgements.
+Canonical names are those of ir_measures (MacAvaney, Macdonald and Ounis, 2022) where it has one;
+trec_eval's names, and those of BEIR's output, mean the same measures. ``measure_values`` computes
+them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from encoders.errors import ConfigError, DataError, suggest
+from encoders.errors import ConfigError, suggest
 from indexing.whole import whole_number
 
+
+class Kind(NamedTuple):
+    """What a measure may be given.
+
+    ``cutoff`` says whether it has one; ``no_level`` why it takes no relevance level, empty where it
+    does. ``option`` is the name of its further number, ``default`` that number's value unless
+    given, and ``low`` to ``high`` (both included) its range. ``at`` is true where the number stands
+    behind the @, as the recall of ``IPrec@0.1`` does.
+    """
+
+    cutoff: Literal["needed", "optional", "none"]
+    no_level: str = ""
+    option: str = ""
+    default: float | None = None
+    low: float = 0.0
+    high: float = 0.0
+    at: bool = False
+
+
+_GRADES = "it uses the grades themselves"
+_JUDGED = "any grade counts as judged"
+KINDS: Mapping[str, Kind] = {
+    "nDCG": Kind("optional", _GRADES),
+    "nDCG_exp": Kind("optional", _GRADES),
+    "P": Kind("needed"),
+    "R": Kind("needed"),
+    "R_cap": Kind("needed"),
+    "Success": Kind("needed"),
+    "AP": Kind("optional"),
+    "GMAP": Kind("none"),
+    "RR": Kind("optional"),
+    "Rprec": Kind("none"),
+    "Bpref": Kind("none"),
+    "infAP": Kind("none"),
+    "IPrec": Kind("none", option="recall", low=0.0, high=1.0, at=True),
+    "SetP": Kind("none"),
+    "SetRelP": Kind("none"),
+    "SetR": Kind("none"),
+    "SetF": Kind("none", option="beta", default=1.0, low=0.0, high=1e6),
+    "SetAP": Kind("none"),
+    "NumRet": Kind("none", "it counts every document"),
+    "NumRel": Kind("none"),
+    "NumRelRet": Kind("none"),
+    "ERR": Kind("optional", _GRADES, option="max", low=1.0, high=30.0),
+    "RBP": Kind("optional", option="p", default=0.8, low=0.001, high=0.999),
+    "RBP_residual": Kind("optional", _JUDGED, option="p", default=0.8, low=0.001, high=0.999),
+    "Judged": Kind("needed", _JUDGED),
+    "Hole": Kind("needed", _JUDGED),
+}
 SPELLINGS = {
-    "ndcg": "nDCG", "ndcg_cut": "nDCG", "ndcg_burges": "nDCG",
+    "ndcg": "nDCG", "ndcg_cut": "nDCG", "ndcg_exp": "nDCG_exp", "ndcg_burges": "nDCG_exp",
     "r": "R", "recall": "R",
+    "r_cap": "R_cap", "recall_cap": "R_cap", "capped_recall": "R_cap", "relative_p": "R_cap",
     "p": "P", "precision": "P", "prec": "P",
     "ap": "AP", "map": "AP", "map_cut": "AP",
+    "gmap": "GMAP", "gm_map": "GMAP",
     "rr": "RR", "mrr": "RR", "recip_rank": "RR", "reciprocal_rank": "RR",
     "success": "Success", "hit": "Success", "hits": "Success", "hit_rate": "Success",
-    "judged": "Judged",
+    "rprec": "Rprec", "r_prec": "Rprec", "r_precision": "Rprec",
+    "bpref": "Bpref", "infap": "infAP",
+    "iprec": "IPrec", "iprec_at_recall": "IPrec",
+    "setp": "SetP", "set_p": "SetP", "setrelp": "SetRelP", "set_relative_p": "SetRelP",
+    "setr": "SetR", "set_recall": "SetR", "setf": "SetF", "set_f": "SetF",
+    "setap": "SetAP", "set_map": "SetAP",
+    "numret": "NumRet", "num_ret": "NumRet",
+    "numrel": "NumRel", "num_rel": "NumRel",
+    "numrelret": "NumRelRet", "num_rel_ret": "NumRelRet",
+    "err": "ERR", "rbp": "RBP", "rbp_residual": "RBP_residual",
+    "judged": "Judged", "hole": "Hole",
 }  # fmt: skip
-EXAMPLES = "nDCG@10, R@100, P@5, AP, AP@100, RR@10, Success@5, Judged@10"
-NEED_CUTOFF = ("R", "P", "Success", "Judged")
-NO_LEVEL = {"nDCG": "it uses the grades themselves", "Judged": "any grade counts as judged"}
-EXPONENTIAL = "exp-log2"  # nDCG's gain 2^grade - 1, as ir_measures writes it
-MOST_EXPONENTIAL = 1000  # the greatest grade whose power of two, summed, is still a float64
-_GAIN = re.compile(r"\((?:gain|dcg)=(['\"]?)(?P<gain>linear|log2|exp|exp-log2)\1\)", re.IGNORECASE)
+EXAMPLES = (
+    "nDCG@10, R@100, R_cap@100, P@5, AP, AP@100, RR@10, Success@5, Rprec, Bpref, infAP, IPrec@0.1, "
+    "SetF, GMAP, ERR@20, RBP(p=0.8), NumRelRet, Judged@10, Hole@10"
+)
 _FORM = re.compile(
     r"(?P<name>[a-z]+(?:_[a-z]+)*)"
-    r"(?P<before>\(rel=\d+\))?"
-    r"(?:[@._](?P<cutoff>\d+))?"
-    r"(?P<after>\(rel=\d+\))?",
+    r"(?P<before>\([^()]*\))?"
+    r"(?:[@._](?P<at>\d+(?:\.\d+)?))?"
+    r"(?P<after>\([^()]*\))?",
     re.IGNORECASE,
 )
 
@@ -46,34 +103,37 @@ class Measure:
     """One measure; ``str`` gives its canonical text, such as ``nDCG@10`` or ``AP(rel=2)@100``.
 
     ``cutoff`` is the number of documents looked at, None for all; a grade of ``level`` or more is
-    relevant (nDCG uses the grades themselves, a negative one as 0). ``exponential`` is nDCG's gain:
-    2^grade - 1 (Burges et al., 2005) instead of the grade, which is trec_eval's.
+    relevant (nDCG and ERR use the grades themselves, a negative one as 0). ``option`` is the number
+    that some measures have besides: p of RBP, beta of SetF, the recall of IPrec, and the largest
+    grade of ERR (None: the largest of the qrels).
     """
 
     name: str
     cutoff: int | None = None
     level: int = 1
-    exponential: bool = False
+    option: float | None = None
 
     def __str__(self) -> str:
-        level = f"(rel={self.level})" if self.level != 1 else ""
-        if self.exponential:
-            level = f"(dcg='{EXPONENTIAL}')"
-        return f"{self.name}{level}" + (f"@{self.cutoff}" if self.cutoff else "")
+        kind = KINDS[self.name]
+        given = [f"rel={self.level}"] if self.level != 1 else []
+        at = str(self.cutoff) if self.cutoff else ""
+        option = kind.default if self.option is None else self.option
+        if kind.at:
+            at = f"{option:.12g}"
+        elif option != kind.default or kind.option == "p":
+            given.insert(0, f"{kind.option}={option:.12g}")
+        return self.name + (f"({','.join(given)})" if given else "") + (f"@{at}" if at else "")
 
 
 def parse_measure(text: str | Measure) -> Measure:
     """Return the measure a text names: ``nDCG@10``, ``ndcg_cut_10``, ``map``, ``P(rel=2)@5``, ...
 
-    ``nDCG(gain=exp)@10``, ``nDCG(dcg='exp-log2')@10`` and ``ndcg_burges@10`` are one. Raises
-    ``ConfigError`` for an unknown name, a cut-off that is missing or 0, and a relevance level or a
-    gain where the measure has none.
+    Raises ``ConfigError`` for an unknown name, a cut-off that is missing, 0 or one too many, and a
+    relevance level or another number that the measure does not have or that is out of its range.
     """
     if isinstance(text, Measure):
         return text
-    gain = _GAIN.search(text) if isinstance(text, str) else None
-    plain = text if gain is None else text[: gain.start()] + text[gain.end() :]
-    found = _FORM.fullmatch(plain.strip()) if isinstance(text, str) else None
+    found = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
     name = SPELLINGS.get(found["name"].lower()) if found else None
     if found is None or name is None:
         spelled = re.split(r"[@.(]|_?\d", str(text))[0]
@@ -81,24 +141,81 @@ def parse_measure(text: str | Measure) -> Measure:
         for key, value in SPELLINGS.items():
             near = near.replace(f"{key!r}", f"{value!r}")
         raise ConfigError(f"unknown measure {text!r}; known: {EXAMPLES}{near}")
-    if found["before"] and found["after"]:
-        raise ConfigError(f"measure {text!r}: the relevance level is given twice")
-    given = found["before"] or found["after"]
-    level = int(given[5:-1]) if given else 1
-    cutoff = int(found["cutoff"]) if found["cutoff"] else None
-    if cutoff == 0 or (cutoff is None and name in NEED_CUTOFF):
+    given = _given(text, found["before"], found["after"])
+    if name == "nDCG" and {"dcg", "gain"} & set(given):
+        gain = (given.pop("dcg", "") or given.pop("gain")).strip("'\"").lower()
+        if gain not in ("linear", "log2", "exp", "exp-log2"):
+            raise ConfigError(f"measure {text!r}: dcg is 'exp-log2', or left out for linear gains")
+        name = "nDCG" if gain in ("linear", "log2") else "nDCG_exp"
+    if name == "NumRet" and "rel" in given:  # ir_measures' way to say it
+        name = "NumRelRet"
+    return _checked(text, name, given, found["at"])
+
+
+def _given(text: str, *groups: str | None) -> dict[str, str]:
+    """Return what stands in brackets, ``rel=2,p=0.5``, by name."""
+    given: dict[str, str] = {}
+    for part in (part for group in groups if group for part in group[1:-1].split(",")):
+        key, equals, value = (each.strip() for each in part.partition("="))
+        if not (key and equals and value):
+            raise ConfigError(f"measure {text!r}: {part!r} in brackets; expected such as rel=2")
+        if key.lower() in given:
+            what = "the relevance level" if key == "rel" else key
+            raise ConfigError(f"measure {text!r}: {what} is given twice")
+        given[key.lower()] = value
+    return given
+
+
+def _checked(text: str, name: str, given: dict[str, str], at: str | None) -> Measure:
+    kind = KINDS[name]
+    level = _level(text, name, given.pop("rel", "1"))
+    if kind.option and at is not None and (kind.at or kind.cutoff == "none"):
+        if kind.option in given:
+            raise ConfigError(f"measure {text!r}: {kind.option} is given twice")
+        given[kind.option], at = at, None  # iprec_at_recall_0.10, set_F_0.5
+    option = kind.default
+    if kind.option in given:
+        option = _number(text, kind, given.pop(kind.option))
+    elif kind.at:
+        raise ConfigError(f"measure {text!r} needs a {kind.option}, as in {name}@0.1")
+    if given:
+        takes = [*([] if kind.no_level else ["rel"]), *([kind.option] if kind.option else [])]
+        raise ConfigError(
+            f"measure {text!r}: {name} has no {next(iter(given))!r}; "
+            f"it takes {' and '.join(takes) or 'nothing in brackets'}"
+        )
+    if at is not None and kind.cutoff == "none":
+        raise ConfigError(f"measure {text!r}: {name} looks at all documents; leave out the cut-off")
+    if (at is None and kind.cutoff == "needed") or (at is not None and not int(float(at))):
         raise ConfigError(f"measure {text!r} needs a cut-off of 1 or more, as in {name}@10")
+    if at is not None and "." in at:
+        raise ConfigError(f"measure {text!r}: the cut-off {at} is no whole number")
+    return Measure(name, int(at) if at is not None else None, level, option)
+
+
+def _level(text: str, name: str, written: str) -> int:
+    level = int(written) if re.fullmatch(r"\d{1,9}", written) else 0
     if level < 1:
         raise ConfigError(f"measure {text!r}: a relevance level is 1 or more")
-    if level != 1 and name in NO_LEVEL:
-        raise ConfigError(f"measure {text!r}: {name} takes no relevance level, {NO_LEVEL[name]}")
-    if gain is not None and name != "nDCG":
-        raise ConfigError(f"measure {text!r}: {name} takes no gain, which is nDCG's")
-    burges = found["name"].lower() == "ndcg_burges"
-    exponential = burges if gain is None else gain["gain"].lower().startswith("exp")
-    if burges and not exponential:
-        raise ConfigError(f"measure {text!r}: ndcg_burges is nDCG with gain=exp; write nDCG@10")
-    return Measure(name, cutoff, level, exponential)
+    if level != 1 and KINDS[name].no_level:
+        raise ConfigError(
+            f"measure {text!r}: {name} takes no relevance level, {KINDS[name].no_level}"
+        )
+    return level
+
+
+def _number(text: str, kind: Kind, written: str) -> float:
+    try:
+        number = float(written)
+    except ValueError:
+        number = -1.0
+    whole = kind.option != "max" or number == int(number)
+    if not (kind.low <= number <= kind.high and whole):
+        raise ConfigError(
+            f"measure {text!r}: {kind.option}={written}; expected a "
+            f"{'whole ' if kind.option == 'max' else ''}number from {kind.low:g} to {kind.high:g}"
+        )
+    return number
 
 
 def at_level(measures: Sequence[Measure], level: int) -> list[Measure]:
@@ -108,8 +225,8 @@ def at_level(measures: Sequence[Measure], level: int) -> list[Measure]:
     """
     whole_number(level, "level", 1)
     return [
-        measure if measure.level != 1 or measure.name in NO_LEVEL else replace(measure, level=level)
-        for measure in measures
+        each if each.level != 1 or KINDS[each.name].no_level else replace(each, level=level)
+        for each in measures
     ]
 
 
@@ -117,89 +234,3 @@ def depth_of(measures: list[Measure]) -> int | None:
     """Return how many documents per query the measures look at, None for all of them."""
     cutoffs = [measure.cutoff for measure in measures]
     return None if None in cutoffs else max((c for c in cutoffs if c is not None), default=0)
-
-
-class Judgements(NamedTuple):
-    """Everything the measures need, for ``len(retrieved)`` queries.
-
-    Of the judged hits: query place, rank from 0, grade; sorted by query, then rank. Of the qrels:
-    query place and grade of every judgement. ``retrieved`` counts each query's hits.
-    """
-
-    hit_query: NDArray[np.int64]
-    hit_rank: NDArray[np.int64]
-    hit_grade: NDArray[np.int64]
-    judged_query: NDArray[np.int64]
-    judged_grade: NDArray[np.int64]
-    retrieved: NDArray[np.int64]
-
-
-def compute(measure: Measure, given: Judgements) -> NDArray[np.float64]:
-    """Return the measure's value for every query, 0 where a query has nothing relevant."""
-    inside = np.ones(len(given.hit_rank), dtype=bool)
-    if measure.cutoff is not None:
-        inside = given.hit_rank < measure.cutoff
-    if measure.name == "Judged":
-        return _judged(measure.cutoff or 0, given, inside)
-    if measure.name == "nDCG":
-        return _ndcg(measure, given, inside)
-    queries = len(given.retrieved)
-    inside &= given.hit_grade >= measure.level
-    query, rank = given.hit_query[inside], given.hit_rank[inside]
-    found = np.bincount(query, minlength=queries)
-    if measure.name == "P":
-        return found / float(measure.cutoff or 1)
-    if measure.name == "Success":
-        return (found > 0).astype(np.float64)
-    nth = np.arange(len(query)) - np.repeat(np.cumsum(found) - found, found)  # 0 = first relevant
-    if measure.name == "RR":
-        values = np.zeros(queries)
-        values[query[nth == 0]] = 1.0 / (rank[nth == 0] + 1)
-        return values
-    relevant = given.judged_query[given.judged_grade >= measure.level]
-    total = np.bincount(relevant, minlength=queries)
-    if measure.name == "R":
-        return _ratio(found, total)
-    precisions = (nth + 1) / (rank + 1)
-    return _ratio(np.bincount(query, weights=precisions, minlength=queries), total)
-
-
-def _ndcg(measure: Measure, given: Judgements, inside: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Discount log2(rank + 1), against the best order of all judged documents."""
-    queries = len(given.retrieved)
-    inside = inside & (given.hit_grade > 0)
-    gains = _gains(measure, given.hit_grade[inside]) / np.log2(given.hit_rank[inside] + 2.0)
-    reached = np.bincount(given.hit_query[inside], weights=gains, minlength=queries)
-    positive = given.judged_grade > 0
-    query, grade = given.judged_query[positive], given.judged_grade[positive]
-    order = np.lexsort((-grade, query))
-    query, grade = query[order], grade[order]
-    count = np.bincount(query, minlength=queries)
-    rank = np.arange(len(query)) - np.repeat(np.cumsum(count) - count, count)
-    used = rank < (measure.cutoff if measure.cutoff is not None else len(rank))
-    gains = _gains(measure, grade[used]) / np.log2(rank[used] + 2.0)
-    return _ratio(reached, np.bincount(query[used], weights=gains, minlength=queries))
-
-
-def _gains(measure: Measure, grades: NDArray[np.int64]) -> NDArray[np.float64]:
-    if not measure.exponential:
-        return grades.astype(np.float64)
-    most = int(grades.max(initial=0))
-    if most > MOST_EXPONENTIAL:
-        raise DataError(
-            f"{measure}: the qrels hold grade {most}, and 2^{most} is no float64; score by the "
-            "grades themselves (nDCG), or map them to a few levels"
-        )
-    return np.exp2(grades.astype(np.float64)) - 1.0
-
-
-def _judged(cutoff: int, given: Judgements, inside: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The share of the first ``cutoff`` hits, or of all if there are fewer, with a judgement."""
-    judged = np.bincount(given.hit_query[inside], minlength=len(given.retrieved))
-    return _ratio(judged, np.minimum(given.retrieved, cutoff))
-
-
-def _ratio(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
-    values = np.zeros(len(part))
-    np.divide(part, whole, out=values, where=whole > 0)
-    return values

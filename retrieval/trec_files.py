@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import logging
 import math
 import re
 import zlib
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 
 from encoders.errors import DataError
 from retrieval.run_columns import RunColumns, columns_of, may_repeat
+
+log = logging.getLogger("sluice")
 
 RUN_FIELDS = {
     6: ("query", "q0", "document", "rank", "score", "tag"),  # TREC
@@ -39,6 +42,7 @@ class _Rows(NamedTuple):
     codes: NDArray[np.int32]  # [rows], places in queries
     documents: Any  # pyarrow string array [rows]
     scores: NDArray[np.float64]  # [rows]
+    mixed: bool  # whether the first and the last line have different tags
 
 
 def read_run(path: Path) -> RunColumns:
@@ -46,11 +50,14 @@ def read_run(path: Path) -> RunColumns:
 
     The rank column is not looked at. Raises ``DataError`` naming file and line for a wrong number
     of columns, a score that is no finite number, a document twice in a query, text that is not
-    UTF-8, and for an empty file.
+    UTF-8, and for an empty file. Where the last line has another tag than the first, as when runs
+    are put one behind the other, a warning names the line of the change.
     """
     rows = _parsed(path)
     if rows is None:
         rows = _read_lines(path, read_data(path))
+    if rows.mixed:
+        _warn_of_tags(path, read_data(path))
     with np.errstate(over="ignore"):
         scores = rows.scores.astype(np.float32)
     if not np.isfinite(scores).all() or may_repeat(rows.codes, rows.documents):
@@ -148,9 +155,11 @@ def _parsed(path: Path) -> _Rows | None:
     if _is_plain(path, line):
         separator = b"\t" if b"\t" in line else b" "
         source = pa.OSFile(str(path))  # in blocks: the text is never whole in memory
+        last = _last_line(path)
     else:
         data = _plain(read_data(path))
         line = data[: data.find(b"\n") + 1] or data
+        last = data[-_SCAN:].rstrip().rpartition(b"\n")[2]
         source = pa.BufferReader(data)
     names = RUN_FIELDS.get(len(line.split()))
     if names is None:
@@ -177,9 +186,9 @@ def _parsed(path: Path) -> _Rows | None:
     except pa.ArrowInvalid:
         return None
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in queries.chunks])
-    return _Rows(
-        queries.chunk(0).dictionary.to_pylist(), codes, documents, table["score"].to_numpy()
-    )
+    mixed = line.split()[5:] != last.split()[5:]
+    scores = table["score"].to_numpy()
+    return _Rows(queries.chunk(0).dictionary.to_pylist(), codes, documents, scores, mixed)
 
 
 def _first_line(path: Path) -> bytes:
@@ -188,6 +197,12 @@ def _first_line(path: Path) -> bytes:
             return stream.readline(_SCAN)
     except OSError:
         return b""
+
+
+def _last_line(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - _SCAN))
+        return stream.read().rstrip().rpartition(b"\n")[2]
 
 
 def _is_plain(path: Path, line: bytes) -> bool:
@@ -230,6 +245,7 @@ def _read_lines(path: Path, data: bytes) -> _Rows:
     codes: list[int] = []
     documents: list[str] = []
     scores: list[float] = []
+    tags: list[str] = []
     columns = 0
     for number, line in enumerate(text.split("\n"), 1):
         fields = _fields(line)
@@ -244,12 +260,29 @@ def _read_lines(path: Path, data: bytes) -> _Rows:
         codes.append(places.setdefault(fields[0], len(places)))
         documents.append(fields[2 if columns == 6 else 1])
         scores.append(_score(path, number, fields[4 if columns == 6 else 2]))
+        tags += fields[5:]
     return _Rows(
         list(places),
         np.array(codes, dtype=np.int32),
         pa.array(documents, pa.large_string()),
         np.array(scores, dtype=np.float64),
+        tags[:1] != tags[-1:],
     )
+
+
+def _warn_of_tags(path: Path, data: bytes) -> None:
+    """Say where another tag than the first stands first."""
+    first = ""
+    for number, line in enumerate(_text(path, data).split("\n"), 1):
+        tag = _fields(line)[5:]
+        first = first or "".join(tag)
+        if tag and tag[0] != first:
+            log.warning(
+                "%s:%d: tag %r, the lines before have %r; read as one run: check that no two runs "
+                "were put together",
+                path, number, tag[0], first,
+            )  # fmt: skip
+            return
 
 
 def _check_lines(path: Path, data: bytes) -> None:

@@ -19,6 +19,11 @@ MEASURES = {
     "AP": "map",
     "RR": "mrr",
     "P@5": "precision@5",
+    "Success@3": "hit_rate@3",
+    "Rprec": "r-precision",
+    "Bpref": "bpref",
+    "SetF": "f1",
+    "nDCG_exp@10": "ndcg_burges@10",
 }
 
 
@@ -69,6 +74,37 @@ def main() -> None:
     if worst > 1e-6:
         raise SystemExit(f"largest difference {worst}")
     print("same values")
+    check_differences()
+
+
+def check_differences() -> None:
+    """Exit with an error if ranx no longer differs as docs/measures.md says."""
+    import ranx
+
+    qrels = {"q": {"a": 1, "b": 0}}
+
+    def both(run: dict[str, float], ours: str, theirs: str) -> tuple[float, float]:
+        expected = float(ranx.evaluate(ranx.Qrels(qrels), ranx.Run({"q": run}), theirs))
+        return evaluate({"q": run}, qrels, [ours]).mean[ours], expected
+
+    found = {
+        "ties": both({"a": 1.0, "b": 1.0}, "RR", "mrr"),
+        "float64": both({"b": 1.0, "a": 1.0 + 1e-9}, "RR", "mrr"),
+    }
+    qrels = {"q": {"a": 1, "b": 2}}
+    plain, lowered = (
+        both({"a": 2.0, "b": 1.0}, "nDCG@2", name)[1] for name in ("ndcg@2", "ndcg@2-l2")
+    )
+    biased = both({"a": 2.0, "b": 1.0}, "RBP(p=0.8)", "rbp.80")
+    try:
+        ranx.evaluate(ranx.Qrels({**qrels, "p": {"a": 1}}), ranx.Run({"q": {"a": 1.0}}), "mrr")
+        refused = False
+    except AssertionError:
+        refused = True
+    graded = np.allclose(biased, (0.2 * (1 + 0.8), 0.2 * (1 + 0.8 * 2)))
+    if set(found.values()) != {(0.5, 1.0)} or lowered >= plain or not refused or not graded:
+        raise SystemExit(f"docs/measures.md: {found}, nDCG {plain}, {lowered}; {refused}; {biased}")
+    print("differences as docs/measures.md has them")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ VERBS = [
     "verify",
     "score",
     "compare",
+    "report",
+    "reproduce",
     "data",
     "export",
     "import",
@@ -105,7 +107,8 @@ def test_every_verb_is_known() -> None:
     from retrieval.cli import app
 
     assert [command.callback.__name__ for command in app.registered_commands] == [
-        "run", "train", "index", "evaluate", "tune", "mine", "search", "explain", "add", "update",
-        "delete", "verify", "score", "compare", "data", "export", "import", "search_vectors",
-        "cache", "plot", "report", "soup", "distil", "generate", "fit", "quality", "ltr",
+        "run", "train", "index", "evaluate", "reproduce", "tune", "mine", "search", "explain",
+        "add", "update", "delete", "verify", "score", "compare", "judge", "agreement", "grades", "data",
+        "export", "import", "search_vectors", "cache", "plot", "report", "soup", "distil",
+        "generate", "fit", "quality", "ltr", "robust",
     ]  # fmt: skip

@@ -4,36 +4,44 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from encoders.errors import ConfigError
 
+if TYPE_CHECKING:
+    from retrieval.evaluation import Scores
+
 Measures = Annotated[
     list[str] | None,
     typer.Option("-m", "--measure", help="nDCG@10, R@100, RR@10, AP, P@5, ... (may be repeated)."),
 ]
+QRELS = "Judgements: a file (TREC, or BEIR's tsv), or a dataset whose test split has them."
 DEFAULT = ("nDCG@10", "R@100")
 
 
 def score(
     run: Annotated[Path, typer.Argument(help="A run: TREC, or Tevatron's three columns; .gz too.")],
-    qrels: Annotated[Path, typer.Argument(help="Judgements: TREC, or BEIR's tsv.")],
+    qrels: Annotated[str, typer.Argument(help=QRELS)],
     measure: Measures = None,
     per_query: Annotated[bool, typer.Option("-q", "--per-query", help="Per query too.")] = False,
 ) -> None:
     """Score a run; the values are trec_eval's (with -c: a query the run misses counts 0).
 
-    Example:  sluice score run.trec qrels.tsv -m nDCG@10 -m AP -q
+    docs/measures.md has every measure, its other spellings, and where other tools differ.
+
+    Examples:
+      sluice score run.trec qrels.tsv -m nDCG@10 -m AP -q
+      sluice score run.trec qrels.tsv -m Bpref -m Rprec -m 'RBP(p=0.8)' -m ERR@20
     """
     from retrieval.evaluation import evaluate
+    from retrieval.judgement_source import judgements
     from retrieval.measures import parse_measure
     from retrieval.ranking import Run
-    from retrieval.trec_files import read_qrels
 
     wanted = [parse_measure(text) for text in measure or DEFAULT]
-    scores = evaluate(Run.load(run), read_qrels(qrels), wanted)
+    scores = evaluate(Run.load(run), judgements(qrels), wanted)
     lines = []
     if per_query:
         for query in scores.per_query[str(wanted[0])]:
@@ -42,15 +50,12 @@ def score(
             ]
     lines += [f"{name}\tall\t{value:.4f}" for name, value in scores.mean.items()]
     typer.echo("\n".join(lines))
-    if scores.missing:
-        typer.echo(f"{scores.missing:,} judged queries are not in the run; scored 0", err=True)
-    if scores.ignored:
-        typer.echo(f"{scores.ignored:,} queries of the run have no judgements; ignored", err=True)
+    _say_unmatched(scores)
 
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Two runs or more.")],
-    qrels: Annotated[Path, typer.Option(help="Judgements: TREC, or BEIR's tsv.")],
+    qrels: Annotated[str, typer.Option(help=QRELS)],
     measure: Measures = None,
     baseline: Annotated[
         str | None, typer.Option(help="A run's name; the first by default.")
@@ -81,9 +86,9 @@ def compare(
     from encoders.files import write_text
     from retrieval.comparison import SignificanceTest, baseline_of, compare_scores, differences
     from retrieval.evaluation import evaluate
+    from retrieval.judgement_source import judgements
     from retrieval.per_query import equivalences, per_query_csv
     from retrieval.ranking import Run
-    from retrieval.trec_files import read_qrels
 
     forms = ("text", "markdown", "csv", "latex", "html", "json")
     if form not in forms:
@@ -97,7 +102,7 @@ def compare(
     if len(loaded) < 2:
         raise ConfigError("compare: give two runs or more")
     baseline_of(loaded, baseline)
-    judged, wanted = read_qrels(qrels), list(measure or DEFAULT)
+    judged, wanted = judgements(qrels), list(measure or DEFAULT)
     scores = {name: evaluate(run, judged, wanted) for name, run in loaded.items()}
     tables = [compare_scores(scores, baseline=baseline, testing=testing)]
     if form in ("text", "markdown"):
@@ -106,6 +111,8 @@ def compare(
         tables.append(equivalences(scores, equivalent, baseline))
     if per_query is not None:
         write_text(per_query, per_query_csv(scores, wanted[0], baseline))
+    for name, each in scores.items():
+        _say_unmatched(each, f"{name}: ")
     if form == "json":
         whole = tables[0].to_dict()
         if equivalent is not None:
@@ -114,6 +121,18 @@ def compare(
         return
     told = (str(each) if form == "text" else getattr(each, f"to_{form}")() for each in tables)
     typer.echo("\n\n".join(text.rstrip("\n") for text in told))
+
+
+def _say_unmatched(scores: Scores, title: str = "") -> None:
+    """Say how many queries are in one of the two files alone."""
+    if scores.missing:
+        typer.echo(
+            f"{title}{scores.missing:,} judged queries are not in the run; scored 0", err=True
+        )
+    if scores.ignored:
+        typer.echo(
+            f"{title}{scores.ignored:,} queries of the run have no judgements; ignored", err=True
+        )
 
 
 COMMANDS = (score, compare)

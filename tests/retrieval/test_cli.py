@@ -18,6 +18,7 @@ VERBS = [
     "evaluate",
     "score",
     "compare",
+    "robust",
     "mine",
     "explain",
     "add",

@@ -15,6 +15,7 @@ from retrieval.config import (
     checked,
     json_schema,
     load_config,
+    load_values,
 )
 from retrieval.experiment import Experiment
 from retrieval.experiment_checks import check_experiment
@@ -206,6 +207,9 @@ def test_every_config_in_the_project_is_valid() -> None:
             tuning = load_config(file, TuneConfig)
             check_experiment(tuning)
             check_tuning(tuning)
+        elif is_suite(load_values(file)["dataset"]):
+            for dataset in load_values(file)["dataset"]:
+                check_experiment(load_config(file, ExperimentConfig, [f"dataset={dataset}"]))
         else:
             check_experiment(load_config(file, ExperimentConfig))
 

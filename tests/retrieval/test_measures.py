@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import ir_measures
 import numpy as np
 import pytest
@@ -7,7 +9,9 @@ from hypothesis import strategies as st
 
 from encoders.errors import ConfigError
 from retrieval.evaluation import evaluate
-from retrieval.measures import Measure, parse_measure
+from retrieval.measures import KINDS, Measure, parse_measure
+from retrieval.ranking import Run
+from retrieval.trec_files import read_qrels
 
 SPELLED = {
     "nDCG@10": ["nDCG@10", "ndcg_cut_10", "ndcg@10", "NDCG@10", "ndcg_cut.10", " nDCG@10 "],
@@ -23,6 +27,30 @@ SPELLED = {
     "AP(rel=2)@100": ["AP(rel=2)@100", "map@100(rel=2)"],
     "P(rel=3)@5": ["P(rel=3)@5"],
     "R@7": ["R(rel=1)@7"],
+    "Rprec": ["Rprec", "RPrec", "r_precision"],
+    "Bpref": ["bpref", "Bpref", "BPref"],
+    "infAP": ["infAP", "infap"],
+    "IPrec@0.1": ["IPrec@0.1", "iprec_at_recall_0.10", "iprec_at_recall.0.1", "IPrec(recall=0.1)"],
+    "IPrec@0": ["IPrec@0.0", "iprec_at_recall_0.00"],
+    "SetP": ["set_P", "SetP"],
+    "SetRelP": ["set_relative_P", "SetRelP"],
+    "SetR": ["set_recall", "SetR"],
+    "SetF": ["set_F", "SetF", "SetF(beta=1.0)", "set_F_1.0"],
+    "SetF(beta=0.5)": ["set_F_0.5", "set_F.0.5", "SetF(beta=0.5)"],
+    "SetAP": ["set_map", "SetAP"],
+    "NumRet": ["num_ret", "NumRet"],
+    "NumRel": ["num_rel", "NumRel"],
+    "NumRelRet": ["num_rel_ret", "NumRelRet", "NumRet(rel=1)"],
+    "NumRelRet(rel=2)": ["NumRet(rel=2)", "NumRelRet(rel=2)"],
+    "GMAP": ["gm_map", "GMAP"],
+    "R_cap@100": ["R_cap@100", "recall_cap@100", "capped_recall@100", "relative_P_100"],
+    "Hole@10": ["hole@10", "Hole@10"],
+    "ERR@20": ["ERR@20", "err@20"],
+    "ERR(max=4)@20": ["ERR(max=4)@20", "ERR@20(max=4)", "ERR( max = 4.0 )@20"],
+    "RBP(p=0.8)": ["RBP", "rbp", "RBP(p=0.8)"],
+    "RBP(p=0.95,rel=2)@50": ["RBP(p=0.95,rel=2)@50", "RBP(rel=2)@50(p=0.95)"],
+    "RBP_residual(p=0.8)": ["RBP_residual"],
+    "nDCG_exp@20": ["nDCG_exp@20", "nDCG(dcg='exp-log2')@20"],
 }
 
 
@@ -42,7 +70,21 @@ def test_spellings(canonical: str, text: str) -> None:
         ("", "unknown measure"),
         ("nDCG@", "unknown measure"),
         ("nDCG@-1", "unknown measure"),
-        ("bpref", "known: nDCG@10"),
+        ("relstring", "known: nDCG@10"),
+        ("bpref@10", "looks at all documents"),
+        ("IPrec", "needs a recall"),
+        ("IPrec@1.5", "recall=1.5; expected a number from 0 to 1"),
+        ("IPrec(recall=0.1)@0.2", "recall is given twice"),
+        ("SetF(beta=x)", "beta=x; expected a number"),
+        ("RBP(p=1)", "p=1; expected a number from 0.001 to 0.999"),
+        ("RBP(q=1)", "RBP has no 'q'; it takes rel and p"),
+        ("ERR(max=2.5)@5", "max=2.5; expected a whole number"),
+        ("ERR(rel=2)@5", "takes no relevance level"),
+        ("Rprec(p=0.5)", "it takes rel"),
+        ("nDCG(dcg=log10)@5", "dcg is 'exp-log2'"),
+        ("P(5)", "expected such as rel=2"),
+        ("P@2.5", "no whole number"),
+        ("P(rel=2,rel=3)@5", "the relevance level is given twice"),
         ("P", "needs a cut-off"),
         ("nDCG@0", "needs a cut-off"),
         ("AP(rel=0)", "1 or more"),
@@ -72,13 +114,27 @@ THEIRS = {
     **{f"P@{k}": f"P_{k}" for k in (1, 3, 10, 1000)},
     **{f"AP@{k}": f"map_cut_{k}" for k in (1, 3, 10, 1000)},
     **{f"Success@{k}": f"success_{k}" for k in (1, 3, 10)},
+    **{f"R_cap@{k}": f"relative_P_{k}" for k in (1, 3, 10, 1000)},
+    **{f"IPrec@{recall:.1f}": f"iprec_at_recall_{recall:.2f}" for recall in np.arange(11) / 10},
     "nDCG": "ndcg",
     "AP": "map",
     "RR": "recip_rank",
+    "Rprec": "Rprec",
+    "Bpref": "bpref",
+    "infAP": "infAP",
+    "SetP": "set_P",
+    "SetRelP": "set_relative_P",
+    "SetR": "set_recall",
+    "SetF": "set_F",
+    "SetAP": "set_map",
+    "NumRet": "num_ret",
+    "NumRelRet": "num_rel_ret",
 }
-ASKED = {
-    f"{name}.1,3,10,1000" for name in ("ndcg_cut", "recall", "P", "map_cut")
-} | {"success.1,3,10", "ndcg", "map", "recip_rank"}  # fmt: skip
+CUT = ("ndcg_cut", "recall", "P", "map_cut", "relative_P")
+ASKED = {f"{name}.1,3,10,1000" for name in CUT} | {"success.1,3,10", "iprec_at_recall"} | {
+    name for name in THEIRS.values() if not name[-1].isdigit()
+}  # fmt: skip
+TOTALS = ("NumRet", "NumRelRet")
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)
@@ -95,21 +151,49 @@ def test_values_equal_pytrec_evals(
     for measure, name in THEIRS.items():
         for query in qrels:
             expected = theirs.get(query, {}).get(name, 0.0)
-            assert ours.per_query[measure][query] == pytest.approx(expected, abs=1e-6)
+            assert ours.per_query[measure][query] == pytest.approx(expected, abs=1e-9)
         total = sum(values[name] for values in theirs.values())
-        assert ours.mean[measure] == pytest.approx(total / len(qrels), abs=1e-6)
+        count = 1 if measure in TOTALS else len(qrels)
+        assert ours.mean[measure] == pytest.approx(total / count, abs=1e-9)
     # other relevance levels
-    names = {"AP": "map", "R@3": "recall_3", "P@3": "P_3", "RR": "recip_rank"}
-    evaluator = pytrec_eval.RelevanceEvaluator(
-        qrels, {"map", "recall.3", "P.3", "recip_rank"}, relevance_level=level
-    )
+    names = {
+        "AP": "map", "R@3": "recall_3", "P@3": "P_3", "RR": "recip_rank", "Rprec": "Rprec",
+        "Bpref": "bpref", "infAP": "infAP", "SetF(beta=0.5)": "set_F", "NumRelRet": "num_rel_ret",
+        "R_cap@3": "relative_P_3", "IPrec@0.3": "iprec_at_recall_0.30",
+    }  # fmt: skip
+    asked = {"map", "recall.3", "P.3", "recip_rank", "Rprec", "bpref", "infAP", "set_F.0.5"}
+    asked |= {"num_rel_ret", "relative_P.3", "iprec_at_recall"}
+    evaluator = pytrec_eval.RelevanceEvaluator(qrels, asked, relevance_level=level)
     theirs = evaluator.evaluate({query: hits for query, hits in run.items() if hits})
     for text, name in names.items():
         parsed = parse_measure(text)
-        scores = evaluate(run, qrels, [Measure(parsed.name, parsed.cutoff, level)])
+        scores = evaluate(run, qrels, [Measure(parsed.name, parsed.cutoff, level, parsed.option)])
         (values,) = scores.per_query.values()
         for query, expected in theirs.items():
-            assert values[query] == pytest.approx(expected[name], abs=1e-6)
+            assert values[query] == pytest.approx(expected[name], abs=1e-9)
+
+
+@pytest.mark.parametrize("year", [19, 20])
+def test_real_runs_equal_pytrec_evals(collections: Path, year: int) -> None:
+    """Six systems a year, graded qrels, read as columns: every measure trec_eval has, by query."""
+    qrels = read_qrels(collections / f"dl{year}-passage" / "qrels" / "test.tsv")
+    runs = sorted((collections / "msmarco-dl-pool" / "runs").glob(f"dl{year}.*.trec"))
+    assert len(runs) == 6
+    for level in (1, 2):
+        names = {
+            str(Measure(m.name, m.cutoff, 1 if KINDS[m.name].no_level else level, m.option)): name
+            for m, name in ((parse_measure(text), name) for text, name in THEIRS.items())
+        }
+        evaluator = pytrec_eval.RelevanceEvaluator(qrels, ASKED, relevance_level=level)
+        for path in runs:
+            run = Run.load(path)
+            ours = evaluate(run, qrels, names)
+            theirs = evaluator.evaluate(run.to_dict())
+            assert len(theirs) == ours.queries - ours.missing > 40
+            for measure, name in names.items():
+                found = [ours.per_query[measure][query] for query in theirs]
+                expected = [values[name] for values in theirs.values()]
+                np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9, err_msg=measure)
 
 
 @settings(derandomize=True, max_examples=60, deadline=None)
@@ -136,4 +220,4 @@ def test_judged_and_rr_with_cutoff_equal_ir_measures(
 
 def test_only_negative_grades_score_zero() -> None:
     scores = evaluate({"q": {"d0": 1.0}}, {"q": {"d0": -1, "d1": -2}}, [*THEIRS, "AP(rel=2)"])
-    assert set(scores.mean.values()) == {0.0}
+    assert {name for name, value in scores.mean.items() if value} == {"NumRet"}

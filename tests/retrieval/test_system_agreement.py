@@ -35,13 +35,13 @@ def test_tau_at_its_ends() -> None:
 
 
 def test_overlap_by_hand() -> None:
-    assert rank_biased_overlap("abc", "abc", 0.7) == pytest.approx(1.0)
-    assert rank_biased_overlap("abc", "xyz", 0.7) == 0.0
+    assert rank_biased_overlap([*"abc"], [*"abc"], 0.7) == pytest.approx(1.0)
+    assert rank_biased_overlap([*"abc"], [*"xyz"], 0.7) == 0.0
     p = 0.6  # depths agree by 0, 1, 2/3, and so on beyond
     by_hand = (1 - p) / p * (p**2 + 2 / 3 * p**3) + 2 / 3 * p**3
-    assert rank_biased_overlap("abc", "bax", p) == pytest.approx(by_hand)
+    assert rank_biased_overlap([*"abc"], [*"bax"], p) == pytest.approx(by_hand)
     with pytest.raises(ConfigError, match="between 0 and 1"):
-        rank_biased_overlap("a", "a", 1.0)
+        rank_biased_overlap([*"a"], [*"a"], 1.0)
 
 
 def test_identical_labels_agree_on_systems() -> None:

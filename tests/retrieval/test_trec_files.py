@@ -71,6 +71,26 @@ def test_bad_runs_name_the_line(tmp_path: Path, text: str | bytes, message: str)
     assert "file.txt" in str(caught.value)
 
 
+@pytest.mark.parametrize("form", ["plain", "gzip", "spaced", "uneven"])
+def test_tags_of_two_runs_are_warned_of(
+    tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "q Q0 a 1 2.0 one\nq Q0 b 2 1.0 one\np Q0 a 1 1.0 two\n"
+    if form == "uneven":  # a form that is read line by line
+        text = text.replace("1.0 two", "+1.0 two")
+    data: str | bytes = gzip.compress(text.encode()) if form == "gzip" else text
+    path = write(tmp_path, text.replace(" ", "  ") if form == "spaced" else data)
+    assert len(Run.load(path)) == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}:3: tag 'two', the lines before have 'one'; read as one run: check that no two "
+        "runs were put together"
+    ]
+    caplog.clear()
+    Run.load(write(tmp_path, GOOD))
+    Run.load(write(tmp_path, "q a 2.0\nq b 1.0\n"))
+    assert not caplog.records
+
+
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         Run.load(tmp_path / "none.trec")

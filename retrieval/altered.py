@@ -1,0 +1,260 @@
+"""A pipeline over a corpus in which one document reads otherwise, nothing else being changed.
+
+What a stage returns is what it would return if the document were replaced in the corpus, as far as
+scores of other documents do not depend on it: a retriever's other hits keep their scores (of BM25
+the document frequencies and the average length are those of the clean corpus), and the replaced
+document is scored anew by the retriever's encoder and similarity. Dense vectors are scored exactly,
+as by ``FlatIndex``, also where the retriever's own index is approximate; sparse ones by an index
+of the same settings. Rerankers read the new text, without a deadline. Fusions, cuts and depths
+follow.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from encoders.errors import ConfigError
+from indexing import FlatIndex, Index, PassageIndex
+from retrieval.document import Document
+from retrieval.document_input import document_input
+from retrieval.filtered import Filtered
+from retrieval.fuse import Fuse
+from retrieval.passage_means import mean_vectors
+from retrieval.ranking import Ranking, Run, without
+from retrieval.rerank import Rerank
+from retrieval.retriever import Retriever
+from retrieval.retriever_state import RetrieverState
+from retrieval.score_order import canonical_order
+from retrieval.stage import DEPTH, Cut, Queries, SelfExcluding, Stage, Texts, Then
+
+Job = tuple[str, Document]  # a query's id, and the document as that query is to find it
+
+
+class Scene:
+    """Which document reads otherwise at the moment; None leaves the corpus as it is."""
+
+    def __init__(self) -> None:
+        self.document: Document | None = None
+
+
+class AlteredTexts:
+    """A document store in which the scene's document has its new text."""
+
+    def __init__(self, store: Texts, scene: Scene) -> None:
+        self._store, self._scene = store, scene
+
+    def texts(self, document_ids: Sequence[str]) -> list[str]:
+        """Return the full texts of documents, in the order of the ids."""
+        found, new = self._store.texts(document_ids), self._scene.document
+        if new is None:
+            return found
+        return [
+            new.full_text if name == new.id else text
+            for name, text in zip(document_ids, found, strict=True)
+        ]
+
+
+class AlteredRetriever(Stage):
+    """A retriever whose hits include the scene's document at the place of its new score.
+
+    Its clean lists and new scores are remembered. ``prepare`` scores many documents together.
+    """
+
+    def __init__(self, stage: Retriever | Filtered, scene: Scene) -> None:
+        self.stage, self.name = stage, stage.name
+        self._retriever = stage.retriever if isinstance(stage, Filtered) else stage
+        self._scene = scene
+        self._clean: dict[str, tuple[int, Ranking]] = {}
+        self._scores: dict[Job, float | None] = {}  # None is no hit
+
+    @property
+    def documents(self) -> Texts:
+        """The store, with the new text."""
+        return AlteredTexts(self._retriever.documents, self._scene)
+
+    @property
+    def index(self) -> Index:
+        """The clean index: a fusion asks for its least score."""
+        return self._retriever.index
+
+    @property
+    def encoder(self) -> Any:
+        """The retriever's encoder."""
+        return self._retriever.encoder
+
+    def prepare(self, queries: Queries, jobs: Sequence[Job]) -> None:
+        """Score each new document for its query; those known already are not scored again."""
+        wanted = [job for job in dict.fromkeys(jobs) if job not in self._scores]
+        asked = list(dict.fromkeys(query for query, _ in wanted if queries[query].strip()))
+        found: dict[Job, float | None] = dict.fromkeys(wanted)
+        if asked:
+            state = self._retriever.state
+            index = side_index(state, [document for _, document in wanted])
+            vectors = state.encoder.encode_queries([queries[query] for query in asked])
+        for place, query in enumerate(asked):
+            rows = np.array([row for row, (owner, _) in enumerate(wanted) if owner == query])
+            hits = index.search(vectors[place : place + 1], len(rows), keep=rows)
+            for row, score in zip(hits.rows[0].tolist(), hits.scores[0].tolist(), strict=True):
+                if row >= 0:
+                    found[wanted[row]] = score
+        self._scores |= found
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Search, and put the new document where its score is."""
+        depth = DEPTH if k is None else k
+        excluding = isinstance(queries, SelfExcluding)
+        found = depth + excluding  # as the retriever searches
+        missing = {q: text for q, text in queries.items() if self._clean.get(q, (0,))[0] <= found}
+        if missing:
+            for query, ranking in self.stage.run(missing, None, found + 1).items():
+                self._clean[query] = (found + 1, ranking)
+        new = self._scene.document
+        if new is not None:
+            self.prepare(queries, [(query, new) for query in queries])
+        rankings = {}
+        for query in queries:
+            ranking = self._clean[query][1]
+            if new is not None:
+                ranking = _placed(ranking, new.id, self._scores[query, new])
+            ranking = self._cut(ranking, found)
+            rankings[query] = (without(ranking, query) if excluding else ranking)[:depth]
+        return Run(rankings, name=self.name)
+
+    def _cut(self, ranking: Ranking, depth: int) -> Ranking:
+        """Return the first ``depth``: of those that tie with the last one, the lowest rows."""
+        if not 0 < depth < len(ranking) or ranking.scores[depth - 1] != ranking.scores[depth]:
+            return ranking[:depth]
+        tied = np.flatnonzero(ranking.scores == ranking.scores[depth])
+        rows = self._retriever.store.rows([ranking.doc_ids[place] for place in tied.tolist()])
+        first = tied[np.argsort(rows)][: depth - tied[0]]
+        kept = np.sort(np.concatenate([np.arange(tied[0]), first])).tolist()
+        return Ranking([ranking.doc_ids[place] for place in kept], ranking.scores[kept])
+
+
+class RememberedScores:
+    """A scorer of pairs that scores no pair twice."""
+
+    def __init__(self, scorer: Any) -> None:
+        self._scorer = scorer
+        self._known: dict[tuple[str, str], float] = {}
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        """Return the scores of pairs, float32 ``[n]``."""
+        new = [pair for pair in dict.fromkeys(pairs) if pair not in self._known]
+        if new:
+            found = np.asarray(self._scorer.score(new), np.float32)
+            self._known.update(zip(new, found.tolist(), strict=True))
+        return np.array([self._known[pair] for pair in pairs], np.float32)
+
+
+class AlteredPipeline:
+    """A pipeline with a scene; ``run`` asks it with one document of the corpus replaced.
+
+    ``ConfigError`` for a stage that is not made of retrievers, cuts, fusions and rerankers, and for
+    a reranker that looks into a retriever's index instead of the text.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self.scene = Scene()
+        self._leaves: dict[int, AlteredRetriever] = {}
+        self._scorers: dict[int, RememberedScores] = {}
+        self.stage = self._altered(stage)
+
+    def prepare(self, queries: Queries, jobs: Sequence[Job]) -> None:
+        """Encode and score many new documents together, for their retrievers and rerankers."""
+        for leaf in self._leaves.values():
+            leaf.prepare(queries, jobs)
+        pairs = [(queries[query], document.full_text) for query, document in jobs]
+        for scorer in self._scorers.values():
+            scorer.score(pairs)
+
+    def run(self, queries: Queries, document: Document | None = None, k: int = DEPTH) -> Run:
+        """Return the lists of ``queries`` where the document of this id reads as given."""
+        self.scene.document = document
+        try:
+            return self.stage.run(queries, None, k).top(k)
+        finally:
+            self.scene.document = None
+
+    def _altered(self, stage: Stage) -> Stage:
+        if isinstance(stage, Retriever | Filtered):
+            return self._leaves.setdefault(id(stage), AlteredRetriever(stage, self.scene))
+        if isinstance(stage, Rerank):
+            return self._reranker(stage)
+        if isinstance(stage, Then | Cut | Fuse):
+            return stage.over([self._altered(part) for part in stage.inner])
+        raise ConfigError(
+            f"{stage.name}: a {type(stage).__name__} cannot be asked as if a document read "
+            "otherwise; expected retrievers, cuts, fusions and rerankers of texts"
+        )
+
+    def _reranker(self, stage: Rerank) -> Rerank:
+        if stage.inner:
+            raise ConfigError(
+                f"{stage.name}: looks into the index of {stage.inner[0].name!r}, where a document "
+                "cannot be replaced; expected a reranker of texts"
+            )
+        made = copy.copy(stage)
+        made.deadline_ms = None
+        if made._documents is not None:
+            made._documents = AlteredTexts(made._documents, self.scene)
+        if not made._of_lists:
+            known = self._scorers.setdefault(id(stage.scorer), RememberedScores(stage.scorer))
+            made.scorer = known
+        return made
+
+
+def side_index(state: RetrieverState, documents: Sequence[Document]) -> Index:
+    """Return an index of documents alone, scored as the retriever's own would score them.
+
+    Passages are cut and joined as the retriever's are. ``ConfigError`` for vectors that are neither
+    dense nor sparse.
+    """
+    encoder, passages = state.encoder, state.passages
+    cut = [[document] for document in documents]
+    if passages is not None:
+        cut = [list(parts) for parts in passages.split(encoder, list(documents))]
+    counts = np.array([len(parts) for parts in cut], np.int64)
+    inputs = [document_input(encoder, part) for parts in cut for part in parts]
+    vectors = encoder.encode_documents(inputs)
+    by_best = passages is not None and passages.aggregate == "max"
+    if passages is not None and not by_best:
+        normalize = getattr(encoder, "similarity", None) == "cosine"
+        vectors = mean_vectors(vectors, counts, normalize=normalize)
+    index = _emptied(state.index, vectors)
+    if by_best:
+        whole = PassageIndex(index)
+        whole.add(vectors, counts)
+        return whole
+    index.add(vectors)
+    return index
+
+
+def _emptied(index: Index, vectors: Any) -> Index:
+    inner: Any = index.inner if isinstance(index, PassageIndex) else index
+    if isinstance(vectors, np.ndarray):
+        return FlatIndex(getattr(inner, "metric", "ip"))
+    if hasattr(inner, "empty") and hasattr(vectors, "tocsr"):
+        made: Index = inner.empty()
+        return made
+    raise ConfigError(
+        f"{type(inner).__name__}: vectors of kind {type(vectors).__name__} cannot be scored beside "
+        "the index; expected a dense or a sparse retriever"
+    )
+
+
+def _placed(ranking: Ranking, doc_id: str, score: float | None) -> Ranking:
+    """Return a ranking, best score first, with one document at the place of its new score."""
+    kept = [place for place, name in enumerate(ranking.doc_ids) if name != doc_id]
+    doc_ids = [ranking.doc_ids[place] for place in kept]
+    scores = ranking.scores[kept]
+    if score is None:
+        return Ranking(doc_ids, scores)
+    doc_ids.append(doc_id)
+    scores = np.append(scores, np.float32(score))
+    order = canonical_order(doc_ids, scores)
+    return Ranking([doc_ids[place] for place in order.tolist()], scores[order])
