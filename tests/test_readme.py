@@ -108,7 +108,7 @@ def test_every_verb_is_known() -> None:
 
     assert [command.callback.__name__ for command in app.registered_commands] == [
         "run", "train", "index", "evaluate", "reproduce", "tune", "mine", "search", "explain",
-        "add", "update", "delete", "verify", "score", "compare", "judge", "agreement", "grades", "data",
-        "export", "import", "search_vectors", "cache", "plot", "report", "soup", "distil",
+        "add", "update", "delete", "verify", "score", "compare", "judge", "agreement", "grades",
+        "data", "export", "import", "search_vectors", "cache", "plot", "report", "soup", "distil",
         "generate", "fit", "quality", "ltr", "robust",
     ]  # fmt: skip

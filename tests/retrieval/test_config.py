@@ -19,6 +19,7 @@ from retrieval.config import (
 )
 from retrieval.experiment import Experiment
 from retrieval.experiment_checks import check_experiment
+from retrieval.suite import is_suite
 from retrieval.training_checks import check_training
 from retrieval.tune_experiment import check_tuning
 
