@@ -35,9 +35,8 @@ splits; MS MARCO's is a pool of 30,045 passages with the queries of TREC DL 2019
 COST = "Latency of one query, encoding included, one thread; the indexes of all stages."
 
 
-def page(suites: list[dict[str, Any]]) -> str:
-    """Return the Markdown of all suites' results."""
-    results = {name: found for suite in suites for name, found in suite["results"].items()}
+def page(results: dict[str, Any]) -> str:
+    """Return the Markdown of the results by collection."""
     systems = [system["name"] for system in next(iter(results.values()))["systems"]]
     lines = ["# Reference results", "", *HEAD.splitlines()]
     for measure in MEASURES:
@@ -86,13 +85,16 @@ def main() -> None:
     from retrieval.config import load_values
     from retrieval.jobs import suite
 
-    found = []
+    found = {}
     for config in CONFIGS:
         file = ROOT / config
         if not chosen.only_write:
             suite(file)
-        folder = Path(load_values(file)["output"])
-        found.append(json.loads((folder / "results.json").read_text(encoding="utf-8")))
+        values = load_values(file)
+        for name in values["dataset"]:
+            results = Path(values["output"]) / "datasets" / name / "results.json"
+            if results.exists():
+                found[name] = json.loads(results.read_text(encoding="utf-8"))
     (ROOT / "docs" / "results.md").write_text(page(found), encoding="utf-8")
 
 
