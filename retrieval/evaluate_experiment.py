@@ -6,13 +6,13 @@ import time
 from typing import Any
 
 from encoders.files import fingerprint_of, write_json, write_text
+from retrieval.asking import depth_for
 from retrieval.comparison import SignificanceTest, compare_scores, differences
 from retrieval.dataset import Dataset
 from retrieval.evaluation import Scores, evaluate
 from retrieval.experiment import Experiment
-from retrieval.measures import depth_of, parse_measure
+from retrieval.measures import parse_measure
 from retrieval.provenance import provenance
-from retrieval.stage import DEPTH
 from retrieval.system_result import SystemResult, system_result
 from retrieval.table import Table
 
@@ -75,7 +75,7 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
     dataset = experiment.dataset(config.split)
     experiment.refuse_tested()
     measures = [parse_measure(text) for text in config.measures]
-    depth = max(DEPTH, depth_of(measures) or DEPTH)
+    depth = depth_for(measures)
     found = Evaluation(experiment, dataset)
     for name in experiment.systems:
         found.systems[name], run = system_result(experiment, name, dataset, depth)

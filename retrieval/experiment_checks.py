@@ -20,6 +20,7 @@ from retrieval.sources import named_sources
 from retrieval.stage import Queries, Stage
 
 SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
+LONGEST = 100  # characters of a name: it is part of files' names
 
 
 def check_experiment(
@@ -79,10 +80,10 @@ def _check_names(config: ExperimentConfig) -> None:
     """Refuse names that cannot be a file's, that stand for two things, or that are unknown."""
     for section in SECTIONS:
         for name in getattr(config, section):
-            if not re.fullmatch(NAME, name):
+            if not re.fullmatch(NAME, name) or len(name) > LONGEST:
                 raise ConfigError(
                     f"{section}.{name}: a name is a letter or '_', then letters, digits, '_', '.' "
-                    "and '-': it is used in pipelines and as a folder's name"
+                    f"and '-', {LONGEST} at most: it is used in pipelines and as a folder's name"
                 )
     for name in config.rerankers:
         if name in config.retrievers:

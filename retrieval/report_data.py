@@ -41,7 +41,7 @@ def set_data(given: EvaluatedSet, shown: int) -> tuple[dict[str, Any], dict[str,
     scores = given.scores(measures)
     depths = _depths(given)
     failures = {
-        name: buckets(run, given.dataset.qrels, given.queries, depths[name])
+        name: buckets(run, given.dataset.qrels, given.queries, depths[name], given.dataset.level)
         for name, run in given.runs.items()
     }
     places = choose(scores, given.queries, given.baseline, failures, shown)

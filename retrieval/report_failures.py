@@ -26,12 +26,12 @@ class Judged(NamedTuple):
     relevant: int  # documents with a grade of 1 or more, found or not
 
 
-def judged(run: Run, qrels: Qrels, query: str) -> Judged:
+def judged(run: Run, qrels: Qrels, query: str, level: int = 1) -> Judged:
     """Look up the grade of every hit of a query."""
     grades = qrels[query]
     ids = run.get(query, _EMPTY).doc_ids
     found = np.array([grades.get(doc_id, -1) for doc_id in ids], dtype=np.int64)
-    return Judged(found, sum(grade > 0 for grade in grades.values()))
+    return Judged(found, sum(grade >= level for grade in grades.values()))
 
 
 def reranked_depth(pipeline: str, pipelines: Mapping[str, str]) -> int | None:
@@ -51,24 +51,26 @@ def reranked_depth(pipeline: str, pipelines: Mapping[str, str]) -> int | None:
     return int(given[1]) if given else RERANKED
 
 
-def buckets(run: Run, qrels: Qrels, queries: list[str], depth: int | None) -> dict[str, list[int]]:
+def buckets(
+    run: Run, qrels: Qrels, queries: list[str], depth: int | None, level: int = 1
+) -> dict[str, list[int]]:
     """Return places in ``queries`` by what went wrong; a query may be in one of the first three.
 
     ``none``: no relevant document in the run. ``lost``: none in the first 10 though one is among
     the ``depth`` that were reranked (their set is what the first stage returned). ``low``: none in
     the first 10 though the run has one elsewhere. ``unjudged``: the first document has no
     judgement, those with the most unjudged in the first 10 before others. Queries without a
-    relevant document are only in the last.
+    relevant document (of ``level`` or more) are only in the last.
     """
     made: dict[str, list[int]] = {"none": [], "lost": [], "low": []}
     unjudged: list[tuple[int, int]] = []
     for place, query in enumerate(queries):
-        grades, relevant = judged(run, qrels, query)
+        grades, relevant = judged(run, qrels, query, level)
         if len(grades) and grades[0] < 0:
             unjudged.append((-int((grades[:TOP] < 0).sum()), place))
-        if not relevant or (grades[:TOP] > 0).any():
+        if not relevant or (grades[:TOP] >= level).any():
             continue
-        ranks = np.flatnonzero(grades > 0)
+        ranks = np.flatnonzero(grades >= level)
         if not len(ranks):
             made["none"].append(place)
         else:

@@ -17,7 +17,8 @@ from encoders.errors import ConfigError
 from encoders.files import read_json, write_text
 from indexing.whole import whole_number
 from retrieval.report_data import overview, set_data, trainings
-from retrieval.report_sources import RESULTS, open_sets
+from retrieval.report_sources import open_sets
+from retrieval.results_file import RESULTS
 
 PAGE = "report.html"
 SHOWN = 700  # queries shown whole, over all datasets

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from encoders.errors import DataError, SluiceError
-from encoders.files import read_json
 from retrieval.config import ExperimentConfig, load_config
 from retrieval.dataset import Dataset, load_dataset
-from retrieval.evaluation import Scores, evaluate
+from retrieval.evaluate_experiment import contents_of
+from retrieval.evaluation import ByMeasure, Scores, evaluate
 from retrieval.experiment import SETTINGS
-from retrieval.measures import Measure
+from retrieval.measures import Measure, parse_measure
 from retrieval.ranking import Run
+from retrieval.results_file import RESULTS, read_results
 from retrieval.retriever import Retriever
 from retrieval.retriever_folder import HEAD
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from retrieval.document import Document
 
 log = logging.getLogger("sluice")
-
-RESULTS = "results.json"
 
 
 @dataclass
@@ -68,7 +67,9 @@ class EvaluatedSet:
     def scores(self, measures: Iterable[str | Measure]) -> dict[str, Scores]:
         """Score every run by the measures."""
         wanted = list(measures)
-        return {name: evaluate(run, self.dataset.qrels, wanted) for name, run in self.runs.items()}
+        found = {name: evaluate(run, self.dataset, wanted) for name, run in self.runs.items()}
+        asked = [str(measure) for measure in dict.fromkeys(map(parse_measure, wanted))]
+        return {name: _renamed(scores, asked) for name, scores in found.items()}
 
     @cached_property
     def retrievers(self) -> dict[str, Retriever]:
@@ -100,6 +101,16 @@ class EvaluatedSet:
         return found
 
 
+def _renamed(scores: Scores, asked: list[str]) -> Scores:
+    """Put values under the measures that were asked for: a dataset's level adds to their names."""
+    pairs = list(zip(asked, scores.mean, strict=True))
+    return replace(
+        scores,
+        mean=ByMeasure({name: scores.mean[own] for name, own in pairs}),
+        per_query=ByMeasure({name: scores.per_query[own] for name, own in pairs}),
+    )
+
+
 def _stored(retriever: Retriever, ids: list[str]) -> dict[str, Document]:
     rows = retriever.store.rows(ids)
     there = [(name, int(row)) for name, row in zip(ids, rows, strict=True) if row >= 0]
@@ -112,37 +123,17 @@ def open_sets(folder: Path, allow: Collection[str] = ()) -> list[EvaluatedSet]:
 
     Raises ``DataError`` for a folder without results, and a run that is not there.
     """
-    if not (folder / RESULTS).is_file():
-        raise DataError(
-            f"{folder}: no {RESULTS} here; expected the output folder of sluice evaluate or run"
-        )
-    results = _checked(folder)
+    results = read_results(folder)
     names = results.get("datasets")
     if names is None:
         return [_opened(str(results["dataset"]), folder, results, allow)]
     parts = {str(name): folder / "datasets" / str(name) for name in names}
-    return [_opened(name, part, _checked(part), allow) for name, part in parts.items()]
-
-
-def _checked(folder: Path) -> dict[str, Any]:
-    results = read_json(folder / RESULTS)
-    whole = isinstance(results, dict) and (
-        isinstance(results.get("datasets"), list)
-        or ({"dataset", "split"} <= results.keys() and isinstance(results.get("systems"), list))
-    )
-    if not whole:
-        raise DataError(
-            f"{folder / RESULTS}: expected an object with dataset, split and systems (or datasets)"
-            "; evaluate again to write it"
-        )
-    return dict(results)
+    return [_opened(name, part, read_results(part), allow) for name, part in parts.items()]
 
 
 def _opened(
     name: str, folder: Path, results: dict[str, Any], allow: Collection[str]
 ) -> EvaluatedSet:
-    if "systems" not in results or not results["systems"]:
-        raise DataError(f"{folder / RESULTS}: holds no systems; evaluate again")
     config = load_config(folder / SETTINGS, ExperimentConfig)
     runs = {}
     for system in results["systems"]:
@@ -153,4 +144,10 @@ def _opened(
             )
         runs[str(system["name"])] = Run.load(path)
     dataset = load_dataset(config.dataset, str(results["split"]))
-    return EvaluatedSet(name, folder, results, config, dataset, runs, allow)
+    found = EvaluatedSet(name, folder, results, config, dataset, runs, allow)
+    known = results.get("contents")
+    if isinstance(known, dict) and known != contents_of(dataset):
+        said = "queries or judgements are not those of the table; evaluate again"
+        log.warning("report: %s: %s", name, said)
+        found.failures.append(f"{name}: {said}")
+    return found

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from encoders.errors import ConfigError, DataError, SluiceError
-from encoders.files import read_json, write_json
+from encoders.files import write_json
 from retrieval.config import ExperimentConfig, checked
 from retrieval.evaluate_experiment import Evaluation, contents_of, evaluate_experiment
 from retrieval.experiment import Experiment
 from retrieval.expression import texts_in
 from retrieval.provenance import provenance
+from retrieval.results_file import RESULTS, read_results
 from retrieval.suite import DATASETS
 from retrieval.table import Table
 
 log = logging.getLogger("sluice")
 
-RESULTS = "results.json"
 AGAIN = "reproduced"
 WHOLE = "reproduction.json"  # in the output, written last: a killed reproduction goes on
 TOLERANCE = 5e-5  # the same four decimals, but for what lies at a rounding edge
@@ -73,10 +73,10 @@ def reproduce(
 
 def _experiments(folder: Path, target: Path) -> Iterator[tuple[str, Mapping[str, Any], Experiment]]:
     """Yield each dataset's prefix, recorded results, and the experiment that makes them again."""
-    whole = _results(folder)
+    whole = read_results(folder)
     names = whole.get(DATASETS)
     parts = [("", folder, whole)] if names is None else [
-        (f"{name}: ", folder / DATASETS / name, _results(folder / DATASETS / name))
+        (f"{name}: ", folder / DATASETS / name, read_results(folder / DATASETS / name))
         for name in names
     ]  # fmt: skip
     for prefix, place, recorded in parts:
@@ -90,17 +90,6 @@ def _experiments(folder: Path, target: Path) -> Iterator[tuple[str, Mapping[str,
             recorded,
             Experiment(config.model_copy(update={"output": str(moved)}), file=place / RESULTS),
         )
-
-
-def _results(folder: Path) -> dict[str, Any]:
-    if not (folder / RESULTS).exists():
-        raise DataError(
-            f"{folder}: no {RESULTS} here; expected the output folder of sluice run or evaluate"
-        )
-    found = read_json(folder / RESULTS)
-    if not isinstance(found, dict):
-        raise DataError(f"{folder / RESULTS}: not the results of an evaluation")
-    return found
 
 
 def _config(folder: Path, recorded: Mapping[str, Any]) -> ExperimentConfig:
@@ -186,7 +175,7 @@ def _compare(
         for retriever, known in before.get("fingerprints", {}).items():
             if after["fingerprints"].get(retriever) != known:
                 found.changed.append(f"{prefix}the encoder of {retriever} is another")
-    origin = recorded.get("origin", {})
+    origin = recorded["systems"][0].get("origin") or recorded.get("origin", {})
     fresh = provenance({})
     changes = [
         f"{package} {version} -> {fresh['packages'].get(package, 'not installed')}"

@@ -14,12 +14,12 @@ import numpy as np
 from encoders.errors import ConfigError, DataError, suggest
 from indexing.whole import whole_number
 from retrieval.altered import AlteredPipeline
-from retrieval.asking import asked
+from retrieval.asking import asked, depth_for
 from retrieval.dataset import Dataset
 from retrieval.document import Document
 from retrieval.evaluation import evaluate
 from retrieval.measure_values import settled
-from retrieval.measures import Measure, depth_of, parse_measure
+from retrieval.measures import Measure, parse_measure
 from retrieval.perturbation import (
     DOCUMENT_PERTURBATIONS,
     QUERY_PERTURBATIONS,
@@ -41,7 +41,7 @@ from retrieval.robustness_table import (
     Values,
     outcome_table,
 )
-from retrieval.stage import DEPTH, Queries, Stage
+from retrieval.stage import Queries, Stage
 from retrieval.table import Table
 
 log = logging.getLogger("sluice")
@@ -123,7 +123,7 @@ class _Runner:
     ) -> None:
         self.name, self.stage, self.dataset = name, stage, dataset
         self.measures, self.seed, self.unrelated = measures, seed, unrelated
-        self.limit = max(DEPTH, depth_of(measures) or DEPTH)
+        self.limit = depth_for(measures)
         self.whole = asked(dataset, stage)
         self.queries = self._texts({query: self.whole[query] for query in chosen})
         self.clean = stage.run(self.queries, None, self.limit).top(self.limit)
@@ -135,7 +135,7 @@ class _Runner:
     def values(self, run: Mapping[str, Ranking]) -> dict[str, Values]:
         """Return the measures of the queries of ``run``, in its order."""
         qrels = {query: self.dataset.qrels[query] for query in run}
-        scores = evaluate(Run(run), qrels, self.measures)
+        scores = evaluate(Run(run), qrels, self.measures, level=self.dataset.level)
         return {
             measure: np.array([values[query] for query in run])
             for measure, values in scores.per_query.items()

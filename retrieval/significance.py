@@ -151,7 +151,8 @@ def effect(first: NDArray[np.float64], second: NDArray[np.float64], alpha: float
     if count < 2:
         return Effect(mean, 0.0 if mean == 0 else None, -math.inf, math.inf)
     spread = float(difference.std(ddof=1))
-    if difference.min() == difference.max() or spread == 0.0:
+    rounding = 1e-12 * float(np.abs(difference).max())
+    if spread <= rounding:  # one number, but for how its last digits were rounded
         return Effect(mean, 0.0 if mean == 0 else None, mean, mean)
     from scipy.special import stdtrit
 

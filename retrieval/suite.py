@@ -26,6 +26,7 @@ log = logging.getLogger("sluice")
 
 DATASETS = "datasets"
 AVERAGE = "average"
+CQADUPSTACK_MEAN = "cqadupstack"
 
 
 @dataclass(slots=True)
@@ -97,12 +98,19 @@ def _evaluated(experiment: Experiment) -> tuple[dict[str, Scores], dict[str, Any
 
 
 def _output(values: Mapping[str, Any]) -> Path:
-    return Path(str(values.get("output", ExperimentConfig.model_fields["output"].default)))
+    given = values.get("output", ExperimentConfig.model_fields["output"].default)
+    if not isinstance(given, str) or not given:
+        raise ConfigError(f"output: {given!r}; expected a folder")
+    return Path(given)
 
 
 def _experiments(values: Mapping[str, Any], file: str | Path | None) -> dict[str, Experiment]:
     """Return one experiment for each dataset; a fault of the config is found before any work."""
-    output, given = _output(values), values["dataset"]
+    given = values["dataset"]
+    section = values.get("evaluate", {})
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"evaluate: {section!r}; expected a section of keys and values")
+    output = _output(values)
     with named_file(file):
         expanded = [
             each for entry in (given if isinstance(given, list) else [given])
@@ -113,7 +121,7 @@ def _experiments(values: Mapping[str, Any], file: str | Path | None) -> dict[str
         found: dict[str, Experiment] = {}
         for entry in expanded:
             name = _slug(entry, found)
-            evaluated = {**values.get("evaluate", {}), **entry.pop("evaluate", {})}
+            evaluated = {**section, **entry.pop("evaluate", {})}
             config = {
                 **values, **entry, "evaluate": evaluated,
                 "output": str(output / DATASETS / name),
@@ -129,12 +137,18 @@ def _slug(entry: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
     """Return a dataset's folder: its name without ``beir/`` and what a file name cannot hold."""
     dataset = entry["dataset"]
     if isinstance(dataset, Mapping):
+        if not dataset.get("name"):
+            raise ConfigError(f"dataset: {json.dumps(dataset)}: expected a name")
         parts = (dataset.get("name"), dataset.get("split"))
         name = "-".join(str(part) for part in parts if part)
     else:
         name = str(dataset)
     short = Path(name).name if Path(name).is_absolute() else name.removeprefix("beir/")
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", short).strip("-.") or "dataset"
+    if slug in (AVERAGE, CQADUPSTACK_MEAN):
+        raise ConfigError(
+            f"dataset: {slug!r} is a column of the table; give the folder another name"
+        )
     if slug in taken:
         raise ConfigError(
             f"dataset: {json.dumps(dataset)} comes twice, or shares the name {slug!r} with another"
@@ -166,8 +180,10 @@ def _table(
     table = Table(rows={system: {} for system in systems})
     for name, by_system in columns.items():
         table.add_column(name, dict(by_system), ".4f")
-    if len(columns) > 1:
-        averages = {s: sum(c[s] for c in columns.values()) / len(columns) for s in systems}
+    parts = [name for name in columns if name in CQADUPSTACK]
+    whole = [columns[name] for name in columns if name not in parts]
+    if len(whole) > 1:
+        averages = {s: sum(c[s] for c in whole) / len(whole) for s in systems}
         table.add_column(AVERAGE, dict(averages), ".4f")
     table.comparisons = testing.corrected(family)
     for found_here in table.comparisons:
@@ -177,8 +193,10 @@ def _table(
     if others:
         over = f"{len(others)} system{'s' * (len(others) > 1)} on {len(found)} datasets"
         said.append(f"{testing.caption(base, over)}.")
-    if len(columns) > 1:
-        said.append(f"The average is over the {len(columns)} datasets of the table.")
+    if len(whole) > 1:
+        said.append(f"The average is over {len(whole)} datasets.")
+    if parts:
+        said.append(f"It leaves out CQADupStack, of which {len(parts)} of 12 parts are here.")
     if failed:
         said.append(f"Without {', '.join(failed)}, which failed.")
     table.caption = " ".join(said)
@@ -194,8 +212,8 @@ def _with_cqadupstack(means: Mapping[str, Mapping[str, float]]) -> dict[str, Map
     for name, values in means.items():
         if name not in CQADUPSTACK:
             merged[name] = values
-        elif "cqadupstack" not in merged:
-            merged["cqadupstack"] = {
+        elif CQADUPSTACK_MEAN not in merged:
+            merged[CQADUPSTACK_MEAN] = {
                 system: sum(means[part][system] for part in parts) / len(parts) for system in values
             }
     return merged

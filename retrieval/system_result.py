@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from encoders.errors import SluiceError
 from encoders.files import fingerprint_of, read_json, write_json
 from retrieval.asking import asked, run_on
 from retrieval.contents import path_contents
@@ -21,13 +22,15 @@ from retrieval.experiment import Experiment
 from retrieval.expression import texts_in
 from retrieval.latency import Latency, alone, measure_latency
 from retrieval.peak_memory import peak_memory
+from retrieval.provenance import provenance
 from retrieval.ranking import Run
 from retrieval.retriever import Retriever
+from retrieval.retriever_folder import read_head
 from retrieval.stage import Stage
 
 log = logging.getLogger("sluice")
 
-VERSION = 1
+VERSION = 2
 TRACED = 20  # queries that each stage's share of the latency is measured on
 
 
@@ -38,7 +41,7 @@ class SystemResult:
     ``queries_per_second`` is that of all queries in one call, ``latency`` that of one at a time;
     ``index_bytes`` and ``documents_per_second`` (of building: reading, encoding, indexing) are
     those of all retrievers the pipeline searches; ``peak_memory_bytes`` is of the whole process
-    while it ran, models included.
+    while it ran, models included. ``origin`` is the code, packages and machine of the run.
     """
 
     name: str
@@ -50,6 +53,7 @@ class SystemResult:
     peak_memory_bytes: int = 0
     latency: Latency | None = None
     fingerprints: dict[str, str] = field(default_factory=dict)
+    origin: dict[str, Any] = field(default_factory=dict)
 
     @property
     def bytes_per_document(self) -> float | None:
@@ -110,8 +114,10 @@ def system_result(
         ),
     )  # fmt: skip
     _describe(result, retrievers_of(stage))
-    content = path_contents(str(run_file))
-    write_json(noted, {"key": key, "run": content, "result": result.to_dict()})
+    facts = provenance({}, seconds=seconds)
+    result.origin = {part: fact for part, fact in facts.items() if part != "config"}
+    held_by = {"run": path_contents(str(run_file)), "models": _reranking_models(experiment, name)}
+    write_json(noted, {"key": key, **held_by, "result": result.to_dict()})
     return result, run
 
 
@@ -162,13 +168,44 @@ def _kept(
     """Return the run that is there, if it is this one and its retrievers are there too."""
     if not (run_file.exists() and noted.exists()):
         return None
-    found = read_json(noted)
-    if found.get("key") != key or found.get("run") != path_contents(str(run_file)):
+    try:
+        found = read_json(noted)
+        now = {
+            "key": key, "run": path_contents(str(run_file)),
+            "models": _reranking_models(experiment, name),
+        }  # fmt: skip
+        if any(found[part] != known for part, known in now.items()):
+            return None
+        result = SystemResult.from_dict(found["result"])
+        for _, part in _needed(experiment, name, "retrievers"):
+            path = experiment.output / "retrievers" / part
+            if not experiment.is_built(part):
+                return None
+            if result.fingerprints.get(part) != read_head(path).encoder_fingerprint:
+                return None  # trained anew: the same recipe, other weights
+        run = Run.load(run_file)
+    except (SluiceError, KeyError, TypeError, AttributeError, ValueError) as error:
+        log.warning("%s: not what an evaluation writes (%s); the run is made again", noted, error)
         return None
-    kind = "pipelines" if name in experiment.config.pipelines else "retrievers"
-    needed = [node.partition(".") for node in experiment.needs.closure(f"{kind}.{name}")]
-    if not all(experiment.is_built(part) for section, _, part in needed if section == "retrievers"):
-        return None
-    run = Run.load(run_file)
     run.name = name
-    return SystemResult.from_dict(found["result"]), run
+    return result, run
+
+
+def _needed(experiment: Experiment, name: str, section: str) -> list[tuple[str, str]]:
+    """Return the parts of a section that a system is made from, as (node, name)."""
+    kind = "pipelines" if name in experiment.config.pipelines else "retrievers"
+    nodes = dict.fromkeys(experiment.needs.closure(f"{kind}.{name}"))
+    parts = (node.partition(".") for node in nodes)
+    return [(f"{kind}.{part}", part) for kind, _, part in parts if kind == section]
+
+
+def _reranking_models(experiment: Experiment, name: str) -> dict[str, str | None]:
+    """Return what the folders hold of models that are trained here and rerank, None if absent."""
+    trained = {
+        needed.partition(".")[2]
+        for node, _ in _needed(experiment, name, "rerankers")
+        for needed in experiment.needs.needs(node)
+        if needed.startswith("train.")
+    }
+    folder = experiment.output / "models"
+    return {model: path_contents(str(folder / model)) for model in sorted(trained)}

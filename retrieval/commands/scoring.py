@@ -98,6 +98,8 @@ def compare(
     for path in runs:
         opened = Run.load(path)
         name = opened.name if opened.name not in loaded else str(path)
+        if name in loaded:
+            raise ConfigError(f"compare: {path} is given twice")
         loaded[name] = opened
     if len(loaded) < 2:
         raise ConfigError("compare: give two runs or more")

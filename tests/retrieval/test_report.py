@@ -316,7 +316,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     texts = {document[0]: document[1:] for document in found["details-0"]["documents"]}
     assert all(len(text) == 2 for text in texts.values())  # from the corpus itself
     (output / "results.json").write_text('{"dataset": "x"}')
-    with pytest.raises(DataError, match="expected an object with dataset, split and systems"):
+    with pytest.raises(DataError, match="expected dataset, split, and systems"):
         build_report(output)
 
 

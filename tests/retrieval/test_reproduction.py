@@ -59,7 +59,7 @@ def test_a_figure_that_differs(tmp_path: Path, sluice: Call) -> None:
     def change(values: dict[str, Any]) -> None:
         values["systems"][1]["measures"]["RR"] += 0.01
         values["systems"][0]["fingerprints"]["bm25"] = "another"
-        values["origin"]["packages"]["numpy"] = "0.1"
+        values["systems"][0]["origin"]["packages"]["numpy"] = "0.1"
 
     edited(folder / "results.json", change)
     code, out, _ = sluice("reproduce", folder)
@@ -97,6 +97,21 @@ def test_what_is_missing_is_said_before_any_work(tmp_path: Path) -> None:
     queries.unlink()
     with pytest.raises(DataError, match="queries"):
         reproduce(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"datasets": []}, {"datasets": 5}, {"systems": [1]}, {"systems": [{}]},
+        {"systems": [{"name": "bm25"}]}, {"systems": [{"name": "bm25", "measures": None}]},
+    ],
+)  # fmt: skip
+def test_what_is_half_a_result(change: dict[str, Any], tmp_path: Path, sluice: Call) -> None:
+    folder = evaluated(tmp_path)
+    edited(folder / "results.json", lambda values: values.update(change))
+    for verb in ("reproduce", "report"):
+        code, _, error = sluice(verb, folder)
+        assert (code, "results.json" in error) == (2, True), (verb, error)
 
 
 def test_what_is_no_result(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from small_world import write_beir
 
 from encoders.errors import ConfigError, DataError
 from retrieval import load_dataset, run
+from retrieval.asking import depth_for
 from retrieval.beir_names import CQADUPSTACK, beir_datasets
 from retrieval.comparison import SignificanceTest
 from retrieval.evaluation import Scores
 from retrieval.jobs import suite
+from retrieval.measures import parse_measure
 from retrieval.significance import holm
 from retrieval.stage import Stage
 from retrieval.suite import _table, is_suite
@@ -83,6 +86,53 @@ def test_a_run_that_was_exchanged_or_half_written_is_made_again(
     (folder / "bm25.json").unlink()  # killed between the two
     run(values)
     assert len(ran) == 3
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"key": 1}', '{"result": {}}'])
+def test_a_damaged_note_is_made_again(damage: str, tmp_path: Path, ran: list[str]) -> None:
+    values = config(tmp_path, pipelines={"bm25": "bm25"})
+    run(values)
+    (tmp_path / "out" / "runs" / "bm25.json").write_text(damage)
+    run(values)
+    assert len(ran) == 2
+
+
+def test_a_run_of_other_weights_is_made_again(tmp_path: Path, ran: list[str]) -> None:
+    values = config(tmp_path, pipelines={"bm25": "bm25"})
+    run(values)
+    note = tmp_path / "out" / "runs" / "bm25.json"
+    found = json.loads(note.read_text())
+    found["result"]["fingerprints"]["bm25"] = "trained before"
+    note.write_text(json.dumps(found))
+    run(values)
+    assert len(ran) == 2
+
+
+def test_a_trained_reranker_that_is_gone_is_made_again(
+    tmp_path: Path, ran: list[str], bert: Path
+) -> None:
+    cross = {
+        "encoder": {"type": "cross_encoder", "model": str(bert)}, "loss": {"type": "bce"},
+        "negatives": {"type": "mined", "retriever": "bm25", "per_query": 1},
+        "trainer": {"max_steps": 1, "per_device_train_batch_size": 2},
+    }  # fmt: skip
+    values = config(
+        tmp_path, train={"ft": cross}, pipelines={"cascade": "bm25 >> cross(depth=2)"},
+        rerankers={"cross": {"type": "cross_encoder", "model": "ft"}},
+    )  # fmt: skip
+    run(values)
+    run(values)
+    assert len(ran) == 1
+    shutil.rmtree(tmp_path / "out" / "models" / "ft")
+    run(values)
+    assert len(ran) == 2
+    assert (tmp_path / "out" / "models" / "ft").is_dir()
+
+
+def test_a_measure_without_a_cut_off_does_not_shorten_the_others() -> None:
+    parsed = [parse_measure(text) for text in ("AP", "R@5000", "P@5")]
+    assert depth_for(parsed) == 5000
+    assert depth_for(parsed[:1]) == 1000
 
 
 def test_a_kept_run_scores_as_the_made_one(tmp_path: Path) -> None:
@@ -169,6 +219,8 @@ def test_when_all_fail_nothing_is_written(tmp_path: Path) -> None:
         (["beir:scifat"], "did you mean 'scifact'"),
         (["a/x", "b/x"], "a-x"),
         (["x", "x"], "comes twice"),
+        (["x", "/data/average"], "a column of the table"),
+        ([{"split": "test"}], "expected a name"),
     ],
 )
 def test_bad_lists(dataset: list[str], words: str, tmp_path: Path) -> None:
@@ -185,6 +237,13 @@ def test_a_faulty_config_is_found_before_any_dataset(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="bm25"):
         suite({**values, "dataset": [values["dataset"]]})
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("fault", [{"evaluate": None}, {"evaluate": [1]}, {"output": 5}])
+def test_faulty_sections_of_a_suite(fault: dict[str, Any], tmp_path: Path) -> None:
+    values = config(tmp_path)
+    with pytest.raises(ConfigError, match=next(iter(fault))):
+        suite({**values, "dataset": [values["dataset"]], **fault})
 
 
 def test_what_beir_stands_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +280,11 @@ def test_cqadupstack_is_one_dataset_of_the_average() -> None:
     assert table.rows["b"]["cqadupstack"] == pytest.approx(parts)
     assert table.rows["b"]["average"] == pytest.approx((parts + 0.2) / 2)
     del found[CQADUPSTACK[0]]
-    assert len(_table("RR", found, None, SignificanceTest(), {}).columns) == 13
+    found["nq"] = {"a": _scores([0.5]), "b": _scores([0.6])}
+    part = _table("RR", found, None, SignificanceTest(), {})
+    assert len(part.columns) == 14
+    assert part.rows["b"]["average"] == pytest.approx((0.2 + 0.6) / 2)
+    assert "11 of 12 parts" in part.caption
 
 
 def test_p_values_are_corrected_over_systems_and_datasets() -> None:
