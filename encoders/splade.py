@@ -324,20 +324,16 @@ class SpladeEncoder(TextEncoder):
 
     def raises(self, side: Side) -> bool:
         """Whether ``raise_bias`` changes how many terms are active on this side."""
-        bias = self._decoder.bias
-        own = self.queries is not None and side == "query"
-        return bias is not None and bias.requires_grad and not own
+        shared = side == "document" or self.queries is None
+        return shared and bool(getattr(self._decoder.bias, "requires_grad", False))
 
     def raise_bias(self, amount: float) -> None:
         """Add ``amount`` to the logits of all terms: more of them are active."""
-        with torch.no_grad():
-            self._decoder.bias.add_(amount)
+        self._decoder.bias.detach().add_(amount)
 
     def _bias(self) -> Tensor:
         bias: Tensor | None = self._decoder.bias
-        if bias is None:
-            return torch.zeros(self.dim, device=self._decoder.weight.device)
-        return bias
+        return self._decoder.weight.new_zeros(self.dim) if bias is None else bias
 
     def encode_queries(self, texts: Sequence[str]) -> sp.csr_array:
         """Return the queries' term weights, float32 ``csr_array [n, vocab]``, in input order."""
