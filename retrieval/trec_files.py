@@ -70,11 +70,13 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
 
     TREC's four columns, or BEIR's three with or without their header. Raises ``DataError`` naming
     file and line for a wrong number of columns, a grade that is no integer, a pair judged twice
-    with different grades, text that is not UTF-8, and for an empty file.
+    with different grades, text that is not UTF-8, and for an empty file; warns of a pair judged
+    twice alike.
     """
     qrels: dict[str, dict[str, int]] = {}
     text = _text(path, read_data(path))
     columns = 0
+    again: list[int] = []  # lines that say what an earlier one says
     for number, line in enumerate(text.split("\n"), 1):
         fields = _fields(line)
         if not fields or (columns == 0 and fields[0].lower() in ("query-id", "query_id")):
@@ -92,7 +94,10 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
                 "expected 0 for not relevant, 1 or more for relevant"
             )
         grade = int(written)
-        known = qrels.setdefault(query, {}).setdefault(document, grade)
+        judged = qrels.setdefault(query, {})
+        if judged.get(document) == grade:
+            again.append(number)
+        known = judged.setdefault(document, grade)
         if known != grade:
             raise DataError(
                 f"{path}:{number}: document {document!r} of query {query!r} has grade {grade}, "
@@ -100,6 +105,11 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
             )
     if not qrels:
         raise DataError(f"{path}: the file holds no judgements; expected lines of {QRELS_EXPECTED}")
+    if again:
+        log.warning(
+            "%s:%d: judged before, with the same grade (%s such lines); counted once",
+            path, again[0], f"{len(again):,}",
+        )  # fmt: skip
     return qrels
 
 

@@ -166,3 +166,13 @@ def test_qrels_forms(tmp_path: Path, text: str | bytes) -> None:
 def test_bad_qrels_name_the_line(tmp_path: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_qrels(write(tmp_path, text))
+
+
+def test_a_pair_judged_twice_alike_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "qrels.trec"
+    file.write_text("q 0 a 1\nq 0 b 0\nq 0 a 1\nr 0 a 1\nq 0 b 0\n")
+    with caplog.at_level("WARNING", "sluice"):
+        assert read_qrels(file) == {"q": {"a": 1, "b": 0}, "r": {"a": 1}}
+    assert "qrels.trec:3: judged before, with the same grade (2 such lines)" in caplog.text
