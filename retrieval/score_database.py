@@ -46,7 +46,11 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
-    _check_kind(database, path)
+    database.execute("BEGIN")  # one look: another process may be making the file at this moment
+    try:
+        _check_kind(database, path)
+    finally:
+        database.execute("COMMIT")
     database.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file: it can shrink later
     _log_ahead(database, path)
     database.execute("PRAGMA synchronous = NORMAL")  # a power cut loses the last scores, no more
