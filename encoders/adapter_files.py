@@ -5,25 +5,62 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from encoders.added_module import added_modules
 from encoders.build import build
 from encoders.errors import ConfigError, ModelError
 from encoders.layout import ADAPTER, read_object
-from encoders.registry import TUNINGS
+from encoders.table import TUNINGS
 
 WEIGHTS = "adapter.safetensors"
 SETTINGS = "adapter.json"
 KINDS = ("adapter", "prefix")  # what cannot be merged
 
 log = logging.getLogger("sluice")
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """How a model was tuned: ``settings`` as in YAML, how much of it is trained, what was frozen.
+
+    ``trainable`` of ``total`` parameters, the tuning's own and the encoder's heads included.
+    """
+
+    settings: dict[str, Any]
+    trainable: int
+    total: int
+    frozen: tuple[nn.Parameter, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The type's name in YAML."""
+        return str(self.settings["type"])
+
+    @property
+    def share(self) -> float:
+        """The share of the parameters that is trained, 0 to 1."""
+        return self.trainable / self.total
+
+    @classmethod
+    def of(
+        cls, module: nn.Module, settings: Mapping[str, Any], frozen: tuple[nn.Parameter, ...] = ()
+    ) -> Tuned:
+        """Count what a module trains as it is now."""
+        parameters = list(module.parameters())
+        return cls(
+            dict(settings),
+            sum(p.numel() for p in parameters if p.requires_grad),
+            sum(p.numel() for p in parameters),
+            frozen,
+        )
 
 
 def low_rank_layers(module: Any) -> Iterator[tuple[str, Any]]:
@@ -82,8 +119,6 @@ def write_adapter(model: Any, folder: Path) -> None:
 
 def read_adapter(model: Any, folder: Path) -> None:
     """Put what ``write_adapter`` wrote back into a freshly loaded model, if there is any."""
-    from encoders.tuning import Tuned
-
     place = folder / ADAPTER
     if not place.is_dir():
         return

@@ -10,8 +10,8 @@ from typing import Literal, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from encoders.devices import Dtype, Engine, pick_dtype
 from encoders.errors import ConfigError, MissingPackageError, suggest
-from encoders.transformer import Dtype, Engine, pick_dtype
 
 Output: TypeAlias = Literal["last_hidden_state", "head_states", "logits"]
 ENGINES = ("torch", "onnx", "openvino")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from torch import nn
 
 from encoders.backend import OUTPUTS, Backend, check_engine, open_backend
+from encoders.devices import Dtype, Engine
 from encoders.errors import ConfigError
 from encoders.files import file_hash
 from encoders.onnx_graph import MODEL_FILE, graph_path
 from encoders.tensor_versions import versions
-from encoders.transformer import Dtype, Engine, TransformerModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,20 @@ class ChosenBackend:
         return {"backend": self.engine, "backend_file": self.file}
 
 
+class BackedModel(Protocol):
+    """A model that a back end can run: what ``choose_backend`` reads of it, and sets."""
+
+    kind: str
+    module: nn.Module
+    backend: ChosenBackend | None
+
+    def weights_hash(self) -> str:
+        """Return a hash of the weights, which the exported graph must have been made from."""
+        ...
+
+
 def choose_backend(
-    encoder: TransformerModel,
+    encoder: BackedModel,
     folder: Path,
     *,
     engine: Engine | None,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from encoders.chosen_backend import choose_backend
+from encoders.devices import Dtype, Engine
 from encoders.errors import ConfigError, ModelError
 from encoders.files import fingerprint_of, replaced_folder
 from encoders.layout import read_layout, write_lower_case, write_sidecar
@@ -20,7 +21,7 @@ from encoders.loading import is_head, lengths_of, load, lowers, save
 from encoders.packed import PackedTransformer
 from encoders.packed_heads import classification_head
 from encoders.tokens import TokenBatch, Tokens, check_texts
-from encoders.transformer import Dtype, Engine, Features, TransformerModel
+from encoders.transformer import Features, TransformerModel
 
 log = logging.getLogger("sluice")
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from encoders.chosen_backend import choose_backend
 from encoders.decoder_attention import Attention, set_attention, with_positions
+from encoders.devices import Dtype, Engine
 from encoders.encoder import Dense, Side
 from encoders.errors import ConfigError, ModelError
 from encoders.files import replaced_folder
@@ -26,7 +27,7 @@ from encoders.projection import Projection, draw_projection, read_projection, wr
 from encoders.short_vectors import as_projection, cut_vectors
 from encoders.text_encoder import TextEncoder
 from encoders.tokens import TokenBatch
-from encoders.transformer import Dtype, Engine, Features
+from encoders.transformer import Features
 
 Pooling = Literal["cls", "mean", "mean_sqrt", "max", "last", "weighted_mean"]
 

@@ -20,7 +20,8 @@ from encoders.build import resolve
 from encoders.encoder import Vectors
 from encoders.errors import ConfigError, DataError, ModelError
 from encoders.progress import progress
-from encoders.registry import open_encoder
+from encoders.registry import kind_of, open_encoder
+from encoders.table import ENCODERS
 from encoders.vector_forms import put_together
 
 OPTIONS = ("device", "dtype", "batch_tokens")  # of an encoder, not in its saved folder
@@ -160,8 +161,6 @@ def opened_again(folder: str, own: str, given: dict[str, Any]) -> Any:
 
 
 def _factory(folder: str) -> Any:
-    from encoders.registry import ENCODERS, kind_of
-
     kind = kind_of(Path(folder))
     if kind not in ENCODERS:
         raise ModelError(f"{folder}: saved by an encoder of type {kind!r}, which is not built in")

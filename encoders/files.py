@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from encoders.errors import ConfigError, IndexFormatError
+from encoders.errors import ConfigError, IndexFormatError, ModelError
 
 MANIFEST = "manifest.json"
 MODEL_FILES = ("sluice.json", MANIFEST, "config.json", "modules.json")  # one is in every model
@@ -90,6 +90,16 @@ def read_json(path: Path) -> Any:
         raise IndexFormatError(
             f"{path}: not readable as JSON ({error}); rebuild the folder"
         ) from None
+
+
+def read_model_json(path: Path) -> Any:
+    """Read a JSON file of a model folder, None without it; a damaged one is a ``ModelError``."""
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
+        raise ModelError(f"{path}: not readable as JSON ({error})") from None
 
 
 def _described(folder: Path, known: Mapping[tuple[int, int], str]) -> dict[str, dict[str, Any]]:

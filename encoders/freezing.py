@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from encoders.errors import ConfigError, ModelError
+from encoders.layers import layer_list
 
 
 def freeze(encoder: Any, *, layers: int = 0, embeddings: bool = False) -> list[str]:
@@ -19,7 +20,13 @@ def freeze(encoder: Any, *, layers: int = 0, embeddings: bool = False) -> list[s
     if type(layers) is not int or layers < 0:
         raise ConfigError(f"freeze.layers: {layers!r}; expected a whole number, 0 or more")
     for network in _networks(encoder):
-        stack = layer_stack(network)
+        found = layer_list(network.base_model)
+        if found is None:
+            count = network.config.num_hidden_layers
+            raise ModelError(
+                f"{type(network).__name__}: has no list of {count} layers to freeze from"
+            )
+        stack = found[1]
         if layers > len(stack):
             raise ConfigError(
                 f"freeze.layers: {layers}; {type(network).__name__} has {len(stack)} layers"
@@ -29,20 +36,6 @@ def freeze(encoder: Any, *, layers: int = 0, embeddings: bool = False) -> list[s
         if embeddings:
             _embeddings(network).requires_grad_(False)
     return [name for name, p in encoder.module.named_parameters() if not p.requires_grad]
-
-
-def layer_stack(network: Any) -> nn.ModuleList:
-    """Return the layers of a transformers model, the lowest first."""
-    count = int(network.config.num_hidden_layers)
-    base = network.base_model
-    stacks = [
-        module
-        for module in base.modules()
-        if isinstance(module, nn.ModuleList) and len(module) == count and count
-    ]
-    if not stacks:
-        raise ModelError(f"{type(network).__name__}: has no list of {count} layers to freeze from")
-    return stacks[0]  # outer modules come first
 
 
 def _embeddings(network: Any) -> nn.Module:

@@ -19,7 +19,7 @@ def layer_list(model: Any) -> tuple[nn.Module, nn.ModuleList] | None:
 
     None where there is no such list, as in ALBERT, whose layers are one.
     """
-    count = model.config.num_hidden_layers
+    count = int(model.config.num_hidden_layers)
     for module in model.modules():
         for child in module.children():
             if isinstance(child, nn.ModuleList) and len(child) == count:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from encoders.errors import ModelError
+from encoders.files import read_model_json
 from encoders.router import is_router, network_folder
 
 SIDECAR = "sluice.json"
@@ -89,7 +90,7 @@ def read_layout(folder: Path) -> Layout:
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
     """Return (class name, folder) of each module ``modules.json`` lists; [] without the file."""
     path = folder / "modules.json"
-    entries = _json(path)
+    entries = read_model_json(path)
     if entries is None:
         return []
     modules = []
@@ -128,7 +129,7 @@ def length_in(settings: dict[str, Any], key: str, folder: Path) -> int | None:
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object of a model folder, {} where the file is absent."""
-    value = _json(path)
+    value = read_model_json(path)
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -257,12 +258,3 @@ def write_sidecar(folder: Path, facts: dict[str, Any]) -> None:
 
 def _write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _json(path: Path) -> Any:
-    if not path.exists():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise ModelError(f"{path}: not readable as JSON ({error})") from None

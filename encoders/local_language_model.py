@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from encoders.devices import Dtype
 from encoders.errors import ConfigError, ModelError
 from encoders.files import fingerprint_of
 from encoders.loading import lengths_of, load
@@ -18,7 +19,7 @@ from encoders.progress import progress
 from encoders.prompt import Prompt
 from encoders.prompt_fitting import fitted
 from encoders.tokens import Ids, TokenBatch, Tokens, token_batches
-from encoders.transformer import Dtype, TransformerModel
+from encoders.transformer import TransformerModel
 
 SHOWN_FROM = 200  # prompts; fewer stay silent
 CHUNK = 2_048  # prompts fitted and sorted together

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import tempfile
@@ -16,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from encoders.errors import ConfigError, ModelError
-from encoders.files import MANIFEST, replaced_folder, write_json
+from encoders.files import MANIFEST, read_model_json, replaced_folder, write_json
 from encoders.layout import SIDECAR, read_object
 from encoders.models import model_folder
 
@@ -166,7 +165,7 @@ def _check_settings(first: Path, other: Path) -> None:
         raise ModelError(f"{lacks}: has no {missing[0]}, {holder} has; a soup needs equal models")
     for file in left:
         if file.suffix == ".json":
-            a, b = (_settled(_read(folder / file)) for folder in (first, other))
+            a, b = (_settled(read_model_json(folder / file)) for folder in (first, other))
             if a != b:
                 raise ModelError(
                     f"{other}: {file}: {_difference(a, b)} in {first}; a soup needs equal models"
@@ -186,13 +185,6 @@ def _below(folder: Path) -> list[Path]:
         and path.name not in OWN
         and not any(part.startswith(".") for part in path.parts)
     )
-
-
-def _read(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise ModelError(f"{file}: not readable as JSON ({error})") from None
 
 
 def _settled(value: Any) -> Any:

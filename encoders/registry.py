@@ -1,4 +1,4 @@
-"""The built-in encoder types, and opening a saved one whatever its type."""
+"""Opens a saved encoder, whatever its type."""
 
 from __future__ import annotations
 
@@ -11,26 +11,7 @@ from encoders.files import MANIFEST, read_json
 from encoders.layout import SIDECAR, read_modules, read_object, transformer_folder
 from encoders.models import model_folder
 from encoders.router import is_router, is_static, read_routes
-
-ENCODERS = {
-    "bm25": "encoders.bm25:BM25Encoder",
-    "dense": "encoders.dense:DenseEncoder.from_pretrained",
-    "precomputed": "encoders.precomputed:PrecomputedEncoder.from_pretrained",
-    "splade": "encoders.splade:SpladeEncoder.from_pretrained",
-    "towers": "encoders.towers:TowerEncoder.from_pretrained",
-    "vocabulary": "encoders.vocabulary:VocabularyEncoder.from_pretrained",
-}
-RERANKERS = {
-    "cross_encoder": "encoders.cross_encoder:CrossEncoder.from_pretrained",
-}
-TUNINGS = {
-    "adapter": "encoders.bottleneck:Bottlenecks",
-    "bitfit": "encoders.parameter_choice:Biases",
-    "ia3": "encoders.low_rank:LearnedScales",
-    "ln_tuning": "encoders.parameter_choice:Norms",
-    "lora": "encoders.low_rank:LowRank",
-    "prefix": "encoders.prefix:Prefix",
-}
+from encoders.table import ENCODERS, RERANKERS
 
 
 def kind_of(folder: Path) -> str:

@@ -7,7 +7,6 @@ sentence-transformers puts one folder a module side by side. Both are read.
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias
 
 from encoders.encoder import Side
 from encoders.errors import ModelError
-from encoders.files import write_json
+from encoders.files import read_model_json, write_json
 
 MODULES = "modules.json"
 ROUTES = "router_config.json"
@@ -28,7 +27,7 @@ Route: TypeAlias = list[tuple[str, Path]]  # (type of a module, its folder), in 
 
 def is_router(folder: Path) -> bool:
     """Return whether the first module of a folder is a Router (``Asym`` in old folders)."""
-    entries = _read(folder / MODULES)
+    entries = read_model_json(folder / MODULES)
     return bool(isinstance(entries, list) and entries and _kind(entries[0]) in ("Router", "Asym"))
 
 
@@ -38,8 +37,8 @@ def read_routes(folder: Path) -> dict[Side, Route]:
     Raises ``ModelError`` for a Router without exactly the routes query and document.
     """
     place = folder / ROUTES
-    config = _read(place) or _read(folder / "config.json")
-    entries = _read(folder / MODULES)
+    config = read_model_json(place) or read_model_json(folder / "config.json")
+    entries = read_model_json(folder / MODULES)
     try:
         types, structure = config["types"], config["structure"]
         found = {side: [(types[name], folder / name) for name in structure[side]] for side in SIDES}
@@ -101,7 +100,7 @@ def route_folder(folder: Path, side: Side) -> Iterator[Path]:
 
 def whole_route(folder: Path, side: Side) -> list[tuple[str, str]]:
     """Return (type, path below ``folder``) of the modules of a model folder saved as a route."""
-    entries = _read(folder / side / MODULES)
+    entries = read_model_json(folder / side / MODULES)
     return [(entry["type"], f"{side}/{entry['path']}".rstrip("/")) for entry in entries]
 
 
@@ -137,12 +136,3 @@ def write_router(
 
 def _kind(entry: Any) -> str:
     return str(entry.get("type")).rpartition(".")[2] if isinstance(entry, dict) else ""
-
-
-def _read(path: Path) -> Any:
-    if not path.exists():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise ModelError(f"{path}: not readable as JSON ({error})") from None

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from encoders.chosen_backend import choose_backend
+from encoders.devices import Dtype, Engine
 from encoders.encoder import Side
 from encoders.errors import ConfigError, ModelError
 from encoders.files import replaced_folder
@@ -29,7 +30,7 @@ from encoders.tensor_versions import versions
 from encoders.term_selection import Terms, TermSelection, Weights
 from encoders.text_encoder import TextEncoder
 from encoders.tokens import TokenBatch
-from encoders.transformer import Dtype, Engine, Features
+from encoders.transformer import Features
 
 QueryModel = Literal["shared", "bow", "idf"]
 Lexical = Literal["none", "query", "document", "both"]

@@ -7,12 +7,13 @@ from typing import Any
 
 from torch import nn
 
+from encoders.devices import Dtype
 from encoders.encoder import Side
 from encoders.errors import ConfigError
 from encoders.files import fingerprint_of
 from encoders.packed import PackedTransformer
 from encoders.tokens import TokenBatch, Tokens, check_texts
-from encoders.transformer import Dtype, Features, TransformerModel
+from encoders.transformer import Features, TransformerModel
 
 
 class TextEncoder(TransformerModel):

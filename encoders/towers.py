@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from encoders.build import build
 from encoders.chosen_backend import ChosenBackend
 from encoders.dense import DenseEncoder
+from encoders.devices import Dtype
 from encoders.encoder import Side, Vectors
 from encoders.errors import ConfigError, ModelError
 from encoders.files import fingerprint_of, replaced_folder
@@ -20,7 +21,7 @@ from encoders.layout import write_sidecar
 from encoders.models import model_folder
 from encoders.router import SIDES, is_router, route_folder, whole_route, write_router
 from encoders.splade import SpladeEncoder
-from encoders.transformer import Dtype, Features
+from encoders.transformer import Features
 
 Tower: TypeAlias = DenseEncoder | SpladeEncoder
 Frozen: TypeAlias = Literal["none", "query", "document"]

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from encoders.adapter_files import merged_state
 from encoders.architecture import architecture_of
+from encoders.chosen_backend import ChosenBackend
+from encoders.devices import Dtype, pick_device, pick_dtype
 from encoders.errors import ConfigError, ModelError
 from encoders.files import fingerprint_of
 from encoders.packed import PackedTransformer
@@ -35,46 +37,12 @@ from encoders.tokens import (
 )
 from encoders.training_pass import TrainingPass
 
-if TYPE_CHECKING:
-    from encoders.chosen_backend import ChosenBackend
-
-Dtype: TypeAlias = Literal["float32", "bfloat16", "auto"]
-Engine: TypeAlias = Literal["torch", "onnx", "openvino"]
 Features: TypeAlias = dict[str, Tensor]
 BATCH_TOKENS = {"cpu": 4_096}  # of one pass unless told; elsewhere more are needed to be busy
 PROGRESS_FROM = 2_000  # texts; shorter calls stay silent
 _MODES = threading.Lock()  # not an encoder's own: locks cannot be copied
 
 log = logging.getLogger("sluice")
-
-
-def pick_device(device: str) -> torch.device:
-    """Return the device a name stands for; ``auto`` is CUDA, then MPS, then the CPU."""
-    if device == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        torch.zeros(1, device=chosen).cpu()  # fails where torch or the machine has no such device
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        line = str(error).partition("\n")[0]
-        raise ConfigError(f"device: {device!r} cannot be used here: {line}") from error
-    return chosen
-
-
-def pick_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
-    """Return the arithmetic type: float32, or bfloat16 (``auto``: where the hardware has it)."""
-    if dtype == "auto":
-        if device.type == "cuda":
-            fast = torch.cuda.is_bf16_supported()
-        else:
-            fast = device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
-        return torch.bfloat16 if fast else torch.float32
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    if dtype not in known:
-        raise ConfigError(f"dtype: {dtype!r}; expected 'float32', 'bfloat16' or 'auto'")
-    return known[dtype]
 
 
 class TransformerModel:

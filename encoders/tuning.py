@@ -4,56 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.graph import increment_version
 
-from encoders.adapter_files import low_rank_layers
+from encoders.adapter_files import Tuned, low_rank_layers
 from encoders.added_module import added_modules
 from encoders.build import build
 from encoders.errors import ConfigError
-from encoders.registry import TUNINGS
+from encoders.table import TUNINGS
 
 log = logging.getLogger("sluice")
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """How a model was tuned: ``settings`` as in YAML, how much of it is trained, what was frozen.
-
-    ``trainable`` of ``total`` parameters, the tuning's own and the encoder's heads included.
-    """
-
-    settings: dict[str, Any]
-    trainable: int
-    total: int
-    frozen: tuple[nn.Parameter, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        """The type's name in YAML."""
-        return str(self.settings["type"])
-
-    @property
-    def share(self) -> float:
-        """The share of the parameters that is trained, 0 to 1."""
-        return self.trainable / self.total
-
-    @classmethod
-    def of(
-        cls, module: nn.Module, settings: Mapping[str, Any], frozen: tuple[nn.Parameter, ...] = ()
-    ) -> Tuned:
-        """Count what a module trains as it is now."""
-        parameters = list(module.parameters())
-        return cls(
-            dict(settings),
-            sum(p.numel() for p in parameters if p.requires_grad),
-            sum(p.numel() for p in parameters),
-            frozen,
-        )
 
 
 def tune(

@@ -17,8 +17,7 @@ from encoders.encoder import Side, Vectors
 from encoders.errors import ConfigError, DataError, IndexFormatError
 from encoders.files import MANIFEST, fingerprint_of, read_json, write_json
 from encoders.hash_directory import ROW_BITS, HashDirectory, Hashes, Places
-from encoders.store import Store
-from encoders.vector_forms import dense_rows, put_together, sparse_rows, stored_form
+from encoders.vector_forms import Store, dense_rows, put_together, sparse_rows, stored_form
 from encoders.vector_shard import DRAFT, SUFFIX, Shard, write_shard
 
 log = logging.getLogger("sluice")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from encoders.encoder import Vectors
 from encoders.errors import DataError, ModelError
-from encoders.store import Store
 
-LARGEST_INT8 = 127
-
+Store: TypeAlias = Literal["float32", "float16", "int8"]
 Values: TypeAlias = NDArray[Any]
+
+STORES: tuple[Store, ...] = ("float32", "float16", "int8")
+EXACT: Store = "float32"
+LARGEST_INT8 = 127
 
 
 def checked_vectors(vectors: Any, count: int, who: str) -> Vectors:

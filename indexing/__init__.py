@@ -5,62 +5,40 @@ The names load on first use, so that ``import indexing`` needs neither faiss nor
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from indexing.table import INDEXES
+from encoders.lazy import lazy
 
 if TYPE_CHECKING:
-    from indexing.augmented import AugmentedIndex
-    from indexing.auto import AutoIndex
-    from indexing.document_bias import DocumentBias
-    from indexing.faiss_index import FaissIndex
-    from indexing.flat import FlatIndex
-    from indexing.folder import open_index
-    from indexing.funnel import FunnelIndex
-    from indexing.hits import Hits
-    from indexing.index import Index
-    from indexing.inverted import InvertedIndex
-    from indexing.mips_to_l2 import MipsToL2
-    from indexing.passage_index import PassageIndex
-
-__all__ = [
-    "INDEXES",
-    "AugmentedIndex",
-    "AutoIndex",
-    "DocumentBias",
-    "FaissIndex",
-    "FlatIndex",
-    "FunnelIndex",
-    "Hits",
-    "Index",
-    "InvertedIndex",
-    "MipsToL2",
-    "PassageIndex",
-    "open_index",
-]
-
-_HOMES = {
-    "AugmentedIndex": "indexing.augmented",
-    "AutoIndex": "indexing.auto",
-    "DocumentBias": "indexing.document_bias",
-    "FaissIndex": "indexing.faiss_index",
-    "FlatIndex": "indexing.flat",
-    "FunnelIndex": "indexing.funnel",
-    "Hits": "indexing.hits",
-    "Index": "indexing.index",
-    "InvertedIndex": "indexing.inverted",
-    "MipsToL2": "indexing.mips_to_l2",
-    "PassageIndex": "indexing.passage_index",
-    "open_index": "indexing.folder",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    from indexing.augmented import AugmentedIndex as AugmentedIndex
+    from indexing.auto import AutoIndex as AutoIndex
+    from indexing.document_bias import DocumentBias as DocumentBias
+    from indexing.faiss_index import FaissIndex as FaissIndex
+    from indexing.flat import FlatIndex as FlatIndex
+    from indexing.folder import open_index as open_index
+    from indexing.funnel import FunnelIndex as FunnelIndex
+    from indexing.hits import Hits as Hits
+    from indexing.index import Index as Index
+    from indexing.inverted import InvertedIndex as InvertedIndex
+    from indexing.mips_to_l2 import MipsToL2 as MipsToL2
+    from indexing.passage_index import PassageIndex as PassageIndex
+    from indexing.table import INDEXES as INDEXES
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "indexing.augmented": ["AugmentedIndex"],
+            "indexing.auto": ["AutoIndex"],
+            "indexing.document_bias": ["DocumentBias"],
+            "indexing.faiss_index": ["FaissIndex"],
+            "indexing.flat": ["FlatIndex"],
+            "indexing.folder": ["open_index"],
+            "indexing.funnel": ["FunnelIndex"],
+            "indexing.hits": ["Hits"],
+            "indexing.index": ["Index"],
+            "indexing.inverted": ["InvertedIndex"],
+            "indexing.mips_to_l2": ["MipsToL2"],
+            "indexing.passage_index": ["PassageIndex"],
+            "indexing.table": ["INDEXES"],
+        },
+    )

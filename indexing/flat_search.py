@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from functools import cache
 from itertools import repeat
 from threading import Lock
 from typing import Any
 
 import numpy as np
-from numba import config
 from numpy.typing import NDArray
 
 from indexing.best_heap import read_heaps
@@ -25,6 +22,7 @@ from indexing.live import Mask
 from indexing.margins import margins
 from indexing.picked import Picked, picked
 from indexing.query_forms import QueryForms
+from indexing.search_threads import in_parallel, thread_count
 from indexing.tile import has_bfloat16
 from indexing.vectors import Dense
 
@@ -60,7 +58,7 @@ class FlatSearch:
         """Return the best allowed documents of each query."""
         count, width = self._queries.factors.shape
         documents = len(self._rows) if allowed is None else int(np.count_nonzero(allowed))
-        threads = int(config.NUMBA_NUM_THREADS)
+        threads = thread_count()
         if float(documents) * count * width < ALONE:
             threads = 1
         threads = max(1, min(threads, LARGEST_HEAPS // max(1, count * self._k)))
@@ -71,19 +69,14 @@ class FlatSearch:
         sizes = np.zeros((threads, count), dtype=np.int64)
         blocks, lock = picked(self._rows.chunks(), size, allowed), Lock()
 
-        def work(thread: int) -> None:
+        def work(thread: int, _: int) -> None:
             exactly = np.zeros(count, dtype=np.int64)
             best = Best(heaps[thread], sizes[thread], self._floors, exactly)
             rooms = Rooms(width)
             while (block := _next(blocks, lock)) is not None:
                 self._take(block, best, rooms)
 
-        others = [_pool(os.getpid(), threads).submit(work, t) for t in range(1, threads)]
-        try:
-            work(0)
-        finally:
-            for other in others:
-                other.result()
+        in_parallel(work, threads)
         merge(heaps, sizes)
         hits = Hits.missing(count, self._k)
         read_heaps(heaps[0], sizes[0], hits.rows, hits.scores)
@@ -159,9 +152,3 @@ class Rooms:
 def _next(blocks: Iterator[Picked], lock: Any) -> Picked | None:
     with lock:
         return next(blocks, None)
-
-
-@lru_cache(maxsize=1)
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Return the pool of one process: a forked child has its parent's pool, but not its threads."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="search")

@@ -1,10 +1,8 @@
-"""Saved indexes: generation folders whose manifest names the type, the counts and the encoder."""
+"""Opens saved indexes: generation folders whose manifest names type, counts and encoder."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Collection, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +10,11 @@ import numpy as np
 
 from encoders.build import factory
 from encoders.errors import ConfigError, DataError, IndexFormatError
-from encoders.files import MANIFEST, new_generation, open_generation
-from indexing.arrays import fact, open_array, write_array
-from indexing.index import Index
+from encoders.files import MANIFEST, open_generation
+from indexing.arrays import fact, open_array
+from indexing.index import DELETED, FORMAT, VERSION, Index
 from indexing.live import LiveRows
 from indexing.table import INDEXES
-
-FORMAT = "sluice.index"
-VERSION = 2  # 2: inverted indexes are segments
-DELETED = "deleted.npy"
-
-
-def save_index(index: Index, path: Path) -> None:
-    """Write ``index`` as the new current generation of the folder ``path``.
-
-    Saving onto the folder the index was opened from is safe: its files are never written again.
-    """
-    facts: dict[str, Any] = {}
-    with new_generation(path, FORMAT, VERSION, facts) as folder:
-        facts.update(
-            type=index.type_name or f"{type(index).__module__}:{type(index).__qualname__}",
-            rows=index.rows,
-            documents=len(index),
-            encoder_fingerprint=index.encoder_fingerprint,
-            packages=_packages(),
-            default_params=index.default_params,
-            notes=index.notes,
-            index=index._write(folder),
-        )
-        deleted = index._live.deleted
-        write_array(folder / DELETED, [deleted], deleted.shape, np.int64)
 
 
 def open_index(
@@ -106,13 +79,3 @@ def _open_rows(folder: Path, manifest: Mapping[str, Any], where: Path) -> LiveRo
         return LiveRows(rows, deleted)
     except DataError as error:
         raise IndexFormatError(f"{folder / DELETED}: {error}; rebuild") from None
-
-
-def _packages() -> dict[str, str]:
-    packages = {"python": platform.python_version()}
-    for name in ("sluice-ir", "numpy", "scipy", "faiss-cpu", "numba"):
-        try:
-            packages[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:  # another build of it may be installed
-            continue
-    return packages

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -11,12 +13,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from encoders.errors import ConfigError, suggest
+from encoders.files import new_generation
+from indexing.arrays import write_array
 from indexing.hits import Hits
 from indexing.live import LiveRows, Mask, Rows
 from indexing.whole import whole_number
 
 Parameters = Mapping[str, Any]
 
+FORMAT = "sluice.index"  # of a saved folder
+VERSION = 2  # 2: inverted indexes are segments
+DELETED = "deleted.npy"
 MOST_PLACES = 2**31  # of one result: 24 GiB
 
 
@@ -149,11 +156,23 @@ class Index(ABC):
     def save(self, path: str | Path) -> None:
         """Write the index as the new state of the folder ``path``, in one step.
 
-        A kill at any instant leaves the former state or this one. ``open_index`` reads it.
+        A kill at any instant leaves the former state or this one. ``open_index`` reads it. Saving
+        onto the folder the index was opened from is safe: its files are never written again.
         """
-        from indexing.folder import save_index
-
-        save_index(self, Path(path))
+        facts: dict[str, Any] = {}
+        with new_generation(Path(path), FORMAT, VERSION, facts) as folder:
+            facts.update(
+                type=self.type_name or f"{type(self).__module__}:{type(self).__qualname__}",
+                rows=self.rows,
+                documents=len(self),
+                encoder_fingerprint=self.encoder_fingerprint,
+                packages=_packages(),
+                default_params=self.default_params,
+                notes=self.notes,
+                index=self._write(folder),
+            )
+            deleted = self._live.deleted
+            write_array(folder / DELETED, [deleted], deleted.shape, np.int64)
 
     def _reader(self) -> Self:
         """Return what a search reads: this index, or a state of it that no change reaches."""
@@ -215,3 +234,13 @@ class Index(ABC):
                     f"params: unknown search parameter {name!r}; this index {takes}"
                     f"{suggest(name, known)}"
                 )
+
+
+def _packages() -> dict[str, str]:
+    packages = {"python": platform.python_version()}
+    for name in ("sluice-ir", "numpy", "scipy", "faiss-cpu", "numba"):
+        try:
+            packages[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # another build of it may be installed
+            continue
+    return packages

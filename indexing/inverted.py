@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import RLock
 from typing import Any, Self
 
 import numpy as np
-from numba import config
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
@@ -26,7 +24,7 @@ from indexing.inverted_settings import (
     SegmentSettings,
     search_settings,
 )
-from indexing.inverted_statistics import Contribution, InvertedStatistics, QueryStatistics
+from indexing.inverted_statistics import Contribution, InvertedStatistics
 from indexing.live import Mask, Rows
 from indexing.overlap import SAMPLED, say_overlap
 from indexing.placed_segments import (
@@ -41,6 +39,7 @@ from indexing.placed_segments import (
 from indexing.planning import Plan, plan_of
 from indexing.pruning import pruned_queries
 from indexing.search_kernel import LAZY_BLOCKS, RECORD, search_segments
+from indexing.search_threads import in_pieces
 from indexing.segment_documents import stored_documents
 from indexing.segment_table import segment_tables
 from indexing.spool import Spool
@@ -52,7 +51,7 @@ EVERYTHING = np.zeros(0, dtype=np.bool_)  # a mask that excludes nothing
 EVERYTHING.setflags(write=False)  # as other masks: numba would compile for both kinds
 MAX_ROWS = 2**31  # row numbers share an int64 with the score's bits
 MOST_TERMS = 2**28  # some arrays are as long as the vocabulary
-TASKS_PER_THREAD = 4  # pieces of a batch: few enough to be cheap, enough to even out the threads
+TASKS_PER_THREAD = 4  # parts of a batch: few enough to be cheap, enough to even out the threads
 
 
 class InvertedIndex(Index):
@@ -133,19 +132,6 @@ class InvertedIndex(Index):
             mean_terms=postings / reader.rows if reader.rows else 0.0,
             longest=int(counts.max(initial=0)),
             segments=len(reader._segments),
-        )
-
-    def query_stats(self, queries: Sparse) -> QueryStatistics:
-        """Return the queries' L0 and FLOPS over this index, and the multiplications they take."""
-        matrix = self._checked(queries, "queries")
-        reader, count = self._reader(), max(int(matrix.shape[0]), 1)
-        counts = frequencies(reader._segments, reader.width)
-        known = matrix.indices[matrix.indices < len(counts)]
-        share = np.bincount(known, minlength=len(counts)) / count
-        return QueryStatistics(
-            mean_terms=matrix.nnz / count,
-            flops=float(share @ counts) / max(reader.rows, 1),
-            multiplications=float(counts[known].sum()) / count,
         )
 
     def documents(self, rows: ArrayLike) -> Sparse:
@@ -345,17 +331,7 @@ class InvertedIndex(Index):
             )  # fmt: skip
 
         with said_once():
-            threads = int(config.NUMBA_NUM_THREADS)
-            if threads == 1 or count == 1:
-                search(0, count)
-            else:
-                step = -(-count // (threads * TASKS_PER_THREAD))
-                with ThreadPoolExecutor(threads) as pool:
-                    starts_of = range(0, count, step)
-                    for task in [
-                        pool.submit(search, at, min(at + step, count)) for at in starts_of
-                    ]:
-                        task.result()
+            in_pieces(search, count, TASKS_PER_THREAD)
         return hits
 
     def _keep_only(self, allowed: Mask | None) -> None:

@@ -1,4 +1,4 @@
-"""What is counted of an inverted index: documents, terms, and the work that queries ask for."""
+"""Counts of an inverted index, and what each term adds to a score."""
 
 from __future__ import annotations
 
@@ -26,16 +26,3 @@ class InvertedStatistics:
     mean_terms: float  # per document: the L0 of documents
     longest: int  # postings of the most frequent term
     segments: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueryStatistics:
-    """What queries ask of an index; ``flops`` predicts ``multiplications / documents``.
-
-    FLOPS is the sum over the terms of the share of queries times the share of documents that carry
-    it (Paria et al., 2020; Formal et al., 2021): the mean number of shared terms.
-    """
-
-    mean_terms: float  # per query: the L0 of queries
-    flops: float
-    multiplications: float  # per query, of the exhaustive engine

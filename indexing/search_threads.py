@@ -1,10 +1,14 @@
-"""Compiled work in several threads at once; kernels hold no lock, so plain threads do."""
+"""Compiled work in several threads at once; kernels hold no lock, so plain threads do.
+
+Searches share one pool. What builds an index opens a pool of its own: its tasks take seconds, and
+searches would wait in line behind them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 
 Task = Callable[[int, int], None]
@@ -14,22 +18,50 @@ def in_parallel(task: Task, count: int, least: int = 1) -> None:
     """Call ``task(first, last)`` over parts of ``range(count)``, on ``NUMBA_NUM_THREADS`` threads.
 
     No part is smaller than ``least``; the caller's thread takes part. Any number of threads may
-    call this at once.
+    call this at once, but no task may.
     """
-    from numba import config
-
-    parts = min(int(config.NUMBA_NUM_THREADS), count // max(least, 1))
+    threads = thread_count()
+    parts = min(threads, count // max(least, 1))
     if parts < 2:
         task(0, count)
         return
     edges = [count * part // parts for part in range(parts + 1)]
-    pool = _pool(os.getpid(), parts)
+    pool = _pool(os.getpid(), threads)
     others = [pool.submit(task, *edges[part : part + 2]) for part in range(1, parts)]
     try:
         task(*edges[:2])
     finally:
-        for other in others:
-            other.result()
+        _finish(others)
+
+
+def in_pieces(task: Task, count: int, pieces: int) -> None:
+    """Call ``task(first, last)`` over parts of ``range(count)``, ``pieces`` for each thread.
+
+    For parts of uneven cost: a thread that is done with one takes the next. Like ``in_parallel``,
+    it may be called by any number of threads at once, but by no task.
+    """
+    threads = thread_count()
+    if threads == 1 or count < 2:
+        task(0, count)
+        return
+    step = -(-count // (threads * pieces))
+    pool = _pool(os.getpid(), threads)
+    _finish([pool.submit(task, at, min(at + step, count)) for at in range(0, count, step)])
+
+
+def thread_count() -> int:
+    """Return how many threads compiled work may use, ``NUMBA_NUM_THREADS``."""
+    from numba import config
+
+    return int(config.NUMBA_NUM_THREADS)
+
+
+def _finish(futures: Iterable[Future[None]]) -> None:
+    """Wait for all, so that none still writes where nobody reads; then raise what one raised."""
+    futures = list(futures)
+    wait(futures)
+    for future in futures:
+        future.result()
 
 
 @lru_cache(maxsize=1)

@@ -37,7 +37,6 @@ GROUP: Final = 16  # blocks whose bounds share one maximum
 WINDOW: Final = 16  # directory entries compared at once; every block's are followed by as many
 MOST_BLOCKS: Final = 1 << 16  # of a segment: block numbers are 16 bits
 MOST_BLOCK_POSTINGS: Final = (1 << 16) - 1  # starts within a block are 16 bits
-MOST_POSTINGS: Final = (1 << 32) - 1  # pointers into the postings are 32 bits
 FLOOR_RANKS: Final = (10, 100, 1000)
 HASH: Final = 40503  # odd: multiplying 16 bits by it is a permutation that spreads neighbours
 

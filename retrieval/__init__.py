@@ -2,132 +2,85 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from encoders.lazy import lazy
 
 if TYPE_CHECKING:
-    from retrieval.comparison import compare
-    from retrieval.compatibility import Compatibility, compatibility_matrix
-    from retrieval.dataset import Dataset, load_dataset
-    from retrieval.dataset_report import describe
-    from retrieval.dense_vectors import DenseVectors, read_dense_vectors, write_dense_vectors
-    from retrieval.document import Document
-    from retrieval.encoding import Encoding
-    from retrieval.evaluation import Scores, evaluate
-    from retrieval.experiment import Experiment, load_pipeline
-    from retrieval.explanation import Explanation
-    from retrieval.fuse import Fuse
-    from retrieval.fusion import Fusion
-    from retrieval.fusion_fit import FusionFit, fit_fusion
-    from retrieval.jobs import index, mine, run, train
-    from retrieval.learned_ranker import LearnedRanker
-    from retrieval.measures import Measure, parse_measure
-    from retrieval.normaliser import Normaliser
-    from retrieval.occurrences import Hubness, hubness
-    from retrieval.passages import Passages
-    from retrieval.rank_overlap import RankSimilarity, compare_rankings, rank_biased_overlap
-    from retrieval.ranking import Ranking, Run
-    from retrieval.rerank import Rerank
-    from retrieval.retriever import Retriever, Updated
-    from retrieval.stage import Hit, Stage
-    from retrieval.table import Table
-
-_HOMES = {
-    "Compatibility": "retrieval.compatibility",
-    "Dataset": "retrieval.dataset",
-    "DenseVectors": "retrieval.dense_vectors",
-    "Document": "retrieval.document",
-    "Encoding": "retrieval.encoding",
-    "Experiment": "retrieval.experiment",
-    "Explanation": "retrieval.explanation",
-    "Fuse": "retrieval.fuse",
-    "Fusion": "retrieval.fusion",
-    "FusionFit": "retrieval.fusion_fit",
-    "Hit": "retrieval.stage",
-    "Hubness": "retrieval.occurrences",
-    "LearnedRanker": "retrieval.learned_ranker",
-    "Measure": "retrieval.measures",
-    "Normaliser": "retrieval.normaliser",
-    "Passages": "retrieval.passages",
-    "RankSimilarity": "retrieval.rank_overlap",
-    "Ranking": "retrieval.ranking",
-    "Rerank": "retrieval.rerank",
-    "Retriever": "retrieval.retriever",
-    "Run": "retrieval.ranking",
-    "Scores": "retrieval.evaluation",
-    "Stage": "retrieval.stage",
-    "Table": "retrieval.table",
-    "Updated": "retrieval.retriever",
-    "compare": "retrieval.comparison",
-    "compare_rankings": "retrieval.rank_overlap",
-    "compatibility_matrix": "retrieval.compatibility",
-    "describe": "retrieval.dataset_report",
-    "evaluate": "retrieval.evaluation",
-    "fit_fusion": "retrieval.fusion_fit",
-    "hubness": "retrieval.occurrences",
-    "index": "retrieval.jobs",
-    "load_dataset": "retrieval.dataset",
-    "load_pipeline": "retrieval.experiment",
-    "mine": "retrieval.jobs",
-    "parse_measure": "retrieval.measures",
-    "rank_biased_overlap": "retrieval.rank_overlap",
-    "read_dense_vectors": "retrieval.dense_vectors",
-    "run": "retrieval.jobs",
-    "train": "retrieval.jobs",
-    "write_dense_vectors": "retrieval.dense_vectors",
-}
-
-__all__ = [
-    "Compatibility",
-    "Dataset",
-    "DenseVectors",
-    "Document",
-    "Encoding",
-    "Experiment",
-    "Explanation",
-    "Fuse",
-    "Fusion",
-    "FusionFit",
-    "Hit",
-    "Hubness",
-    "LearnedRanker",
-    "Measure",
-    "Normaliser",
-    "Passages",
-    "RankSimilarity",
-    "Ranking",
-    "Rerank",
-    "Retriever",
-    "Run",
-    "Scores",
-    "Stage",
-    "Table",
-    "Updated",
-    "compare",
-    "compare_rankings",
-    "compatibility_matrix",
-    "describe",
-    "evaluate",
-    "fit_fusion",
-    "hubness",
-    "index",
-    "load_dataset",
-    "load_pipeline",
-    "mine",
-    "parse_measure",
-    "rank_biased_overlap",
-    "read_dense_vectors",
-    "run",
-    "train",
-    "write_dense_vectors",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'retrieval' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    from retrieval.comparison import compare as compare
+    from retrieval.compatibility import Compatibility as Compatibility
+    from retrieval.compatibility import compatibility_matrix as compatibility_matrix
+    from retrieval.dataset import Dataset as Dataset
+    from retrieval.dataset import load_dataset as load_dataset
+    from retrieval.dataset_report import describe as describe
+    from retrieval.dense_vectors import DenseVectors as DenseVectors
+    from retrieval.dense_vectors import read_dense_vectors as read_dense_vectors
+    from retrieval.dense_vectors import write_dense_vectors as write_dense_vectors
+    from retrieval.document import Document as Document
+    from retrieval.encoding import Encoding as Encoding
+    from retrieval.evaluation import Scores as Scores
+    from retrieval.evaluation import evaluate as evaluate
+    from retrieval.experiment import Experiment as Experiment
+    from retrieval.experiment import load_pipeline as load_pipeline
+    from retrieval.explanation import Explanation as Explanation
+    from retrieval.fuse import Fuse as Fuse
+    from retrieval.fusion import Fusion as Fusion
+    from retrieval.fusion_fit import FusionFit as FusionFit
+    from retrieval.fusion_fit import fit_fusion as fit_fusion
+    from retrieval.jobs import index as index
+    from retrieval.jobs import mine as mine
+    from retrieval.jobs import run as run
+    from retrieval.jobs import train as train
+    from retrieval.learned_ranker import LearnedRanker as LearnedRanker
+    from retrieval.measures import Measure as Measure
+    from retrieval.measures import parse_measure as parse_measure
+    from retrieval.normaliser import Normaliser as Normaliser
+    from retrieval.occurrences import Hubness as Hubness
+    from retrieval.occurrences import hubness as hubness
+    from retrieval.passages import Passages as Passages
+    from retrieval.rank_overlap import RankSimilarity as RankSimilarity
+    from retrieval.rank_overlap import compare_rankings as compare_rankings
+    from retrieval.rank_overlap import rank_biased_overlap as rank_biased_overlap
+    from retrieval.ranking import Ranking as Ranking
+    from retrieval.ranking import Run as Run
+    from retrieval.rerank import Rerank as Rerank
+    from retrieval.retriever import Retriever as Retriever
+    from retrieval.retriever import Updated as Updated
+    from retrieval.stage import Hit as Hit
+    from retrieval.stage import Stage as Stage
+    from retrieval.table import Table as Table
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "retrieval.comparison": ["compare"],
+            "retrieval.compatibility": ["Compatibility", "compatibility_matrix"],
+            "retrieval.dataset": ["Dataset", "load_dataset"],
+            "retrieval.dataset_report": ["describe"],
+            "retrieval.dense_vectors": [
+                "DenseVectors",
+                "read_dense_vectors",
+                "write_dense_vectors",
+            ],
+            "retrieval.document": ["Document"],
+            "retrieval.encoding": ["Encoding"],
+            "retrieval.evaluation": ["Scores", "evaluate"],
+            "retrieval.experiment": ["Experiment", "load_pipeline"],
+            "retrieval.explanation": ["Explanation"],
+            "retrieval.fuse": ["Fuse"],
+            "retrieval.fusion": ["Fusion"],
+            "retrieval.fusion_fit": ["FusionFit", "fit_fusion"],
+            "retrieval.jobs": ["index", "mine", "run", "train"],
+            "retrieval.learned_ranker": ["LearnedRanker"],
+            "retrieval.measures": ["Measure", "parse_measure"],
+            "retrieval.normaliser": ["Normaliser"],
+            "retrieval.occurrences": ["Hubness", "hubness"],
+            "retrieval.passages": ["Passages"],
+            "retrieval.rank_overlap": ["RankSimilarity", "compare_rankings", "rank_biased_overlap"],
+            "retrieval.ranking": ["Ranking", "Run"],
+            "retrieval.rerank": ["Rerank"],
+            "retrieval.retriever": ["Retriever", "Updated"],
+            "retrieval.stage": ["Hit", "Stage"],
+            "retrieval.table": ["Table"],
+        },
+    )

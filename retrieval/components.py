@@ -7,7 +7,7 @@ from typing import Any
 
 from encoders.build import build, check
 from encoders.errors import ConfigError
-from encoders.registry import ENCODERS
+from encoders.table import ENCODERS
 from indexing.table import INDEXES
 from retrieval.config import PassagesSection, PruneSection, RetrieverSection
 from retrieval.document import Document

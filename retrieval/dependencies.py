@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from encoders.errors import ConfigError
 from encoders.files import fingerprint_of
-from encoders.store import EXACT
+from encoders.vector_forms import EXACT
 from retrieval.components import towers_in
 from retrieval.config import ExperimentConfig, RetrieverSection, TrainingSection
 from retrieval.contents import (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from encoders.errors import ConfigError, suggest
-from encoders.store import EXACT, STORES, Store
+from encoders.vector_forms import EXACT, STORES, Store
 
 if TYPE_CHECKING:
     from retrieval.config import EncodingSection

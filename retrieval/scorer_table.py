@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from encoders.registry import RERANKERS
+from encoders.table import RERANKERS
 
 SCORERS: Final[Mapping[str, str]] = {
     **RERANKERS,

@@ -13,7 +13,7 @@ from encoders.build import check
 from encoders.errors import ConfigError, DataError, suggest
 from encoders.files import file_hash, fingerprint_of, settle
 from encoders.models import is_path
-from encoders.registry import ENCODERS, RERANKERS
+from encoders.table import ENCODERS, RERANKERS
 from retrieval.sources import SELF, listed
 from training.judge import Judge, JudgedPair, judged
 

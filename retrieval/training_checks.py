@@ -11,7 +11,7 @@ from typing import Any
 from encoders.build import build, check, check_arguments
 from encoders.errors import ConfigError
 from encoders.fresh import check_fresh, is_fresh
-from encoders.registry import ENCODERS, RERANKERS, TUNINGS
+from encoders.table import ENCODERS, RERANKERS, TUNINGS
 from retrieval.components import (
     START_KEY,
     Allow,

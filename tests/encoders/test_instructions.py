@@ -113,7 +113,7 @@ def test_an_instruction_longer_than_the_text_may_be_is_refused(bert: Path) -> No
 
 def test_the_shape_of_examples_is_checked_in_yaml() -> None:
     from encoders.build import check
-    from encoders.registry import ENCODERS
+    from encoders.table import ENCODERS
 
     spec = {"type": "dense", "model": "m", "attention": "bidirectional", "few_shot": SHOTS}
     check(spec, ENCODERS, where="encoder")

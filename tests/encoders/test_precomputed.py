@@ -9,7 +9,8 @@ import pytest
 from encoders import PrecomputedEncoder
 from encoders.encoder import Encoder
 from encoders.errors import ConfigError, DataError, ModelError
-from encoders.registry import ENCODERS, open_encoder
+from encoders.registry import open_encoder
+from encoders.table import ENCODERS
 
 TEXTS = ["where is gold?", "", "ç\n\ud800", "a river"]
 VECTORS = np.arange(12, dtype=np.float32).reshape(4, 3) - 5

@@ -8,7 +8,7 @@ import pytest
 from encoders import BM25Encoder
 from encoders.build import build, check
 from encoders.errors import ConfigError
-from encoders.registry import ENCODERS
+from encoders.table import ENCODERS
 from indexing import FlatIndex
 from retrieval import Document, Retriever
 from retrieval.document_input import document_input
