@@ -24,12 +24,13 @@ from retrieval.document_input import document_input
 from retrieval.filtered import Filtered
 from retrieval.fuse import Fuse
 from retrieval.passage_means import mean_vectors
+from retrieval.queries import DEPTH, Queries, SelfExcluding
 from retrieval.ranking import Ranking, Run, without
 from retrieval.rerank import Rerank
 from retrieval.retriever import Retriever
 from retrieval.retriever_state import RetrieverState
 from retrieval.score_order import canonical_order
-from retrieval.stage import DEPTH, Cut, Queries, SelfExcluding, Stage, Texts, Then
+from retrieval.stage import Cut, Stage, Texts, Then
 
 Job = tuple[str, Document]  # a query's id, and the document as that query is to find it
 

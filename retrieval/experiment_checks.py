@@ -14,10 +14,11 @@ from retrieval.config import ExperimentConfig
 from retrieval.dependencies import Dependencies
 from retrieval.expression import NAME, names_in, parse
 from retrieval.judges import check_judge
+from retrieval.queries import Queries
 from retrieval.ranking import Run
 from retrieval.scorer_table import SCORERS
 from retrieval.sources import named_sources
-from retrieval.stage import Queries, Stage
+from retrieval.stage import Stage
 
 SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
 LONGEST = 100  # characters of a name: it is part of files' names

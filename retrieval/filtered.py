@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from encoders.errors import ConfigError
+from retrieval.queries import Queries
 from retrieval.ranking import Run
-from retrieval.stage import Queries, Stage
+from retrieval.stage import Stage
 from retrieval.where import Where, conditions
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from encoders.errors import ConfigError
 from retrieval.filtered import Filtered
 from retrieval.fusion import Fusion
 from retrieval.fusion_fit import FusionFit
+from retrieval.queries import DEPTH, Queries
 from retrieval.ranking import Run
-from retrieval.stage import DEPTH, Cut, Queries, Stage
+from retrieval.stage import Cut, Stage
 
 
 class Fuse(Stage):

@@ -21,10 +21,11 @@ from retrieval.dataset_source import Qrels, find_split
 from retrieval.dependencies import Dependencies
 from retrieval.experiment_checks import check_lists, list_names
 from retrieval.learned_ranker import LearnedRanker, check_model, part_fingerprint
+from retrieval.queries import Queries
 from retrieval.query_folds import query_folds
 from retrieval.ranking import Ranking, Run
 from retrieval.ranking_features import CandidateFeatures, selected
-from retrieval.stage import Queries, Stage, Texts
+from retrieval.stage import Stage, Texts
 from retrieval.text_examples import sees_queries
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from retrieval.document_store import DocumentStore, write_documents
 from retrieval.filtered import Filtered
 from retrieval.passages import Passages
 from retrieval.provenance import provenance
+from retrieval.queries import DEPTH, Queries
 from retrieval.ranking import Run
 from retrieval.retriever_folder import (
     DOCUMENTS,
@@ -33,7 +34,7 @@ from retrieval.retriever_folder import (
     write_head,
 )
 from retrieval.retriever_state import RetrieverState
-from retrieval.stage import DEPTH, Hit, Queries, Stage
+from retrieval.stage import Hit, Stage
 from retrieval.where import Where
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from encoders.errors import ConfigError
 from retrieval.fusion import reciprocal_rank_fusion
+from retrieval.queries import DEPTH, Queries
 from retrieval.ranking import Run
-from retrieval.stage import DEPTH, Queries, Stage, Texts
+from retrieval.stage import Stage, Texts
 
 if TYPE_CHECKING:
     from retrieval.where import Where

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from encoders.errors import ConfigError
 from indexing.whole import whole_number
+from retrieval.queries import DEPTH, Queries
 from retrieval.ranking import Run
 from retrieval.tracing import traced
 
@@ -16,18 +17,6 @@ if TYPE_CHECKING:
 
     from retrieval.fuse import Fuse
     from retrieval.where import Where
-
-DEPTH = 1000  # how deep a retriever inside a pipeline searches when no cut says otherwise
-
-Queries = Mapping[str, str]  # query id -> text
-
-
-class SelfExcluding(dict[str, str]):
-    """Queries whose own document is no hit: retrievers drop the hit whose id is the query's.
-
-    They return as many documents all the same. For datasets whose queries stand in the corpus
-    (``Dataset.identical_ids``).
-    """
 
 
 class Texts(Protocol):

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.queries import Queries
 from retrieval.ranking import Ranking, Run
 from retrieval.retriever import Retriever
-from retrieval.stage import Queries, Stage, Texts
+from retrieval.stage import Stage, Texts
 from retrieval.tracing import Span, note, tracing
 from retrieval.where import Where
 

@@ -14,7 +14,7 @@ from indexing import FlatIndex, InvertedIndex
 from retrieval import Document, Passages, Rerank, Retriever, Run, Stage
 from retrieval.altered import AlteredPipeline
 from retrieval.fuse import Fuse
-from retrieval.stage import SelfExcluding
+from retrieval.queries import SelfExcluding
 from retrieval.vector_dot import VectorDot
 
 CORPUS = tuple(documents())
