@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from retrieval.evaluation import Scores, evaluate
     from retrieval.experiment import Experiment, load_pipeline
     from retrieval.explanation import Explanation
-    from retrieval.fuse import Fuse
     from retrieval.fusion import Fusion
     from retrieval.fusion_fit import FusionFit, fit_fusion
     from retrieval.jobs import index, mine, run, train
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from retrieval.ranking import Ranking, Run
     from retrieval.rerank import Rerank
     from retrieval.retriever import Retriever, Updated
-    from retrieval.stage import Hit, Stage
+    from retrieval.stage import Fuse, Hit, Stage
     from retrieval.table import Table
 
 _HOMES = {
@@ -40,7 +39,7 @@ _HOMES = {
     "Encoding": "retrieval.encoding",
     "Experiment": "retrieval.experiment",
     "Explanation": "retrieval.explanation",
-    "Fuse": "retrieval.fuse",
+    "Fuse": "retrieval.stage",
     "Fusion": "retrieval.fusion",
     "FusionFit": "retrieval.fusion_fit",
     "Hit": "retrieval.stage",

@@ -28,6 +28,11 @@ class Filtered(Stage):
         """The retriever's store."""
         return self.retriever.documents
 
+    @property
+    def least_score(self) -> float | None:
+        """The retriever's."""
+        return self.retriever.least_score
+
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Search every query among the documents that match."""
         return self.retriever.run(queries, given, k, where=self.where)

@@ -189,6 +189,17 @@ class Retriever(Stage):
         """Where later stages read texts."""
         return self.store
 
+    @property
+    def least_score(self) -> float | None:
+        """0 for impacts, -1 for cosine; None for products of vectors of any length, and for l2."""
+        index: Any = self.index
+        metric = getattr(getattr(index, "inner", index), "metric", None)  # of passages, its inner
+        if metric is None:
+            return 0.0
+        if metric == "cosine" or (metric == "ip" and getattr(self.encoder, "normalize", False)):
+            return -1.0
+        return None
+
     def __len__(self) -> int:
         return len(self.store)
 

@@ -107,6 +107,11 @@ class Recalled(Stage):
         """The stage that is recalled."""
         return (self.stage,)
 
+    @property
+    def least_score(self) -> float | None:
+        """The stage's."""
+        return self.stage.least_score
+
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return another stage that is recalled; this one with what it found for the same."""
         (stage,) = inner
