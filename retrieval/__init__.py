@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from retrieval.experiment import Experiment as Experiment
     from retrieval.experiment import load_pipeline as load_pipeline
     from retrieval.explanation import Explanation as Explanation
-    from retrieval.fuse import Fuse as Fuse
+    from retrieval.stage import Fuse as Fuse
     from retrieval.fusion import Fusion as Fusion
     from retrieval.fusion_fit import FusionFit as FusionFit
     from retrieval.fusion_fit import fit_fusion as fit_fusion
@@ -67,7 +67,7 @@ else:
             "retrieval.evaluation": ["Scores", "evaluate"],
             "retrieval.experiment": ["Experiment", "load_pipeline"],
             "retrieval.explanation": ["Explanation"],
-            "retrieval.fuse": ["Fuse"],
+            
             "retrieval.fusion": ["Fusion"],
             "retrieval.fusion_fit": ["FusionFit", "fit_fusion"],
             "retrieval.jobs": ["index", "mine", "run", "train"],
@@ -80,7 +80,7 @@ else:
             "retrieval.ranking": ["Ranking", "Run"],
             "retrieval.rerank": ["Rerank"],
             "retrieval.retriever": ["Retriever", "Updated"],
-            "retrieval.stage": ["Hit", "Stage"],
+            "retrieval.stage": ["Fuse", "Hit", "Stage"],
             "retrieval.table": ["Table"],
         },
     )

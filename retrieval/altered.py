@@ -22,14 +22,14 @@ from indexing import FlatIndex, Index, PassageIndex
 from retrieval.document import Document
 from retrieval.document_input import document_input
 from retrieval.filtered import Filtered
-from retrieval.fuse import Fuse
 from retrieval.passage_means import mean_vectors
+from retrieval.queries import DEPTH, Queries, SelfExcluding
 from retrieval.ranking import Ranking, Run, without
 from retrieval.rerank import Rerank
 from retrieval.retriever import Retriever
 from retrieval.retriever_state import RetrieverState
 from retrieval.score_order import canonical_order
-from retrieval.stage import DEPTH, Cut, Queries, SelfExcluding, Stage, Texts, Then
+from retrieval.stage import Cut, Fuse, Stage, Texts, Then
 
 Job = tuple[str, Document]  # a query's id, and the document as that query is to find it
 
@@ -77,14 +77,9 @@ class AlteredRetriever(Stage):
         return AlteredTexts(self._retriever.documents, self._scene)
 
     @property
-    def index(self) -> Index:
-        """The clean index: a fusion asks for its least score."""
-        return self._retriever.index
-
-    @property
-    def encoder(self) -> Any:
-        """The retriever's encoder."""
-        return self._retriever.encoder
+    def least_score(self) -> float | None:
+        """The retriever's: the new document's score is of the same similarity."""
+        return self._retriever.least_score
 
     def prepare(self, queries: Queries, jobs: Sequence[Job]) -> None:
         """Score each new document for its query; those known already are not scored again."""

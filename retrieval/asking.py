@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 
 from retrieval.dataset import Dataset
-from retrieval.measures import Measure
+from retrieval.queries import DEPTH, Queries, SelfExcluding
 from retrieval.ranking import Run, without
-from retrieval.stage import DEPTH, Queries, SelfExcluding, Stage
+from retrieval.stage import Stage
 
 log = logging.getLogger("sluice")
 
@@ -21,11 +20,6 @@ def asked(dataset: Dataset, source: Stage | Run | None = None) -> Queries:
     """
     identical = dataset.identical_ids(getattr(getattr(source, "documents", None), "find", None))
     return SelfExcluding(dataset.queries) if identical.drop else dataset.queries
-
-
-def depth_for(measures: Iterable[Measure]) -> int:
-    """Return how many documents a query needs: 1,000, or the deepest cut-off of a measure."""
-    return max([DEPTH, *(measure.cutoff or 0 for measure in measures)])
 
 
 def run_on(source: Stage | Run, dataset: Dataset, depth: int = DEPTH) -> Run:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from encoders.errors import ConfigError
+from retrieval.queries import DEPTH, Queries
 from retrieval.ranking import Ranking
 from retrieval.rerank import Scores
 from retrieval.retriever import Retriever
-from retrieval.stage import DEPTH, Queries, Stage
+from retrieval.stage import Stage
 from retrieval.vector_dot import VectorDot
 
 

@@ -21,12 +21,8 @@ from encoders.errors import DataError
 from encoders.progress import progress
 from retrieval import ciff_wire as wire
 from retrieval.document import Document
-from retrieval.sparse_vectors import (
-    Column,
-    SparseVectors,
-    distinct,
-    gathered,
-)
+from retrieval.seen_ids import distinct
+from retrieval.sparse_vectors import Column, SparseVectors, gathered
 from retrieval.transposition import Transposition
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from encoders.errors import DataError
-from retrieval.beir_files import open_bytes
+from retrieval.jsonl import open_bytes
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes; the limit of protocol buffers
 PIECE = 1 << 26  # bytes read at a time: a damaged length asks for no more memory than this

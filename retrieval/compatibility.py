@@ -11,8 +11,8 @@ from retrieval.asking import asked
 from retrieval.dataset import Dataset
 from retrieval.evaluation import evaluate
 from retrieval.measures import Measure, depth_of, parse_measure
+from retrieval.queries import DEPTH
 from retrieval.retriever import Retriever
-from retrieval.stage import DEPTH
 from retrieval.table import Table
 
 

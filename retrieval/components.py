@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from encoders.build import build, check
 from encoders.errors import ConfigError
 from encoders.table import ENCODERS
 from indexing.table import INDEXES
-from retrieval.config import PassagesSection, PruneSection, RetrieverSection
+from retrieval.config import EncodingSection, PassagesSection, PruneSection, RetrieverSection
 from retrieval.document import Document
+from retrieval.encoding import Encoding
 from retrieval.measures import parse_measure
 from retrieval.passages import Passages
 from retrieval.scorer_table import SCORERS
@@ -71,6 +73,18 @@ def make_passages(section: PassagesSection | None, *, where: str) -> Passages | 
         return Passages(**section.model_dump())
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def encoding_of(section: EncodingSection | None) -> Encoding:
+    """Return the settings a config's section stands for; vectors are cached unless it says no."""
+    given = EncodingSection() if section is None else section
+    if given.cache is True:
+        from encoders.cache_folder import cache_root
+
+        cache: Path | None = cache_root()
+    else:
+        cache = Path(given.cache).expanduser() if given.cache else None
+    return Encoding(given.shard, given.store, cache, given.workers, tuple(given.devices))
 
 
 def pruned(section: PruneSection | None, corpus: Iterable[Document]) -> Iterable[Document]:

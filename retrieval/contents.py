@@ -1,4 +1,4 @@
-"""Cheap hashes of what a config only names: datasets, model folders, run files.
+"""The keys of an artefact, and cheap hashes of what its config only names: datasets, files.
 
 A hash is over relative file names, sizes and modification times; no file is read. What has no
 place on this disk (a hub id, an ir_datasets id) is its name alone.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from encoders.files import fingerprint_of
 from retrieval.dataset import load_dataset
@@ -17,6 +17,17 @@ from retrieval.dataset_source import find_split
 
 CORPUS = ("corpus.jsonl", "corpus.jsonl.gz")
 QUERIES = ("queries.jsonl", "queries.jsonl.gz")
+
+
+class Keys(NamedTuple):
+    """What decides an artefact: ``recipe`` hashes the settings, ``key`` also the files they name.
+
+    An artefact is made again when its key is another. It may be opened, where the files need not
+    be, when its recipe is the same.
+    """
+
+    recipe: str
+    key: str
 
 
 def normalised_dataset(dataset: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -50,8 +50,9 @@ def filled_index(
         raise ConfigError(f"index: has {index.rows:,} rows already; build takes an empty one")
     if passages is not None:
         return filled_by_passages(
-            passages, encoder, documents, index, work=work, encoding=encoding, queries=queries
-        )
+            passages, encoder, documents, index, filled_index=filled_index, work=work,
+            encoding=encoding, queries=queries,
+        )  # fmt: skip
     if vectors is None and hasattr(encoder, "fit_documents"):
         filled = _default_index(dense=False) if index is None else index
         filled.add(encoder.fit_documents(document_input(encoder, each) for each in documents))

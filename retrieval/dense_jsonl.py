@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import DataError, suggest
-from retrieval.beir_files import read_lines, read_objects
 from retrieval.dense_ids import ID_COLUMNS, id_text
 from retrieval.document import Document
+from retrieval.jsonl import read_lines, read_objects
 from retrieval.metadata_reading import MetadataReader
 
 VECTOR_FIELDS = ("embedding", "vector", "emb")

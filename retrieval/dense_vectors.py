@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, DataError, suggest
 from retrieval.document import Document
-from retrieval.sparse_vectors import distinct
+from retrieval.seen_ids import distinct
 
 Dense = NDArray[np.float32]
 CHUNK_ROWS = 16_384

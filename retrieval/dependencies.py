@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from encoders.errors import ConfigError
 from encoders.files import fingerprint_of
@@ -11,6 +11,7 @@ from encoders.vector_forms import EXACT
 from retrieval.components import towers_in
 from retrieval.config import ExperimentConfig, RetrieverSection, TrainingSection
 from retrieval.contents import (
+    Keys,
     corpus_contents,
     normalised_dataset,
     path_contents,
@@ -23,17 +24,6 @@ from retrieval.teachers import teacher_models
 
 # Keys of `trainer` that say what is told of a training, and change nothing that it makes.
 TOLD = ("logging_", "log_", "report_to", "disable_tqdm", "run_name", "project")
-
-
-class Keys(NamedTuple):
-    """What decides an artefact: ``recipe`` hashes the settings, ``key`` also the files they name.
-
-    An artefact is made again when its key is another. It may be opened, where the files need not
-    be, when its recipe is the same.
-    """
-
-    recipe: str
-    key: str
 
 
 class Dependencies:

@@ -14,6 +14,7 @@ from retrieval.config import ExperimentConfig, checked, load_config
 from retrieval.dataset import Dataset, training_splits
 from retrieval.dataset_source import find_split
 from retrieval.experiment import Experiment
+from retrieval.queries import DEPTH
 from retrieval.rerank import Rerank
 from retrieval.stage import Then
 
@@ -60,8 +61,8 @@ def fit_experiment_exit(
             "expected retriever >> reranker(depth=50)"
         )
     queries = asked(dataset, stage)
-    before = stage.first.run(queries, None, 1000)
-    after = stage.second.run(queries, before, 1000)
+    before = stage.first.run(queries, None, DEPTH)
+    after = stage.second.run(queries, before, DEPTH)
     return fit_exit(run_on(before, dataset), run_on(after, dataset), dataset.qrels, **options)
 
 

@@ -12,8 +12,8 @@ from retrieval.config import DevSection
 from retrieval.document import Document
 from retrieval.evaluation import Qrels, evaluate
 from retrieval.measures import depth_of, parse_measure
+from retrieval.queries import DEPTH
 from retrieval.ranking import Ranking, Run
-from retrieval.stage import DEPTH
 
 if TYPE_CHECKING:
     from retrieval.dataset import Dataset

@@ -14,8 +14,8 @@ from retrieval.contents import corpus_contents, path_contents
 from retrieval.dataset import load_dataset
 from retrieval.distillation import SHARD, Distilled, Ids, distil, parts_of
 from retrieval.document_store import DocumentStore, open_documents, write_documents
-from retrieval.experiment import open_lists
 from retrieval.ranking import Run
+from retrieval.sources import open_lists
 from retrieval.teachers import Ensemble, Teacher, open_teacher
 from training.judge import JudgedPair
 

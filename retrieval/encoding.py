@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from encoders.errors import ConfigError, suggest
 from encoders.vector_forms import EXACT, STORES, Store
-
-if TYPE_CHECKING:
-    from retrieval.config import EncodingSection
 
 SHARD = 8_192
 
@@ -44,17 +40,3 @@ class Encoding:
         if self.store not in STORES:
             near = suggest(str(self.store), STORES)
             raise ConfigError(f"store: {self.store!r}; known: {', '.join(STORES)}{near}")
-
-
-def encoding_of(section: EncodingSection | None) -> Encoding:
-    """Return the settings a config's section stands for; vectors are cached unless it says no."""
-    from retrieval.config import EncodingSection
-
-    given = EncodingSection() if section is None else section
-    if given.cache is True:
-        from encoders.cache_folder import cache_root
-
-        cache: Path | None = cache_root()
-    else:
-        cache = Path(given.cache).expanduser() if given.cache else None
-    return Encoding(given.shard, given.store, cache, given.workers, tuple(given.devices))

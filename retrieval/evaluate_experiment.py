@@ -6,13 +6,13 @@ import time
 from typing import Any
 
 from encoders.files import fingerprint_of, write_json, write_text
-from retrieval.asking import depth_for
 from retrieval.comparison import SignificanceTest, compare_scores, differences
 from retrieval.dataset import Dataset
 from retrieval.evaluation import Scores, evaluate
 from retrieval.experiment import Experiment
 from retrieval.measures import parse_measure
 from retrieval.provenance import provenance
+from retrieval.queries import depth_for
 from retrieval.system_result import SystemResult, system_result
 from retrieval.table import Table
 

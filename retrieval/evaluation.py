@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from encoders.errors import ConfigError, DataError
 from retrieval.measure_values import Judgements, compute, over_queries
 from retrieval.measures import Measure, at_level, depth_of, parse_measure
+from retrieval.queries import SelfExcluding, depth_for
 from retrieval.ranking import Ranking, Run, check_unique
 from retrieval.run_columns import RunColumns
-from retrieval.stage import SelfExcluding
 
 Qrels = Mapping[str, Mapping[str, int]]  # query id -> {document id: grade}
-DEPTH = 1000  # documents a pipeline is asked for, unless a measure looks deeper
 
 
 @runtime_checkable
@@ -161,7 +160,7 @@ def _run_of(
             "pass the dataset, or the pipeline's run"
         )
     queries = {query: truth.queries[query] for query in qrels if query in truth.queries}
-    depth = max([DEPTH, *(measure.cutoff or 0 for measure in measures)])
+    depth = depth_for(measures)
     if ignore_identical_ids:  # retrievers leave the query out; others are asked for one more
         return system.run(SelfExcluding(queries), k=depth + 1)
     return system.run(queries, k=depth)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from encoders.errors import ConfigError, IndexFormatError, SluiceError, suggest
 from encoders.files import MANIFEST, read_json, settle, write_text
-from retrieval.components import make_encoder, make_index, make_passages, pruned
+from retrieval.components import encoding_of, make_encoder, make_index, make_passages, pruned
 from retrieval.config import (
     ExperimentConfig,
     RetrieverSection,
@@ -22,18 +22,17 @@ from retrieval.config import (
     load_config,
     named_file,
 )
-from retrieval.contents import normalised_dataset
+from retrieval.contents import Keys, normalised_dataset
 from retrieval.dataset import Dataset, load_dataset, training_splits
 from retrieval.dataset_source import find_split
-from retrieval.dependencies import Dependencies, Keys
-from retrieval.encoding import encoding_of
-from retrieval.experiment_checks import check_experiment, check_lists, list_names
+from retrieval.dependencies import Dependencies
+from retrieval.experiment_checks import check_experiment, list_names
 from retrieval.expression import parse
 from retrieval.judges import open_judge
 from retrieval.ranking import Run
 from retrieval.retriever import Retriever
 from retrieval.retriever_folder import HEAD, read_head
-from retrieval.sources import Sources
+from retrieval.sources import Sources, open_lists
 from retrieval.stage import Stage
 from retrieval.text_examples import sees_queries
 from retrieval.training_job import train_model
@@ -317,12 +316,6 @@ class Experiment:
             for section, make in opened.items()
             for name in getattr(self.config, section)
         }
-
-
-def open_lists(named: str, where: str, known: Sequence[str] = ()) -> Stage | Run:
-    """Open a retriever folder or a TREC run by path."""
-    check_lists(named, where, known)
-    return Retriever.open(named) if Path(named).is_dir() else Run.load(Path(named))
 
 
 def load_pipeline(folder: str | Path, name: str, *, allow: Collection[str] = ()) -> Stage:

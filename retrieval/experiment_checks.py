@@ -14,10 +14,11 @@ from retrieval.config import ExperimentConfig
 from retrieval.dependencies import Dependencies
 from retrieval.expression import NAME, names_in, parse
 from retrieval.judges import check_judge
+from retrieval.queries import Queries
 from retrieval.ranking import Run
 from retrieval.scorer_table import SCORERS
-from retrieval.sources import named_sources
-from retrieval.stage import Queries, Stage
+from retrieval.sources import check_lists, named_sources
+from retrieval.stage import Stage
 
 SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
 LONGEST = 100  # characters of a name: it is part of files' names
@@ -65,15 +66,6 @@ def check_experiment(
 def list_names(config: ExperimentConfig) -> list[str]:
     """Return the names that stand for ranked lists: pipelines and retrievers."""
     return list(dict.fromkeys([*config.pipelines, *config.retrievers]))
-
-
-def check_lists(named: str, where: str, known: Sequence[str]) -> None:
-    """Raise ``ConfigError`` unless ``named`` is one of the known names, a folder or a file."""
-    if named not in known and not Path(named).exists():
-        raise ConfigError(
-            f"{where}: {named!r} is no pipeline or retriever here ({', '.join(known) or 'none'}), "
-            f"and no retriever folder or run file{suggest(named, known)}"
-        )
 
 
 def _check_names(config: ExperimentConfig) -> None:

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 
 from encoders.errors import ConfigError
 from retrieval.filtered import Filtered
+from retrieval.queries import Queries, SelfExcluding
 from retrieval.ranking import Ranking, Run, without
 from retrieval.retriever import Retriever
-from retrieval.stage import Queries, SelfExcluding, Stage
+from retrieval.stage import Stage
 from retrieval.tracing import is_traced, note
 
 if TYPE_CHECKING:

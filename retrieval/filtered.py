@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from encoders.errors import ConfigError
+from retrieval.queries import Queries
 from retrieval.ranking import Run
-from retrieval.stage import Queries, Stage
+from retrieval.stage import Stage
 from retrieval.where import Where, conditions
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ class Filtered(Stage):
     def documents(self) -> Texts:
         """The retriever's store."""
         return self.retriever.documents
+
+    @property
+    def least_score(self) -> float | None:
+        """The retriever's."""
+        return self.retriever.least_score
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Search every query among the documents that match."""

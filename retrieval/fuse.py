@@ -1,110 +1,14 @@
-"""Fusion as a stage: several stages answer, their runs become one."""
+"""The fusions of pipeline expressions: ``rrf(a, b)``, ``weighted(a, b)`` and the other methods."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from encoders.errors import ConfigError
-from retrieval.filtered import Filtered
 from retrieval.fusion import Fusion
 from retrieval.fusion_fit import FusionFit
-from retrieval.ranking import Run
-from retrieval.stage import DEPTH, Cut, Queries, Stage
-
-
-class Fuse(Stage):
-    """Fuse the runs of ``stages``: by reciprocal rank, normalised scores, or another method.
-
-    ``Fusion`` has the methods and what the options mean; it may be given whole, as ``method``.
-    Weights are 1 unless given, one a stage. Raises ``ConfigError`` for any other value.
-    """
-
-    def __init__(
-        self,
-        stages: Sequence[Stage],
-        *,
-        method: str | Fusion = "rrf",
-        rank_constant: float = 60,
-        weights: Sequence[float] | None = None,
-        normalise: str = "min-max",
-        minimum: float | Sequence[float | None] | None = None,
-    ) -> None:
-        if not isinstance(method, Fusion):
-            if rank_constant == 0:
-                raise ConfigError("fusion: rank_constant=0; expected a number above 0")
-            method = Fusion(method, weights, normalise, minimum, rank_constant=rank_constant)
-        if method.weights is not None and len(method.weights) != len(stages):
-            raise ConfigError(f"fusion: {len(method.weights)} weights for {len(stages)} stages")
-        if isinstance(method.minimum, (list, tuple)) and len(method.minimum) != len(stages):
-            raise ConfigError(
-                f"fusion: {len(method.minimum)} values of minimum for {len(stages)} stages"
-            )
-        self.stages = tuple(stages)
-        self.fusion = method
-        joint = " | " if self._plain else ", "
-        inner = joint.join(stage.name for stage in stages)
-        self.name = f"({inner})" if self._plain else f"{method.method}({inner})"
-
-    @classmethod
-    def joining(cls, left: Stage, right: Stage) -> Fuse:
-        """Return ``left | right``; ``a | b | c`` is one fusion of three lists, not two of two."""
-        parts: list[Stage] = []
-        for stage in (left, right):
-            parts += stage.stages if isinstance(stage, Fuse) and stage._plain else [stage]
-        return cls(parts)
-
-    @property
-    def weights(self) -> tuple[float, ...] | None:
-        """The weights, None where all are 1."""
-        return None if self.fusion.weights is None else tuple(self.fusion.weights)
-
-    @property
-    def normalise(self) -> str:
-        """The normalisation of methods that add scores."""
-        return self.fusion.normalise
-
-    @property
-    def _plain(self) -> bool:
-        return self.fusion == Fusion()
-
-    @property
-    def inner(self) -> tuple[Stage, ...]:
-        """The stages that are fused."""
-        return self.stages
-
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return the fusion of other stages."""
-        return Fuse(inner, method=self.fusion)
-
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
-        """Run every stage to its full depth and fuse their runs."""
-        depth = max(DEPTH, k or 0)
-        runs = [stage.run(queries, given, depth) for stage in self.stages]
-        fusion = self.fusion
-        if fusion.normalise == "theoretical-min" and fusion.minimum is None:
-            fusion = replace(fusion, minimum=[_least_score(stage) for stage in self.stages])
-        return fusion.fuse(runs)
-
-
-def _least_score(stage: Stage) -> float:
-    """Return the least score that a retriever can give: 0 for impacts, -1 for cosine."""
-    retriever: Any = stage
-    while isinstance(retriever, (Cut, Filtered)):
-        retriever = retriever.stage if isinstance(retriever, Cut) else retriever.retriever
-    index = getattr(retriever, "index", None)
-    inner = getattr(index, "inner", index)  # of passages
-    if inner is not None:
-        metric = getattr(inner, "metric", None)
-        if metric is None:
-            return 0.0
-        if metric == "cosine" or (metric == "ip" and getattr(retriever.encoder, "normalize", 0)):
-            return -1.0
-    raise ConfigError(
-        f"normalise='theoretical-min': the least score of {stage.name} is not known; give "
-        "minimum=, a number or one for each stage, such as 0 for BM25 and SPLADE, -1 for cosine"
-    )
+from retrieval.stage import Fuse, Stage
 
 
 def fused(

@@ -17,8 +17,9 @@ from indexing.whole import whole_number
 from retrieval.filtered import Filtered
 from retrieval.normaliser import HEAD, Normaliser
 from retrieval.pool import Pool
+from retrieval.queries import DEPTH, Queries
 from retrieval.ranking import Ranking, Run
-from retrieval.stage import DEPTH, Queries, Stage
+from retrieval.stage import Stage
 from retrieval.tracing import note
 
 if TYPE_CHECKING:

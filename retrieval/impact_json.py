@@ -12,14 +12,14 @@ import numpy as np
 
 from encoders.errors import DataError, suggest
 from encoders.progress import progress
-from retrieval.beir_files import read_objects
 from retrieval.document import Document
 from retrieval.drafted_file import drafted
+from retrieval.jsonl import read_objects
+from retrieval.seen_ids import distinct
 from retrieval.sparse_vectors import (
     Column,
     SparseVectors,
     checked_chunks,
-    distinct,
     gathered,
     refuse_count,
     refuse_repeated,

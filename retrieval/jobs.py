@@ -21,13 +21,12 @@ from retrieval.config import (
 from retrieval.dataset import load_dataset
 from retrieval.dependencies import Dependencies
 from retrieval.evaluate_experiment import evaluate_experiment
-from retrieval.experiment import Experiment, open_lists
-from retrieval.experiment_checks import check_lists
+from retrieval.experiment import Experiment
 from retrieval.mined_files import write_mined
-from retrieval.mining import audit_negatives, mine_negatives
-from retrieval.sources import Sources, named_sources
+from retrieval.mining import audit_negatives, mine_negatives, mining_of
+from retrieval.sources import Sources, check_lists, named_sources, open_lists
 from retrieval.teachers import check_there
-from retrieval.training_checks import check_training, mining_of
+from retrieval.training_checks import check_training
 from retrieval.training_job import train_model
 
 if TYPE_CHECKING:

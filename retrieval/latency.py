@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from retrieval.queries import Queries, SelfExcluding
 from retrieval.retriever import Retriever
-from retrieval.stage import Cut, Queries, SelfExcluding, Stage, Then
+from retrieval.stage import Cut, Stage, Then
 from retrieval.tracing import Span, tracing
 
 ASKED = 10  # documents that a user wants

@@ -11,9 +11,10 @@ import numpy as np
 
 from encoders.errors import ConfigError
 from retrieval.learned_ranker import TERMS, LearnedRanker
+from retrieval.queries import Queries
 from retrieval.ranking import Ranking
 from retrieval.ranking_features import CandidateFeatures
-from retrieval.stage import Queries, Stage, Texts
+from retrieval.stage import Stage, Texts
 
 
 class LearnedReranker:

@@ -14,8 +14,9 @@ from encoders.prompt import Prompt, Template
 from indexing.whole import whole_number
 from retrieval.generative import head_texts, told_silent
 from retrieval.permutation import read_order
+from retrieval.queries import Queries
 from retrieval.ranking import Ranking
-from retrieval.stage import Queries, Texts
+from retrieval.stage import Texts
 
 LISTWISE = (
     "Below are {count} documents, each behind its number in brackets. Rank them by how relevant "

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from encoders.errors import DataError
+from encoders.build import check_arguments
+from encoders.errors import ConfigError, DataError
 from retrieval.asking import run_on
 from retrieval.document_store import DocumentStore
 from retrieval.judges import open_judge
@@ -16,7 +17,6 @@ from retrieval.ranking import Run
 from retrieval.retriever import Retriever
 from retrieval.sources import Sources
 from retrieval.stage import Cut, Stage
-from retrieval.training_checks import mining_of
 
 if TYPE_CHECKING:
     from retrieval.dataset import Dataset
@@ -77,6 +77,21 @@ def mine_negatives(
     )
     _check_mined(mined, dataset)
     return mined
+
+
+def mining_of(spec: Mapping[str, Any], where: str) -> Mining:
+    """Return the ``Mining`` that a section ``negatives`` describes, its depth checked too."""
+    from training.mining_settings import Mining
+
+    depth = spec.get("depth", 1)
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+        raise ConfigError(f"{where}.depth: {depth!r}; expected a whole number, 1 or more")
+    beside = ("type", "retriever", "depth", "mode", "judge", "refresh")
+    own = {key: value for key, value in spec.items() if key not in beside}
+    check_arguments(Mining, own, where=where, kind="mined")
+    if spec.get("judge") is not None:
+        own.setdefault("judge_margin", 0.01)
+    return Mining.in_mode(spec.get("mode", "percentage"), own)
 
 
 def audit_negatives(

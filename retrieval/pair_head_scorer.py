@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from encoders.errors import ConfigError
+from retrieval.queries import Queries
 from retrieval.ranking import Ranking
 from retrieval.rerank import Scores
-from retrieval.stage import Queries, Stage, Texts
+from retrieval.stage import Stage, Texts
 from retrieval.stored_vectors import vector_blocks
 
 if TYPE_CHECKING:

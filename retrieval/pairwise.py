@@ -14,8 +14,9 @@ from encoders.language_model import LanguageModel, chances
 from encoders.prompt import Prompt, Template
 from indexing.whole import whole_number
 from retrieval.generative import checked_answers, head_texts, told_silent
+from retrieval.queries import Queries
 from retrieval.ranking import Ranking
-from retrieval.stage import Queries, Texts
+from retrieval.stage import Texts
 
 PAIRWISE = (
     "Which of two documents is more relevant to the query?\n\nQuery: {query}\n\n"

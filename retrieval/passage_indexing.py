@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,17 +35,18 @@ def filled_by_passages(
     documents: DocumentStore,
     index: Index | None,
     *,
+    filled_index: Callable[..., Index],
     work: Path,
     encoding: Encoding | None = None,
     queries: Mapping[str, str] | None = None,
 ) -> Index:
     """Return an index of every document of the store, in row order, made from their passages.
 
-    For ``aggregate="max"`` it is a ``PassageIndex`` over ``index``, else ``index`` itself. The
-    other arguments are those of ``filled_index``.
+    For ``aggregate="max"`` it is a ``PassageIndex`` over ``index``, else ``index`` itself.
+    ``filled_index`` is that of ``corpus_indexing``, which hands itself in: it fills an index with
+    the passages as it does with documents. The other arguments are its own.
     """
     from indexing.passage_index import PassageIndex
-    from retrieval.corpus_indexing import filled_index
 
     by_best = isinstance(index, PassageIndex)
     if by_best and passages.aggregate != "max":
@@ -55,7 +57,9 @@ def filled_by_passages(
     inner = index.inner if isinstance(index, PassageIndex) else index
     parts: Any = PassageDocuments(passages, encoder, documents)  # read as a store of documents
     if passages.aggregate == "mean":
-        filled = _filled_by_means(encoder, documents, parts, inner, work, encoding, queries)
+        normalize = _normalizes(encoder)
+        with _mean_vectors(encoder, parts, work, encoding, normalize=normalize) as means:
+            filled = filled_index(encoder, documents, inner, means, work=work, queries=queries)
     else:
         filled = filled_index(encoder, parts, inner, work=work, encoding=encoding, queries=queries)
         if passages.aggregate == "max":
@@ -64,26 +68,19 @@ def filled_by_passages(
     return filled
 
 
-def _filled_by_means(
-    encoder: Any,
-    documents: DocumentStore,
-    parts: Any,
-    index: Index | None,
-    work: Path,
-    encoding: Encoding | None,
-    queries: Mapping[str, str] | None,
-) -> Index:
-    from retrieval.corpus_indexing import filled_index
+@contextmanager
+def _mean_vectors(
+    encoder: Any, parts: Any, work: Path, encoding: Encoding | None, *, normalize: bool
+) -> Iterator[Iterable[Any]]:
+    """Yield the documents' vectors, the means of their passages', in chunks."""
     from retrieval.corpus_vectors import encoded_corpus
 
-    normalize = _normalizes(encoder)
     if hasattr(encoder, "fit_documents"):
         fitted = encoder.fit_documents(document_input(encoder, each) for each in parts)
-        means = [mean_vectors(fitted, parts.counts, normalize=normalize)]
-        return filled_index(encoder, documents, index, means, work=work)
+        yield [mean_vectors(fitted, parts.counts, normalize=normalize)]
+        return
     with encoded_corpus(encoder, parts, work, encoding or Encoding()) as encoded:
-        means_of = _means(encoded, parts.counts, normalize=normalize)
-        return filled_index(encoder, documents, index, means_of, work=work, queries=queries)
+        yield _means(encoded, parts.counts, normalize=normalize)
 
 
 def _means(chunks: Any, counts: Rows, *, normalize: bool) -> Iterator[Any]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from encoders.errors import ConfigError
 from indexing.whole import whole_number
+from retrieval.queries import DEPTH
 from retrieval.retriever import Retriever
-from retrieval.stage import DEPTH, Stage
+from retrieval.stage import Stage
 from retrieval.tracing import Span, tracing
 
 if TYPE_CHECKING:

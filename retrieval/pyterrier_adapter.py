@@ -11,7 +11,8 @@ from typing import Any
 from encoders.errors import ConfigError, MissingPackageError
 from indexing.whole import whole_number
 from retrieval.frames import FrameTexts, frame_of, queries_of, run_of
-from retrieval.stage import DEPTH, Stage
+from retrieval.queries import DEPTH
+from retrieval.stage import Stage
 
 
 def pyterrier_transformer(stage: Stage, k: int = DEPTH) -> Any:

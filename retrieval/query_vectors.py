@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from encoders.errors import ConfigError, DataError
 from encoders.progress import progress
-from retrieval.beir_files import read_objects
 from retrieval.drafted_file import drafted
 from retrieval.impact_json import id_of, matrix_of, weights_of
+from retrieval.jsonl import read_objects
 from retrieval.ranking import Run
 
 if TYPE_CHECKING:

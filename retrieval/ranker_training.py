@@ -19,12 +19,14 @@ from retrieval.asking import run_on
 from retrieval.dataset import Dataset, training_splits
 from retrieval.dataset_source import Qrels, find_split
 from retrieval.dependencies import Dependencies
-from retrieval.experiment_checks import check_lists, list_names
+from retrieval.experiment_checks import list_names
 from retrieval.learned_ranker import LearnedRanker, check_model, part_fingerprint
+from retrieval.queries import Queries
 from retrieval.query_folds import query_folds
 from retrieval.ranking import Ranking, Run
 from retrieval.ranking_features import CandidateFeatures, selected
-from retrieval.stage import Queries, Stage, Texts
+from retrieval.sources import check_lists
+from retrieval.stage import Stage, Texts
 from retrieval.text_examples import sees_queries
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from retrieval.candidate_scores import candidate_scores
 from retrieval.collection_terms import CollectionTerms, collection_terms
 from retrieval.document_store import DocumentStore
 from retrieval.lexical_features import LEXICAL, lexical_features
+from retrieval.queries import Queries
 from retrieval.ranking import Ranking
-from retrieval.stage import Queries, Stage, Texts
+from retrieval.stage import Stage, Texts
 
 GIVEN = "given"  # the list that is reranked
 OF_LIST = ("score", "rank", "reciprocal_rank")

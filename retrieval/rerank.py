@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, DataError
 from indexing.whole import whole_number
+from retrieval.queries import Queries
 from retrieval.ranking import Ranking, Run
-from retrieval.stage import Queries, Stage, Texts
+from retrieval.stage import Stage, Texts
 from retrieval.tracing import note
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from retrieval.document_store import DocumentStore, write_documents
 from retrieval.filtered import Filtered
 from retrieval.passages import Passages
 from retrieval.provenance import provenance
+from retrieval.queries import DEPTH, Queries
 from retrieval.ranking import Run
 from retrieval.retriever_folder import (
     DOCUMENTS,
@@ -33,7 +34,7 @@ from retrieval.retriever_folder import (
     write_head,
 )
 from retrieval.retriever_state import RetrieverState
-from retrieval.stage import DEPTH, Hit, Queries, Stage
+from retrieval.stage import Hit, Stage
 from retrieval.where import Where
 
 if TYPE_CHECKING:
@@ -187,6 +188,17 @@ class Retriever(Stage):
     def documents(self) -> DocumentStore:
         """Where later stages read texts."""
         return self.store
+
+    @property
+    def least_score(self) -> float | None:
+        """0 for impacts, -1 for cosine; None for products of vectors of any length, and for l2."""
+        index: Any = self.index
+        metric = getattr(getattr(index, "inner", index), "metric", None)  # of passages, its inner
+        if metric is None:
+            return 0.0
+        if metric == "cosine" or (metric == "ip" and getattr(self.encoder, "normalize", False)):
+            return -1.0
+        return None
 
     def __len__(self) -> int:
         return len(self.store)

@@ -19,6 +19,7 @@ from encoders.errors import IndexFormatError
 from encoders.progress import progress
 from retrieval.document_store import DocumentStore, open_documents
 from retrieval.passages import Passages
+from retrieval.queries import DEPTH, Queries, SelfExcluding
 from retrieval.ranking import Ranking, Run, without
 from retrieval.retriever_folder import (
     DOCUMENTS,
@@ -30,7 +31,7 @@ from retrieval.retriever_folder import (
     read_head,
 )
 from retrieval.score_order import canonical_order
-from retrieval.stage import DEPTH, Hit, Queries, SelfExcluding, Stage, searched
+from retrieval.stage import Hit, Stage, searched
 from retrieval.where import Where, conditions, matching_rows
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 from encoders.errors import ConfigError, DataError, suggest
 from indexing.whole import whole_number
 from retrieval.altered import AlteredPipeline
-from retrieval.asking import asked, depth_for
+from retrieval.asking import asked
 from retrieval.dataset import Dataset
 from retrieval.document import Document
 from retrieval.evaluation import evaluate
@@ -29,6 +29,7 @@ from retrieval.perturbation import (
     perturbed_document,
     perturbed_query,
 )
+from retrieval.queries import Queries, depth_for
 from retrieval.rank_overlap import rank_biased_overlap
 from retrieval.ranking import Ranking, Run
 from retrieval.robustness_table import (
@@ -41,7 +42,7 @@ from retrieval.robustness_table import (
     Values,
     outcome_table,
 )
-from retrieval.stage import Queries, Stage
+from retrieval.stage import Stage
 from retrieval.table import Table
 
 log = logging.getLogger("sluice")

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
+
+from encoders.errors import DataError
+from retrieval.document import Document
+
+Entries: TypeAlias = Callable[[], Iterable[tuple[str, Document]]]  # (place, document)
 
 BLOCK = 4096  # ids compared at a time
 
@@ -50,3 +58,31 @@ class SeenIds:
             merged.sort(kind="stable")  # two ascending runs: one linear merge
             ascending = merged
         self._sorted.append(ascending)
+
+
+def distinct(entries: Entries) -> Iterator[Document]:
+    """Yield the documents of (place, document) pairs, none of whose ids may occur twice.
+
+    Memory: eight bytes a document. The pairs are read again to name a repetition's first place.
+    """
+    seen = SeenIds()
+    for number, (_, document) in enumerate(entries()):
+        for suspect in seen.add(document.id, number):
+            _refuse(entries, *suspect)
+        yield document
+    for suspect in seen.suspects():
+        _refuse(entries, *suspect)
+
+
+def _refuse(entries: Entries, name: str, number: int) -> None:
+    first: str | None = None
+    for earlier, (place, document) in enumerate(entries()):
+        if document.id == name and first is not None:
+            raise DataError(
+                f"{place}: id {name!r} again, first in {first}; ids are unique: remove or "
+                "rename one"
+            )
+        if earlier >= number:
+            return  # two ids that share a hash
+        if document.id == name:
+            first = place

@@ -1,14 +1,17 @@
-"""Several sources of ranked lists at once: mined from apart, fused where one list is needed."""
+"""Ranked lists by name or path; several at once are mined apart, fused where one is needed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from encoders.errors import ConfigError
+from encoders.errors import ConfigError, suggest
 from retrieval.fusion import reciprocal_rank_fusion
+from retrieval.queries import DEPTH, Queries
 from retrieval.ranking import Run
-from retrieval.stage import DEPTH, Queries, Stage, Texts
+from retrieval.retriever import Retriever
+from retrieval.stage import Stage, Texts
 
 if TYPE_CHECKING:
     from retrieval.where import Where
@@ -37,6 +40,21 @@ def named_sources(spec: Mapping[str, Any], where: str) -> list[tuple[str, Any]]:
 def listed(named: Any) -> list[Any]:
     """Return one or several as a list."""
     return list(named) if isinstance(named, list) else [named]
+
+
+def check_lists(named: str, where: str, known: Sequence[str]) -> None:
+    """Raise ``ConfigError`` unless ``named`` is one of the known names, a folder or a file."""
+    if named not in known and not Path(named).exists():
+        raise ConfigError(
+            f"{where}: {named!r} is no pipeline or retriever here ({', '.join(known) or 'none'}), "
+            f"and no retriever folder or run file{suggest(named, known)}"
+        )
+
+
+def open_lists(named: str, where: str, known: Sequence[str] = ()) -> Stage | Run:
+    """Open a retriever folder or a TREC run by path."""
+    check_lists(named, where, known)
+    return Retriever.open(named) if Path(named).is_dir() else Run.load(Path(named))
 
 
 class Sources(Stage):

@@ -9,13 +9,11 @@ import numpy as np
 
 from encoders.errors import DataError
 from retrieval.document import Document
-from retrieval.seen_ids import SeenIds
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Column: TypeAlias = Callable[[str], int]  # a term to its column; a new term gets the next one
-Entries: TypeAlias = Callable[[], Iterable[tuple[str, Document]]]
 
 
 class SparseVectors(NamedTuple):
@@ -95,31 +93,3 @@ def refuse_count(documents: int, rows: int) -> None:
     """Raise ``DataError`` unless there are as many documents as vectors."""
     if documents != rows:
         raise DataError(f"vectors: {rows:,} rows for {documents:,} documents; give one each")
-
-
-def distinct(entries: Entries) -> Iterator[Document]:
-    """Yield the documents of (place, document) pairs, none of whose ids may occur twice.
-
-    Memory: eight bytes a document. The pairs are read again to name a repetition's first place.
-    """
-    seen = SeenIds()
-    for number, (_, document) in enumerate(entries()):
-        for suspect in seen.add(document.id, number):
-            _refuse(entries, *suspect)
-        yield document
-    for suspect in seen.suspects():
-        _refuse(entries, *suspect)
-
-
-def _refuse(entries: Entries, name: str, number: int) -> None:
-    first: str | None = None
-    for earlier, (place, document) in enumerate(entries()):
-        if document.id == name and first is not None:
-            raise DataError(
-                f"{place}: id {name!r} again, first in {first}; ids are unique: remove or "
-                "rename one"
-            )
-        if earlier >= number:
-            return  # two ids that share a hash
-        if document.id == name:
-            first = place

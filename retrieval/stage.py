@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Sized
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from encoders.errors import ConfigError
 from indexing.whole import whole_number
+from retrieval.fusion import Fusion
+from retrieval.queries import DEPTH, Queries
 from retrieval.ranking import Run
 from retrieval.tracing import traced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from retrieval.fuse import Fuse
     from retrieval.where import Where
-
-DEPTH = 1000  # how deep a retriever inside a pipeline searches when no cut says otherwise
-
-Queries = Mapping[str, str]  # query id -> text
-
-
-class SelfExcluding(dict[str, str]):
-    """Queries whose own document is no hit: retrievers drop the hit whose id is the query's.
-
-    They return as many documents all the same. For datasets whose queries stand in the corpus
-    (``Dataset.identical_ids``).
-    """
 
 
 class Texts(Protocol):
@@ -91,6 +81,14 @@ class Stage(ABC):
         found = [store for s in self.inner if (store := s.documents) is not None]
         return max(found, key=_size) if found and _size(found[0]) >= 0 else next(iter(found), None)
 
+    @property
+    def least_score(self) -> float | None:
+        """The least score that the stage can give, None where it is not known.
+
+        Fusions normalise by it (``normalise='theoretical-min'``).
+        """
+        return None
+
     def attached(self, documents: Texts) -> Stage:
         """Return the stage with a document store to read texts from, if it needs one."""
         return self.over([stage.attached(documents) for stage in self.inner])
@@ -123,8 +121,6 @@ class Stage(ABC):
         return Cut(self, k)
 
     def __or__(self, other: Stage) -> Fuse:
-        from retrieval.fuse import Fuse
-
         return Fuse.joining(self, other) if isinstance(other, Stage) else NotImplemented
 
 
@@ -187,6 +183,11 @@ class Cut(Stage):
         """The stage that is cut."""
         return (self.stage,)
 
+    @property
+    def least_score(self) -> float | None:
+        """That of the stage that is cut."""
+        return self.stage.least_score
+
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return the cut of another stage."""
         (stage,) = inner
@@ -196,3 +197,86 @@ class Cut(Stage):
         """Run the stage for no more documents than the cut lets through."""
         depth = self.k if k is None else min(k, self.k)
         return self.stage.run(queries, given, depth).top(self.k)
+
+
+class Fuse(Stage):
+    """Fuse the runs of ``stages``: by reciprocal rank, normalised scores, or another method.
+
+    ``Fusion`` has the methods and what the options mean; it may be given whole, as ``method``.
+    Weights are 1 unless given, one a stage. Raises ``ConfigError`` for any other value.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        *,
+        method: str | Fusion = "rrf",
+        rank_constant: float = 60,
+        weights: Sequence[float] | None = None,
+        normalise: str = "min-max",
+        minimum: float | Sequence[float | None] | None = None,
+    ) -> None:
+        if not isinstance(method, Fusion):
+            if rank_constant == 0:
+                raise ConfigError("fusion: rank_constant=0; expected a number above 0")
+            method = Fusion(method, weights, normalise, minimum, rank_constant=rank_constant)
+        if method.weights is not None and len(method.weights) != len(stages):
+            raise ConfigError(f"fusion: {len(method.weights)} weights for {len(stages)} stages")
+        if isinstance(method.minimum, (list, tuple)) and len(method.minimum) != len(stages):
+            raise ConfigError(
+                f"fusion: {len(method.minimum)} values of minimum for {len(stages)} stages"
+            )
+        self.stages = tuple(stages)
+        self.fusion = method
+        joint = " | " if self._plain else ", "
+        inner = joint.join(stage.name for stage in stages)
+        self.name = f"({inner})" if self._plain else f"{method.method}({inner})"
+
+    @classmethod
+    def joining(cls, left: Stage, right: Stage) -> Fuse:
+        """Return ``left | right``; ``a | b | c`` is one fusion of three lists, not two of two."""
+        parts: list[Stage] = []
+        for stage in (left, right):
+            parts += stage.stages if isinstance(stage, Fuse) and stage._plain else [stage]
+        return cls(parts)
+
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """The weights, None where all are 1."""
+        return None if self.fusion.weights is None else tuple(self.fusion.weights)
+
+    @property
+    def normalise(self) -> str:
+        """The normalisation of methods that add scores."""
+        return self.fusion.normalise
+
+    @property
+    def _plain(self) -> bool:
+        return self.fusion == Fusion()
+
+    @property
+    def inner(self) -> tuple[Stage, ...]:
+        """The stages that are fused."""
+        return self.stages
+
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return the fusion of other stages."""
+        return Fuse(inner, method=self.fusion)
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Run every stage to its full depth and fuse their runs."""
+        depth = max(DEPTH, k or 0)
+        runs = [stage.run(queries, given, depth) for stage in self.stages]
+        fusion = self.fusion
+        if fusion.normalise == "theoretical-min" and fusion.minimum is None:
+            fusion = replace(fusion, minimum=[_least_score_of(stage) for stage in self.stages])
+        return fusion.fuse(runs)
+
+
+def _least_score_of(stage: Stage) -> float:
+    if (least := stage.least_score) is not None:
+        return least
+    raise ConfigError(
+        f"normalise='theoretical-min': the least score of {stage.name} is not known; give "
+        "minimum=, a number or one for each stage, such as 0 for BM25 and SPLADE, -1 for cosine"
+    )

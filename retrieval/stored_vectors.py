@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from encoders.errors import ConfigError
 from retrieval.filtered import Filtered
+from retrieval.queries import Queries
 from retrieval.ranking import Ranking
 from retrieval.retriever import Retriever
-from retrieval.stage import Queries, Stage
+from retrieval.stage import Stage
 
 if TYPE_CHECKING:
     from retrieval.retriever_state import RetrieverState

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from encoders.build import build, check, check_arguments
+from encoders.build import build, check
 from encoders.errors import ConfigError
 from encoders.fresh import check_fresh, is_fresh
 from encoders.table import ENCODERS, RERANKERS, TUNINGS
@@ -24,6 +24,7 @@ from retrieval.config import RetrieverSection, TrainingSection, checked
 from retrieval.example_sources import check_examples
 from retrieval.judges import JUDGE, check_judge
 from retrieval.live_training import check_live
+from retrieval.mining import mining_of
 from retrieval.sources import SELF, listed, named_sources
 from retrieval.teachers import check_teacher
 from retrieval.text_examples import check_texts_alone
@@ -75,21 +76,6 @@ def check_training(section: TrainingSection, where: str, allow: Allow = None) ->
         check_measures(section.evaluate.measures, f"{prefix}evaluate.measures")
     _check_trainer(section, prefix)
     check_combinations(section, _check_loss(section, prefix, allow), mining, prefix)
-
-
-def mining_of(spec: Mapping[str, Any], where: str) -> Any:
-    """Return the ``Mining`` that a section ``negatives`` describes, its depth checked too."""
-    from training import Mining
-
-    depth = spec.get("depth", 1)
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-        raise ConfigError(f"{where}.depth: {depth!r}; expected a whole number, 1 or more")
-    beside = ("type", "retriever", "depth", "mode", "judge", "refresh")
-    own = {key: value for key, value in spec.items() if key not in beside}
-    check_arguments(Mining, own, where=where, kind="mined")
-    if spec.get("judge") is not None:
-        own.setdefault("judge_margin", 0.01)
-    return Mining.in_mode(spec.get("mode", "percentage"), own)
 
 
 def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> Any:

@@ -14,8 +14,8 @@ from encoders.files import MANIFEST, read_json, settle, write_json
 from retrieval.asking import run_on
 from retrieval.components import START_KEY, make_encoder, make_loss
 from retrieval.config import TrainingSection
+from retrieval.contents import Keys
 from retrieval.dataset import Dataset
-from retrieval.dependencies import Keys
 from retrieval.dev_evaluation import PAIR_DEPTH, dev_depth, dev_evaluation
 from retrieval.example_sources import changes, refuse_unlearnable
 from retrieval.live_training import frozen_documents, live_candidates, live_examples

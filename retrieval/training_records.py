@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from encoders.errors import DataError
-from retrieval.beir_files import open_bytes, read_lines, read_objects
+from retrieval.jsonl import open_bytes, read_lines, read_objects
 
 Record = tuple[str, dict[str, Any]]  # where it stands (file:line), and its fields by name
 

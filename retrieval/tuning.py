@@ -20,9 +20,10 @@ from retrieval.confidence_exit import NEVER, ConfidenceExit
 from retrieval.config import BudgetSection, TuneSection
 from retrieval.evaluation import Qrels, evaluate
 from retrieval.expression import names_in, parse
+from retrieval.queries import Queries, SelfExcluding
 from retrieval.ranking import Run
 from retrieval.score_cache import ScoreCache
-from retrieval.stage import Queries, SelfExcluding, Stage, Texts
+from retrieval.stage import Stage, Texts
 from retrieval.tracing import tracing
 from retrieval.tuning_costs import CostModel
 from retrieval.tuning_memory import Remembered, recalled

@@ -11,10 +11,11 @@ import numpy as np
 from encoders.progress import progress
 from retrieval.feedback import Feedback
 from retrieval.latency import ASKED
+from retrieval.queries import Queries, SelfExcluding
 from retrieval.ranking import Run
 from retrieval.rerank import Rerank
 from retrieval.retriever import Retriever
-from retrieval.stage import Queries, SelfExcluding, Stage, Texts
+from retrieval.stage import Stage, Texts
 from retrieval.tracing import Span
 from retrieval.tuning_memory import COST, Costs, RecalledRetriever, Remembered, Spent
 

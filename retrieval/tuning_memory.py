@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.queries import Queries
 from retrieval.ranking import Ranking, Run
 from retrieval.retriever import Retriever
-from retrieval.stage import Queries, Stage, Texts
+from retrieval.stage import Stage, Texts
 from retrieval.tracing import Span, note, tracing
 from retrieval.where import Where
 
@@ -105,6 +106,11 @@ class Recalled(Stage):
     def inner(self) -> tuple[Stage, ...]:
         """The stage that is recalled."""
         return (self.stage,)
+
+    @property
+    def least_score(self) -> float | None:
+        """The stage's."""
+        return self.stage.least_score
 
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return another stage that is recalled; this one with what it found for the same."""

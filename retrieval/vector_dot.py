@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import ConfigError
+from retrieval.queries import Queries
 from retrieval.ranking import Ranking
 from retrieval.rerank import Scores
-from retrieval.stage import Queries, Stage, Texts
+from retrieval.stage import Stage, Texts
 from retrieval.stored_vectors import VectorBlock, vector_blocks
 
 

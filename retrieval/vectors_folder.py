@@ -20,11 +20,11 @@ from encoders.errors import DataError
 from encoders.files import replaced_folder
 from encoders.progress import progress
 from retrieval.document import Document
+from retrieval.seen_ids import distinct
 from retrieval.sparse_vectors import (
     Column,
     SparseVectors,
     checked_chunks,
-    distinct,
     gathered,
     refuse_count,
     refuse_repeated,

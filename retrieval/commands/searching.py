@@ -132,8 +132,8 @@ def explain(
         told = explain_pipeline(stage, query, k, doc_ids=None if doc_id is None else [doc_id])
         typer.echo(json.dumps(told.as_dict(), ensure_ascii=False) if as_json else str(told))
         return
+    from retrieval.queries import DEPTH
     from retrieval.retriever import Retriever
-    from retrieval.stage import DEPTH
 
     retriever = Retriever.open(path)
     if doc_id is not None:

@@ -16,9 +16,10 @@ from retrieval.adaptive_depth import (
     ridge,
 )
 from retrieval.expression import parse
+from retrieval.queries import Queries
 from retrieval.ranking import Ranking, Run
 from retrieval.rerank import Rerank
-from retrieval.stage import Queries, Stage
+from retrieval.stage import Stage
 
 SCORES = st.lists(st.floats(-5, 5, width=32), max_size=12)
 

@@ -13,8 +13,8 @@ from encoders.errors import ConfigError
 from indexing import FlatIndex, InvertedIndex
 from retrieval import Document, Passages, Rerank, Retriever, Run, Stage
 from retrieval.altered import AlteredPipeline
-from retrieval.fuse import Fuse
-from retrieval.stage import SelfExcluding
+from retrieval.queries import SelfExcluding
+from retrieval.stage import Fuse
 from retrieval.vector_dot import VectorDot
 
 CORPUS = tuple(documents())

@@ -7,8 +7,9 @@ from encoders.errors import ConfigError, DataError
 from retrieval.confidence_exit import ConfidenceExit, exit_rule, fit_exit
 from retrieval.evaluation import evaluate
 from retrieval.expression import parse
+from retrieval.queries import Queries
 from retrieval.ranking import Ranking, Run
-from retrieval.stage import Queries, Stage
+from retrieval.stage import Stage
 
 Judged = tuple[Run, Run, dict[str, dict[str, int]]]
 

@@ -149,7 +149,8 @@ def test_ids_keep_their_white_space_in_every_file(tmp_path: Path) -> None:
 
 
 def test_a_line_nested_too_deep_and_a_grade_too_long_are_named(tmp_path: Path) -> None:
-    from retrieval.beir_files import read_objects, read_qrels
+    from retrieval.beir_files import read_qrels
+    from retrieval.jsonl import read_objects
 
     deep = tmp_path / "deep.jsonl"
     deep.write_text("[" * 100_000 + "\n", encoding="utf-8")

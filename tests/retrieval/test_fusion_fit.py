@@ -13,7 +13,7 @@ from retrieval.fusion import METHODS, Fusion
 from retrieval.fusion_fit import FusionFit, fit_fusion
 from retrieval.fusion_search import FusionSearch
 from retrieval.measures import parse_measure
-from retrieval.stage import Queries
+from retrieval.queries import Queries
 
 Qrels = dict[str, dict[str, int]]
 

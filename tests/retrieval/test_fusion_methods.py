@@ -22,7 +22,7 @@ from retrieval.expression import parse
 from retrieval.fusion import METHODS, Fusion
 from retrieval.normalisation import NORMALISATIONS
 from retrieval.pool import Pool
-from retrieval.stage import Queries
+from retrieval.queries import Queries
 
 ROOT = Path(__file__).parents[2]
 HITS = st.dictionaries(

@@ -20,7 +20,7 @@ from retrieval.expression import parse
 from retrieval.hub_stage import Normalised, bank_queries
 from retrieval.normaliser import Normaliser
 from retrieval.occurrences import hubness
-from retrieval.stage import Queries, SelfExcluding
+from retrieval.queries import Queries, SelfExcluding
 from retrieval.tracing import tracing
 
 BETA = 20.0

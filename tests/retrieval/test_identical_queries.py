@@ -16,7 +16,7 @@ from retrieval.dev_evaluation import dev_depth, dev_evaluation
 from retrieval.jobs import mine
 from retrieval.latency import measure_latency
 from retrieval.mining import mine_negatives
-from retrieval.stage import SelfExcluding
+from retrieval.queries import SelfExcluding
 
 DOCUMENTS = documents()
 QUERIES = {d.id: d.text for d in DOCUMENTS[:6]}

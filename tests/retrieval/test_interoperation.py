@@ -33,7 +33,7 @@ from retrieval.langchain_adapter import langchain_retriever
 from retrieval.llama_index_adapter import llama_index_retriever
 from retrieval.mteb_adapter import MtebSearch
 from retrieval.pyterrier_adapter import pyterrier_transformer
-from retrieval.stage import Queries
+from retrieval.queries import Queries
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 RETRIEVERS = [langchain_retriever, llama_index_retriever, haystack_retriever]

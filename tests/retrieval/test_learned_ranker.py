@@ -22,10 +22,10 @@ from retrieval.expression import parse
 from retrieval.learned_ranker import LearnedRanker, check_model, part_fingerprint
 from retrieval.learned_reranker import LearnedReranker, ltr
 from retrieval.lexical_features import LEXICAL
+from retrieval.queries import Queries
 from retrieval.query_folds import query_folds
 from retrieval.ranker_training import judged
 from retrieval.ranking_features import CandidateFeatures, selected
-from retrieval.stage import Queries
 from training.tree_ranker import has_lightgbm
 
 QUERIES = {"a": "gold river", "b": "number stone water", "c": "sluice vector", "d": "index of rank"}

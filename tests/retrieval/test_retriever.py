@@ -11,8 +11,8 @@ from encoders import BM25Encoder, SpladeEncoder
 from encoders.errors import ConfigError, DataError, IndexFormatError
 from indexing import FaissIndex, FlatIndex, InvertedIndex
 from retrieval import Dataset, Document, Retriever, Run
+from retrieval.queries import SelfExcluding
 from retrieval.retriever_folder import verify_retriever
-from retrieval.stage import SelfExcluding
 
 QUERIES = {"a": "gold river", "b": "word7 number", "c": "nothing-shared-xyz", "d": "sluice the"}
 WORDS = "small_world:WordEncoder"

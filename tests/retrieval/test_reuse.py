@@ -15,8 +15,8 @@ from encoders import DenseEncoder
 from encoders.errors import ConfigError, IndexFormatError, SluiceError
 from retrieval import Retriever, index, load_pipeline, run, train
 from retrieval.config import ExperimentConfig, RetrieverSection, checked
-from retrieval.contents import path_contents
-from retrieval.dependencies import Dependencies, Keys
+from retrieval.contents import Keys, path_contents
+from retrieval.dependencies import Dependencies
 from retrieval.document import Document
 
 TRAINER = {"max_steps": 1, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}

@@ -8,7 +8,8 @@ from encoders import BM25Encoder
 from encoders.errors import ConfigError, DataError
 from retrieval import Fuse, Rerank, Retriever, Run, Stage
 from retrieval.expression import names_in, parse
-from retrieval.stage import Cut, Queries, Then
+from retrieval.queries import Queries
+from retrieval.stage import Cut, Then
 
 QUERIES = {"a": "gold river", "b": "number 7", "c": "zzz"}
 

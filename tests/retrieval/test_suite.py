@@ -13,12 +13,12 @@ from small_world import write_beir
 
 from encoders.errors import ConfigError, DataError
 from retrieval import load_dataset, run
-from retrieval.asking import depth_for
 from retrieval.beir_names import CQADUPSTACK, beir_datasets
 from retrieval.comparison import SignificanceTest
 from retrieval.evaluation import Scores
 from retrieval.jobs import suite
 from retrieval.measures import parse_measure
+from retrieval.queries import depth_for
 from retrieval.significance import holm
 from retrieval.stage import Stage
 from retrieval.suite import _table, is_suite

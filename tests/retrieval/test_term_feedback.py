@@ -16,7 +16,7 @@ from encoders.files import fingerprint_of
 from indexing import InvertedIndex
 from retrieval import Document, Retriever, Run
 from retrieval.expression import parse
-from retrieval.stage import SelfExcluding
+from retrieval.queries import SelfExcluding
 from retrieval.term_feedback import rm3
 from retrieval.tracing import tracing
 

@@ -18,8 +18,9 @@ from encoders.errors import ConfigError, DataError
 from retrieval import Rerank, Retriever, Run, evaluate, load_dataset
 from retrieval.config import BudgetSection, TuneConfig, TuneSection, checked
 from retrieval.expression import parse
+from retrieval.queries import Queries, SelfExcluding
 from retrieval.score_cache import ScoreCache
-from retrieval.stage import Queries, SelfExcluding, Stage
+from retrieval.stage import Stage
 from retrieval.tracing import tracing
 from retrieval.tuning import Trial, Tuner, chosen_of, front_of, tuned
 from retrieval.tuning_costs import CostModel, PairCost, fitted_line

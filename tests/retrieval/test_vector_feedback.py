@@ -16,7 +16,7 @@ from retrieval import Document, Passages, Ranking, Rerank, Retriever, Run
 from retrieval.expression import parse
 from retrieval.fuse import weighted
 from retrieval.fusion import weighted_fusion
-from retrieval.stage import SelfExcluding
+from retrieval.queries import SelfExcluding
 from retrieval.term_feedback import rm3
 from retrieval.tracing import tracing
 from retrieval.vector_feedback import prf

@@ -17,7 +17,7 @@ from encoders.errors import ConfigError
 from indexing import FaissIndex, FlatIndex
 from retrieval import Document, Fuse, Rerank, Retriever, Run, Stage
 from retrieval.document_store import DocumentStore, write_documents
-from retrieval.stage import Queries
+from retrieval.queries import Queries
 from retrieval.where import conditions, matching_rows
 from retrieval.where_text import parse_where
 
