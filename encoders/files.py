@@ -9,6 +9,7 @@ that a reader between manifest and files, or an outer manifest that pins it, sti
 from __future__ import annotations
 
 import fcntl
+import gzip
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from encoders.errors import ConfigError, IndexFormatError, ModelError
 
@@ -59,15 +60,44 @@ def draft_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
+@contextmanager
+def replaced_file(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a stream of bytes that takes ``path``'s place when the block ends without an exception.
+
+    Bytes and name are on the disk by then: a kill at any instant leaves the old file or the new
+    one. An exception leaves the old file, and no draft. ``ConfigError`` if ``path`` is a folder.
+    """
+    draft = draft_of(path)
+    try:
+        with draft.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+@contextmanager
+def packed_file(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a stream as ``replaced_file`` does, compressed where the name ends in ``.gz``.
+
+    Equal contents make equal files.
+    """
+    with replaced_file(path) as stream:
+        if path.suffix == ".gz":
+            with gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed:
+                yield cast("IO[bytes]", packed)
+        else:
+            yield stream
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data`` in one step."""
-    draft = draft_of(path)
-    with draft.open("wb") as stream:
+    with replaced_file(path) as stream:
         stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    draft.replace(path)
-    sync(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from retrieval.experiment import Experiment as Experiment
     from retrieval.experiment import load_pipeline as load_pipeline
     from retrieval.explanation import Explanation as Explanation
-    from retrieval.stage import Fuse as Fuse
     from retrieval.fusion import Fusion as Fusion
     from retrieval.fusion_fit import FusionFit as FusionFit
     from retrieval.fusion_fit import fit_fusion as fit_fusion
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from retrieval.rerank import Rerank as Rerank
     from retrieval.retriever import Retriever as Retriever
     from retrieval.retriever import Updated as Updated
+    from retrieval.stage import Fuse as Fuse
     from retrieval.stage import Hit as Hit
     from retrieval.stage import Stage as Stage
     from retrieval.table import Table as Table
@@ -67,7 +67,6 @@ else:
             "retrieval.evaluation": ["Scores", "evaluate"],
             "retrieval.experiment": ["Experiment", "load_pipeline"],
             "retrieval.explanation": ["Explanation"],
-            
             "retrieval.fusion": ["Fusion"],
             "retrieval.fusion_fit": ["FusionFit", "fit_fusion"],
             "retrieval.jobs": ["index", "mine", "run", "train"],

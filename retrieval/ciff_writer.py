@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from encoders.files import packed_file
 from encoders.progress import progress
 from retrieval import ciff_wire as wire
 from retrieval.ciff import SHOWN, VERSION, Header
 from retrieval.document import Document
-from retrieval.drafted_file import drafted
 from retrieval.sparse_vectors import checked_chunks, refuse_count, refuse_repeated
 from retrieval.transposition import Transposition
 
@@ -57,7 +57,7 @@ def write_ciff(
         total = int(length.sum())
         average = total / rows if rows else 0.0
         header = Header(used, rows, used, rows, total, average, description)
-        with drafted(path) as stream:
+        with packed_file(path) as stream:
             stream.write(wire.delimited(_header_message(header)))
             with progress(f"write {path.name}", used, "terms", show=used > SHOWN) as advance:
                 for first, part in turned.ranges(rows):

@@ -15,6 +15,7 @@ from encoders.errors import ConfigError, suggest
 from indexing.whole import whole_number
 from retrieval.evaluation import Qrels, evaluate
 from retrieval.fitted_file import number, read_fitted, write_fitted
+from retrieval.measures import parse_measure
 from retrieval.ranking import Ranking, Run
 
 Kind = Literal["margin", "softmax"]
@@ -156,7 +157,7 @@ def fit_exit(
         value=float(np.where(out, one, full).mean()),
         full=float(full.mean()),
         queries=count,
-        measure=measure,
+        measure=str(parse_measure(measure)),
         epsilon=float(epsilon),
         bound=bound,
     )

@@ -12,10 +12,9 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from encoders.errors import DataError
-from encoders.files import replaced_folder
+from encoders.files import packed_file, replaced_folder
 from retrieval.dense_ids import check_count, ids_beside, map_array, write_ids
 from retrieval.document import Document
-from retrieval.drafted_file import drafted
 
 VECTORS = "vectors.npy"
 IDS = "ids.txt"
@@ -61,8 +60,8 @@ def write_file(
     """Write ``X.npy`` and ``X.ids.txt``, or a folder; the ids are read before the vectors."""
     with ExitStack() as stack:
         if path.suffix == ".npy":
-            vectors = stack.enter_context(drafted(path))
-            ids = stack.enter_context(drafted(path.with_name(f"{path.stem}.ids.txt")))
+            vectors = stack.enter_context(packed_file(path))
+            ids = stack.enter_context(packed_file(path.with_name(f"{path.stem}.ids.txt")))
         else:
             folder = stack.enter_context(replaced_folder(path, markers=(VECTORS,)))
             vectors = stack.enter_context((folder / VECTORS).open("wb"))

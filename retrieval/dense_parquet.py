@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import DataError, suggest
-from encoders.files import draft_of, sync
+from encoders.files import replaced_file
 from retrieval.dense_ids import ID_COLUMNS, id_text
 from retrieval.document import Document
 from retrieval.metadata_reading import MetadataReader
@@ -121,11 +121,11 @@ def write_file(
     names = ["id", *(TEXT_COLUMNS if texts else ())]
     vector = pa.list_(pa.float32(), dim) if dim else pa.list_(pa.float32())
     schema = pa.schema([*((name, pa.string()) for name in names), ("embedding", vector)])
-    draft, rows = draft_of(path), 0
+    rows = 0
     waiting: list[Any] = [] if first is None else [first]
-    try:
+    with replaced_file(path) as file:
         with parquet.ParquetWriter(
-            draft, schema, use_dictionary=False, compression="zstd", compression_level=1
+            file, schema, use_dictionary=False, compression="zstd", compression_level=1
         ) as writer:
             for chunk in filter(len, chunks):
                 waiting += islice(stream, len(chunk) - len(waiting))
@@ -143,12 +143,6 @@ def write_file(
                 waiting = []
         if waiting or next(stream, None) is not None:
             raise DataError(f"vectors: {rows:,} for more ids; give one each")
-        sync(draft)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
     return rows
 
 

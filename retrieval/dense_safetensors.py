@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import DataError
+from encoders.files import packed_file
 from retrieval.dense_ids import IdFile, check_count, id_text, ids_beside, write_ids
 from retrieval.dense_npy import write_values
 from retrieval.document import Document
-from retrieval.drafted_file import drafted
 
 VECTORS = "vectors"  # the tensor, and in a folder the file
 LARGEST_HEADER = 100_000_000  # bytes; the format's own bound
@@ -88,7 +88,7 @@ def write_file(
 ) -> int:
     """Write the tensor ``vectors`` with the ids in the header, or beside it if they are many."""
     beside = path.with_name(f"{path.stem}.ids.txt")
-    with drafted(path) as stream, tempfile.TemporaryFile() as ids:
+    with packed_file(path) as stream, tempfile.TemporaryFile() as ids:
         rows = write_ids(ids, entries)
         metadata = {}
         if ids.tell() <= LARGEST_IDS:
@@ -97,7 +97,7 @@ def write_file(
             metadata["ids"] = json.dumps(names, ensure_ascii=False)
         else:
             ids.seek(0)
-            with drafted(beside) as copy:
+            with packed_file(beside) as copy:
                 copy.writelines(ids)
         tensor = {"dtype": "F32", "shape": [rows, dim], "data_offsets": [0, 4 * rows * dim]}
         header = json.dumps({"__metadata__": metadata, VECTORS: tensor}, ensure_ascii=False)

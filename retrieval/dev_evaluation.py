@@ -22,6 +22,11 @@ Evaluate = Callable[[Any], Mapping[str, float]]
 PAIR_DEPTH = 20  # candidates a cross-encoder reranks for each dev query
 
 
+def dev_measure(section: DevSection) -> str:
+    """Return the measure that chooses the best model, spelled as ``evaluate`` names it."""
+    return str(parse_measure(section.measures[0]))
+
+
 def dev_depth(section: DevSection) -> int:
     """Return how many documents per query the section's measures look at."""
     return depth_of([parse_measure(text) for text in section.measures]) or DEPTH

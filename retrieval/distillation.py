@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from encoders.errors import ConfigError, DataError
-from encoders.files import draft_of, read_json, sync, write_json, writer_lock
+from encoders.files import draft_of, read_json, replaced_file, write_json, writer_lock
 from encoders.progress import counted_by, progress
 from training.judge import JudgedPair, judged
 
@@ -179,10 +179,8 @@ def _score(teacher: Teacher, pairs: Sequence[JudgedPair], part: Path) -> None:
     scores = judged(teacher, pairs)
     kept = np.flatnonzero(np.isfinite(scores)).tolist()
     found = [pairs[place] for place in kept]
-    draft = draft_of(part)
-    parquet.write_table(_table(found, scores[kept]), draft, compression="zstd")
-    sync(draft)
-    draft.replace(part)
+    with replaced_file(part) as stream:
+        parquet.write_table(_table(found, scores[kept]), stream, compression="zstd")
 
 
 def _table(pairs: Sequence[JudgedPair], scores: np.ndarray) -> Any:
@@ -209,16 +207,12 @@ def _merge(parts: Path, output: Path, facts: Mapping[str, Any], asked: int) -> i
         )
     stated = {**facts, "scored": scored, "unscored": asked - scored}
     schema = _table([], np.zeros(0)).schema.with_metadata({METADATA: json.dumps(stated).encode()})
-    draft = draft_of(output)
-    try:
-        with parquet.ParquetWriter(draft, schema, compression="zstd") as writer:
-            for file in files:
-                writer.write_table(parquet.read_table(file).cast(schema))
-        sync(draft)
-        draft.replace(output)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    with (
+        replaced_file(output) as stream,
+        parquet.ParquetWriter(stream, schema, compression="zstd") as writer,
+    ):
+        for file in files:
+            writer.write_table(parquet.read_table(file).cast(schema))
     return scored
 
 

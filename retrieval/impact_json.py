@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from encoders.errors import DataError, suggest
+from encoders.files import packed_file
 from encoders.progress import progress
 from retrieval.document import Document
-from retrieval.drafted_file import drafted
 from retrieval.jsonl import read_objects
 from retrieval.seen_ids import distinct
 from retrieval.sparse_vectors import (
@@ -151,7 +151,7 @@ def write_impact_json(
     given = iter(documents)
     rows = written = 0
     with (
-        drafted(Path(path)) as stream,
+        packed_file(Path(path)) as stream,
         progress(f"write {Path(path).name}", None, "documents") as advance,
     ):
         for chunk in checked_chunks(vectors, terms, whole=True):

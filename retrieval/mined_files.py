@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from encoders.files import draft_of, sync, write_json
+from encoders.files import packed_file, write_json
 
 if TYPE_CHECKING:
     from retrieval.dataset import Dataset
@@ -27,18 +27,11 @@ def write_mined(output: Path, dataset: Dataset, mined: MinedNegatives) -> None:
     """
     from training.provenance_file import write_provenance
 
-    draft = draft_of(output)
-    try:
-        with draft.open("w", encoding="utf-8") as stream:
-            stream.writelines(
-                json.dumps(line, ensure_ascii=False) + "\n" for line in _lines(dataset, mined)
-            )
-        sync(draft)
-        draft.replace(output)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    sync(output.parent)
+    with packed_file(output) as stream:
+        stream.writelines(
+            json.dumps(line, ensure_ascii=False).encode("utf-8") + b"\n"
+            for line in _lines(dataset, mined)
+        )
     write_json(output.with_suffix(".report.json"), mined.report.as_dict())
     write_provenance(output.with_suffix(".provenance.parquet"), mined)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from encoders.errors import ConfigError, DataError
-from encoders.files import draft_of, sync
+from encoders.files import replaced_file
 from retrieval.document import Document
 
 FORMAT = b"sluice.quality"
@@ -91,14 +91,8 @@ class QualityScores:
             [(COLUMNS[0], pa.string()), (COLUMNS[1], pa.float32())], {FORMAT: facts.encode()}
         )
         table = pa.table([self.ids.cast(pa.string()), pa.array(self.scores)], schema=schema)
-        draft = draft_of(file)
-        try:
-            parquet.write_table(table, draft, compression="zstd")
-            sync(draft)
-            draft.replace(file)
-        finally:
-            draft.unlink(missing_ok=True)
-        sync(file.parent)
+        with replaced_file(file) as stream:
+            parquet.write_table(table, stream, compression="zstd")
 
     @classmethod
     def load(cls, path: str | Path) -> QualityScores:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from encoders.errors import ConfigError, DataError
-from encoders.files import draft_of, fingerprint_of, write_text
+from encoders.files import draft_of, fingerprint_of, packed_file, write_text
 from encoders.progress import progress
-from retrieval.drafted_file import drafted
 
 if TYPE_CHECKING:
     from retrieval.dataset import Dataset
@@ -176,8 +175,8 @@ def _write_rows(
     total = kept = 0
     lines = _lines(written)
     with ExitStack() as files:
-        rows = files.enter_context(drafted(output))
-        longer = None if expanded is None else files.enter_context(drafted(expanded))
+        rows = files.enter_context(packed_file(output))
+        longer = None if expanded is None else files.enter_context(packed_file(expanded))
         for document in dataset.corpus:
             _, queries = next(lines, ("", []))
             if passed is not None:

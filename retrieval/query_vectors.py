@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from encoders.errors import ConfigError, DataError
+from encoders.files import packed_file
 from encoders.progress import progress
-from retrieval.drafted_file import drafted
 from retrieval.impact_json import id_of, matrix_of, weights_of
 from retrieval.jsonl import read_objects
 from retrieval.ranking import Run
@@ -90,7 +90,7 @@ def write_query_vectors(
 ) -> None:
     """Write queries and their weights as JSON lines; weights are float32, written exactly."""
     ends = vectors.indptr.tolist()
-    with drafted(Path(path)) as stream:
+    with packed_file(Path(path)) as stream:
         for name, begin, end in zip(ids, ends[:-1], ends[1:], strict=True):
             tokens = (terms[at] for at in vectors.indices[begin:end].tolist())
             weights = vectors.data[begin:end].tolist()

@@ -11,7 +11,7 @@ from encoders.errors import ConfigError
 from encoders.files import MANIFEST, write_json
 from retrieval.config import DevSection
 from retrieval.dataset import Dataset, training_splits
-from retrieval.dev_evaluation import PAIR_DEPTH, dev_depth, dev_evaluation
+from retrieval.dev_evaluation import PAIR_DEPTH, dev_depth, dev_evaluation, dev_measure
 from retrieval.provenance import provenance
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def make_greedy_soup(
     made = greedy_soup(models, output, score)
     facts = {
         "soup": list(made.chosen), "scores": dict(made.scores), "value": made.value,
-        "dataset": dev.name, "split": "dev", "measure": section.measures[0], "seed": seed,
+        "dataset": dev.name, "split": "dev", "measure": dev_measure(section), "seed": seed,
     }  # fmt: skip
     _note(made.path, facts, time.monotonic() - start)
     return made

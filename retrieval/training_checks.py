@@ -21,6 +21,7 @@ from retrieval.components import (
     vector_kind,
 )
 from retrieval.config import RetrieverSection, TrainingSection, checked
+from retrieval.dev_evaluation import dev_measure
 from retrieval.example_sources import check_examples
 from retrieval.judges import JUDGE, check_judge
 from retrieval.live_training import check_live
@@ -164,7 +165,7 @@ def _check_trainer(section: TrainingSection, prefix: str) -> None:
                 seed=0,
                 evaluate_every=section.evaluate.every if section.evaluate else None,
                 evaluated=section.evaluate is not None,
-                metric=section.evaluate.measures[0] if section.evaluate else None,
+                metric=dev_measure(section.evaluate) if section.evaluate else None,
             )
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error}") from None

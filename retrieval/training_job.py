@@ -16,7 +16,7 @@ from retrieval.components import START_KEY, make_encoder, make_loss
 from retrieval.config import TrainingSection
 from retrieval.contents import Keys
 from retrieval.dataset import Dataset
-from retrieval.dev_evaluation import PAIR_DEPTH, dev_depth, dev_evaluation
+from retrieval.dev_evaluation import PAIR_DEPTH, dev_depth, dev_evaluation, dev_measure
 from retrieval.example_sources import changes, refuse_unlearnable
 from retrieval.live_training import frozen_documents, live_candidates, live_examples
 from retrieval.provenance import provenance
@@ -234,7 +234,7 @@ def _fitted(
         settings = {
             "evaluate": dev_evaluation(dev, section.evaluate, seed=seed, candidates=candidates),
             "evaluate_every": section.evaluate.every,
-            "metric": section.evaluate.measures[0],
+            "metric": dev_measure(section.evaluate),
             "patience": section.evaluate.patience,
         }
     refresh = (section.negatives or {}).get("refresh")

@@ -27,6 +27,7 @@ from retrieval.experiment import Experiment
 from retrieval.experiment_checks import check_pipeline
 from retrieval.expression import names_in, options_in, parse
 from retrieval.latency import measure_latency
+from retrieval.measures import parse_measure
 from retrieval.provenance import provenance
 from retrieval.score_cache import ScoreCache
 from retrieval.significance import paired_t_test
@@ -148,7 +149,7 @@ def _checked(
 ) -> tuple[Table, dict[str, Any]]:
     """Run the systems on the test, one query at a time too; promised beside measured."""
     dataset = experiment.dataset(config.evaluate.split)
-    measure = config.tune.measure
+    measure = str(parse_measure(config.tune.measure))
     table = Table()
     facts: dict[str, dict[str, Any]] = {}
     scores: dict[str, Scores] = {}

@@ -20,6 +20,7 @@ from retrieval.confidence_exit import NEVER, ConfidenceExit
 from retrieval.config import BudgetSection, TuneSection
 from retrieval.evaluation import Qrels, evaluate
 from retrieval.expression import names_in, parse
+from retrieval.measures import parse_measure
 from retrieval.queries import Queries, SelfExcluding
 from retrieval.ranking import Run
 from retrieval.score_cache import ScoreCache
@@ -279,7 +280,8 @@ def tuned(tuner: Tuner, retrievers: Sequence[str], rerankers: Sequence[str]) -> 
     chosen = chosen_of(trials, settings.budget)
     most = 0.99 * max(trial.pairs for trial in trials)
     full = max((t for t in trials if t.pairs >= most), key=lambda trial: trial.value)
-    return Tuning(trials, front_of(trials, cost), chosen, best, full, settings.measure, cost)
+    measure = str(parse_measure(settings.measure))
+    return Tuning(trials, front_of(trials, cost), chosen, best, full, measure, cost)
 
 
 def _sampled(queries: Queries, count: int, seed: int) -> Queries:

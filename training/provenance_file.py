@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import DataError
-from encoders.files import draft_of, sync
+from encoders.files import replaced_file
 from training.mined_rows import CODES, MinedRows, reason_names
 from training.mining_report import MinedNegatives
 
@@ -38,30 +38,25 @@ def write_provenance(path: Path, mined: MinedNegatives) -> int:
         "reason": pa.array(reason_names(), pa.string()),
     }
     query = table.query
-    draft = draft_of(path)
-    try:
-        with parquet.ParquetWriter(draft, schema, compression="zstd") as writer:
-            for start in range(0, len(table), ROWS):
-                part = slice(start, start + ROWS)
-                codes = {
-                    "query": query[part],
-                    "document": table.document[part],
-                    "source": table.source[part],
-                    "reason": table.reason[part],
-                }
-                positive = table.positive[query[part], table.source[part]]
-                columns = {name: ids[name].take(pa.array(places)) for name, places in codes.items()}
-                columns["rank"] = pa.array(table.rank[part])
-                columns["score"] = _nullable(table.score[part])
-                columns["positive_score"] = _nullable(positive)
-                columns["judge"] = _nullable(table.judge[part])
-                writer.write_table(pa.table([columns[name] for name in COLUMNS], schema=schema))
-        sync(draft)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
+    with (
+        replaced_file(path) as stream,
+        parquet.ParquetWriter(stream, schema, compression="zstd") as writer,
+    ):
+        for start in range(0, len(table), ROWS):
+            part = slice(start, start + ROWS)
+            codes = {
+                "query": query[part],
+                "document": table.document[part],
+                "source": table.source[part],
+                "reason": table.reason[part],
+            }
+            positive = table.positive[query[part], table.source[part]]
+            columns = {name: ids[name].take(pa.array(places)) for name, places in codes.items()}
+            columns["rank"] = pa.array(table.rank[part])
+            columns["score"] = _nullable(table.score[part])
+            columns["positive_score"] = _nullable(positive)
+            columns["judge"] = _nullable(table.judge[part])
+            writer.write_table(pa.table([columns[name] for name in COLUMNS], schema=schema))
     return len(table)
 
 

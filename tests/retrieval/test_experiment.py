@@ -136,6 +136,29 @@ def test_training_alone_gives_a_folder_that_loads(tmp_path: Path, bert: Path) ->
     assert len(CrossEncoder.from_pretrained(cross).score([("gold", "river")])) == 1
 
 
+@pytest.mark.parametrize(
+    ("written", "name"), [("ndcg@10", "nDCG@10"), ("ndcg_cut_10", "nDCG@10"), ("mrr@10", "RR@10")]
+)
+def test_the_measure_that_chooses_the_model_may_be_spelled_as_in_other_tools(
+    tmp_path: Path, bert: Path, written: str, name: str
+) -> None:
+    folder = train(
+        {
+            "dataset": str(write_beir(tmp_path / "data")),
+            "output": str(tmp_path / "out"),
+            "encoder": {"type": "dense", "model": str(bert), "document_length": 24},
+            "loss": {"type": "info_nce"},
+            "evaluate": {"measures": [written, "R@5"], "every": 1, "patience": 2},
+            "trainer": TRAINER,
+        }
+    )
+    lines = (tmp_path / "out" / "training" / "metrics.jsonl").read_text().splitlines()
+    values = [row[f"eval_{name}"] for row in map(json.loads, lines) if f"eval_{name}" in row]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["best_value"] == pytest.approx(max(values))
+    assert manifest["best_step"] is not None
+
+
 def test_splade_trains_with_a_regulariser(tmp_path: Path, masked_bert: Path) -> None:
     from sentence_transformers import SparseEncoder
 

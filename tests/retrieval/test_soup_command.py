@@ -45,9 +45,8 @@ def test_a_greedy_soup_is_no_worse_than_its_best_model(
     sluice: Call, models: list[Path], tmp_path: Path
 ) -> None:
     data = write_beir(tmp_path / "data")
-    code, out, _ = sluice(
-        "soup", *models, "--output", tmp_path / "soup", "--greedy", "--dataset", data, "-m", "RR@10"
-    )
+    given = ("--greedy", "--dataset", data, "-m", "mrr@10")
+    code, out, _ = sluice("soup", *models, "--output", tmp_path / "soup", *given)
     assert code == 0
     *lines, last = out.strip().splitlines()
     values = [float(line.split()[1]) for line in lines]
