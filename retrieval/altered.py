@@ -25,6 +25,7 @@ from retrieval.filtered import Filtered
 from retrieval.passage_means import mean_vectors
 from retrieval.queries import DEPTH, Queries, SelfExcluding
 from retrieval.ranking import Ranking, Run, without
+from retrieval.remembered_scores import ScoreMemory, remembered
 from retrieval.rerank import Rerank
 from retrieval.retriever import Retriever
 from retrieval.retriever_state import RetrieverState
@@ -135,15 +136,15 @@ class RememberedScores:
 
     def __init__(self, scorer: Any) -> None:
         self._scorer = scorer
-        self._known: dict[tuple[str, str], float] = {}
+        self._memory: ScoreMemory[tuple[str, str]] = ScoreMemory()
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Return the scores of pairs, float32 ``[n]``."""
-        new = [pair for pair in dict.fromkeys(pairs) if pair not in self._known]
-        if new:
-            found = np.asarray(self._scorer.score(new), np.float32)
-            self._known.update(zip(new, found.tolist(), strict=True))
-        return np.array([self._known[pair] for pair in pairs], np.float32)
+
+        def score(places: list[int]) -> np.ndarray:
+            return np.asarray(self._scorer.score([pairs[place] for place in places]), np.float32)
+
+        return remembered(pairs, self._memory.found, score, self._memory.add).scores
 
 
 class AlteredPipeline:

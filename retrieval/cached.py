@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, DataError
 from encoders.files import fingerprint_of
+from retrieval.remembered_scores import remembered
 from retrieval.rerank import Scorer
 from retrieval.score_cache import DEFAULT_BYTES, ScoreCache
 from retrieval.scorer_identity import ScorerIdentity, check_pair_scorer
@@ -60,24 +62,25 @@ class Cached:
         What is missing is scored and written a few thousand pairs at a time.
         """
         identity = self._identity()
-        scores = self.cache.get(identity, pairs)
-        places = np.flatnonzero(np.isnan(scores)).tolist()
-        missing = list(dict.fromkeys(pairs[place] for place in places))
-        known: dict[tuple[str, str], float] = {}
-        for start in range(0, len(missing), BLOCK):
-            block = missing[start : start + BLOCK]
-            made = np.asarray(self.scorer.score(block), np.float32)
-            if made.shape != (len(block),) or not np.isfinite(made).all():
-                raise DataError(
-                    f"{type(self.scorer).__name__}: returned {made.shape} scores for {len(block)} "
-                    "pairs, or one that is not finite; nothing of them is cached"
-                )
-            self.cache.put(identity, block, made)
-            known.update(zip(block, made.tolist(), strict=True))
-        scores[places] = [known[pairs[place]] for place in places]
-        self.hits += len(pairs) - len(missing)
-        self.misses += len(missing)
-        tally({"cache hits": len(pairs) - len(missing), "cache misses": len(missing)})
+        scores, misses = remembered(
+            pairs,
+            partial(self.cache.get, identity),
+            lambda places: self._score([pairs[place] for place in places]),
+            partial(self.cache.put, identity),
+            block=BLOCK,
+        )
+        self.hits += len(pairs) - misses
+        self.misses += misses
+        tally({"cache hits": len(pairs) - misses, "cache misses": misses})
+        return scores
+
+    def _score(self, pairs: list[tuple[str, str]]) -> NDArray[np.float32]:
+        scores = np.asarray(self.scorer.score(pairs), np.float32)
+        if scores.shape != (len(pairs),) or not np.isfinite(scores).all():
+            raise DataError(
+                f"{type(self.scorer).__name__}: returned {scores.shape} scores for {len(pairs)} "
+                "pairs, or one that is not finite; nothing of them is cached"
+            )
         return scores
 
 

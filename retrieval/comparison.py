@@ -100,6 +100,11 @@ class SignificanceTest:
         said = f"{SAID[self.correction]}{'' if self.correction == 'none' else f' over {over}'}"
         return f"{MARK} differs from {baseline}: {TESTS[self.test]}, p < {self.alpha:g}, {said}"
 
+    def table_caption(self, baseline: str, others: int, queries: int) -> str:
+        """Return the caption of a table of the baseline and ``others`` on the same queries."""
+        over = f"{others} system{'s' * (others > 1)}"
+        return f"{self.caption(baseline, over)}; {queries:,} queries."
+
 
 def compare(
     runs: Mapping[str, Run | Mapping[str, Any]],
@@ -153,8 +158,7 @@ def compare_scores(
         if found.significant:
             table.marks[found.system, found.measure] = MARK
     if others:
-        over = f"{len(others)} system{'s' * (len(others) > 1)}"
-        table.caption = f"{testing.caption(base, over)}; {scores[base].queries:,} queries."
+        table.caption = testing.table_caption(base, len(others), scores[base].queries)
     return table
 
 

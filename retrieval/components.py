@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from encoders.build import build, check
 from encoders.errors import ConfigError
 from encoders.table import ENCODERS
 from indexing.table import INDEXES
-from retrieval.config import EncodingSection, PassagesSection, PruneSection, RetrieverSection
+from retrieval.config import PruneSection, RetrieverSection
 from retrieval.document import Document
-from retrieval.encoding import Encoding
 from retrieval.measures import parse_measure
-from retrieval.passages import Passages
 from retrieval.scorer_table import SCORERS
 from training.losses import LOSSES
 
@@ -65,28 +62,6 @@ def make_index(spec: Mapping[str, Any] | None, *, where: str) -> Any:
     return None if spec is None else build(spec, INDEXES, where=where)
 
 
-def make_passages(section: PassagesSection | None, *, where: str) -> Passages | None:
-    """Make the passages a config's section describes; None leaves documents whole."""
-    if section is None:
-        return None
-    try:
-        return Passages(**section.model_dump())
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-
-
-def encoding_of(section: EncodingSection | None) -> Encoding:
-    """Return the settings a config's section stands for; vectors are cached unless it says no."""
-    given = EncodingSection() if section is None else section
-    if given.cache is True:
-        from encoders.cache_folder import cache_root
-
-        cache: Path | None = cache_root()
-    else:
-        cache = Path(given.cache).expanduser() if given.cache else None
-    return Encoding(given.shard, given.store, cache, given.workers, tuple(given.devices))
-
-
 def pruned(section: PruneSection | None, corpus: Iterable[Document]) -> Iterable[Document]:
     """Return the corpus without the documents a config's section leaves out; None for all."""
     if section is None:
@@ -107,7 +82,6 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
     check_towers(section.encoder, where=f"{where}.encoder")
     if section.encoder["type"] == "bm25":
         build(section.encoder, ENCODERS, where=f"{where}.encoder")
-    make_passages(section.passages, where=f"{where}.passages")
     if section.index is not None:
         check(section.index, INDEXES, where=f"{where}.index", allow=allow)
         if section.index["type"] in INDEXES:

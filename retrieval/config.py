@@ -5,21 +5,61 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import no_info_wrap_validator_function
 
 from encoders.errors import ConfigError, suggest
+from retrieval.comparison import Correction, SignificanceTest, Test
+from retrieval.encoding import Encoding
+from retrieval.passages import Passages
 
 Component = dict[str, Any]  # {type: name, ...arguments}
+
+TESTING = SignificanceTest()  # its defaults are the config's
+REFUSED = "refused"  # the type of a fault that a dataclass finds in its own values
+# What pydantic adds to the place of a fault in a union: the option that did not fit.
+OPTIONS = ("str", "bool", "dict[str,any]", "lax-or-strict")
 
 
 class Section(BaseModel):
     """A part of a config; keys it does not know are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class AsSection:
+    """Lets a plain dataclass stand for a section: it is made from a mapping, strictly.
+
+    What its ``__post_init__`` refuses is a fault at the section's place.
+    """
+
+    def __get_pydantic_core_schema__(
+        self, source: type, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Return the dataclass's schema for mappings; the fields stay as strict as a section's."""
+        schema = handler(source)
+        handler.resolve_ref_schema(schema)["strict"] = False  # of the dataclass: instances only
+        return no_info_wrap_validator_function(_refused, schema)
+
+
+def _refused(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return handler(value)
+    except ConfigError as error:
+        raise PydanticCustomError(REFUSED, "{error}", {"error": str(error)}) from None
 
 
 class DevSection(Section):
@@ -66,24 +106,11 @@ class TrainingSection(Section):
     head_learning_rate: float | None = Field(default=None, gt=0)
 
 
-class EncodingSection(Section):
-    """How a corpus is encoded, see ``retrieval.encoding``; ``cache`` is yes, no, or a folder."""
+@dataclass(frozen=True, slots=True)
+class CachedEncoding(Encoding):
+    """How an experiment encodes a corpus: vectors are cached unless it says no."""
 
-    shard: int = Field(default=8_192, ge=1)
-    store: Literal["float32", "float16", "int8"] = "float32"
-    cache: bool | str = True
-    workers: int = Field(default=1, ge=1)
-    devices: list[str] = Field(default_factory=list)
-
-
-class PassagesSection(Section):
-    """How long documents are cut, see ``retrieval.passages``."""
-
-    length: int = Field(default=200, ge=1)
-    overlap: int = Field(default=50, ge=0)
-    aggregate: Literal["max", "first", "mean"] = "max"
-    repeat_title: bool = True
-    most: int | None = Field(default=None, ge=1)
+    cache: bool | str | Path | None = True
 
 
 class PruneSection(Section):
@@ -101,8 +128,8 @@ class RetrieverSection(Section):
 
     encoder: Component
     index: Component | None = None
-    encoding: EncodingSection | None = None
-    passages: PassagesSection | None = None
+    encoding: Annotated[CachedEncoding, AsSection()] | None = None
+    passages: Annotated[Passages, AsSection()] | None = None
     prune: PruneSection | None = None
 
 
@@ -115,11 +142,16 @@ class EvaluateSection(Section):
     measures: list[str] = Field(default=["nDCG@10", "R@100"], min_length=1)
     baseline: str | None = None
     split: str = "test"
-    test: Literal["t-test", "fisher", "bootstrap"] = "t-test"
-    correction: Literal["holm", "bonferroni", "none"] = "holm"
-    alpha: float = Field(default=0.05, gt=0, lt=1)
+    test: Test = TESTING.test
+    correction: Correction = TESTING.correction
+    alpha: float = Field(default=TESTING.alpha, gt=0, lt=1)
     latency_queries: int = Field(default=200, ge=0)
     report: bool = True
+
+    @property
+    def testing(self) -> SignificanceTest:
+        """How differences to the baseline are tested."""
+        return SignificanceTest(self.test, self.correction, self.alpha)
 
 
 class RankerSection(Section):
@@ -276,8 +308,10 @@ def _overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, A
 
 
 def _fault(item: Any, kind: type[Section]) -> str:
-    path = ".".join(str(part) for part in item["loc"] if part not in ("str", "dict[str,any]"))
-    if item["type"] == "extra_forbidden":
+    path = ".".join(str(part) for part in item["loc"] if str(part).split("[")[0] not in OPTIONS)
+    if item["type"] == REFUSED:
+        return f"{path}: {item['msg']}"
+    if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _keys_at(kind, item["loc"][:-1])
         near = suggest(str(item["loc"][-1]), known)
         return f"{path}: unknown key; known here: {', '.join(known)}{near}"
@@ -290,7 +324,12 @@ def _keys_at(kind: type[Section], path: Sequence[Any]) -> list[str]:
     """Return the keys of the section that ``path`` leads to."""
     for part in path:
         field = kind.model_fields.get(str(part))
-        inner = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
-        found = [t for t in inner if isinstance(t, type) and issubclass(t, Section)]
-        kind = found[0] if found else kind
+        inner = [field.annotation, *get_args(field.annotation)] if field else []
+        for option in inner:
+            option = get_args(option)[0] if get_origin(option) is Annotated else option
+            if is_dataclass(option):
+                return [each.name for each in fields(option)]
+            if isinstance(option, type) and issubclass(option, Section):
+                kind = option
+                break
     return list(kind.model_fields)

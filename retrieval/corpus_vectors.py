@@ -42,7 +42,8 @@ def encoded_corpus(
     def inputs_of(rows: NDArray[np.int64]) -> list[Any]:
         return [document_input(encoder, each) for each in documents.documents(rows)]
 
-    with CorpusEncoder(encoder, encoding.cache or work, encoding) as corpus:
+    cache = encoding.cache_folder
+    with CorpusEncoder(encoder, cache or work, encoding) as corpus:
         hashes, rows = corpus.plan(document_input(encoder, each) for each in documents)
         tokens = None
         if len(rows):
@@ -50,13 +51,13 @@ def encoded_corpus(
             tokens = estimate.tokens
             if estimate.seconds is not None or estimate.missing < estimate.documents:
                 log.info("encode: %s", estimate)
-        elif len(documents) and encoding.cache is not None:
+        elif len(documents) and cache is not None:
             log.info("encode: all %s documents are cached", f"{len(documents):,}")
         found = corpus.encode(hashes, rows, inputs_of, tokens=tokens)
         corpus.end_workers()
         yield found
-        if encoding.cache is not None:  # in here, where these vectors are in use and stay
-            keep_within(encoding.cache, cache_bound())
+        if cache is not None:  # in here, where these vectors are in use and stay
+            keep_within(cache, cache_bound())
 
 
 @contextmanager
@@ -90,7 +91,7 @@ def corpus_estimate(
             if row in wanted
         ]
 
-    corpus = CorpusEncoder(encoder, encoding.cache or Path(os.devnull), encoding).look()
+    corpus = CorpusEncoder(encoder, encoding.cache_folder or Path(os.devnull), encoding).look()
     try:
         hashes, rows = corpus.plan(document_input(encoder, each) for each in documents())
         return corpus.estimate(hashes, rows, inputs_of)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge
 
 from encoders.errors import ConfigError, suggest
 from encoders.vector_forms import EXACT, STORES, Store
+from indexing.whole import whole_number
 
 SHARD = 8_192
 
@@ -19,24 +23,32 @@ class Encoding:
     ``shard`` is the number of texts encoded and written at a time, and so what a kill can cost.
     ``store`` is the form of vectors on disk: float16 halves it, int8 (with a scale for each
     vector) quarters it, and what that loses is said in the log. ``cache`` is a folder of vectors to
-    use again, for any corpus, in which the encoders used longest ago make room (20 GB, or
-    ``$SLUICE_CACHE_BYTES``); without it they lie in the retriever's folder until it is whole.
+    use again, True for the usual one, for any corpus, in which the encoders used longest ago make
+    room (20 GB, or ``$SLUICE_CACHE_BYTES``); without it they lie in the retriever's folder until it
+    is whole.
     ``workers`` processes encode together, on ``devices`` in turn.
     """
 
-    shard: int = SHARD
+    shard: Annotated[int, Ge(1)] = SHARD
     store: Store = EXACT
-    cache: Path | None = None
-    workers: int = 1
+    cache: bool | str | Path | None = None
+    workers: Annotated[int, Ge(1)] = 1
     devices: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for name in ("shard", "workers"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ConfigError(f"{name}: {value!r}; expected a whole number from 1")
+            whole_number(getattr(self, name), name, 1)
         if isinstance(self.devices, str):
             raise ConfigError(f"devices: {self.devices!r}; expected a list such as ['cuda:0']")
         if self.store not in STORES:
             near = suggest(str(self.store), STORES)
             raise ConfigError(f"store: {self.store!r}; known: {', '.join(STORES)}{near}")
+
+    @property
+    def cache_folder(self) -> Path | None:
+        """The folder of cached vectors, None for no cache."""
+        if self.cache is True:
+            from encoders.cache_folder import cache_root
+
+            return cache_root()
+        return Path(self.cache).expanduser() if self.cache else None

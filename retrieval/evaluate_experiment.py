@@ -6,13 +6,14 @@ import time
 from typing import Any
 
 from encoders.files import fingerprint_of, write_json, write_text
-from retrieval.comparison import SignificanceTest, compare_scores, differences
+from retrieval.comparison import compare_scores, differences
 from retrieval.dataset import Dataset
 from retrieval.evaluation import Scores, evaluate
 from retrieval.experiment import Experiment
 from retrieval.measures import parse_measure
 from retrieval.provenance import provenance
 from retrieval.queries import depth_for
+from retrieval.system_costs import add_costs
 from retrieval.system_result import SystemResult, system_result
 from retrieval.table import Table
 
@@ -80,9 +81,8 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
     for name in experiment.systems:
         found.systems[name], run = system_result(experiment, name, dataset, depth)
         found.scores[name] = evaluate(run, dataset, measures)
-    testing = SignificanceTest(config.test, config.correction, config.alpha)
-    found.table = compare_scores(found.scores, baseline=config.baseline, testing=testing)
-    add_costs(found.table, found.systems)
+    found.table = compare_scores(found.scores, baseline=config.baseline, testing=config.testing)
+    add_costs(found.table, {name: each.to_dict() for name, each in found.systems.items()})
     found.seconds = time.monotonic() - start
     output = experiment.output
     write_json(output / "results.json", found.to_dict())
@@ -90,26 +90,6 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
     write_text(output / "table.tex", found.table.to_latex())
     write_text(output / "report.md", _report(experiment, dataset, found.table))
     return found
-
-
-def add_costs(table: Table, systems: dict[str, SystemResult]) -> None:
-    """Add what the systems cost: latency of one query, queries/s of all, size, memory."""
-    timed = {name: found.latency for name, found in systems.items() if found.latency is not None}
-    if timed:
-        for place in ("p50", "p95", "p99"):
-            values = {name: getattr(latency, place) for name, latency in timed.items()}
-            table.add_column(f"{place} ms", values)
-    columns = {
-        "queries/s": ("queries_per_second", 1, ",.0f"),
-        "index MB": ("index_bytes", 1e6, ",.2f"),
-        "bytes/doc": ("bytes_per_document", 1, ",.0f"),
-        "indexed docs/s": ("documents_per_second", 1, ",.0f"),
-        "peak MB": ("peak_memory_bytes", 1e6, ",.0f"),
-    }
-    for name, (key, unit, form) in columns.items():
-        found = {system: getattr(result, key) for system, result in systems.items()}
-        cells = {system: None if v is None else v / unit for system, v in found.items()}
-        table.add_column(name, cells, form)
 
 
 def _report(experiment: Experiment, dataset: Dataset, table: Table) -> str:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from encoders.errors import ConfigError, IndexFormatError, SluiceError, suggest
 from encoders.files import MANIFEST, read_json, settle, write_text
-from retrieval.components import encoding_of, make_encoder, make_index, make_passages, pruned
+from retrieval.components import make_encoder, make_index, pruned
 from retrieval.config import (
+    CachedEncoding,
     ExperimentConfig,
     RetrieverSection,
     checked,
@@ -224,8 +225,8 @@ class Experiment:
             index=index,
             path=path,
             name=name,
-            encoding=encoding_of(section.encoding),
-            passages=make_passages(section.passages, where=f"{where}.passages"),
+            encoding=section.encoding or CachedEncoding(),
+            passages=section.passages,
             queries=self._queries() if hasattr(index, "choose") else None,
             config={
                 "retriever": section.model_dump(),
@@ -254,13 +255,13 @@ class Experiment:
             section = self.config.retrievers[name]
             where = f"retrievers.{name}.encoder"
             encoder = make_encoder(section.encoder, where=where, model=self.model)
-            passages = make_passages(section.passages, where=f"retrievers.{name}.passages")
+            passages = section.passages
             corpus = pruned(section.prune, self.dataset(None).corpus)
 
             def read() -> Iterable[Document]:
                 return corpus if passages is None else passages.parts(encoder, corpus)
 
-            return corpus_estimate(encoder, read, encoding_of(section.encoding))
+            return corpus_estimate(encoder, read, section.encoding or CachedEncoding())
 
     def scorer(self, name: str) -> Any:
         """Return a reranker's scorer by name."""

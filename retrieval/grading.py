@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, DataError
 from encoders.files import file_hash, fingerprint_of
+from retrieval.remembered_scores import remembered
 from retrieval.score_cache import ScoreCache
 from retrieval.teachers import Teacher
 from retrieval.trec_files import read_qrels
@@ -69,25 +71,21 @@ class CachedScores:
 
     def scores(self, pairs: Sequence[JudgedPair]) -> Grades:
         """Return the teacher's scores, NaN where it has none."""
-        identity, texts = self.fingerprint, [(pair.query, pair.document) for pair in pairs]
-        found = self.cache.get(identity, texts)
-        first: dict[tuple[str, str], int] = {}  # of pairs given twice one is scored
-        for place in np.flatnonzero(np.isnan(found)).tolist():
-            first.setdefault(texts[place], place)
-        missing = list(first.values())
-        known: dict[tuple[str, str], float] = {}
-        for start in range(0, len(missing), self.block):
-            block = [pairs[place] for place in missing[start : start + self.block]]
-            made = judged(self.teacher, block).astype(np.float32)
-            both = [(pair.query, pair.document) for pair in block]
-            given = np.flatnonzero(np.isfinite(made)).tolist()
-            self.cache.put(identity, [both[place] for place in given], made[given])
-            known.update(zip(both, made.tolist(), strict=True))
-        self.hits += len(pairs) - len(missing)
-        self.misses += len(missing)
-        places = [place for place, text in enumerate(texts) if text in known]
-        found[places] = [known[texts[place]] for place in places]
-        return found.astype(np.float64)
+        identity = self.fingerprint
+
+        def score(places: list[int]) -> NDArray[np.float32]:
+            return judged(self.teacher, [pairs[place] for place in places]).astype(np.float32)
+
+        def put(texts: list[tuple[str, str]], scores: NDArray[np.float32]) -> None:
+            rows = np.flatnonzero(np.isfinite(scores)).tolist()
+            self.cache.put(identity, [texts[row] for row in rows], scores[rows])
+
+        texts = [(pair.query, pair.document) for pair in pairs]
+        get = partial(self.cache.get, identity)
+        scores, misses = remembered(texts, get, score, put, block=self.block)
+        self.hits += len(pairs) - misses
+        self.misses += misses
+        return scores.astype(np.float64)
 
 
 class CachedGrades(CachedScores):

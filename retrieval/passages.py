@@ -6,9 +6,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+
+from annotated_types import Ge
 
 from encoders.errors import ConfigError, IndexFormatError, suggest
+from indexing.whole import whole_number
 from retrieval.document import Document
 from retrieval.passage_windows import Pieces, TokenPieces, windows, word_pieces
 
@@ -41,15 +44,15 @@ class Passages:
     text. ``most`` reads only that many passages of a document, the first ones.
     """
 
-    length: int = 200
-    overlap: int = 50
+    length: Annotated[int, Ge(1)] = 200
+    overlap: Annotated[int, Ge(0)] = 50
     aggregate: Literal["max", "first", "mean"] = "max"
     repeat_title: bool = True
-    most: int | None = None
+    most: Annotated[int, Ge(1)] | None = None
 
     def __post_init__(self) -> None:
-        _whole("length", self.length, 1)
-        _whole("overlap", self.overlap, 0)
+        whole_number(self.length, "length", 1)
+        whole_number(self.overlap, "overlap", 0)
         if self.overlap >= self.length:
             raise ConfigError(
                 f"overlap: {self.overlap} of passages of {self.length}; expected less than length"
@@ -62,7 +65,7 @@ class Passages:
         if not isinstance(self.repeat_title, bool):
             raise ConfigError(f"repeat_title: {self.repeat_title!r}; expected true or false")
         if self.most is not None:
-            _whole("most", self.most, 1)
+            whole_number(self.most, "most", 1)
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments that make these passages again."""
@@ -181,8 +184,3 @@ def _capacity(encoder: Any, tokens: TokenPieces) -> int | None:
         return None
     prompt = getattr(encoder, "prompts", {}).get("document", "")
     return int(lengths["document"]) - tokens.overhead(prompt)
-
-
-def _whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name}: {value!r}; expected a whole number, {least} or more")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from encoders.errors import DataError
-from retrieval.comparison import MARK, TESTS
+from retrieval.comparison import MARK
 from retrieval.evaluation import Scores
 from retrieval.report_distributions import (
     document_lengths,
@@ -18,21 +18,12 @@ from retrieval.report_distributions import (
 from retrieval.report_failures import buckets, reranked_depth
 from retrieval.report_queries import QUERY, choose, cut, details, plotted
 from retrieval.report_sources import EvaluatedSet
+from retrieval.system_costs import add_costs
 from retrieval.table import Table
 
 LISTED = 300  # queries of a failure bucket that the page lists
 POINTS = 300  # of a training's series
 JOURNALS = ("training", "models")  # folders with trainings
-
-# Further figures of a system in results.json: key, column, unit's divisor, format.
-COSTS = (
-    ("queries_per_second", "queries/s", 1.0, ",.0f"),
-    ("index_bytes", "index MB", 1e6, ",.2f"),
-    ("bytes_per_document", "bytes/doc", 1.0, ",.0f"),
-    ("documents_per_second", "indexed docs/s", 1.0, ",.0f"),
-    ("encode_documents_per_second", "encoded docs/s", 1.0, ",.0f"),
-    ("peak_memory_bytes", "peak MB", 1e6, ",.0f"),
-)
 
 
 def set_data(given: EvaluatedSet, shown: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -109,29 +100,16 @@ def results_table(given: EvaluatedSet) -> Table:
         str(system["name"]): {m: system["measures"].get(m) for m in measures}
         for system in given.systems
     }
-    for part in ("p50", "p95", "p99"):
-        latencies = {n: (s.get("latency_ms") or {}).get(part) for n, s in _named(given)}
-        if any(value is not None for value in latencies.values()):
-            table.add_column(f"{part} ms", latencies)
-    for key, column, divisor, form in COSTS:
-        found = {n: s[key] / divisor for n, s in _named(given) if s.get(key) is not None}
-        if found:
-            table.add_column(column, found, form)
+    add_costs(table, {str(system["name"]): system for system in given.systems})
     tested = list(given.results.get("comparisons", []))
     for each in tested:
         if each["significant"]:
             table.marks[each["system"], each["measure"]] = MARK
     if tested:
-        said = TESTS[given.config.evaluate.test]
-        table.caption = (
-            f"{MARK} differs significantly from {tested[0]['baseline']} ({said}); "
-            f"{len(given.queries):,} queries."
+        table.caption = given.config.evaluate.testing.table_caption(
+            str(tested[0]["baseline"]), len(given.systems) - 1, len(given.queries)
         )
     return table
-
-
-def _named(given: EvaluatedSet) -> list[tuple[str, dict[str, Any]]]:
-    return [(str(system["name"]), system) for system in given.systems]
 
 
 def shown_table(table: Table) -> dict[str, Any]:

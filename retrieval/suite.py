@@ -84,9 +84,10 @@ def evaluate_suite(values: Mapping[str, Any], *, file: str | Path | None = None)
         raise DataError(
             f"none of the {len(suite.failed)} datasets could be evaluated, for the reasons above"
         )
-    testing = SignificanceTest(section.test, section.correction, section.alpha)
     for measure in next(iter(next(iter(found.values())).values())).mean:
-        suite.tables[measure] = _table(measure, found, section.baseline, testing, suite.failed)
+        suite.tables[measure] = _table(
+            measure, found, section.baseline, section.testing, suite.failed
+        )
     _write(suite)
     return suite
 

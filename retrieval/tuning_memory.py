@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from retrieval.queries import Queries
 from retrieval.ranking import Ranking, Run
+from retrieval.remembered_scores import ScoreMemory, remembered
 from retrieval.retriever import Retriever
 from retrieval.stage import Stage, Texts
 from retrieval.tracing import Span, note, tracing
@@ -38,37 +39,42 @@ class Remembered:
         self.plain = scorer if plain is None else plain  # without a cache, to be timed
         self.name = name
         self.scored = 0
-        self._known: dict[str, dict[str, float]] = {}
+        self._memory: ScoreMemory[tuple[str, str]] = ScoreMemory()
 
     def score_lists(
         self, queries: Queries, heads: Mapping[str, Ranking], documents: Texts | None
     ) -> Mapping[str, Any]:
         """Return the scores of each query's candidates; what is not known is scored first."""
-        missing = {
-            query: [doc for doc in head.doc_ids if doc not in self._known.setdefault(query, {})]
-            for query, head in heads.items()
-        }
-        if any(missing.values()):
-            self._score(queries, {q: docs for q, docs in missing.items() if docs}, documents)
-        return {
-            query: np.array([self._known[query][doc] for doc in head.doc_ids], np.float32)
-            for query, head in heads.items()
-        }
+        pairs = [(query, doc) for query, head in heads.items() for doc in head.doc_ids]
+
+        def score(places: list[int]) -> NDArray[np.float32]:
+            return self._score(queries, [pairs[place] for place in places], documents)
+
+        scores, misses = remembered(pairs, self._memory.found, score, self._memory.add)
+        self.scored += misses
+        ends = np.cumsum([len(head) for head in heads.values()])
+        return dict(zip(heads, np.split(scores, ends[:-1]), strict=True)) if heads else {}
 
     def _score(
-        self, queries: Queries, missing: Mapping[str, list[str]], documents: Texts | None
-    ) -> None:
+        self, queries: Queries, pairs: Sequence[tuple[str, str]], documents: Texts | None
+    ) -> NDArray[np.float32]:
         from retrieval.rerank import Rerank
 
+        missing: dict[str, list[str]] = {}
+        for query, doc in pairs:
+            missing.setdefault(query, []).append(doc)
         lists = {q: Ranking(docs, np.zeros(len(docs), np.float32)) for q, docs in missing.items()}
         depth = max(len(docs) for docs in missing.values())
         asked = {query: queries[query] for query in lists}
         plain = Rerank(self.scorer, depth, documents=documents, name=self.name)
         with tracing():  # of its own: what it takes now is no cost of the pipeline
-            found = plain.run(asked, Run(lists))
-        for query, ranking in found.items():
-            self._known[query].update(zip(ranking.doc_ids, ranking.scores.tolist(), strict=True))
-            self.scored += len(ranking)
+            run = plain.run(asked, Run(lists))
+        scores = {
+            (query, doc): score
+            for query, ranking in run.items()
+            for doc, score in zip(ranking.doc_ids, ranking.scores.tolist(), strict=True)
+        }
+        return np.array([scores[pair] for pair in pairs], np.float32)
 
 
 class _Kept:
