@@ -1,10 +1,8 @@
-"""The three files of a BEIR folder, read line by line; every bad line is one ``DataError``."""
+"""Corpus and queries of a BEIR folder, read line by line; every bad line is one ``DataError``."""
 
 from __future__ import annotations
 
 import json
-import logging
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,17 +10,14 @@ from typing import Any, TypeVar
 
 from encoders.errors import DataError, suggest
 from retrieval.document import Document
-from retrieval.jsonl import read_lines, read_objects
+from retrieval.jsonl import read_objects
 from retrieval.metadata_reading import MetadataReader
 from retrieval.seen_ids import SeenIds
 
-log = logging.getLogger("sluice")
 Entry = TypeVar("Entry", Document, tuple[str, str])
 
 CORPUS_FIELDS = "{'_id': ..., 'title': ..., 'text': ...}"
 QUERY_FIELDS = "{'_id': ..., 'text': ...}"
-QRELS_HEADER = ("query-id", "corpus-id", "score")
-WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 def read_documents(path: Path) -> Iterator[Document]:
@@ -41,61 +36,6 @@ def read_documents(path: Path) -> Iterator[Document]:
 def read_queries(path: Path) -> Iterator[tuple[str, str]]:
     """Stream the (id, text) pairs of a queries file (``.jsonl`` or ``.jsonl.gz``)."""
     return _distinct(path, QUERY_FIELDS, _query)
-
-
-def read_qrels(path: Path) -> dict[str, dict[str, int]]:
-    """Read judgements as query id -> {document id: grade}, in the order of the file.
-
-    The header line may be absent. Where a pair is judged twice with different grades the later one
-    counts, as in BEIR's own loader, and one warning says so.
-    """
-    qrels: dict[str, dict[str, int]] = {}
-    changed: list[str] = []
-    for number, line in read_lines(path):
-        columns = tuple(line.split("\t"))
-        if number == 1 and tuple(column.strip() for column in columns) == QRELS_HEADER:
-            continue
-        query_id, document_id, grade = _judgement(path, number, columns)
-        judged = qrels.setdefault(query_id, {})
-        if judged.get(document_id, grade) != grade:
-            changed.append(f"{query_id} {document_id}")
-        judged[document_id] = grade
-    if not qrels:
-        raise DataError(
-            f"{path}: no judgements; expected lines of query id, document id and grade, "
-            "tab-separated, below the header 'query-id corpus-id score'"
-        )
-    if changed:
-        log.warning(
-            "%s: %s pairs are judged twice with different grades, the later counts: %s",
-            path,
-            f"{len(changed):,}",
-            ", ".join(changed[:3]),
-        )
-    return qrels
-
-
-def _judgement(path: Path, number: int, columns: tuple[str, ...]) -> tuple[str, str, int]:
-    if len(columns) != 3:
-        remedy = "; a TREC qrels file has four: drop its second column" if len(columns) == 4 else ""
-        raise DataError(
-            f"{path}:{number}: {len(columns)} tab-separated column{'s' * (len(columns) != 1)}, "
-            f"expected 3: query id, document id, grade{remedy}"
-        )
-    query_id, document_id, grade = columns[0], columns[1], columns[2].strip()
-    if not query_id or not document_id:
-        raise DataError(f"{path}:{number}: an empty id; expected query id, document id and grade")
-    if not WHOLE_NUMBER.fullmatch(grade):
-        hint = (
-            "; the header line is 'query-id', 'corpus-id', 'score', tab-separated"
-            if number == 1
-            else ""
-        )
-        raise DataError(
-            f"{path}:{number}: grade {grade!r} is not a whole number; write 0 for not relevant, "
-            f"1 or more for relevant{hint}"
-        )
-    return query_id, document_id, int(grade)
 
 
 def _distinct(

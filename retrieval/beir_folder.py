@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from encoders.errors import DataError
-from retrieval.beir_files import read_documents, read_qrels, read_queries
+from retrieval.beir_files import read_documents, read_queries
 from retrieval.dataset_source import Places, Qrels
 from retrieval.document import Document
+from retrieval.trec_files import read_qrels
 
 
 class BeirFolder:

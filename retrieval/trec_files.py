@@ -1,7 +1,7 @@
 """Run and qrels files: TREC's and Tevatron's runs, TREC's and BEIR's qrels.
 
-Fields are separated by any ASCII white space. Runs go through pyarrow's parser, several million
-lines a second; what it refuses is read again line by line, which finds the line to name.
+Fields of a run are separated by any ASCII white space. Runs go through pyarrow's parser, several
+million lines a second; what it refuses is read again line by line, which finds the line to name.
 """
 
 from __future__ import annotations
@@ -68,40 +68,42 @@ def read_run(path: Path) -> RunColumns:
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     """Read relevance judgements, gzipped or not: ``query id -> {document id: grade}``.
 
-    TREC's four columns, or BEIR's three with or without their header. Raises ``DataError`` naming
-    file and line for a wrong number of columns, a grade that is no integer, a pair judged twice
-    with different grades, text that is not UTF-8, and for an empty file; warns of a pair judged
-    twice alike.
+    BEIR's three columns, with or without their header, or TREC's four. A line with tabs is split at
+    these, so that ids may hold spaces; another at ASCII white space. Every verb reads every qrels
+    file here, so that no two of them score by different grades.
+
+    A pair judged twice alike is counted once, with a warning. A pair judged twice differently is
+    refused, as by trec_eval: either grade would be a guess, and one that changes every number.
+    Raises ``DataError`` naming file and line for that, for a wrong number of columns, an empty id,
+    a grade that is no whole number, text that is not UTF-8, and for a file without judgements.
     """
     qrels: dict[str, dict[str, int]] = {}
     text = _text(path, read_data(path))
     columns = 0
     again: list[int] = []  # lines that say what an earlier one says
     for number, line in enumerate(text.split("\n"), 1):
-        fields = _fields(line)
+        fields = _qrels_fields(line)
         if not fields or (columns == 0 and fields[0].lower() in ("query-id", "query_id")):
             continue
-        columns = columns or len(fields)
-        if len(fields) != columns or columns not in (3, 4):
+        if len(fields) != (columns or len(fields)) or len(fields) not in (3, 4):
             raise DataError(
                 f"{path}:{number}: {_counted(fields)}, expected {QRELS_EXPECTED}, "
                 "the same in every line"
             )
-        query, document, written = fields[0], fields[-2], fields[-1]
-        if not GRADE.fullmatch(written):
-            raise DataError(
-                f"{path}:{number}: grade {written!r} is no integer; "
-                "expected 0 for not relevant, 1 or more for relevant"
-            )
-        grade = int(written)
+        query, document, grade = fields[0], fields[-2], _grade(path, number, fields[-1], columns)
+        columns = len(fields)
+        if not query or not document:
+            raise DataError(f"{path}:{number}: an empty id; expected {QRELS_EXPECTED}")
         judged = qrels.setdefault(query, {})
-        if judged.get(document) == grade:
+        earlier = judged.get(document)
+        judged[document] = grade
+        if earlier == grade:
             again.append(number)
-        known = judged.setdefault(document, grade)
-        if known != grade:
+        elif earlier is not None:
+            first = _line_of(text, query, document)
             raise DataError(
                 f"{path}:{number}: document {document!r} of query {query!r} has grade {grade}, "
-                f"an earlier line says {known}; keep one of them"
+                f"and {earlier} in line {first}; keep one of the two lines"
             )
     if not qrels:
         raise DataError(f"{path}: the file holds no judgements; expected lines of {QRELS_EXPECTED}")
@@ -111,6 +113,30 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
             path, again[0], f"{len(again):,}",
         )  # fmt: skip
     return qrels
+
+
+def _qrels_fields(line: str) -> list[str]:
+    """Return the columns of a line: at tabs where these make a judgement, else at white space."""
+    fields = line.rstrip(" \t\r\v\f").split("\t")
+    if len(fields) == 4:  # TREC's: an id there holds no white space, so what surrounds it pads
+        return [field.strip() for field in fields]
+    return fields if len(fields) == 3 else _fields(line)
+
+
+def _grade(path: Path, number: int, written: str, columns: int) -> int:
+    if not GRADE.fullmatch(written.strip()):
+        hint = "" if columns else "; a header line begins with 'query-id'"
+        raise DataError(
+            f"{path}:{number}: grade {written!r} is not a whole number; write 0 for not relevant, "
+            f"1 or more for relevant{hint}"
+        )
+    return int(written)
+
+
+def _line_of(text: str, query: str, document: str) -> int:
+    """Return the number of the line that judges a pair first."""
+    lines = enumerate(map(_qrels_fields, text.split("\n")), 1)
+    return next(n for n, fields in lines if fields[:1] + fields[-2:-1] == [query, document])
 
 
 def run_text(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from encoders.errors import DataError
-from retrieval.beir_files import read_documents, read_qrels, read_queries
+from retrieval.beir_files import read_documents, read_queries
 from retrieval.dataset import load_dataset
 from retrieval.document import Document
 from retrieval.seen_ids import BLOCK, SeenIds
@@ -97,39 +97,6 @@ def test_truncated_gzip(tmp_path: Path) -> None:
         list(read_documents(path))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("query-id\tcorpus-id\tscore\nq\td\thigh\n", r"test\.tsv:2: grade 'high' is not a whole"),
-        ("q\td\t0.5\n", r"test\.tsv:1: grade '0.5' is not a whole number"),
-        ("q\td\t1\nq\td\n", r"test\.tsv:2: 2 tab-separated columns, expected 3"),
-        ("q d 1\n", r"test\.tsv:1: 1 tab-separated column, expected 3"),
-        ("q\t0\td\t1\n", r"test\.tsv:1: 4 tab-separated columns.*drop its second column"),
-        ("q\t\t1\n", r"test\.tsv:1: an empty id"),
-        ("query-id\tcorpus-id\tscore\n", r"test\.tsv: no judgements"),
-        ("", r"test\.tsv: no judgements"),
-    ],
-)
-def test_bad_qrels(tmp_path: Path, content: str, message: str) -> None:
-    path = tmp_path / "test.tsv"
-    path.write_text(content)
-    with pytest.raises(DataError, match=message):
-        read_qrels(path)
-
-
-def test_header_is_optional_and_grades_are_signed(tmp_path: Path) -> None:
-    path = tmp_path / "test.tsv"
-    path.write_text("q\td\t-1\nq\te\t+2\nq\td\t-1\n")
-    assert read_qrels(path) == {"q": {"d": -1, "e": 2}}
-
-
-def test_the_later_of_two_grades_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "test.tsv"
-    path.write_text("q\td\t1\nq\td\t2\n")
-    assert read_qrels(path) == {"q": {"d": 2}}
-    assert "1 pairs are judged twice with different grades" in caplog.text
-
-
 def test_qrels_of_other_queries(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
     (tmp_path / "queries.jsonl").write_bytes(GOOD)
@@ -140,23 +107,10 @@ def test_qrels_of_other_queries(tmp_path: Path) -> None:
         list(load_dataset(tmp_path).corpus)
 
 
-def test_ids_keep_their_white_space_in_every_file(tmp_path: Path) -> None:
-    from retrieval.beir_files import read_qrels
-
-    file = tmp_path / "test.tsv"
-    file.write_text("query-id\tcorpus-id\tscore\nq\t 1\t1\n", encoding="utf-8")
-    assert read_qrels(file) == {"q": {" 1": 1}}
-
-
-def test_a_line_nested_too_deep_and_a_grade_too_long_are_named(tmp_path: Path) -> None:
-    from retrieval.beir_files import read_qrels
+def test_a_line_nested_too_deep_is_named(tmp_path: Path) -> None:
     from retrieval.jsonl import read_objects
 
     deep = tmp_path / "deep.jsonl"
     deep.write_text("[" * 100_000 + "\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"deep\.jsonl:1: not JSON"):
         list(read_objects(deep, "{}"))
-    file = tmp_path / "test.tsv"
-    file.write_text("q\td\t" + "9" * 5000 + "\n", encoding="utf-8")
-    with pytest.raises(DataError, match=":1: grade"):
-        read_qrels(file)

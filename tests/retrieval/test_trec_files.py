@@ -137,17 +137,29 @@ def test_many_blocks(tmp_path: Path) -> None:
     assert sum(map(len, run.values())) == 90_000
 
 
+QRELS = {"q1": {"a": 1, "b": -2}, "q2": {"a": 0}}
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "q1 0 a 1\nq1 0 b -2\nq2 0 a 0\n",
+        "q1\t0\ta\t+1\nq1\tQ0\tb\t-2\nq2\t\ta\t0\n",
+        "q1 \t0 \ta \t1\n q1  0\tb -2\nq2 0 a\t0\t\n",
         "query-id\tcorpus-id\tscore\nq1\ta\t1\nq1\tb\t-2\nq2\ta\t0\n",
-        "q1\ta\t1\r\nq1\tb\t-2\r\n\r\nq2\ta\t0\r\nq1\ta\t1\r\n",
+        "query-id corpus-id score\nq1 a 1\nq1 b -2\nq2 a 0\n",
+        "\ufeffquery_id\tcorpus_id\tscore\nq1\ta\t1\nq1\tb\t-2\nq2\ta\t0",
+        "q1\ta\t1\r\nq1\tb\t-2\r\n\r\nq2\ta\t0 \r\nq1\ta\t1\r\n",
         gzip.compress(b"q1 0 a 1\nq1 0 b -2\nq2 0 a 0\n", mtime=0),
     ],
 )
 def test_qrels_forms(tmp_path: Path, text: str | bytes) -> None:
-    assert read_qrels(write(tmp_path, text)) == {"q1": {"a": 1, "b": -2}, "q2": {"a": 0}}
+    assert read_qrels(write(tmp_path, text)) == QRELS
+
+
+def test_ids_may_hold_spaces_between_tabs(tmp_path: Path) -> None:
+    text = "query-id\tcorpus-id\tscore\nq 1\t 1\t1\nq\u00a01\td\u2003e\t2\n"
+    assert read_qrels(write(tmp_path, text)) == {"q 1": {" 1": 1}, "q\u00a01": {"d\u2003e": 2}}
 
 
 @pytest.mark.parametrize(
@@ -156,13 +168,19 @@ def test_qrels_forms(tmp_path: Path, text: str | bytes) -> None:
         ("", "no judgements"),
         ("query-id\tcorpus-id\tscore\n", "no judgements"),
         ("q 0 a 1\nq 0 b\n", r":2: 3 columns"),
+        ("q\td\t1\nq\td\n", r":2: 2 columns, expected 4 columns"),
         ("q a\n", r":1: 2 columns"),
-        ("q 0 a 1\nq 0 b high\n", r":2: grade 'high' is no integer"),
-        ("q 0 a 1.5\n", r":1: grade '1.5' is no integer"),
-        ("q 0 a 1\nq 0 a 2\n", r":2: document 'a'.*grade 2, an earlier line says 1"),
+        ("q\t\t1\n", r":1: an empty id"),
+        ("q\t0\t\t1\n", r":1: an empty id"),
+        ("q 0 a 1\nq 0 b high\n", r":2: grade 'high' is not a whole number"),
+        ("qid\tdocid\tgrade\nq\td\t1\n", r":1: grade 'grade'.*header line begins with 'query-id'"),
+        ("q 0 a 1.5\n", r":1: grade '1.5' is not a whole number"),
+        ("q\td\t" + "9" * 5000 + "\n", r":1: grade"),
+        ("q 0 b 0\nq 0 a 1\n\nq 0 a 2\n", r":4: document 'a' of .* grade 2, and 1 in line 2; keep"),
+        ("query-id\tcorpus-id\tscore\nq\ta b\t1\nq\ta b\t0\n", r":3: document 'a b'.* line 2"),
         (b"q 0 a 1\nq 0 \xe9 1\n", r":2: byte 0xe9"),
     ],
-)
+)  # fmt: skip
 def test_bad_qrels_name_the_line(tmp_path: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_qrels(write(tmp_path, text))
