@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from encoders.errors import ConfigError
 from indexing.whole import whole_number
 from retrieval.queries import DEPTH
-from retrieval.retriever import Retriever
+from retrieval.retriever import retriever_of
 from retrieval.stage import Stage
 from retrieval.tracing import Span, tracing
 
@@ -141,9 +141,10 @@ def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
         places.append(place)
         if _finds(span) and at is not None:
             found_by.append(span.stage.name)
-        if isinstance(span.stage, Retriever):
-            if at is not None and hasattr(span.stage.index, "explain"):
-                terms[span.stage.name] = span.stage.explain(query, doc_id).terms[:TERMS]
+        retriever = retriever_of(span.stage) if _finds(span) else None
+        if retriever is not None:
+            if at is not None and hasattr(retriever.index, "explain"):
+                terms[span.stage.name] = retriever.explain(query, doc_id).terms[:TERMS]
             continue
         before = _before(doc_id, span)
         if before is None or place.rank is None:

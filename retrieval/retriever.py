@@ -192,6 +192,11 @@ class Retriever(Stage):
         return self.store
 
     @property
+    def base_retriever(self) -> Retriever:
+        """It is one."""
+        return self
+
+    @property
     def least_score(self) -> float | None:
         """0 for impacts, -1 for cosine; None for products of vectors of any length, and for l2."""
         index: Any = self.index
@@ -336,3 +341,9 @@ class Retriever(Stage):
                 roll_back(self.path)
                 raise
             self._state = state
+
+
+def retriever_of(stage: Stage) -> Retriever | None:
+    """Return the retriever that a stage passes on, see ``Stage.base_retriever``."""
+    base = stage.base_retriever
+    return base if isinstance(base, Retriever) else None
