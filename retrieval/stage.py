@@ -62,7 +62,10 @@ class Stage(ABC):
 
     @abstractmethod
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
-        """Return a ranking for each query, best first."""
+        """Return a ranking for each query, best first.
+
+        It may be longer than ``k``: ``stage % k`` and ``Run.top(k)`` cut.
+        """
 
     @property
     def inner(self) -> tuple[Stage, ...]:

@@ -12,13 +12,15 @@ from small_world import WordEncoder, documents
 from encoders import BM25Encoder
 from encoders.errors import ConfigError
 from indexing import FlatIndex, InvertedIndex
-from retrieval import Document, Fuse, Ranking, Rerank, Retriever, Run, Stage
+from retrieval import Dataset, Document, Fuse, Ranking, Rerank, Retriever, Run, Stage
 from retrieval.altered import AlteredPipeline
+from retrieval.candidate_scores import candidate_scores
 from retrieval.circularity import rankers_in
 from retrieval.config import TuneSection
 from retrieval.feedback import Feedback
 from retrieval.hub_stage import Normalised
 from retrieval.latency import ASKED
+from retrieval.mining import mining_lists
 from retrieval.normaliser import Normaliser
 from retrieval.pipeline_explanation import explain_pipeline
 from retrieval.queries import Queries
@@ -29,6 +31,7 @@ from retrieval.tracing import note
 from retrieval.tuning import Tuner
 from retrieval.vector_dot import VectorDot
 from retrieval.vector_feedback import prf
+from training.mining_settings import Mining
 
 CORPUS = tuple(documents())
 QUERIES = {"a": "gold river number", "b": "vector of stone", "c": "   "}
@@ -191,6 +194,23 @@ def test_feedback_and_vectors_come_from_the_retriever_below(wrap: Any) -> None:
     normaliser = Normaliser.fit(other, ["gold river", "stone"])
     shifted = Normalised(wrap(other), normaliser, mode="static").run(QUERIES)
     assert dict(shifted) == dict(Normalised(other, normaliser, mode="static").run(QUERIES))
+
+
+@pytest.mark.parametrize("wrap", [Counted, Closed])
+def test_missed_documents_are_scored_by_the_retriever_below(wrap: Any) -> None:
+    one, other = sparse(), dense()
+    queries = {"a": QUERIES["a"], "b": QUERIES["b"]}
+    heads = dict((one | other).run(queries, None, 30))
+    scores = candidate_scores(wrap(other), queries, heads)
+    assert scores.tolist() == candidate_scores(other, queries, heads).tolist()
+    dataset = Dataset.from_memory(CORPUS, queries, {"a": {"d03": 1}, "b": {"d11": 1}})
+    mining = Mining.in_mode("percentage", {"per_query": 2})
+    assert mining.needs_positive_score
+    expected = mining_lists(one, dataset, mining, depth=1)
+    found = mining_lists(wrap(one), dataset, mining, depth=1)
+    assert list(expected.scores["bm25"]) == ["a", "b"]  # both positives are below the first
+    assert list(found.scores.values()) == [expected.scores["bm25"]]
+    assert not mining_lists(one.filtered({}), dataset, mining, depth=1).scores
 
 
 def test_the_filter_below_holds_for_feedback() -> None:
