@@ -21,16 +21,15 @@ from encoders.errors import ConfigError
 from indexing import FlatIndex, Index, PassageIndex
 from retrieval.document import Document
 from retrieval.document_input import document_input
-from retrieval.filtered import Filtered
 from retrieval.passage_means import mean_vectors
 from retrieval.queries import DEPTH, Queries, SelfExcluding
 from retrieval.ranking import Ranking, Run, without
 from retrieval.remembered_scores import ScoreMemory, remembered
 from retrieval.rerank import Rerank
-from retrieval.retriever import Retriever
+from retrieval.retriever import Retriever, retriever_of
 from retrieval.retriever_state import RetrieverState
 from retrieval.score_order import canonical_order
-from retrieval.stage import Cut, Fuse, Stage, Texts, Then
+from retrieval.stage import Stage, Texts
 
 Job = tuple[str, Document]  # a query's id, and the document as that query is to find it
 
@@ -62,12 +61,13 @@ class AlteredTexts:
 class AlteredRetriever(Stage):
     """A retriever whose hits include the scene's document at the place of its new score.
 
+    ``stage`` is run: the retriever itself, or what passes it on, as one with a filter.
     Its clean lists and new scores are remembered. ``prepare`` scores many documents together.
     """
 
-    def __init__(self, stage: Retriever | Filtered, scene: Scene) -> None:
+    def __init__(self, stage: Stage, retriever: Retriever, scene: Scene) -> None:
         self.stage, self.name = stage, stage.name
-        self._retriever = stage.retriever if isinstance(stage, Filtered) else stage
+        self._retriever = retriever
         self._scene = scene
         self._clean: dict[str, tuple[int, Ranking]] = {}
         self._scores: dict[Job, float | None] = {}  # None is no hit
@@ -150,12 +150,15 @@ class RememberedScores:
 class AlteredPipeline:
     """A pipeline with a scene; ``run`` asks it with one document of the corpus replaced.
 
-    ``ConfigError`` for a stage that is not made of retrievers, cuts, fusions and rerankers, and for
-    a reranker that looks into a retriever's index instead of the text.
+    Stages are put together anew from altered parts (``Stage.over``); at the bottom is a retriever,
+    or a stage that passes one on. Rerankers of your own read the new text from the store they are
+    attached to. ``ConfigError`` for a stage of which neither can be had, and for one that looks
+    into a retriever's index instead of the text.
     """
 
     def __init__(self, stage: Stage) -> None:
         self.scene = Scene()
+        self._documents = stage.documents
         self._leaves: dict[int, AlteredRetriever] = {}
         self._scorers: dict[int, RememberedScores] = {}
         self.stage = self._altered(stage)
@@ -177,12 +180,19 @@ class AlteredPipeline:
             self.scene.document = None
 
     def _altered(self, stage: Stage) -> Stage:
-        if isinstance(stage, Retriever | Filtered):
-            return self._leaves.setdefault(id(stage), AlteredRetriever(stage, self.scene))
         if isinstance(stage, Rerank):
             return self._reranker(stage)
-        if isinstance(stage, Then | Cut | Fuse):
-            return stage.over([self._altered(part) for part in stage.inner])
+        if stage.looks_inside:
+            raise _looking(stage)
+        if stage.needs_candidates and not stage.inner:
+            return self._own_reranker(stage)
+        if stage.inner:
+            made = stage.over([self._altered(part) for part in stage.inner])
+            if made is not stage:
+                return made
+        if (retriever := retriever_of(stage)) is not None:
+            leaf = AlteredRetriever(stage, retriever, self.scene)
+            return self._leaves.setdefault(id(stage), leaf)
         raise ConfigError(
             f"{stage.name}: a {type(stage).__name__} cannot be asked as if a document read "
             "otherwise; expected retrievers, cuts, fusions and rerankers of texts"
@@ -190,10 +200,7 @@ class AlteredPipeline:
 
     def _reranker(self, stage: Rerank) -> Rerank:
         if stage.inner:
-            raise ConfigError(
-                f"{stage.name}: looks into the index of {stage.inner[0].name!r}, where a document "
-                "cannot be replaced; expected a reranker of texts"
-            )
+            raise _looking(stage)
         made = copy.copy(stage)
         made.deadline_ms = None
         if made._documents is not None:
@@ -202,6 +209,25 @@ class AlteredPipeline:
             known = self._scorers.setdefault(id(stage.scorer), RememberedScores(stage.scorer))
             made.scorer = known
         return made
+
+    def _own_reranker(self, stage: Stage) -> Stage:
+        """Return a reranker that is no ``Rerank`` reading the texts of the altered store."""
+        texts = self._documents
+        made = stage if texts is None else stage.attached(AlteredTexts(texts, self.scene))
+        if made is stage:
+            raise ConfigError(
+                f"{stage.name}: a {type(stage).__name__} cannot be asked as if a document read "
+                "otherwise; expected its method attached(documents) to return another that reads "
+                "texts from these documents"
+            )
+        return made
+
+
+def _looking(stage: Stage) -> ConfigError:
+    return ConfigError(
+        f"{stage.name}: looks into the index of {stage.inner[0].name!r}, where a document "
+        "cannot be replaced; expected a reranker of texts"
+    )
 
 
 def side_index(state: RetrieverState, documents: Sequence[Document]) -> Index:

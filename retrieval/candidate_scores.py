@@ -10,7 +10,7 @@ from encoders.errors import ConfigError
 from retrieval.queries import DEPTH, Queries
 from retrieval.ranking import Ranking
 from retrieval.rerank import Scores
-from retrieval.retriever import Retriever
+from retrieval.retriever import retriever_of
 from retrieval.stage import Stage
 from retrieval.vector_dot import VectorDot
 
@@ -18,12 +18,12 @@ from retrieval.vector_dot import VectorDot
 def candidate_scores(stage: Stage, queries: Queries, heads: Mapping[str, Ranking]) -> Scores:
     """Return the score of each candidate, those of the first of ``heads`` first.
 
-    A retriever whose index gives its vectors back scores all of them exactly, see ``VectorDot``.
-    Any other stage is run, 1,000 deep, and candidates that it did not find stand just below the
-    lowest of the query's others; 0 where there is none.
+    A retriever whose index gives its vectors back scores all of them exactly, see ``VectorDot``,
+    and so does a stage that passes one on unfiltered. Any other is run, 1,000 deep, and candidates
+    that it did not find stand just below the lowest of the query's others; 0 where there is none.
     """
     found = None
-    if isinstance(stage, Retriever):
+    if retriever_of(stage) is not None and stage.base_where is None:
         try:
             found = VectorDot(stage).score_lists(queries, heads, None)
         except ConfigError:  # several vectors a document, or an index that keeps none

@@ -5,19 +5,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from retrieval.expression import names_in
 from retrieval.grading import GradingJudge
 from retrieval.grading_table import known_as
-from retrieval.rerank import Rerank
-from retrieval.retriever import Retriever
+from retrieval.retriever import retriever_of
 from retrieval.stage import Stage
 
 log = logging.getLogger("sluice")
 
 Names = Collection[str]  # fingerprints, folders and names of models
 INSIDE = ("scorer", "model", "teacher")  # where a scorer keeps the model that it asks
+
+
+@runtime_checkable
+class NamesModels(Protocol):
+    """A scorer that says itself which models it asks, as a ``GradingJudge`` does."""
+
+    @property
+    def models(self) -> Names:
+        """Their fingerprints, folders or names."""
+        ...
 
 
 def circular(judge: GradingJudge | Names, systems: Mapping[str, Stage | Names]) -> list[str]:
@@ -47,10 +56,11 @@ def circular(judge: GradingJudge | Names, systems: Mapping[str, Stage | Names]) 
 def rankers_in(stage: Stage) -> set[str]:
     """Return the fingerprints of the models that a pipeline retrieves and reranks by."""
     found: set[str] = set()
-    if isinstance(stage, Retriever):
-        found.add(str(stage.head.encoder_fingerprint))
-    if isinstance(stage, Rerank):
-        found |= set(_fingerprints(stage.scorer))
+    retriever = None if stage.inner else retriever_of(stage)
+    if retriever is not None:
+        found.add(str(retriever.head.encoder_fingerprint))
+    for scorer in stage.ranking_models:
+        found |= set(_fingerprints(scorer))
     return found.union(*(rankers_in(part) for part in stage.inner))
 
 
@@ -88,6 +98,8 @@ def _fingerprints(scorer: Any) -> Iterator[str]:
     name = getattr(scorer, "fingerprint", None)
     if isinstance(name, str):
         yield name
+    if isinstance(scorer, NamesModels):
+        yield from (model for model in scorer.models if isinstance(model, str))
     for place in INSIDE:
         inner = getattr(scorer, place, None)
         if inner is not None and inner is not scorer:

@@ -92,7 +92,7 @@ def explained(
     texts = term_texts(retriever.encoder, [part.term for part in parts])
     terms = [TermPart(text, *part[1:]) for text, part in zip(texts, parts, strict=True)]
     terms.sort(key=lambda part: (-part.contribution, part.term))
-    ids = list(retriever.run({"query": query}, None, depth)["query"].doc_ids)
+    ids = list(retriever.run({"query": query}, depth)["query"].doc_ids)
     rank = ids.index(doc_id) + 1 if doc_id in ids else None
     passage = None
     if isinstance(searched, PassageIndex):

@@ -25,10 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import ConfigError
-from retrieval.filtered import Filtered
 from retrieval.queries import Queries, SelfExcluding
 from retrieval.ranking import Ranking, Run, without
-from retrieval.retriever import Retriever
+from retrieval.retriever import retriever_of
 from retrieval.stage import Stage
 from retrieval.tracing import is_traced, note
 
@@ -60,8 +59,11 @@ class Feedback(Stage):
     gives no feedback where it is no hit either (``SelfExcluding``).
     """
 
+    looks_inside = True
+
     def __init__(self, retriever: Stage, *, depth: int, name: str) -> None:
-        if not isinstance(retriever, Stage) or retriever.inner:
+        made_of_others = isinstance(retriever, Stage) and retriever.inner
+        if not isinstance(retriever, Stage) or (made_of_others and retriever_of(retriever) is None):
             found = getattr(retriever, "name", "") or type(retriever).__name__
             raise ConfigError(f"feedback needs a retriever to ask again, {found!r} is none")
         self.retriever = retriever
@@ -72,6 +74,11 @@ class Feedback(Stage):
     def inner(self) -> tuple[Stage, ...]:
         """The retriever that is asked again."""
         return (self.retriever,)
+
+    @property
+    def base_retriever(self) -> None:
+        """None: the retriever is asked with other queries."""
+        return None
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Take feedback from the given run, or the retriever's own, and search with it."""
@@ -103,10 +110,9 @@ class Feedback(Stage):
 
     def _searched(self) -> tuple[RetrieverState, Where | None]:
         """Return the state to ask, one for both searches, and the filter on its documents."""
-        if isinstance(self.retriever, Filtered):
-            return self.retriever.retriever.state, self.retriever.where
-        if isinstance(self.retriever, Retriever):
-            return self.retriever.state, None
+        retriever = retriever_of(self.retriever)
+        if retriever is not None:
+            return retriever.state, self.retriever.base_where
         raise ConfigError(
             f"{self.name}: needs a retriever to ask again, {self.retriever.name!r} is a "
             f"{type(self.retriever).__name__}"

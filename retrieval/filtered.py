@@ -29,6 +29,16 @@ class Filtered(Stage):
         return self.retriever.documents
 
     @property
+    def base_retriever(self) -> Retriever:
+        """The retriever."""
+        return self.retriever
+
+    @property
+    def base_where(self) -> Where:
+        """The condition."""
+        return self.where
+
+    @property
     def least_score(self) -> float | None:
         """The retriever's."""
         return self.retriever.least_score

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from encoders.errors import ConfigError, DataError
 from encoders.files import fingerprint_of
 from indexing.whole import whole_number
-from retrieval.filtered import Filtered
 from retrieval.normaliser import HEAD, Normaliser
 from retrieval.pool import Pool
 from retrieval.queries import DEPTH, Queries
@@ -38,6 +37,8 @@ class Normalised(Stage):
     or search ``Normaliser.augmented``. ``explain`` tells which banks were used for a query.
     """
 
+    looks_inside = True
+
     def __init__(
         self,
         retriever: Stage,
@@ -59,6 +60,11 @@ class Normalised(Stage):
     def inner(self) -> tuple[Stage, ...]:
         """The retriever."""
         return (self.retriever,)
+
+    @property
+    def base_retriever(self) -> None:
+        """None: the scores are others."""
+        return None
 
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return the same normaliser over the retriever with a filter."""
@@ -126,15 +132,15 @@ def _rows(retriever: Retriever, known: dict[str, int], doc_ids: Sequence[str]) -
 
 
 def _retriever_of(stage: Stage) -> Retriever:
-    from retrieval.retriever import Retriever
+    from retrieval.retriever import retriever_of
 
-    inner = stage.retriever if isinstance(stage, Filtered) else stage
-    if not isinstance(inner, Retriever):
+    retriever = retriever_of(stage)
+    if retriever is None:
         raise ConfigError(
             f"normalised({stage.name}): needs a retriever itself, whose documents have "
             "normalisers; fuse, cut or rerank what it returns"
         )
-    return inner
+    return retriever
 
 
 class Fitting:

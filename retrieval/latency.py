@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from retrieval.queries import Queries, SelfExcluding
-from retrieval.retriever import Retriever
 from retrieval.stage import Cut, Stage, Then
 from retrieval.tracing import Span, tracing
 
@@ -98,16 +97,14 @@ def _stages(spans: Sequence[Span]) -> list[tuple[str, float]]:
         name = span.stage.name
         seen[name] += 1
         again = f" #{seen[name]}" if seen[name] > 1 else ""
-        whole = isinstance(span.stage, Retriever)
-        found.append((name + again, span.seconds if whole else span.own_seconds))
+        found.append((name + again, span.own_seconds))
     return found
 
 
 def _working(spans: Sequence[Span]) -> Iterator[Span]:
-    """Yield the spans of retrievers as wholes, and of all else but what only passes on."""
+    """Yield all spans but those of stages that only pass on."""
     for span in spans:
-        if not isinstance(span.stage, Retriever):
-            yield from _working(span.inner)
+        yield from _working(span.inner)
         if not isinstance(span.stage, Then | Cut):
             yield span
 

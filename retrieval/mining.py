@@ -14,7 +14,7 @@ from retrieval.asking import run_on
 from retrieval.document_store import DocumentStore
 from retrieval.judges import open_judge
 from retrieval.ranking import Run
-from retrieval.retriever import Retriever
+from retrieval.retriever import Retriever, retriever_of
 from retrieval.sources import Sources
 from retrieval.stage import Cut, Stage
 
@@ -219,8 +219,10 @@ def _check_mined(mined: MinedNegatives, dataset: Dataset) -> None:
 
 
 def _retriever(source: Stage | Run) -> Retriever | None:
+    """Return the retriever whose scores the lists have; one with a filter lacks positives by it."""
     inner = source.stage if isinstance(source, Cut) else source
-    return inner if isinstance(inner, Retriever) else None
+    asked = isinstance(inner, Stage) and inner.base_where is None
+    return retriever_of(inner) if asked else None
 
 
 def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str, dict[str, float]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from encoders.errors import ConfigError
 from indexing.whole import whole_number
 from retrieval.queries import DEPTH
-from retrieval.retriever import Retriever
+from retrieval.retriever import retriever_of
 from retrieval.stage import Stage
 from retrieval.tracing import Span, tracing
 
@@ -99,7 +99,7 @@ def explain_pipeline(
         Step(
             span.stage.name,
             _finds(span),
-            (span.seconds if isinstance(span.stage, Retriever) else span.own_seconds) * 1000,
+            span.own_seconds * 1000,
             len(_ranking(span)),
             {name: _of_query(value) for name, value in span.facts.items()},
         )
@@ -110,10 +110,7 @@ def explain_pipeline(
 
 
 def _shown(span: Span) -> Iterator[Span]:
-    """Yield the spans that a user knows: not a retriever's insides, and no mere wrapping."""
-    if isinstance(span.stage, Retriever):
-        yield span
-        return
+    """Yield the spans that a user knows: no mere wrapping."""
     for part in span.inner:
         yield from _shown(part)
     if not span.inner or span.inner[-1].result is not span.result:
@@ -122,7 +119,7 @@ def _shown(span: Span) -> Iterator[Span]:
 
 def _finds(span: Span) -> bool:
     """Say whether a stage finds documents itself: it is a retriever, or asks one in its own way."""
-    return isinstance(span.stage, Retriever) or not (span.inner or span.stage.needs_candidates)
+    return not (span.inner or span.stage.needs_candidates)
 
 
 def _ranking(span: Span) -> Any:
@@ -144,9 +141,10 @@ def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
         places.append(place)
         if _finds(span) and at is not None:
             found_by.append(span.stage.name)
-        if isinstance(span.stage, Retriever):
-            if at is not None and hasattr(span.stage.index, "explain"):
-                terms[span.stage.name] = span.stage.explain(query, doc_id).terms[:TERMS]
+        retriever = retriever_of(span.stage) if _finds(span) else None
+        if retriever is not None:
+            if at is not None and hasattr(retriever.index, "explain"):
+                terms[span.stage.name] = retriever.explain(query, doc_id).terms[:TERMS]
             continue
         before = _before(doc_id, span)
         if before is None or place.rank is None:

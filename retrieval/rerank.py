@@ -112,6 +112,11 @@ class Rerank(Stage):
         """The retrievers that the scorer looks into."""
         return tuple(getattr(self.scorer, "stages", ()))
 
+    @property
+    def ranking_models(self) -> tuple[Any, ...]:
+        """The scorer."""
+        return (self.scorer,)
+
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return the reranker itself: a scorer keeps the retrievers it was made with."""
         return self

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,7 +35,8 @@ from retrieval.retriever_folder import (
     write_head,
 )
 from retrieval.retriever_state import RetrieverState
-from retrieval.stage import Hit, Stage
+from retrieval.stage import Hit, Stage, searched
+from retrieval.tracing import traced
 from retrieval.where import Where
 
 if TYPE_CHECKING:
@@ -190,6 +192,11 @@ class Retriever(Stage):
         return self.store
 
     @property
+    def base_retriever(self) -> Retriever:
+        """It is one."""
+        return self
+
+    @property
     def least_score(self) -> float | None:
         """0 for impacts, -1 for cosine; None for products of vectors of any length, and for l2."""
         index: Any = self.index
@@ -205,7 +212,8 @@ class Retriever(Stage):
 
     def search(self, query: str, k: int = 10, *, where: Where | None = None) -> list[Hit]:
         """Return the ``k`` best documents for one query, of those that match ``where``."""
-        return self._state.search(query, k, where=where)
+        state = self._state  # hits and texts are of one, whatever changes meanwhile
+        return searched(partial(self._asked, state=state, where=where), state.store, query, k)
 
     def filtered(self, where: Where) -> Filtered:
         """Return the stage that finds only documents matching ``where``, for pipelines."""
@@ -227,7 +235,20 @@ class Retriever(Stage):
         ``retrieval.where`` has the conditions. A query of white space has no hits; that is said
         once.
         """
-        return self._state.run(queries, given, k, where=where)
+        return self._state.run(queries, k, where=where)
+
+    @traced
+    def _asked(
+        self,
+        queries: Queries,
+        given: Run | None,
+        k: int | None,
+        *,
+        state: RetrieverState,
+        where: Where | None,
+    ) -> Run:
+        """Search a state, to be traced as ``run`` is."""
+        return state.run(queries, k, where=where)
 
     def explain(self, query: str, doc_id: str, *, k: int = 10) -> Explanation:
         """Return each term's part of a document's score, and its rank down to 1,000.
@@ -320,3 +341,9 @@ class Retriever(Stage):
                 roll_back(self.path)
                 raise
             self._state = state
+
+
+def retriever_of(stage: Stage) -> Retriever | None:
+    """Return the retriever that a stage passes on, see ``Stage.base_retriever``."""
+    base = stage.base_retriever
+    return base if isinstance(base, Retriever) else None

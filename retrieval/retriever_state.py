@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,7 +31,6 @@ from retrieval.retriever_folder import (
     read_head,
 )
 from retrieval.score_order import canonical_order
-from retrieval.stage import Hit, Stage, searched
 from retrieval.where import Where, conditions, matching_rows
 
 if TYPE_CHECKING:
@@ -47,8 +46,11 @@ MASKS = 8  # masks of ``where`` that are kept
 Part = TypeVar("Part")
 
 
-class RetrieverState(Stage):
-    """The state that ``head`` describes; each part is opened when it is first needed."""
+class RetrieverState:
+    """The state that ``head`` describes; each part is opened when it is first needed.
+
+    It is no stage: a ``Retriever`` is, and asks its state of the moment.
+    """
 
     def __init__(
         self,
@@ -135,23 +137,7 @@ class RetrieverState(Stage):
         _ = fork.index, fork.store
         return fork
 
-    @property
-    def documents(self) -> DocumentStore:
-        """Where later stages read texts."""
-        return self.store
-
-    def search(self, query: str, k: int = 10, *, where: Where | None = None) -> list[Hit]:
-        """Return the ``k`` best documents for one query; hits and texts are of this state."""
-        return searched(partial(self.run, where=where), self.store, query, k)
-
-    def run(
-        self,
-        queries: Queries,
-        given: Run | None = None,
-        k: int | None = None,
-        *,
-        where: Where | None = None,
-    ) -> Run:
+    def run(self, queries: Queries, k: int | None = None, *, where: Where | None = None) -> Run:
         """Search every query, see ``Retriever.run``."""
         wanted = self.asked(queries)
         vectors = (

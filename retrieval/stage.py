@@ -44,9 +44,15 @@ class Stage(ABC):
     (there are no more) or more (it had them anyway).
 
     A stage made of others says so by ``inner`` and ``over``; its store, filter and cost follow.
+    What else is asked of a stage has a default too: ``base_retriever`` and ``base_where`` for those
+    that look into its index, ``least_score`` for fusions, ``ranking_models`` for prices and the
+    check of circular evaluation, ``looks_inside`` for stress tests.
     """
 
     name: str = ""
+    # Whether it looks into the index of its retrievers rather than runs them: then no document can
+    # be replaced for it alone.
+    looks_inside: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Let a ``Trace`` see each run of the stage."""
@@ -56,7 +62,10 @@ class Stage(ABC):
 
     @abstractmethod
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
-        """Return a ranking for each query, best first."""
+        """Return a ranking for each query, best first.
+
+        It may be longer than ``k``: ``stage % k`` and ``Run.top(k)`` cut.
+        """
 
     @property
     def inner(self) -> tuple[Stage, ...]:
@@ -80,6 +89,27 @@ class Stage(ABC):
         """
         found = [store for s in self.inner if (store := s.documents) is not None]
         return max(found, key=_size) if found and _size(found[0]) >= 0 else next(iter(found), None)
+
+    @property
+    def base_retriever(self) -> Stage | None:
+        """The one ``Retriever`` that this stage passes on, for those that look into its index.
+
+        By default that of the only stage it is made of. None where there is none, or several, and
+        where hits or scores are not the retriever's: a stage that changes them says so here.
+        """
+        if len(self.inner) != 1 or self.needs_candidates:
+            return None
+        return self.inner[0].base_retriever
+
+    @property
+    def base_where(self) -> Where | None:
+        """What the documents of ``base_retriever`` are filtered by, None without a filter."""
+        return self.inner[0].base_where if len(self.inner) == 1 else None
+
+    @property
+    def ranking_models(self) -> tuple[Any, ...]:
+        """The scorers that it ranks by itself, those of the stages it is made of left out."""
+        return ()
 
     @property
     def least_score(self) -> float | None:
@@ -184,6 +214,11 @@ class Cut(Stage):
         return (self.stage,)
 
     @property
+    def base_retriever(self) -> None:
+        """None: it returns less than the retriever."""
+        return None
+
+    @property
     def least_score(self) -> float | None:
         """That of the stage that is cut."""
         return self.stage.least_score
@@ -258,6 +293,11 @@ class Fuse(Stage):
     def inner(self) -> tuple[Stage, ...]:
         """The stages that are fused."""
         return self.stages
+
+    @property
+    def base_retriever(self) -> None:
+        """None: even one list is scored anew."""
+        return None
 
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return the fusion of other stages."""

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import ConfigError
-from retrieval.filtered import Filtered
 from retrieval.queries import Queries
 from retrieval.ranking import Ranking
-from retrieval.retriever import Retriever
+from retrieval.retriever import retriever_of
 from retrieval.stage import Stage
 
 if TYPE_CHECKING:
@@ -81,14 +80,14 @@ def vector_blocks(
 
 
 def retriever_state(stage: Stage, caller: str) -> RetrieverState:
-    """Return the state of a retriever, filtered or not; ``ConfigError`` for another stage."""
-    found = stage.retriever if isinstance(stage, Filtered) else stage
-    if not isinstance(found, Retriever):
+    """Return the state of the retriever that a stage passes on; ``ConfigError`` without one."""
+    retriever = retriever_of(stage)
+    if retriever is None:
         raise ConfigError(
             f"{caller}: {getattr(stage, 'name', stage)!r} is a {type(stage).__name__}, expected a "
             "retriever: its index has the vectors"
         )
-    return found.state
+    return retriever.state
 
 
 def check_single_vectors(state: RetrieverState, caller: str) -> None:

@@ -24,7 +24,7 @@ from retrieval.latency import Latency, alone, measure_latency
 from retrieval.peak_memory import peak_memory
 from retrieval.provenance import provenance
 from retrieval.ranking import Run
-from retrieval.retriever import Retriever
+from retrieval.retriever import Retriever, retriever_of
 from retrieval.retriever_folder import read_head
 from retrieval.stage import Stage
 
@@ -123,8 +123,9 @@ def system_result(
 
 def retrievers_of(stage: Stage) -> list[Retriever]:
     """Return every retriever a pipeline searches, once each."""
-    if isinstance(stage, Retriever):
-        return [stage]
+    if not stage.inner:
+        retriever = retriever_of(stage)
+        return [] if retriever is None else [retriever]
     found = {each.path: each for part in stage.inner for each in retrievers_of(part)}
     return list(found.values())
 

@@ -155,7 +155,11 @@ class Tuner:
     def time_rerankers(self, pipelines: Sequence[str]) -> None:
         """Time every reranker of pairs that the pipelines name, on candidates they will see."""
         parts = {name: self._part(name) for text in pipelines for name in self._used(text)}
-        stages = [name for name, part in parts.items() if isinstance(part, Stage)]
+        stages = [
+            name
+            for name, part in parts.items()
+            if isinstance(part, Stage) and not part.needs_candidates
+        ]
         lists = self.run(f"{stages[0]} % {CUT}") if stages else Run({})
         texts = parts[stages[0]].documents if stages else None
         for name, part in parts.items():
@@ -198,6 +202,7 @@ class Tuner:
         if name not in self._open:
             made = self._names[name]()
             if isinstance(made, Stage):
+                self.costs.scorers += [(name, scorer) for scorer in made.ranking_models]
                 self._open[name] = recalled(made, self.costs.of_first)
                 return self._open[name]
             self.costs.scorers.append((name, made))

@@ -13,11 +13,10 @@ from retrieval.feedback import Feedback
 from retrieval.latency import ASKED
 from retrieval.queries import Queries, SelfExcluding
 from retrieval.ranking import Run
-from retrieval.rerank import Rerank
-from retrieval.retriever import Retriever
+from retrieval.retriever import retriever_of
 from retrieval.stage import Stage, Texts
 from retrieval.tracing import Span
-from retrieval.tuning_memory import COST, Costs, RecalledRetriever, Remembered, Spent
+from retrieval.tuning_memory import COST, Costs, Recalled, RecalledRetriever, Remembered, Spent
 
 WARM = 3  # queries before the clock counts
 COUNTS = (1, 5, 20, 50)  # pairs that a reranker is timed with
@@ -100,27 +99,27 @@ class CostModel:
 
         A retriever alone is asked for the few documents that a user wants.
         """
-        plain = stage.plain if isinstance(stage, RecalledRetriever) else stage
-        if isinstance(plain, (Retriever, Feedback)):
+        plain = stage.plain if isinstance(stage, Recalled | RecalledRetriever) else stage
+        if isinstance(plain, Feedback) or _is_timed_alone(plain):
             return Spent(self.time_retriever(plain, ASKED))
         return self.of_span(span)
 
     def of_first(self, stage: Stage, span: Span, k: int | None) -> Spent:
         """Return the cost of a stage that finds documents: a retriever is timed for it."""
-        if isinstance(stage, Retriever) and COST not in span.facts:
+        if _is_timed_alone(stage) and COST not in span.facts:
             return Spent(self.time_retriever(stage, k))
         return self.of_span(span)
 
     def _price(self, span: Span) -> float:
         """Return the price of a pair: that of the scorer, or of the one it hands pairs on to."""
-        scorer = getattr(span.stage, "scorer", None) if isinstance(span.stage, Rerank) else None
-        while scorer is not None:
-            if isinstance(scorer, Remembered):
-                return self.prices.get(scorer.name, 0.0)
-            for name, plain in self.scorers:
-                if scorer is plain:
-                    return self.prices.get(name, 0.0)
-            scorer = getattr(scorer, "scorer", None)
+        for scorer in span.stage.ranking_models:
+            while scorer is not None:
+                if isinstance(scorer, Remembered):
+                    return self.prices.get(scorer.name, 0.0)
+                for name, plain in self.scorers:
+                    if scorer is plain:
+                        return self.prices.get(name, 0.0)
+                scorer = getattr(scorer, "scorer", None)
         return 0.0
 
     def _own(self, span: Span) -> Costs:
@@ -149,9 +148,15 @@ def fitted_line(measured: Sequence[tuple[int, float]]) -> PairCost:
     return PairCost(fixed, each)
 
 
+def _is_timed_alone(stage: Stage) -> bool:
+    """Say whether it is a retriever, or passes one on, whose cost nobody remembers."""
+    retriever = retriever_of(stage)
+    return retriever is not None and not isinstance(retriever, RecalledRetriever)
+
+
 def _scorer_name(span: Span) -> str:
-    scorer = span.stage.scorer if isinstance(span.stage, Rerank) else None
-    return scorer.name if isinstance(scorer, Remembered) else ""
+    names = (each.name for each in span.stage.ranking_models if isinstance(each, Remembered))
+    return next(names, "")
 
 
 def _mean_pairs(span: Span) -> float:

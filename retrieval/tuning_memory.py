@@ -103,7 +103,7 @@ class Recalled(Stage):
     """
 
     def __init__(self, stage: Stage, cost: CostOf) -> None:
-        self.stage = stage
+        self.stage = self.plain = stage
         self.name = stage.name
         self._cost = cost
         self._kept = _Kept(stage, cost)

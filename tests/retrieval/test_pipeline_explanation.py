@@ -131,3 +131,15 @@ def test_the_command_follows_a_pipeline(tmp_path: Path, sluice: Call) -> None:
     code, out, _ = sluice("explain", tmp_path / "out", query, "--pipeline", "cut", "--json")
     told: Sequence[Any] = json.loads(out)["documents"]
     assert told[0]["rank"] == 1
+
+
+def test_a_search_leaves_one_span(parts: Any) -> None:
+    one, other, query = parts
+    with tracing() as spans:
+        one.search(query, 3)
+        one.filtered({}).search(query, 3)
+        one.run({"q": query}, None, 3)
+        (one | other).search(query, 3)
+    assert [span.stage for span in spans[:3]] == [one, one, one]
+    assert [len(span.inner) for span in spans] == [0, 0, 0, 2]
+    assert [len(span.inner[0].inner) for span in spans[3:]] == [0]
