@@ -12,6 +12,7 @@ import numpy as np
 
 from encoders.errors import DataError, suggest
 from encoders.progress import progress
+from indexing.whole import is_number
 from retrieval.beir_files import read_objects
 from retrieval.document import Document
 from retrieval.drafted_file import drafted
@@ -103,8 +104,7 @@ def weights_of(place: str, value: dict[str, Any], expected: str = EXPECTED) -> d
     if not isinstance(weights, dict):
         raise DataError(f"{place}: 'vector' is no object of tokens; expected {expected}")
     for token, weight in weights.items():
-        sound = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not sound or not 0 <= weight <= LARGEST:
+        if not is_number(weight) or not 0 <= weight <= LARGEST:
             nan = isinstance(weight, float) and math.isnan(weight)
             shown = "NaN" if nan else repr(weight)
             raise DataError(

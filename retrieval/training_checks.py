@@ -12,6 +12,7 @@ from encoders.build import build, check, check_arguments
 from encoders.errors import ConfigError
 from encoders.fresh import check_fresh, is_fresh
 from encoders.registry import ENCODERS, RERANKERS, TUNINGS
+from indexing.whole import whole_number
 from retrieval.components import (
     START_KEY,
     Allow,
@@ -81,9 +82,7 @@ def mining_of(spec: Mapping[str, Any], where: str) -> Any:
     """Return the ``Mining`` that a section ``negatives`` describes, its depth checked too."""
     from training import Mining
 
-    depth = spec.get("depth", 1)
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-        raise ConfigError(f"{where}.depth: {depth!r}; expected a whole number, 1 or more")
+    whole_number(spec.get("depth", 1), f"{where}.depth", 1)
     beside = ("type", "retriever", "depth", "mode", "judge", "refresh")
     own = {key: value for key, value in spec.items() if key not in beside}
     check_arguments(Mining, own, where=where, kind="mined")
