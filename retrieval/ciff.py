@@ -23,9 +23,7 @@ from retrieval import ciff_wire as wire
 from retrieval.document import Document
 from retrieval.sparse_vectors import (
     Column,
-    SparseVectors,
     distinct,
-    gathered,
 )
 from retrieval.transposition import Transposition
 
@@ -49,18 +47,13 @@ class Header:
     description: str = ""
 
 
-def read_ciff(path: str | Path) -> SparseVectors:
-    """Read a CIFF file (``.gz`` too) into memory: weights are the tfs, exact up to 2^24.
-
-    Documents come in the order of their records, terms in that of the lists. ``DataError`` for
-    what is no CIFF file, truncated, or contradicts itself, with the byte at which it shows.
-    """
-    file = CiffFile(Path(path))
-    return gathered(file.documents(), file.vectors)
-
-
 class CiffFile:
-    """Reads a CIFF file as a stream: once for its documents, once for its postings."""
+    """Reads a CIFF file (``.gz`` too) as a stream: once for its documents, once for its postings.
+
+    Weights are the tfs, exact up to 2^24. Documents come in the order of their records, terms in
+    that of the lists. ``DataError`` for what is no CIFF file, truncated, or contradicts itself,
+    with the byte at which it shows.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -18,10 +18,8 @@ from retrieval.document import Document
 from retrieval.drafted_file import drafted
 from retrieval.sparse_vectors import (
     Column,
-    SparseVectors,
     checked_chunks,
     distinct,
-    gathered,
     refuse_count,
     refuse_repeated,
 )
@@ -34,18 +32,13 @@ EXPECTED = '{"id": ..., "contents": ..., "vector": {token: weight, ...}}'
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 
 
-def read_impact_json(paths: str | Path | Sequence[str | Path]) -> SparseVectors:
-    """Read files (``.gz`` too), or a folder of them, into memory.
-
-    Weights may be whole numbers or others; ``contents`` may be absent and is the document's text.
-    Terms come in the order of their first appearance. ``DataError`` names file and line.
-    """
-    files = ImpactFiles([paths] if isinstance(paths, str | Path) else paths)
-    return gathered(files.documents(), files.vectors)
-
-
 class ImpactFiles:
-    """Reads impact JSON as a stream: once for the documents, once for their vectors."""
+    """Reads files of impact JSON (``.gz`` too), or folders of them, as a stream.
+
+    Once for the documents, once for their vectors. Weights may be whole numbers or others;
+    ``contents`` may be absent and is the document's text. Terms come in the order of their first
+    appearance. ``DataError`` names file and line.
+    """
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
         self.paths = [file for path in paths for file in _files(Path(path))]

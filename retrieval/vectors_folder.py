@@ -22,10 +22,8 @@ from encoders.progress import progress
 from retrieval.document import Document
 from retrieval.sparse_vectors import (
     Column,
-    SparseVectors,
     checked_chunks,
     distinct,
-    gathered,
     refuse_count,
     refuse_repeated,
 )
@@ -43,12 +41,6 @@ UNREADABLE = (
     ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
     RuntimeError,
 )  # fmt: skip
-
-
-def read_vectors(path: str | Path) -> SparseVectors:
-    """Read a folder of vectors, or its ``.npz`` file, into memory; documents have no texts."""
-    folder = VectorsFolder(Path(path))
-    return gathered(folder.documents(), folder.vectors)
 
 
 def write_vectors(
