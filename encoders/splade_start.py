@@ -15,6 +15,7 @@ from encoders.errors import ConfigError, ModelError
 from encoders.loading import is_head, lengths_of, load
 from encoders.mlm_head import SILENT, MlmHead, build_mlm_head, install_mlm_head
 from encoders.packed import PackedTransformer
+from encoders.reservoir import Reservoir
 from encoders.splade import SpladeEncoder
 from encoders.text_encoder import TextEncoder
 from encoders.tokens import Ids, TokenBatch, Tokens
@@ -123,14 +124,12 @@ def start_from_config(
 def _sampled(texts: Iterable[str], size: int, seed: int) -> list[str]:
     """Return a reservoir sample of the texts that are not empty."""
     chance = random.Random(f"splade start {seed}")
-    kept: list[str] = []
-    for count, text in enumerate(text for text in texts if text.strip()):
-        if count < size:
-            kept.append(text)
-        elif (place := chance.randrange(count + 1)) < size:
-            kept[place] = text
-    chance.shuffle(kept)
-    return kept
+    sample: Reservoir[str] = Reservoir(size, chance)
+    for text in texts:
+        if text.strip():
+            sample.add(text)
+    chance.shuffle(sample.items)
+    return sample.items
 
 
 def _inverse_document_frequency(tokens: Sequence[Ids], size: int) -> torch.Tensor:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from encoders.errors import ConfigError
 from indexing.exact import Metric
 from indexing.live import Mask, Rows
 from indexing.vectors import Dense
@@ -86,11 +84,3 @@ class Augmentation(ABC):
     @abstractmethod
     def read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
         """Open what ``write`` wrote."""
-
-
-def number(value: Any, name: str) -> float:
-    """Return a finite number as a float, or raise ``ConfigError``."""
-    real = isinstance(value, Real) and not isinstance(value, bool)
-    if not real or not abs(value) < float("inf"):
-        raise ConfigError(f"{name} is {value!r}, expected a finite number")
-    return float(value)

@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike
 
 from encoders.errors import ConfigError, DataError
 from indexing.arrays import fact, open_array, write_array
-from indexing.augmentation import NO_PARAMETERS, Augmentation, Parameters, number
+from indexing.augmentation import NO_PARAMETERS, Augmentation, Parameters
 from indexing.live import Mask, Rows
 from indexing.vectors import Dense
+from indexing.whole import finite_number
 
 FILE = "augmentation_bias.npy"
 WEIGHT = "bias_weight"
@@ -33,7 +34,7 @@ class DocumentBias(Augmentation):
     type_name = "document_bias"
 
     def __init__(self, values: ArrayLike | None = None, *, missing: float | None = None) -> None:
-        self.missing = None if missing is None else number(missing, "missing")
+        self.missing = None if missing is None else finite_number(missing, "missing")
         self._values: Dense = np.zeros(0, np.float32)
         if values is not None:
             self.append(values)
@@ -100,7 +101,7 @@ class DocumentBias(Augmentation):
 
     def check_parameters(self, given: Parameters) -> None:
         """Refuse a weight that is no finite number in float32."""
-        if WEIGHT in given and abs(number(given[WEIGHT], f"params: {WEIGHT}")) > 1e30:
+        if WEIGHT in given and abs(finite_number(given[WEIGHT], f"params: {WEIGHT}")) > 1e30:
             raise ConfigError(f"params: {WEIGHT} is {given[WEIGHT]!r}, expected at most 1e30")
 
     @property

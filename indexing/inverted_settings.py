@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from encoders.errors import ConfigError, suggest
 from indexing.document_order import ORDERS
 from indexing.planning import ENGINES
-from indexing.whole import whole_number
+from indexing.whole import is_number, whole_number
 
 FIDELITIES: Final = ("exact", "u8")
 MOST_BLOCK_SIZE: Final = 256
@@ -68,8 +68,7 @@ def search_settings(given: Mapping[str, Any] | None) -> SearchSettings:
     shares = []
     for name in ("alpha", "beta"):
         value = given.get(name, 1.0)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 0 < value <= 1:
+        if not is_number(value) or not 0 < value <= 1:
             raise ConfigError(f"params.{name}: {value!r}, expected a number above 0, at most 1")
         shares.append(float(value))
     engine = choice("params.engine", given.get("engine", "auto"), tuple(ENGINES))

@@ -10,10 +10,11 @@ import numpy as np
 
 from encoders.errors import ConfigError, DataError
 from indexing.arrays import fact
-from indexing.augmentation import NO_PARAMETERS, Augmentation, Parameters, number
+from indexing.augmentation import NO_PARAMETERS, Augmentation, Parameters
 from indexing.exact import Metric, norms_of
 from indexing.live import Rows
 from indexing.vectors import Dense
+from indexing.whole import finite_number
 
 HEADROOM = 1.25  # of the learned length over the longest document seen
 
@@ -41,7 +42,7 @@ class MipsToL2(Augmentation):
     inner_metrics: ClassVar[tuple[Metric, ...]] = ("l2", "cosine", "ip")
 
     def __init__(self, max_norm: float | None = None) -> None:
-        self.max_norm = None if max_norm is None else number(max_norm, "max_norm")
+        self.max_norm = None if max_norm is None else finite_number(max_norm, "max_norm")
         if self.max_norm is not None and self.max_norm <= 0:
             raise ConfigError(f"max_norm is {max_norm!r}, expected a number above 0")
 

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from encoders.errors import ConfigError, DataError, suggest
-from indexing.whole import whole_number
+from indexing.whole import is_number, whole_number
 from retrieval.evaluation import Qrels
 from retrieval.fitted_file import number, read_fitted, write_fitted
 from retrieval.ranking import Ranking, Run
@@ -36,7 +36,7 @@ class CumulativeScore:
     share: float
 
     def __post_init__(self) -> None:
-        if not _is_number(self.share) or not 0 < self.share <= 1:
+        if not is_number(self.share) or not 0 < self.share <= 1:
             raise ConfigError(f"cut_off: {self.share!r}; expected a share above 0 and up to 1")
 
     def depth(self, ranking: Ranking) -> int:
@@ -139,9 +139,9 @@ def fit_cut_off(
     """
     n = whole_number(n, "n", 1)
     extra = whole_number(extra, "extra", 0)
-    if not _is_number(alpha) or not 0 < alpha < math.inf:
+    if not is_number(alpha) or alpha <= 0:
         raise ConfigError(f"alpha: {alpha!r}; expected a number above 0")
-    if success is not None and not (_is_number(success) and 0 < success <= 1):
+    if success is not None and not (is_number(success) and 0 < success <= 1):
         raise ConfigError(f"success: {success!r}; expected a share above 0 and up to 1")
     if normalise not in get_args(Normalise):
         near = suggest(str(normalise), get_args(Normalise))
@@ -242,7 +242,3 @@ def _shares(scores: NDArray[np.float32], normalise: Normalise) -> NDArray[np.flo
     values = values - values.min() if normalise == "shift" else np.maximum(values, 0.0)
     total = values.sum()
     return values / total if total > 0 else np.full(len(values), 1 / len(values))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

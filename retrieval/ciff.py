@@ -22,7 +22,7 @@ from encoders.progress import progress
 from retrieval import ciff_wire as wire
 from retrieval.document import Document
 from retrieval.seen_ids import distinct
-from retrieval.sparse_vectors import Column, SparseVectors, gathered
+from retrieval.sparse_vectors import Column
 from retrieval.transposition import Transposition
 
 if TYPE_CHECKING:
@@ -45,18 +45,13 @@ class Header:
     description: str = ""
 
 
-def read_ciff(path: str | Path) -> SparseVectors:
-    """Read a CIFF file (``.gz`` too) into memory: weights are the tfs, exact up to 2^24.
-
-    Documents come in the order of their records, terms in that of the lists. ``DataError`` for
-    what is no CIFF file, truncated, or contradicts itself, with the byte at which it shows.
-    """
-    file = CiffFile(Path(path))
-    return gathered(file.documents(), file.vectors)
-
-
 class CiffFile:
-    """Reads a CIFF file as a stream: once for its documents, once for its postings."""
+    """Reads a CIFF file (``.gz`` too) as a stream: once for its documents, once for its postings.
+
+    Weights are the tfs, exact up to 2^24. Documents come in the order of their records, terms in
+    that of the lists. ``DataError`` for what is no CIFF file, truncated, or contradicts itself,
+    with the byte at which it shows.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

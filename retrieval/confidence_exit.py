@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, suggest
-from indexing.whole import whole_number
+from indexing.whole import finite_number, is_number, whole_number
 from retrieval.evaluation import Qrels, evaluate
 from retrieval.fitted_file import number, read_fitted, write_fitted
 from retrieval.measures import parse_measure
@@ -41,7 +41,7 @@ class ConfidenceExit:
 
     def __post_init__(self) -> None:
         value = self.threshold
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 2:
+        if not is_number(value) or not 0 <= value <= 2:
             raise ConfigError(
                 f"exit: {value!r}; expected a confidence from 0 (every query) to 1, or 2 for none"
             )
@@ -180,8 +180,7 @@ def _values(run: Run, qrels: Qrels, measure: str) -> Mapping[str, float]:
 
 def _check_bounds(epsilon: Any, bound: Any, delta: Any) -> None:
     for name, value in (("epsilon", epsilon), ("delta", delta)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            raise ConfigError(f"{name}: {value!r}; expected a number from 0 to 1")
+        finite_number(value, name, 0, 1)
     if bound not in get_args(Bound):
         near = suggest(str(bound), get_args(Bound))
         raise ConfigError(f"bound: {bound!r}; expected dev, expected or hoeffding{near}")

@@ -27,6 +27,7 @@ from retrieval.encoding import Encoding
 from retrieval.passages import Passages
 
 Component = dict[str, Any]  # {type: name, ...arguments}
+ConfigSource = str | Path | Mapping[str, Any]  # a YAML file, or its content
 
 TESTING = SignificanceTest()  # its defaults are the config's
 REFUSED = "refused"  # the type of a fault that a dataclass finds in its own values
@@ -229,6 +230,15 @@ class TrainConfig(TrainingSection):
 
 
 Config = TypeVar("Config", bound=Section)
+
+
+def config_of(
+    source: ConfigSource, kind: type[Config], overrides: Sequence[str] = ()
+) -> tuple[Config, Path | None]:
+    """Return a config from a file with overrides, or from values; and the file, if it is one."""
+    if isinstance(source, Mapping):
+        return checked(source, kind), None
+    return load_config(source, kind, overrides), Path(source)
 
 
 def load_config(path: str | Path, kind: type[Config], overrides: Sequence[str] = ()) -> Config:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from encoders.errors import ConfigError, DataError, suggest
 from retrieval.adaptive_depth import DepthReport, PredictedDepth, depth_report, fit_cut_off
 from retrieval.asking import asked, run_on
 from retrieval.confidence_exit import FittedExit, fit_exit
-from retrieval.config import ExperimentConfig, checked, load_config
+from retrieval.config import ConfigSource, ExperimentConfig, config_of
 from retrieval.dataset import Dataset, training_splits
 from retrieval.dataset_source import find_split
 from retrieval.experiment import Experiment
@@ -18,11 +17,9 @@ from retrieval.queries import DEPTH
 from retrieval.rerank import Rerank
 from retrieval.stage import Then
 
-Given = str | Path | Mapping[str, Any]  # a YAML file, or its content
-
 
 def fit_experiment_cut_off(
-    config: Given,
+    config: ConfigSource,
     pipeline: str,
     overrides: Sequence[str] = (),
     *,
@@ -42,7 +39,7 @@ def fit_experiment_cut_off(
 
 
 def fit_experiment_exit(
-    config: Given,
+    config: ConfigSource,
     pipeline: str,
     overrides: Sequence[str] = (),
     *,
@@ -67,15 +64,10 @@ def fit_experiment_exit(
 
 
 def _opened(
-    config: Given, pipeline: str, overrides: Sequence[str], split: str
+    config: ConfigSource, pipeline: str, overrides: Sequence[str], split: str
 ) -> tuple[Experiment, Dataset]:
     """Return the experiment without the other pipelines, which may name the file to be made."""
-    file = None if isinstance(config, Mapping) else Path(config)
-    whole = (
-        checked(config, ExperimentConfig)
-        if isinstance(config, Mapping)
-        else load_config(config, ExperimentConfig, overrides)
-    )
+    whole, file = config_of(config, ExperimentConfig, overrides)
     if split not in ("train", "dev"):
         raise ConfigError(f"split: {split!r}; expected dev or train, never what is tested")
     names = [*whole.pipelines, *whole.retrievers]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from encoders.reservoir import Reservoir
 from retrieval.config import DevSection
 from retrieval.document import Document
 from retrieval.evaluation import Qrels, evaluate
@@ -102,18 +103,12 @@ class _Held:
 def _sampled(dataset: Dataset, qrels: Qrels, limit: int, seed: int) -> dict[str, str]:
     """Return id -> text: every relevant document, and a reservoir sample of the others."""
     relevant = {doc for grades in qrels.values() for doc, grade in grades.items() if grade > 0}
-    room = max(0, limit - len(relevant))
     chance = random.Random(f"dev corpus {seed}")
-    kept: dict[str, str] = {}
-    others: list[tuple[str, str]] = []
-    seen = 0
+    others: Reservoir[tuple[str, str]] = Reservoir(max(0, limit - len(relevant)), chance)
+    texts: dict[str, str] = {}
     for document in dataset.corpus:
         if document.id in relevant:
-            kept[document.id] = document.full_text
-            continue
-        seen += 1
-        if len(others) < room:
-            others.append((document.id, document.full_text))
-        elif room and (place := chance.randrange(seen)) < room:
-            others[place] = (document.id, document.full_text)
-    return {**kept, **dict(others)}
+            texts[document.id] = document.full_text
+        else:
+            others.add((document.id, document.full_text))
+    return {**texts, **dict(others.items)}

@@ -36,7 +36,7 @@ from retrieval.retriever_folder import HEAD, read_head
 from retrieval.sources import Sources, open_lists
 from retrieval.stage import Stage
 from retrieval.text_examples import sees_queries
-from retrieval.training_job import train_model
+from retrieval.training_job import TrainingJob, train_model
 
 if TYPE_CHECKING:
     from retrieval.document import Document
@@ -127,7 +127,7 @@ class Experiment:
             return model_path
         if self.systems:
             self.refuse_tested()
-        return train_model(
+        job = TrainingJob(
             section,
             lambda: self.dataset(None),
             model_path=model_path,
@@ -139,6 +139,7 @@ class Experiment:
             model=self.model,
             keys=self.needs.keys(f"train.{name}"),
         )
+        return train_model(job)
 
     def refuse_tested(self) -> None:
         """Raise ``ConfigError`` if the trainings that are evaluated see a query of the evaluation.

@@ -16,7 +16,6 @@ feedback from ``x``.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -167,12 +166,3 @@ def places_in(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
     """Return the distinct rows, ascending, and where in them each row stands; -1 stays."""
     distinct = np.unique(rows[rows >= 0])
     return distinct, np.where(rows >= 0, np.searchsorted(distinct, rows), -1)
-
-
-def checked_number(value: Any, what: str, most: float = math.inf) -> float:
-    """Return a finite number from 0 to ``most``."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 <= value <= most or not math.isfinite(value):
-        upper = "or more" if most == math.inf else f"to {most:g}"
-        raise ConfigError(f"{what}: {value!r}; expected a number from 0 {upper}")
-    return float(value)

@@ -6,7 +6,6 @@ stages, expressions and fits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from encoders.errors import ConfigError, suggest
+from indexing.whole import is_number
 from retrieval.normalisation import Shares, check_normalisation, normalised_shares
 from retrieval.pool import Array, Lists, Pool
 from retrieval.ranking import Ranking, Run
@@ -104,7 +104,7 @@ class Fusion:
             return
         if not (
             isinstance(weights, (list, tuple))
-            and all(_is_number(weight) and weight >= 0 for weight in weights)
+            and all(is_number(weight) and weight >= 0 for weight in weights)
             and any(weights)
         ):
             raise ConfigError(
@@ -176,12 +176,8 @@ class Fusion:
 
 
 def _check(value: Any, name: str, expected: str, fits: Callable[[float], bool]) -> None:
-    if not _is_number(value) or not fits(value):
+    if not is_number(value) or not fits(value):
         raise ConfigError(f"fusion: {name}={value!r}; expected {expected}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def reciprocal_rank_fusion(

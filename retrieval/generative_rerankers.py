@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from encoders.errors import ConfigError
+from retrieval.http_language_model import HttpLanguageModel
+from retrieval.language_model_options import ModelSpec, local_model, with_model
 from retrieval.listwise import Listwise
 from retrieval.pairwise import Pairwise
 from retrieval.pointwise import Pointwise
@@ -26,8 +28,8 @@ STYLE_KEYS: dict[str, tuple[str, ...]] = {
 FULL = 0  # as a window: all candidates in one prompt
 
 
-def generative(
-    model: str,
+def _reranker(
+    model: ModelSpec,
     *,
     style: Style = "yes_no",
     prompt: str | None = None,
@@ -38,82 +40,20 @@ def generative(
     window: int | None = None,
     step: int | None = None,
     passes: int | None = None,
-    context_length: int | None = None,
-    document_length: int | None = None,
-    chat: bool | None = None,
-    device: str = "auto",
-    dtype: Literal["float32", "bfloat16", "auto"] = "float32",
-    batch_tokens: int | None = None,
 ) -> Reranker:
-    """Return the reranker of a style over a causal or encoder-decoder model of transformers.
+    """Return the reranker of a style over a language model.
 
     ``yes_no`` and ``graded`` score pairs (``Pointwise``), ``pairwise`` and ``listwise`` lists; each
-    takes its own keys, see those classes. ``window: 0`` is full ranking. Lengths are in tokens.
+    takes its own keys, see those classes. ``window: 0`` is full ranking.
     """
     given = {"prompt": prompt, "answers": answers, "grades": grades, "depth": depth,
              "opponents": opponents, "window": window, "step": step, "passes": passes}  # fmt: skip
     options = _options(style, given)
-    from encoders.local_language_model import LocalLanguageModel
-
-    loaded = LocalLanguageModel.from_pretrained(
-        model,
-        context_length=context_length,
-        document_length=document_length,
-        chat=chat,
-        device=device,
-        dtype=dtype,
-        batch_tokens=batch_tokens,
-    )
-    return _styled(style, loaded, options)
+    return _styled(style, model.open(), options)
 
 
-def generative_http(
-    url: str,
-    model: str,
-    *,
-    style: Style = "yes_no",
-    prompt: str | None = None,
-    answers: list[str] | None = None,
-    grades: int | None = None,
-    depth: int | None = None,
-    opponents: int | None = None,
-    window: int | None = None,
-    step: int | None = None,
-    passes: int | None = None,
-    context_length: int = 4096,
-    document_length: int | None = None,
-    api_key_env: str | None = None,
-    logprobs: bool = True,
-    concurrency: int = 4,
-    timeout_s: float = 60.0,
-    retries: int = 4,
-    backoff_s: float = 1.0,
-    body: dict[str, Any] | None = None,
-) -> Reranker:
-    """Return the reranker of a style over an OpenAI-compatible endpoint.
-
-    ``url`` is the endpoint's base, such as ``https://host/v1``, and ``api_key_env`` names the
-    environment variable with its key. The keys of styles are those of ``generative``.
-    """
-    given = {"prompt": prompt, "answers": answers, "grades": grades, "depth": depth,
-             "opponents": opponents, "window": window, "step": step, "passes": passes}  # fmt: skip
-    options = _options(style, given)
-    from retrieval.http_language_model import HttpLanguageModel
-
-    asked = HttpLanguageModel(
-        url,
-        model,
-        api_key_env=api_key_env,
-        logprobs=logprobs,
-        context_length=context_length,
-        document_length=document_length,
-        concurrency=concurrency,
-        timeout_s=timeout_s,
-        retries=retries,
-        backoff_s=backoff_s,
-        body=body,
-    )
-    return _styled(style, asked, options)
+generative = with_model(_reranker, local_model)
+generative_http = with_model(_reranker, HttpLanguageModel)
 
 
 def _options(style: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,18 +18,6 @@ from retrieval.table import Table
 CUTOFFS = (10, 100)
 
 
-def relevant_at(qrels: Qrels, level: int) -> dict[str, dict[str, int]]:
-    """Return judgements in two grades: 1 for ``level`` or more, 0 for what is judged and less.
-
-    T2Ranking and TREC Deep Learning take 2 of their grades 0 to 3 for retrieval.
-    """
-    whole_number(level, "level", 1)
-    return {
-        query: {document: int(grade >= level) for document, grade in grades.items()}
-        for query, grades in qrels.items()
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class GradeFigures:
     """What a run does with the documents of one grade, by cut-off where there is one.

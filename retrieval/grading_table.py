@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from encoders.build import build
 from encoders.errors import ConfigError
+from retrieval.generative_judge import DEFINITIONS, Answer, GenerativeJudge, Method, Order
 from retrieval.grading import CachedGrades, CachedScores, ThresholdJudge
+from retrieval.http_language_model import HttpLanguageModel
+from retrieval.language_model_options import ModelSpec, local_model, with_model
 
 if TYPE_CHECKING:
-    from retrieval.generative_judge import Answer, GenerativeJudge, Method, Order
     from retrieval.grading import GradingJudge
     from retrieval.score_cache import ScoreCache
 
@@ -56,8 +58,8 @@ def cross_encoder_judge(model: str, *, thresholds: list[float] | None = None) ->
     return ThresholdJudge(open_teacher(model), thresholds, models=known_as(model))
 
 
-def generative_judge(
-    model: str,
+def _judge(
+    model: ModelSpec,
     *,
     method: Method = "direct",
     order: Order = "ascending",
@@ -66,29 +68,11 @@ def generative_judge(
     criteria: dict[str, str] | None = None,
     prompt: str | None = None,
     max_new_tokens: int = 256,
-    context_length: int | None = None,
-    document_length: int | None = None,
-    chat: bool | None = None,
-    device: str = "auto",
-    dtype: Literal["float32", "bfloat16", "auto"] = "float32",
-    batch_tokens: int | None = None,
 ) -> GenerativeJudge:
-    """Return the judge by a causal or encoder-decoder model of transformers, loaded here."""
-    from encoders.local_language_model import LocalLanguageModel
-    from retrieval.generative_judge import DEFINITIONS, GenerativeJudge
-
-    loaded = LocalLanguageModel.from_pretrained(
-        model,
-        context_length=context_length,
-        document_length=document_length,
-        chat=chat,
-        device=device,
-        dtype=dtype,
-        batch_tokens=batch_tokens,
-    )
+    """Return the judge by a language model, loaded here or behind an endpoint."""
     return GenerativeJudge(
-        loaded,
-        name=model,
+        model.open(),
+        name=model.name,
         method=method,
         order=order,
         answer=answer,
@@ -96,60 +80,12 @@ def generative_judge(
         criteria=criteria,
         prompt=prompt,
         max_new_tokens=max_new_tokens,
-        models=known_as(model),
+        models=known_as(model.name),
     )
 
 
-def http_judge(
-    url: str,
-    model: str,
-    *,
-    method: Method = "direct",
-    order: Order = "ascending",
-    answer: Answer = "probabilities",
-    definitions: list[str] | None = None,
-    criteria: dict[str, str] | None = None,
-    prompt: str | None = None,
-    max_new_tokens: int = 256,
-    context_length: int = 4096,
-    document_length: int | None = None,
-    api_key_env: str | None = None,
-    logprobs: bool = True,
-    concurrency: int = 4,
-    timeout_s: float = 60.0,
-    retries: int = 4,
-    backoff_s: float = 1.0,
-    body: dict[str, Any] | None = None,
-) -> GenerativeJudge:
-    """Return the judge by a model behind an OpenAI-compatible endpoint; see ``generative_http``."""
-    from retrieval.generative_judge import DEFINITIONS, GenerativeJudge
-    from retrieval.http_language_model import HttpLanguageModel
-
-    asked = HttpLanguageModel(
-        url,
-        model,
-        api_key_env=api_key_env,
-        logprobs=logprobs,
-        context_length=context_length,
-        document_length=document_length,
-        concurrency=concurrency,
-        timeout_s=timeout_s,
-        retries=retries,
-        backoff_s=backoff_s,
-        body=body,
-    )
-    return GenerativeJudge(
-        asked,
-        name=model,
-        method=method,
-        order=order,
-        answer=answer,
-        definitions=definitions or DEFINITIONS,
-        criteria=criteria,
-        prompt=prompt,
-        max_new_tokens=max_new_tokens,
-        models=known_as(model),
-    )
+generative_judge = with_model(_judge, local_model)
+http_judge = with_model(_judge, HttpLanguageModel)
 
 
 def known_as(model: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from encoders.errors import DataError
+from encoders.reservoir import Reservoir
 from indexing.whole import whole_number
 from retrieval.dataset import Dataset
 from retrieval.document import Document
@@ -100,17 +101,13 @@ def sampled(
         names = [name for name in names if name in chosen]
     wanted = {document for name in names for document in dataset.qrels[name]} | set(names)
     kept: list[tuple[int, Document]] = []
-    others: list[tuple[int, Document]] = []  # a reservoir (Vitter, 1985)
-    seen = 0
+    sample: Reservoir[tuple[int, Document]] = Reservoir(documents, rng)
     for place, document in enumerate(dataset.corpus):
         if document.id in wanted:
             kept.append((place, document))
-            continue
-        seen += 1
-        if len(others) < documents:
-            others.append((place, document))
-        elif (slot := rng.randrange(seen)) < documents:
-            others[slot] = (place, document)
+        else:
+            sample.add((place, document))
+    others = sample.items
     room = max(0, documents - len(kept))
     if len(others) > room:
         others = rng.sample(others, room)

@@ -54,7 +54,7 @@ class HttpLanguageModel:
         timeout_s: float = 60.0,
         retries: int = 4,
         backoff_s: float = 1.0,
-        body: Mapping[str, Any] | None = None,
+        body: dict[str, Any] | None = None,
     ) -> None:
         address = url.rstrip("/")
         self.endpoint = HttpJson(

@@ -13,14 +13,13 @@ import numpy as np
 from encoders.errors import DataError, suggest
 from encoders.files import packed_file
 from encoders.progress import progress
+from indexing.whole import is_number
 from retrieval.document import Document
 from retrieval.jsonl import read_objects
 from retrieval.seen_ids import distinct
 from retrieval.sparse_vectors import (
     Column,
-    SparseVectors,
     checked_chunks,
-    gathered,
     refuse_count,
     refuse_repeated,
 )
@@ -33,18 +32,13 @@ EXPECTED = '{"id": ..., "contents": ..., "vector": {token: weight, ...}}'
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 
 
-def read_impact_json(paths: str | Path | Sequence[str | Path]) -> SparseVectors:
-    """Read files (``.gz`` too), or a folder of them, into memory.
-
-    Weights may be whole numbers or others; ``contents`` may be absent and is the document's text.
-    Terms come in the order of their first appearance. ``DataError`` names file and line.
-    """
-    files = ImpactFiles([paths] if isinstance(paths, str | Path) else paths)
-    return gathered(files.documents(), files.vectors)
-
-
 class ImpactFiles:
-    """Reads impact JSON as a stream: once for the documents, once for their vectors."""
+    """Reads files of impact JSON (``.gz`` too), or folders of them, as a stream.
+
+    Once for the documents, once for their vectors. Weights may be whole numbers or others;
+    ``contents`` may be absent and is the document's text. Terms come in the order of their first
+    appearance. ``DataError`` names file and line.
+    """
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
         self.paths = [file for path in paths for file in _files(Path(path))]
@@ -103,8 +97,7 @@ def weights_of(place: str, value: dict[str, Any], expected: str = EXPECTED) -> d
     if not isinstance(weights, dict):
         raise DataError(f"{place}: 'vector' is no object of tokens; expected {expected}")
     for token, weight in weights.items():
-        sound = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not sound or not 0 <= weight <= LARGEST:
+        if not is_number(weight) or not 0 <= weight <= LARGEST:
             nan = isinstance(weight, float) and math.isnan(weight)
             shown = "NaN" if nan else repr(weight)
             raise DataError(

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from encoders.errors import ConfigError, suggest
 from retrieval.config import (
-    Config,
+    ConfigSource,
     ExperimentConfig,
     TrainConfig,
     TuneConfig,
-    checked,
-    load_config,
+    config_of,
     load_values,
     named_file,
 )
@@ -27,7 +26,7 @@ from retrieval.mining import audit_negatives, mine_negatives, mining_of
 from retrieval.sources import Sources, check_lists, named_sources, open_lists
 from retrieval.teachers import check_there
 from retrieval.training_checks import check_training
-from retrieval.training_job import train_model
+from retrieval.training_job import TrainingJob, train_model
 
 if TYPE_CHECKING:
     from retrieval.encoding_estimate import EncodingEstimate
@@ -44,10 +43,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-Given = str | Path | Mapping[str, Any]  # a YAML file, or its content
 
-
-def run(config: Given, overrides: Sequence[str] = ()) -> tuple[Table, Experiment]:
+def run(config: ConfigSource, overrides: Sequence[str] = ()) -> tuple[Table, Experiment]:
     """Run an experiment and return its table; the rest is in its output folder."""
     experiment = _experiment(config, overrides)
     if not experiment.systems:
@@ -57,7 +54,7 @@ def run(config: Given, overrides: Sequence[str] = ()) -> tuple[Table, Experiment
     return found.table, experiment
 
 
-def suite(config: Given, overrides: Sequence[str] = ()) -> Suite | None:
+def suite(config: ConfigSource, overrides: Sequence[str] = ()) -> Suite | None:
     """Evaluate a config whose ``dataset`` stands for several, see ``evaluate_suite``; else None."""
     from retrieval.suite import evaluate_suite, is_suite
 
@@ -66,16 +63,16 @@ def suite(config: Given, overrides: Sequence[str] = ()) -> Suite | None:
     return evaluate_suite(values, file=file) if is_suite(values.get("dataset")) else None
 
 
-def tune(config: Given, overrides: Sequence[str] = ()) -> tuple[Table, Tuning]:
+def tune(config: ConfigSource, overrides: Sequence[str] = ()) -> tuple[Table, Tuning]:
     """Find the best pipeline of an experiment's parts within a budget; see ``tune_experiment``."""
     from retrieval.tune_experiment import tune_experiment
 
-    settings, file = _loaded(config, TuneConfig, overrides)
+    settings, file = config_of(config, TuneConfig, overrides)
     with named_file(file):
         return tune_experiment(settings, Experiment(settings, file=file))
 
 
-def ltr(config: Given, overrides: Sequence[str] = ()) -> TrainedRanker:
+def ltr(config: ConfigSource, overrides: Sequence[str] = ()) -> TrainedRanker:
     """Train the ranker of an experiment's section ``ranker``; see ``train_ranker``."""
     from retrieval.ranker_training import train_ranker
 
@@ -84,7 +81,7 @@ def ltr(config: Given, overrides: Sequence[str] = ()) -> TrainedRanker:
         return train_ranker(experiment)
 
 
-def ltr_folds(config: Given, overrides: Sequence[str] = (), *, folds: int = 5) -> FoldReport:
+def ltr_folds(config: ConfigSource, overrides: Sequence[str] = (), *, folds: int = 5) -> FoldReport:
     """Cross-validate that section, and train nothing that is kept; see ``cross_validate``."""
     from retrieval.ranker_folds import cross_validate
 
@@ -94,7 +91,7 @@ def ltr_folds(config: Given, overrides: Sequence[str] = (), *, folds: int = 5) -
 
 
 def index(
-    config: Given, overrides: Sequence[str] = (), *, only: Sequence[str] | None = None
+    config: ConfigSource, overrides: Sequence[str] = (), *, only: Sequence[str] | None = None
 ) -> list[Retriever]:
     """Build the retrievers of an experiment (or those named) and return them."""
     experiment = _experiment(config, overrides)
@@ -105,7 +102,7 @@ def index(
 
 
 def estimate(
-    config: Given, overrides: Sequence[str] = (), *, only: Sequence[str] | None = None
+    config: ConfigSource, overrides: Sequence[str] = (), *, only: Sequence[str] | None = None
 ) -> dict[str, EncodingEstimate | None]:
     """Say what ``index`` would have to encode, by retriever, and index nothing.
 
@@ -116,7 +113,9 @@ def estimate(
     return {name: experiment.estimate(name) for name in _retrievers(experiment, config, only)}
 
 
-def _retrievers(experiment: Experiment, config: Given, only: Sequence[str] | None) -> list[str]:
+def _retrievers(
+    experiment: Experiment, config: ConfigSource, only: Sequence[str] | None
+) -> list[str]:
     known = experiment.config.retrievers
     names = list(only or known)
     if not names:
@@ -129,9 +128,9 @@ def _retrievers(experiment: Experiment, config: Given, only: Sequence[str] | Non
     return names
 
 
-def train(config: Given, overrides: Sequence[str] = ()) -> Path:
+def train(config: ConfigSource, overrides: Sequence[str] = ()) -> Path:
     """Train one model and return its folder, ``<output>/model``."""
-    settings, file = _loaded(config, TrainConfig, overrides)
+    settings, file = config_of(config, TrainConfig, overrides)
     output = Path(settings.output)
     with named_file(file):
         check_training(settings, "")
@@ -149,7 +148,7 @@ def train(config: Given, overrides: Sequence[str] = ()) -> Path:
         alone = Experiment(
             ExperimentConfig(dataset=settings.dataset, output=settings.output, seed=settings.seed)
         )
-        return train_model(
+        job = TrainingJob(
             settings,
             lambda: load_dataset(settings.dataset, None),
             model_path=output / "model",
@@ -161,6 +160,7 @@ def train(config: Given, overrides: Sequence[str] = ()) -> Path:
             model=lambda name: name,
             keys=Dependencies(alone.config).keys_of(settings),
         )
+        return train_model(job)
 
 
 def mine(
@@ -206,14 +206,6 @@ def _sources(named: str | Sequence[str]) -> Stage | Run:
     return Sources([(path, open_lists(path, "mine")) for path in paths])
 
 
-def _experiment(config: Given, overrides: Sequence[str]) -> Experiment:
-    settings, file = _loaded(config, ExperimentConfig, overrides)
+def _experiment(config: ConfigSource, overrides: Sequence[str]) -> Experiment:
+    settings, file = config_of(config, ExperimentConfig, overrides)
     return Experiment(settings, file=file)
-
-
-def _loaded(
-    config: Given, kind: type[Config], overrides: Sequence[str]
-) -> tuple[Config, Path | None]:
-    if isinstance(config, Mapping):
-        return checked(config, kind), None
-    return load_config(config, kind, overrides), Path(config)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from encoders.errors import ConfigError, DataError, suggest
+from indexing.whole import whole_number
 from retrieval.components import make_index
 from retrieval.dataset import Dataset
 
@@ -119,7 +120,5 @@ def check_live(spec: Mapping[str, Any], where: str) -> None:
             raise ConfigError(
                 f"{where}.{key}: live negatives take {', '.join(KEYS)}{suggest(str(key), KEYS)}"
             )
-    depth = spec.get("depth", 200)
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 2:
-        raise ConfigError(f"{where}.depth: {depth!r}; expected a whole number, 2 or more")
+    whole_number(spec.get("depth", 200), f"{where}.depth", 2)
     make_index(spec.get("index"), where=f"{where}.index")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from encoders.build import check_arguments
-from encoders.errors import ConfigError, DataError
+from encoders.errors import DataError
+from indexing.whole import whole_number
 from retrieval.asking import run_on
 from retrieval.document_store import DocumentStore
 from retrieval.judges import open_judge
@@ -83,9 +84,7 @@ def mining_of(spec: Mapping[str, Any], where: str) -> Mining:
     """Return the ``Mining`` that a section ``negatives`` describes, its depth checked too."""
     from training.mining_settings import Mining
 
-    depth = spec.get("depth", 1)
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-        raise ConfigError(f"{where}.depth: {depth!r}; expected a whole number, 1 or more")
+    whole_number(spec.get("depth", 1), f"{where}.depth", 1)
     beside = ("type", "retriever", "depth", "mode", "judge", "refresh")
     own = {key: value for key, value in spec.items() if key not in beside}
     check_arguments(Mining, own, where=where, kind="mined")

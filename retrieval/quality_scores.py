@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from encoders.errors import ConfigError, DataError
 from encoders.files import replaced_file
+from indexing.whole import is_number
 from retrieval.document import Document
 
 FORMAT = b"sluice.quality"
@@ -65,7 +66,7 @@ class QualityScores:
         Of n documents floor(share n) go, whatever the ties: of equal ones that with the smaller id
         goes first, as in a ranking.
         """
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
+        if not is_number(share) or not 0 <= share < 1:
             raise ConfigError(f"share: {share!r}; expected the share to drop, 0 up to below 1")
         import pyarrow as pa
 

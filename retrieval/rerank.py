@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, repeat
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, DataError
-from indexing.whole import whole_number
+from indexing.whole import is_number, whole_number
 from retrieval.queries import Queries
 from retrieval.ranking import Ranking, Run
 from retrieval.stage import Stage, Texts
@@ -81,8 +80,7 @@ class Rerank(Stage):
         rules: Sequence[DepthRule] = (),
         deadline_ms: float | None = None,
     ) -> None:
-        share = interpolate if isinstance(interpolate, (int, float)) else -1.0
-        if isinstance(interpolate, bool) or not 0.0 <= share <= 1.0:
+        if not is_number(interpolate) or not 0 <= interpolate <= 1:
             raise ConfigError(f"interpolate: {interpolate!r}; expected a share from 0 to 1")
         self._of_lists = callable(getattr(scorer, "score_lists", None))
         if not self._of_lists and not callable(getattr(scorer, "score", None)):
@@ -90,7 +88,7 @@ class Rerank(Stage):
                 f"Rerank: {type(scorer).__name__} has no score(pairs) method; "
                 "expected a CrossEncoder or an object like it"
             )
-        if deadline_ms is not None and not _positive(deadline_ms):
+        if deadline_ms is not None and not (is_number(deadline_ms) and deadline_ms > 0):
             raise ConfigError(f"deadline_ms: {deadline_ms!r}; expected milliseconds above 0")
         if deadline_ms is not None and self._of_lists:
             raise ConfigError(f"deadline_ms: {type(scorer).__name__} scores a list at once")
@@ -235,10 +233,6 @@ def z_scores(scores: np.ndarray) -> np.ndarray:
     centred = values - values.mean()
     scaled: np.ndarray = centred / np.sqrt(np.mean(centred**2))
     return scaled
-
-
-def _positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _merged(ranking: Ranking, scores: Scores) -> Ranking:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, DataError
+from indexing.whole import is_number
 
 _CELLS = 1 << 21  # signs drawn at a time
 
@@ -182,7 +183,7 @@ def equivalence(
     Differences that are all one number give 0 inside the bound, 1 on it and outside. Schuirmann
     (1987). ``ConfigError`` for a bound that is not above 0, ``DataError`` for values not paired.
     """
-    if isinstance(bound, bool) or not 0 < bound < math.inf:
+    if not is_number(bound) or bound <= 0:
         raise ConfigError(f"bound: {bound!r}; expected a difference above 0")
     one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if one.shape != two.shape or one.ndim != 1 or not len(one):

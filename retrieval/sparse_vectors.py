@@ -3,50 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from encoders.errors import DataError
-from retrieval.document import Document
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Column: TypeAlias = Callable[[str], int]  # a term to its column; a new term gets the next one
-
-
-class SparseVectors(NamedTuple):
-    """Documents and their weights of terms, all in memory.
-
-    ``weights`` is a float32 ``csr_array [documents, terms]``. A format that keeps no texts gives
-    documents with empty ones.
-    """
-
-    documents: list[Document]
-    terms: list[str]
-    weights: csr_array[Any]
-
-
-def gathered(
-    documents: Iterable[Document], vectors: Callable[[Column], Iterable[csr_array[Any]]]
-) -> SparseVectors:
-    """Return what a file holds as one ``SparseVectors``."""
-    import scipy.sparse as sp
-
-    columns: dict[str, int] = {}
-    found = list(documents)
-    chunks = list(vectors(lambda term: columns.setdefault(term, len(columns))))
-    parts = [
-        sp.csr_array(
-            (chunk.data, chunk.indices, chunk.indptr), shape=(chunk.shape[0], len(columns))
-        )
-        for chunk in chunks
-    ]
-    weights: Any = sp.csr_array((0, len(columns)), dtype=np.float32)
-    if parts:
-        weights = sp.csr_array(sp.vstack(parts, format="csr"))
-    return SparseVectors(found, list(columns), weights)
 
 
 def checked_chunks(

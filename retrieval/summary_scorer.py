@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from encoders.errors import ConfigError
 from encoders.files import fingerprint_of
-from indexing.whole import whole_number
+from indexing.whole import finite_number, whole_number
 from retrieval.extract import Part, Terms, chosen_parts, parts_of
 from retrieval.passage_windows import WORD
 from retrieval.rerank import Scorer
@@ -40,13 +40,10 @@ class Summarised:
             raise ConfigError(
                 f"summarised: {type(bm25).__name__}; expected a BM25 retriever for the weights"
             )
-        number = isinstance(decay, (int, float)) and not isinstance(decay, bool)
-        if not number or not 0 <= decay <= 1:
-            raise ConfigError(f"summarised: decay {decay!r}; expected a number from 0 to 1")
         self.scorer = scorer
         self.bm25 = bm25
         self.words = whole_number(words, "summarised: words", 1)
-        self.decay = float(decay)
+        self.decay = finite_number(decay, "summarised: decay", 0, 1)
         self._identity = ScorerIdentity(scorer)
 
     @property

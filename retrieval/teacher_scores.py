@@ -106,25 +106,6 @@ def attach_scores(examples: list[Example], path: Path) -> list[Example]:
     return made
 
 
-def require_scores(examples: Sequence[Example], loss: str, where: str = "teacher") -> None:
-    """Raise ``DataError`` where a loss needs a teacher and no example has a score.
-
-    Warns where no example has two, as losses that compare documents would have it.
-    """
-    scored = [sum(not math.isnan(score) for score in example.scores) for example in examples]
-    if not any(scored):
-        raise DataError(
-            f"{where}: {loss} learns from a teacher's scores, and none of {len(examples):,} "
-            "examples has any; give teacher: scores.parquet (sluice distil makes one), "
-            "teacher: {type: cross_encoder, model: ...}, or examples with scores of their own"
-        )
-    if max(scored) < 2:
-        log.warning(
-            "%s: no example has two scored documents; a loss that compares a query's documents "
-            "learns nothing from it: score the negatives too", where,
-        )  # fmt: skip
-
-
 def _check_found(scores: Iterable[float], examples: Sequence[Example], path: Path) -> None:
     values = list(scores)
     missing = sum(map(math.isnan, values))

@@ -14,6 +14,7 @@ from encoders.errors import ConfigError, DataError, suggest
 from encoders.files import file_hash, fingerprint_of, settle
 from encoders.models import is_path
 from encoders.table import ENCODERS, RERANKERS
+from indexing.whole import is_number
 from retrieval.sources import SELF, listed
 from training.judge import Judge, JudgedPair, judged
 
@@ -225,9 +226,7 @@ def check_teacher(spec: str | Mapping[str, Any], where: str, allow: Allow = None
             raise ConfigError(f"{where}.teachers.{number}: {member}; files have one mean already")
         check_teacher(member, f"{where}.teachers.{number}", allow)
     weights = spec.get("weights", [1.0] * len(members))
-    numbers = isinstance(weights, list) and all(
-        isinstance(w, (int, float)) and not isinstance(w, bool) and 0 < w < np.inf for w in weights
-    )
+    numbers = isinstance(weights, list) and all(is_number(w) and w > 0 for w in weights)
     if not numbers or len(weights) != len(members):
         raise ConfigError(f"{where}.weights: {weights!r:.60}; expected a number above 0 for each")
     if not isinstance(spec.get("normalise", False), bool):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from encoders.errors import ConfigError, suggest
-from indexing.whole import whole_number
+from indexing.whole import finite_number, whole_number
 from retrieval.explanation import term_texts
-from retrieval.feedback import Feedback, Lists, checked_number, places_in
+from retrieval.feedback import Feedback, Lists, places_in
 from retrieval.stage import Stage
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ class TermFeedback(Feedback):
                 f"rm3: by {by!r}; known: {', '.join(COUNTS)}{suggest(str(by), COUNTS)}"
             )
         self.terms = whole_number(terms, "rm3: terms", 1)
-        self.original_weight = checked_number(original_weight, "rm3: original_weight", 1.0)
+        self.original_weight = finite_number(original_weight, "rm3: original_weight", 0, 1)
         self.by = by
         self.max_document_share = max_document_share
         if max_document_share is not None:
-            checked_number(max_document_share, "rm3: max_document_share", 1.0)
+            finite_number(max_document_share, "rm3: max_document_share", 0, 1)
         self.feedback_documents = whole_number(documents, "rm3: documents", 0)
         shown = f"documents={documents}, terms={terms}, original_weight={original_weight:g}"
         super().__init__(

@@ -6,6 +6,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,50 +36,57 @@ WORK = (
 )  # fmt: skip
 
 
-def train_model(
-    section: TrainingSection,
-    open_dataset: Callable[[], Dataset],
-    *,
-    model_path: Path,
-    work_path: Path,
-    seed: int,
-    where: str,
-    source: Source,
-    judge: OpenJudge,
-    model: Callable[[str], str],
-    keys: Keys,
-) -> Path:
-    """Train a model to ``model_path``; return it untouched if the same training made it before.
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """One training: its settings, where it stands, and what opens the things it names.
 
-    Checkpoints, ``metrics.jsonl``, the mining report and the negatives' provenance lie in
-    ``work_path``; a killed training goes on from its last checkpoint, one with another key starts
-    anew. ``keys`` stand for everything that decides the result. Under ``torchrun`` the first
-    process prepares and writes, and all train.
+    The model goes to ``model_path``; checkpoints, ``metrics.jsonl``, the mining report and the
+    negatives' provenance to ``work_path``. ``where`` is put before the keys in errors. ``source``
+    and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained in the same
+    experiment to folders. ``keys`` stand for everything that decides the result.
+    """
+
+    section: TrainingSection
+    open_dataset: Callable[[], Dataset]
+    model_path: Path
+    work_path: Path
+    seed: int
+    where: str
+    source: Source
+    judge: OpenJudge
+    model: Callable[[str], str]
+    keys: Keys
+
+
+def train_model(job: TrainingJob) -> Path:
+    """Train a model; return its folder, untouched if the same training made it before.
+
+    A killed training goes on from its last checkpoint, one with another key starts anew. Under
+    ``torchrun`` the first process prepares and writes, and all train.
     """
     from training.processes import first_process, rank, wait
     from training.processes import start as start_processes
 
-    if made_before(model_path, keys.key):
+    section, model_path, work_path, where = job.section, job.model_path, job.work_path, job.where
+    if made_before(model_path, job.keys.key):
         return model_path
     start_processes()
     start = time.monotonic()
     with first_process():
         if rank() == 0:
-            _begin(work_path, keys.key)
-        train, dev = splits_of(section, open_dataset(), seed)
-        encoder = _starting_encoder(
-            section, train, where=where, model=model, work_path=work_path, seed=seed
-        )
+            _begin(work_path, job.keys.key)
+        train, dev = splits_of(section, job.open_dataset(), job.seed)
+        encoder = _starting_encoder(job, train)
         loss = make_loss(section.loss, where=f"{where}loss")
         maker = TrainingExamples(
-            section, train, seed=seed, work_path=work_path, where=where, source=source,
-            judge=judge, model=model, answered=bool(getattr(loss, "wants_answered", False)),
+            section, train, seed=job.seed, work_path=work_path, where=where, source=job.source,
+            judge=job.judge, model=job.model, answered=bool(getattr(loss, "wants_answered", False)),
         )  # fmt: skip
         live = None
         asked_live = (section.negatives or {}).get("type") == "live"
         if asked_live:
             encoder = frozen_documents(encoder, where=where)
-        _narrow(encoder, section, where=where, seed=seed)
+        _narrow(encoder, job)
         if asked_live:
             examples = live_examples(maker.make(encoder), train)
             live = live_candidates(encoder, train, examples, section.negatives or {}, where=where)
@@ -87,13 +95,13 @@ def train_model(
             if hasattr(encoder, "tokenize_pairs") or getattr(loss, "negatives", "all") == "own":
                 alone = f"{section.loss['type']} learns from each query's own documents"
                 refuse_unlearnable(examples, alone, where=f"{where}examples")
-    report = _fitted(encoder, section, examples, loss, dev, maker, live, work_path, seed, where)
+    report = _fitted(job, encoder, examples, loss, dev, maker, live)
     wait()  # every process has read the best checkpoint, which is removed below
     if rank() == 0:
         _save(encoder, loss, section, model_path)
-        settings = {"training": section.model_dump(), "dataset": train.name, "seed": seed}
+        settings = {"training": section.model_dump(), "dataset": train.name, "seed": job.seed}
         manifest = {
-            **keys._asdict(),
+            **job.keys._asdict(),
             "steps": report.steps,
             "best_step": report.best_step,
             "best_value": report.best_value,
@@ -109,8 +117,9 @@ def train_model(
     return model_path
 
 
-def _narrow(encoder: Any, section: TrainingSection, *, where: str, seed: int) -> None:
+def _narrow(encoder: Any, job: TrainingJob) -> None:
     """Freeze what the section says, and leave only what its tuning adds to be trained."""
+    section, where = job.section, job.where
     if section.freeze is not None:
         from encoders.freezing import freeze
 
@@ -123,7 +132,7 @@ def _narrow(encoder: Any, section: TrainingSection, *, where: str, seed: int) ->
     if section.tuning is not None:
         from encoders.tuning import tune
 
-        tune(encoder, section.tuning, where=f"{where}tuning", seed=seed)
+        tune(encoder, section.tuning, where=f"{where}tuning", seed=job.seed)
 
 
 def _save(encoder: Any, loss: Any, section: TrainingSection, model_path: Path) -> None:
@@ -161,32 +170,24 @@ def _remove(work_path: Path, patterns: Iterable[str]) -> None:
             item.unlink()
 
 
-def _starting_encoder(
-    section: TrainingSection,
-    train: Dataset,
-    *,
-    where: str,
-    model: Callable[[str], str],
-    work_path: Path,
-    seed: int,
-) -> Any:
+def _starting_encoder(job: TrainingJob, train: Dataset) -> Any:
     from encoders.fresh import fresh_from_config, is_fresh
 
     def texts() -> Iterator[str]:
         return (document.full_text for document in train.corpus)
 
-    spec, place = dict(section.encoder), f"{where}encoder"
+    spec, place = dict(job.section.encoder), f"{job.where}encoder"
     if is_fresh(spec.get(START_KEY)):
-        spec = fresh_from_config(spec, texts(), work_path / "fresh", where=place, seed=seed)
+        spec = fresh_from_config(spec, texts(), job.work_path / "fresh", where=place, seed=job.seed)
     start = spec.pop(START_KEY, None)
     if start is None:
-        encoder = make_encoder(spec, where=place, model=model)
+        encoder = make_encoder(spec, where=place, model=job.model)
     else:
         from encoders.splade_start import start_from_config
 
-        spec["model"] = model(str(spec.get("model")))
-        start = _aimed(start, section.sparsity)
-        encoder = start_from_config(spec, start, texts(), where=place, seed=seed)
+        spec["model"] = job.model(str(spec.get("model")))
+        start = _aimed(start, job.section.sparsity)
+        encoder = start_from_config(spec, start, texts(), where=place, seed=job.seed)
     if getattr(encoder, "needs_idf", False):
         from encoders.splade_queries import fit_idf
 
@@ -208,31 +209,29 @@ def _aimed(start: Any, sparsity: Mapping[str, Any] | None) -> Any:
 
 
 def _fitted(
+    job: TrainingJob,
     encoder: Any,
-    section: TrainingSection,
     examples: list[Example],
     loss: Any,
     dev: Dataset,
     maker: TrainingExamples,
     live: Any,
-    work_path: Path,
-    seed: int,
-    where: str,
 ) -> Any:
     from training import fit
 
+    section = job.section
     settings: dict[str, Any] = {}
     if section.evaluate is not None:
         candidates = None
         if hasattr(encoder, "tokenize_pairs"):
             if maker.lists is None:
                 raise ConfigError(
-                    f"{where}evaluate: a cross-encoder reranks what the negatives' retriever "
+                    f"{job.where}evaluate: a cross-encoder reranks what the negatives' retriever "
                     "finds; give negatives, or leave evaluate out"
                 )
             candidates = run_on(maker.lists, dev, max(PAIR_DEPTH, dev_depth(section.evaluate)))
         settings = {
-            "evaluate": dev_evaluation(dev, section.evaluate, seed=seed, candidates=candidates),
+            "evaluate": dev_evaluation(dev, section.evaluate, seed=job.seed, candidates=candidates),
             "evaluate_every": section.evaluate.every,
             "metric": dev_measure(section.evaluate),
             "patience": section.evaluate.patience,
@@ -245,12 +244,12 @@ def _fitted(
         encoder,
         examples,
         loss,
-        output=work_path,
+        output=job.work_path,
         trainer=section.trainer,
         sparsity=section.sparsity,
         gradient_cache=section.gradient_cache,
         live=live,
-        seed=seed,
+        seed=job.seed,
         head_learning_rate=section.head_learning_rate,
         **settings,
     )

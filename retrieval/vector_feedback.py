@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from encoders.errors import ConfigError, suggest
-from indexing.whole import whole_number
-from retrieval.feedback import Feedback, Lists, checked_number, places_in
+from indexing.whole import finite_number, whole_number
+from retrieval.feedback import Feedback, Lists, places_in
 from retrieval.stage import Stage
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class VectorFeedback(Feedback):
             raise ConfigError(f"prf: {asked[0]} is of kind='rocchio', and kind is 'average'")
         weights = {name: ROCCHIO[name] if value is None else value for name, value in given.items()}
         self.alpha, self.beta, self.gamma = (
-            checked_number(value, f"prf: {name}") for name, value in weights.items()
+            finite_number(value, f"prf: {name}", 0) for name, value in weights.items()
         )
         self.k = whole_number(k, "prf: k", 0)
         self.kind = kind

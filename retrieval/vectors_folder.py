@@ -23,9 +23,7 @@ from retrieval.document import Document
 from retrieval.seen_ids import distinct
 from retrieval.sparse_vectors import (
     Column,
-    SparseVectors,
     checked_chunks,
-    gathered,
     refuse_count,
     refuse_repeated,
 )
@@ -43,12 +41,6 @@ UNREADABLE = (
     ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
     RuntimeError,
 )  # fmt: skip
-
-
-def read_vectors(path: str | Path) -> SparseVectors:
-    """Read a folder of vectors, or its ``.npz`` file, into memory; documents have no texts."""
-    folder = VectorsFolder(Path(path))
-    return gathered(folder.documents(), folder.vectors)
 
 
 def write_vectors(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from encoders.errors import DataError
+from indexing.whole import is_number
 from training.checkpoint import TRAINING
 
 METRICS = "metrics.jsonl"  # the journal of a training, in its folder
@@ -143,8 +143,7 @@ def _series(journal: Path) -> dict[str, Series]:
         except (ValueError, TypeError, KeyError):
             break  # what a killed training wrote last
         for name, value in line.items():
-            plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if plain and not name.startswith(SUMMARY) and math.isfinite(value):
+            if is_number(value) and not name.startswith(SUMMARY):
                 points.setdefault(name, {})[step] = float(value)
     if not points:
         raise DataError(f"{journal}: no training step is logged there")

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from encoders.errors import ConfigError, suggest
+from indexing.whole import is_number
 
 Sampling = Literal["top", "random", "cyclic"]
 Among = Literal["lowest", "mean", "highest"]
@@ -165,11 +166,7 @@ def _check_choice(key: str, value: str, choices: Any) -> None:
 
 
 def _two_numbers(value: Any) -> tuple[float, float]:
-    fits = len(value) == 2 and all(
-        isinstance(part, (int, float)) and not isinstance(part, bool) and math.isfinite(part)
-        for part in value
-    )
-    if not fits:
+    if len(value) != 2 or not all(map(is_number, value)):
         raise ConfigError(
             f"negatives.adaptive_margin: {value!r}, expected [a, b], two finite numbers of "
             "margin = a + b |s+|"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from encoders.errors import ConfigError, suggest
+from indexing.whole import is_number
 
 TYPES = ("flops", "l1")
 KEYS = ("query", "document", "ramp", "anti_zero", "target_query_terms", "target_doc_terms")
@@ -71,7 +72,7 @@ class Sparsity:
 
 
 def _number(value: Any, where: str, expected: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+    if not is_number(value) or value < 0:
         raise ConfigError(f"{where}: {value!r}, expected {expected}: a number of 0 or above")
     return float(value)
 

@@ -12,10 +12,10 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sparse_files import read_ciff
 
 from encoders.errors import DataError
 from retrieval import transposition
-from retrieval.ciff import read_ciff
 from retrieval.ciff_writer import write_ciff
 from retrieval.document import Document
 

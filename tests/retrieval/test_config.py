@@ -120,7 +120,7 @@ def test_a_good_config_passes(tmp_path: Path) -> None:
         ("train/ft/negatives/retriever", "", "ft.negatives.retriever: ''"),
         ("train/ft/negatives/retriever", {"encoder": "bm25"}, "retriever: encoder: 'bm25'"),
         ("train/ft/negatives/retriever", {"encoder": {"type": "bm52"}}, "retriever.encoder.type"),
-        ("train/ft/negatives/depth", 0, "ft.negatives.depth: 0"),
+        ("train/ft/negatives/depth", 0, "ft.negatives.depth is 0"),
         ("train/ft/trainer/report_to", "wandbb", "train.ft.trainer.report_to: wandbb"),
         ("train/ft/trainer/learning_rate", -1.0, "trainer.learning_rate: -1.0; expected .*above"),
         ("train/ft/trainer/learning_rate", float("nan"), "trainer.learning_rate: nan"),

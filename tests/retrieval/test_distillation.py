@@ -22,7 +22,7 @@ from retrieval.distil_dataset import distil_dataset
 from retrieval.distillation import distil, parts_of, read_facts, read_scores
 from retrieval.example_sources import file_examples
 from retrieval.ranking import Run
-from retrieval.teacher_scores import attach_scores, require_scores, score_examples, taught
+from retrieval.teacher_scores import attach_scores, score_examples, taught
 from retrieval.teachers import Ensemble, ModelTeacher, RunTeacher, check_teacher, open_teacher
 from training.example import Example, Text
 from training.judge import JudgedPair
@@ -284,16 +284,6 @@ class TestExamples:
         path = self.write(tmp_path / "t.parquet", [("z", "z", 1.0)])
         with pytest.raises(DataError, match="a score for none of the 5 training pairs"):
             attach_scores(list(self.EXAMPLES), path)
-
-    def test_a_loss_that_needs_a_teacher(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        with pytest.raises(DataError, match="margin_mse learns from a teacher's scores, and none"):
-            require_scores(self.EXAMPLES, "margin_mse")
-        path = self.write(tmp_path / "t.parquet", [("q1", "aa", 1.0)])
-        with caplog.at_level(logging.WARNING, "sluice"):
-            require_scores(attach_scores(list(self.EXAMPLES), path), "margin_mse")
-        assert "no example has two scored documents" in caplog.text
 
     @pytest.mark.parametrize(
         ("columns", "message"),

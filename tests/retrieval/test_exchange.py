@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from command_line import Call
 from small_world import WordEncoder, documents, write_beir
+from sparse_files import read_ciff, read_vectors
 
 from encoders import BM25Encoder, SpladeEncoder, VocabularyEncoder
 from encoders.errors import ConfigError, DataError, IndexFormatError, ModelError
 from indexing import InvertedIndex
 from retrieval import Document, Retriever, Run, evaluate, load_dataset
-from retrieval.ciff import CiffFile, read_ciff
+from retrieval.ciff import CiffFile
 from retrieval.exchange import FORMATS, export_retriever, import_retriever
 from retrieval.query_vectors import read_query_vectors, run_vectors
-from retrieval.vectors_folder import read_vectors
 
 QUERIES = {"q1": "gold river word7", "q2": "stone stone sluice", "q3": "nothing known zzz"}
 NAMES = {"ciff": "x.ciff.gz", "impact-json": "x.jsonl.gz", "vectors": "x"}

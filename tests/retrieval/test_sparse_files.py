@@ -14,12 +14,13 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sparse_files import read_impact_json, read_vectors
 
 from encoders.errors import ConfigError, DataError
 from retrieval.document import Document
-from retrieval.impact_json import read_impact_json, write_impact_json
+from retrieval.impact_json import write_impact_json
 from retrieval.query_vectors import read_query_vectors, terms_of, write_query_vectors
-from retrieval.vectors_folder import IDS, MATRIX, TERMS, read_vectors, write_vectors
+from retrieval.vectors_folder import IDS, MATRIX, TERMS, write_vectors
 
 WEIGHTS = np.array([[3, 0, 0], [0, 0, 0], [200, 1, 0]], np.float32)
 WEIGHTS_REST = sp.csr_array(WEIGHTS[1:])
@@ -67,7 +68,7 @@ def test_impact_json_comes_from_several_files(tmp_path: Path) -> None:
     assert found.terms == ["gold", "ri ver", "new", "gone"]
     assert found.weights.toarray()[3].tolist() == [1, 0, 0.25, 0]
     assert found.weights.nnz == 5
-    listed = read_impact_json([folder / "1.jsonl", folder / "3.json"])
+    listed = read_impact_json(folder / "1.jsonl", folder / "3.json")
     assert len(listed.documents) == 2
 
 

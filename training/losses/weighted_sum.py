@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from encoders.build import build
 from encoders.errors import ConfigError
+from indexing.whole import is_number
 from training.batch import Negatives
 from training.losses import LOSSES
 from training.vector_batch import VectorBatch, loss_of
@@ -43,7 +44,7 @@ class WeightedSum:
                 raise ConfigError(f"{where}: {spec!r}, expected {{type: ..., weight: ...}}")
             own = {key: value for key, value in spec.items() if key != "weight"}
             weight = spec.get("weight", 1.0)
-            if isinstance(weight, bool) or not isinstance(weight, int | float):
+            if not is_number(weight):
                 raise ConfigError(f"{where}.weight: {weight!r}, expected a number")
             members.append((str(spec.get("type")), float(weight), build(own, LOSSES, where=where)))
         self._take(members)
