@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from encoders.same_text import same_text_key
 from retrieval.dataset import Dataset
 from retrieval.dataset_source import Places, Qrels
 
@@ -70,17 +71,16 @@ def with_negatives(
     query, and those whose text is that of one of its positives. They have no teacher's score.
     """
     from training import Text
-    from training.negatives import normalised
 
     made = []
     for example in examples:
         labelled = list(zip(example.documents, example.labels, strict=True))
         known = {document.id for document, _ in labelled} | example.relevant
-        same = {normalised(document.text) for document, label in labelled if label > 0}
+        same = {same_text_key(document.text) for document, label in labelled if label > 0}
         found = [
             Text(name, texts[name])
             for name in dict.fromkeys(negatives.get(example.query.id, ()))
-            if name in texts and name not in known and normalised(texts[name]) not in same
+            if name in texts and name not in known and same_text_key(texts[name]) not in same
         ]
         made.append(
             replace(

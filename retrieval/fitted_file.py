@@ -1,4 +1,8 @@
-"""What was fitted on judged queries, as a small JSON file that a pipeline names."""
+"""Small things that were fitted, as JSON files that say what they hold and in which version.
+
+Every file has ``format``, ``sluice.<kind>``, and ``version``. Of what was fitted into a folder of
+arrays it is the head.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from encoders.errors import ConfigError
+from encoders.errors import ConfigError, SluiceError
 from encoders.files import write_json
 
 VERSION = 1
@@ -19,23 +23,46 @@ def write_fitted(path: str | Path, kind: str, values: Mapping[str, Any]) -> None
     write_json(Path(path), {"format": f"sluice.{kind}", "version": VERSION, **values})
 
 
-def read_fitted(path: str | Path, kind: str) -> dict[str, Any]:
-    """Return what ``write_fitted`` wrote; ``ConfigError`` if the file is none of this kind."""
+def read_fitted(
+    path: str | Path,
+    kind: str,
+    *,
+    maker: str = "sluice fit",
+    error: type[SluiceError] = ConfigError,
+    earlier: str | int | None = None,
+) -> dict[str, Any]:
+    """Return the values that ``write_fitted`` wrote; ``error`` if the file is none of this kind.
+
+    ``maker`` says in the error what writes such files. ``earlier`` is the ``format`` of those that
+    were written before they had a version; their values are the same.
+    """
     file = Path(path).expanduser()
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{file}: no such file; sluice fit makes one") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: not readable as JSON ({error}); fit it again") from None
-    name = found.get("format") if isinstance(found, dict) else type(found).__name__
-    if name != f"sluice.{kind}":
-        raise ConfigError(f"{file}: holds {name!r}, expected 'sluice.{kind}'")
-    if found.get("version") != VERSION:
-        raise ConfigError(
-            f"{file}: version {found.get('version')!r}, this Sluice reads {VERSION}; fit it again"
+        raise error(f"{file}: no such file; {maker} makes one") from None
+    except (OSError, ValueError, RecursionError) as reason:
+        raise error(
+            f"{file}: not readable as JSON ({reason}); make it again with {maker}"
+        ) from None
+    if not isinstance(values, dict):
+        raise error(
+            f"{file}: a JSON {type(values).__name__}, expected an object of format "
+            f"'sluice.{kind}'; make it again with {maker}"
         )
-    return dict(found)
+    form, version = values.pop("format", None), values.pop("version", None)
+    if earlier is not None and (form, version) == (earlier, None):
+        return values
+    if form != f"sluice.{kind}":
+        raise error(
+            f"{file}: holds {form!r}, expected 'sluice.{kind}'; give a file that {maker} wrote"
+        )
+    if version != VERSION:
+        raise error(
+            f"{file}: version {version!r}, this Sluice reads {VERSION}; make it again with "
+            f"{maker}, or upgrade sluice-ir"
+        )
+    return values
 
 
 def number(value: Any) -> float:

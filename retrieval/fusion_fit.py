@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from encoders.errors import ConfigError, DataError, IndexFormatError, suggest
-from encoders.files import read_json, write_json
+from encoders.errors import ConfigError, DataError, suggest
 from retrieval.evaluation import Qrels
+from retrieval.fitted_file import read_fitted, write_fitted
 from retrieval.fusion import METHODS, Fusion
 from retrieval.fusion_search import FusionSearch
 from retrieval.measures import Measure, parse_measure
 from retrieval.normalisation import check_normalisation
 from retrieval.ranking import Run
 
-FORMAT = "sluice-fusion"
+KIND, EARLIER = "fusion", "sluice-fusion"  # the latter before files had a version
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +57,20 @@ class FusionFit:
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON, in one step; ``fitted='path'`` of an expression reads it."""
-        write_json(Path(path), {"format": FORMAT, **asdict(self)})
+        write_fitted(path, KIND, asdict(self))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what ``save`` wrote; ``ConfigError`` for a file that is missing or another one."""
-        path = Path(path)
-        if not path.is_file():
-            raise ConfigError(
-                f"fitted: no file {str(path)!r}; fit_fusion(runs, qrels).save({str(path)!r}) "
-                "makes it"
-            )
+        maker = f"fit_fusion(runs, qrels).save({str(path)!r})"
+        values = read_fitted(path, KIND, maker=maker, earlier=EARLIER)
         try:
-            found = read_json(path)
-            if found.pop("format", None) != FORMAT:
-                raise ConfigError(f"fitted: {path} is no file of a fitted fusion")
-            fusion = Fusion(**found.pop("fusion"))
-            names, single = tuple(found.pop("names")), tuple(found.pop("single"))
-            return cls(fusion=fusion, names=names, single=single, **found)
-        except (IndexFormatError, AttributeError, KeyError, TypeError) as error:
+            fusion = Fusion(**values.pop("fusion"))
+            names, single = tuple(values.pop("names")), tuple(values.pop("single"))
+            return cls(fusion=fusion, names=names, single=single, **values)
+        except (KeyError, TypeError) as error:
             raise ConfigError(
-                f"fitted: {path} is no file of a fitted fusion ({error}); fit it again"
+                f"{path}: is no file of a fitted fusion ({error}); fit it again"
             ) from None
 
 

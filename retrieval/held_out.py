@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from encoders.errors import DataError
+from encoders.same_text import same_text_key
 from retrieval.dataset_source import Places, Qrels, Source
 from retrieval.document import Document
 
@@ -73,8 +74,8 @@ class HeldOutSource:
         return frozenset(name for key in keys[:count] for name in by_key[key])
 
     def _key(self, text: str) -> bytes:
-        words = " ".join(text.casefold().split())
-        return hashlib.blake2b(f"{self._seed}\0{words}".encode(), digest_size=16).digest()
+        seeded = f"{self._seed}\0{same_text_key(text)}"
+        return hashlib.blake2b(seeded.encode(), digest_size=16).digest()
 
 
 def _original(split: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from encoders.same_text import same_text_key
 from retrieval.document import Document
 
 
@@ -38,8 +39,8 @@ class IdenticalIdCheck:
             return
         self._shared += 1
         relevant = self._qrels.get(document.id, {}).get(document.id, 0) > 0
-        words = _normalised(query)
-        if words.strip() and not relevant and words in _normalised(document.full_text):
+        words = _padded(query)
+        if words.strip() and not relevant and words in _padded(document.full_text):
             self._standing += 1
 
     def decide(self) -> IdenticalIds:
@@ -73,5 +74,5 @@ def decide_identical_ids(
     return check.decide()
 
 
-def _normalised(text: str) -> str:
-    return f" {' '.join(text.casefold().split())} "
+def _padded(text: str) -> str:
+    return f" {same_text_key(text)} "

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from encoders.build import build, check, resolve
 from encoders.errors import ConfigError, DataError, MissingPackageError, ModelError, suggest
-from encoders.files import file_hash, read_json, replaced_folder, settle, write_json
+from encoders.files import file_hash, replaced_folder, settle
+from retrieval.fitted_file import read_fitted, write_fitted
 from retrieval.table import Table
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from training.lambda_lists import JudgedLists
 
 HEAD, TERMS = "ranker.json", "terms"
-FORMAT, VERSION = "sluice.ranker", 1
+KIND = "ranker"
 MOST_GRADE = 1_000  # floats hold 2^1023
 
 # What ``ranker.model`` may be: settings with a ``fit``, and what reads their result again.
@@ -174,14 +175,14 @@ class LearnedRanker:
             if terms is not None:
                 terms.save(folder / TERMS)
             head = {
-                "format": FORMAT, "version": VERSION, "type": self.model.kind,
+                "type": self.model.kind,
                 "features": list(self.features), "parts": dict(self.parts),
                 "language": self.language,
                 "files": {name: file_hash(folder / name) for name in self.model.files},
                 "facts": dict(self.facts),
                 "importances": self.importances().to_dict()["systems"],
             }  # fmt: skip
-            write_json(folder / HEAD, head)
+            write_fitted(folder / HEAD, KIND, head)
 
     @classmethod
     def open(cls, path: str | Path) -> LearnedRanker:
@@ -192,13 +193,8 @@ class LearnedRanker:
             raise ModelError(
                 f"{folder}: no {HEAD} here; expected the folder of a ranker, which sluice ltr makes"
             )
-        head = read_json(folder / HEAD)
+        head = read_fitted(folder / HEAD, KIND, maker="sluice ltr", error=ModelError)
         try:
-            if (head["format"], head["version"]) != (FORMAT, VERSION):
-                raise ModelError(
-                    f"{folder / HEAD}: {head['format']} version {head['version']}; expected "
-                    f"{FORMAT} {VERSION}: train it again, or take a newer Sluice"
-                )
             reader = resolve(READERS[head["type"]])
             features = tuple(str(name) for name in head["features"])
             for name in reader.files:

@@ -6,7 +6,6 @@ a document's exp(beta x score) by what it gets from a bank of queries.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -15,15 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoders.errors import ConfigError, DataError, IndexFormatError
-from encoders.files import fingerprint_of, read_json, replaced_folder
+from encoders.files import fingerprint_of, replaced_folder
 from indexing.whole import whole_number
+from retrieval.fitted_file import read_fitted, write_fitted
 
 if TYPE_CHECKING:
     from indexing import AugmentedIndex, Index
     from retrieval.retriever import Retriever
 
 HEAD = "normaliser.json"
-FORMAT = 1
+KIND, EARLIER = "normaliser", 1  # the latter: the format of heads without a version
 SAMPLED = 1000  # ids of the corpus that tell it from another
 
 
@@ -158,8 +158,7 @@ class Normaliser:
                 write_array(folder / f"normalisers-{place}.npy", [logs], logs.shape, np.float32)
                 write_array(folder / f"hubs-{place}.npy", [hubs], hubs.shape, np.bool_)
             betas = [bank.beta for bank in self.banks]
-            head = {"format": FORMAT, "betas": betas, "facts": self.facts}
-            (folder / HEAD).write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
+            write_fitted(folder / HEAD, KIND, {"betas": betas, "facts": self.facts})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -167,10 +166,14 @@ class Normaliser:
         from indexing.arrays import open_array
 
         folder = Path(path)
-        head = read_json(folder / HEAD)
-        betas = head.get("betas") if isinstance(head, dict) else None
-        if not betas or head.get("format") != FORMAT or not isinstance(head.get("facts"), dict):
-            raise IndexFormatError(f"{folder / HEAD}: is no normaliser of this version; fit it")
+        head = read_fitted(
+            folder / HEAD, KIND, maker="Normaliser.save", error=IndexFormatError, earlier=EARLIER
+        )
+        betas = head.get("betas")
+        if not betas or not isinstance(betas, list) or not isinstance(head.get("facts"), dict):
+            raise IndexFormatError(
+                f"{folder / HEAD}: no betas and facts of a normaliser; fit it again"
+            )
         banks = []
         for place, beta in enumerate(betas):
             logs = open_array(folder / f"normalisers-{place}.npy", np.float32, (None,))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from encoders.errors import ConfigError
+from encoders.same_text import same_text_key
 from retrieval.dataset_source import Qrels
 
 
@@ -48,8 +49,8 @@ def query_folds(queries: Mapping[str, str], qrels: Qrels, folds: int, seed: int)
 
 
 def _key(text: str, seed: int) -> bytes:
-    words = " ".join(text.casefold().split())
-    return hashlib.blake2b(f"{seed}\0{words}".encode("utf-8", "surrogatepass")).digest()
+    seeded = f"{seed}\0{same_text_key(text)}"
+    return hashlib.blake2b(seeded.encode("utf-8", "surrogatepass")).digest()
 
 
 def _groups(queries: Mapping[str, str], keys: Mapping[str, bytes], qrels: Qrels) -> list[list[str]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from encoders.errors import ConfigError, DataError, suggest
 from encoders.progress import progress
+from encoders.same_text import same_text_key
 from retrieval.dataset_source import find_split
 from retrieval.training_formats import FORMATS, rows_of
 from retrieval.training_rows import Labelled, Row
@@ -104,7 +105,6 @@ class FileExamples:
 
     def _made(self, rows: Sequence[Row], dataset: Dataset, seed: int) -> Iterator[Example]:
         from training import Example, Text
-        from training.negatives import normalised
 
         relevant = _relevant(rows, dataset)
         counts: Counter[str] = Counter()
@@ -114,13 +114,13 @@ class FileExamples:
             if not positives:
                 counts["without positive"] += 1
                 continue
-            texts = {normalised(found.document.text or "") for found in positives}
+            texts = {same_text_key(found.document.text or "") for found in positives}
             negatives = [
                 found
                 for found in row.documents
                 if found.label <= 0
                 and found.document.key not in relevant[query]
-                and normalised(found.document.text or "") not in texts
+                and same_text_key(found.document.text or "") not in texts
             ]
             counts["false"] += len(row.documents) - len(positives) - len(negatives)
             if self.per_query is not None:
@@ -196,7 +196,7 @@ def _relevant(rows: Iterable[Row], dataset: Dataset) -> dict[str, frozenset[str]
     for row in rows:
         key = row.query.key
         if key not in found:
-            same = row.query.id is not None and own.get(key) == row.query.text
+            same = row.query.id is not None and key in own and _is_same(own[key], row.query.text)
             grades = dataset.qrels[key] if same else {}
             found[key] = {doc for doc, grade in grades.items() if grade > 0}
         found[key].update(one.document.key for one in row.documents if one.label > 0)
@@ -208,8 +208,8 @@ def _untested(rows: list[Row], dataset: Dataset) -> list[Row]:
     held: set[str] = set()
     for split in ("dev", "test"):
         if find_split(split, dataset.splits) is not None:
-            held.update(map(_plain, dataset.with_split(split).queries.values()))
-    kept = [row for row in rows if _plain(row.query.text or "") not in held]
+            held.update(map(same_text_key, dataset.with_split(split).queries.values()))
+    kept = [row for row in rows if same_text_key(row.query.text or "") not in held]
     if len(kept) < len(rows):
         log.warning(
             "%s: %s of %s rows of the training file ask a query of the dev or test split, and are "
@@ -221,5 +221,5 @@ def _untested(rows: list[Row], dataset: Dataset) -> list[Row]:
     return kept
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())
+def _is_same(text: str, other: str | None) -> bool:
+    return same_text_key(text) == same_text_key(other or "")

@@ -12,9 +12,9 @@ from training.mined_rows import RowsWriter
 from training.mining_report import MinedNegatives
 from training.mining_settings import MODES, Mining
 from training.settling import Settling
-from training.text_identity import TextKeys, TextSource, normalised
+from training.text_identity import TextKeys, TextSource
 
-__all__ = ["MODES", "Mining", "consistent", "mine", "mine_lists", "normalised"]
+__all__ = ["MODES", "Mining", "consistent", "mine", "mine_lists"]
 
 BATCH = 16_384  # candidates settled together: their texts are read, and judged, at once
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from encoders.errors import ConfigError, ModelError
 from encoders.files import fingerprint_of
+from encoders.same_text import same_text_key
 from training.beam_search import DiverseBeams, Hypothesis
 from training.continuations import Continuations
 from training.inverse_cloze import Passage
-from training.negatives import normalised
 from training.query_sampling import TopKSampling
 from training.sentences import sentences
 
@@ -195,7 +195,7 @@ def distinct(texts: Iterable[str]) -> list[str]:
     found: dict[str, str] = {}
     for text in texts:
         if text.strip():
-            found.setdefault(normalised(text), text.strip())
+            found.setdefault(same_text_key(text), text.strip())
     return list(found.values())
 
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping
+
+from encoders.same_text import same_text_key
 
 TextSource = Mapping[str, str] | Callable[[list[str]], Mapping[str, str]]
 """Texts by document id, or a function that returns those of the ids it is given."""
 
 
-def normalised(text: str) -> str:
-    """Return the text without differences of case, spacing and Unicode form."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-
-
 def text_key(text: str) -> int:
-    """Return a number of 64 bits that texts have in common when they are the same normalised."""
-    digest = hashlib.blake2b(normalised(text).encode("utf-8", "surrogatepass"), digest_size=8)
+    """Return 64 bits of a text's ``same_text_key``, as a number."""
+    digest = hashlib.blake2b(same_text_key(text).encode("utf-8", "surrogatepass"), digest_size=8)
     return int.from_bytes(digest.digest(), "big")
 
 

@@ -200,6 +200,65 @@ def test_training_on_what_is_tested_is_refused(tmp_path: Path, bert: Path) -> No
     assert not (tmp_path / "out" / "models").exists()
 
 
+def asked_again(data: Path, texts: dict[str, str], rows: int) -> None:
+    """Give a BEIR folder ``rows`` more test queries, and these with the texts of train's."""
+    with (data / "queries.jsonl").open("a") as stream:
+        for name in range(rows):
+            stream.write(json.dumps({"_id": f"more{name}", "text": f"of its own {name}"}) + "\n")
+        for name, text in texts.items():
+            stream.write(json.dumps({"_id": name, "text": text}) + "\n")
+    with (data / "qrels" / "test.tsv").open("a") as stream:
+        for name in (*(f"more{number}" for number in range(rows)), *texts):
+            stream.write(f"{name}\td0\t1\n")
+
+
+def train_query(data: Path) -> str:
+    first = json.loads((data / "queries.jsonl").read_text().splitlines()[0])
+    assert first["_id"] == "q0"
+    return str(first["text"])
+
+
+@pytest.mark.parametrize("written", ["{}", "  {} ", "{}\u00a0", "upper"])
+def test_a_tested_query_under_another_id_is_found_however_it_is_written(
+    tmp_path: Path, bert: Path, written: str
+) -> None:
+    config = experiment(tmp_path, bert)
+    data = Path(config["dataset"])
+    text = train_query(data)
+    given = text.upper() if written == "upper" else written.format(text.replace(" ", "  "))
+    asked_again(data, {"other": given}, rows=0)
+    with pytest.raises(ConfigError, match=r"1 of 9 queries .*'other'.*what is tested is refused"):
+        Experiment(checked(config, ExperimentConfig)).refuse_tested()
+
+
+def test_a_collection_may_ask_a_few_queries_in_both_splits(
+    tmp_path: Path, bert: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = experiment(tmp_path, bert)
+    data = Path(config["dataset"])
+    asked_again(data, {"other": train_query(data)}, rows=11)
+    Experiment(checked(config, ExperimentConfig)).refuse_tested()
+    assert "1 of 20 queries of the evaluation have the text of a training query" in caplog.text
+    caplog.clear()
+    # the very query, id and text, is a split that overlaps: refused however many it is one of
+    with (data / "qrels" / "test.tsv").open("a") as stream:
+        stream.write("q0\td0\t1\n")
+    asked_again(data, {}, rows=0)
+    with pytest.raises(ConfigError, match="training on what is tested is refused"):
+        Experiment(checked(config, ExperimentConfig)).refuse_tested()
+
+
+def test_blank_queries_are_not_the_same_query(tmp_path: Path, bert: Path) -> None:
+    config = experiment(tmp_path, bert)
+    data = Path(config["dataset"])
+    asked_again(data, {"blank": " ", "empty": ""}, rows=0)
+    with (data / "qrels" / "train.tsv").open("a") as stream:
+        stream.write("nothing\td0\t1\n")
+    with (data / "queries.jsonl").open("a") as stream:
+        stream.write(json.dumps({"_id": "nothing", "text": "  "}) + "\n")
+    Experiment(checked(config, ExperimentConfig)).refuse_tested()
+
+
 def test_a_class_of_your_own_works_from_your_yaml_and_not_from_a_folder(tmp_path: Path) -> None:
     config = {
         "dataset": str(write_beir(tmp_path / "data")),

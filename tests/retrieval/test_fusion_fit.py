@@ -108,15 +108,22 @@ def test_a_fit_is_a_file_and_an_expression(tmp_path: Path) -> None:
         (f"weighted(run0, run1, run1, fitted='{path}')", r"2 stages \(run0, run1\), here are 3"),
         (f"rrf(run0, run1, fitted='{path}')", "was fitted as weighted, not rrf"),
         (f"weighted(run0, run1, fitted='{path}', weights=[1, 2])", "both say the weights"),
-        ("weighted(run0, run1, fitted='nowhere.json')", "no file 'nowhere.json'; fit_fusion"),
+        ("weighted(run0, run1, fitted='nowhere.json')", r"nowhere\.json: no such file; fit_fusion"),
     ]:
         with pytest.raises(ConfigError, match=message):
             parse(text, names)
     with pytest.raises(ConfigError, match="1 names for 2 stages"):
         fit.expression("a")
-    for damage in ("{", "[]", '{"format": "sluice-fusion"}', '{"format": "other"}'):
+    for damage, message in (
+        ("{", "not readable as JSON"),
+        ("[]", "a JSON list, expected an object of format 'sluice.fusion'"),
+        ('{"format": "sluice-fusion"}', "is no file of a fitted fusion"),
+        ('{"format": "sluice.fusion", "version": 1, "fusion": 3}', "is no file of a fitted fusion"),
+        ('{"format": "other"}', "holds 'other', expected 'sluice.fusion'"),
+        ('{"format": "sluice.fusion", "version": 2}', "version 2, this Sluice reads 1"),
+    ):
         path.write_text(damage)
-        with pytest.raises(ConfigError, match="is no file of a fitted fusion"):
+        with pytest.raises(ConfigError, match=message):
             FusionFit.load(path)
     found = {"format": "sluice-fusion", "fusion": {"method": "nothing"}}
     path.write_text(json.dumps(found))

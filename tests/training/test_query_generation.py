@@ -7,10 +7,10 @@ import transformers
 from tiny_models import save_tokenizer
 
 from encoders.errors import ConfigError, ModelError
+from encoders.same_text import same_text_key
 from training.beam_search import DiverseBeams
 from training.continuations import Continuations
 from training.inverse_cloze import Passage
-from training.negatives import normalised
 from training.query_generation import KeySentences, ModelGenerator, distinct
 from training.query_sampling import TopKSampling
 
@@ -154,7 +154,7 @@ def test_queries_do_not_depend_on_the_batch(
     assert together == [alone.queries([document])[0] for document in DOCUMENTS]
     assert together == loaded(folder, by=by, batch=2).queries(DOCUMENTS)
     for queries in together:
-        keys = [normalised(query) for query in queries]
+        keys = [same_text_key(query) for query in queries]
         assert len(set(keys)) == len(keys)
         assert all(keys)
 
