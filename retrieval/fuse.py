@@ -94,9 +94,8 @@ def _least_score(stage: Stage) -> float:
     while isinstance(retriever, (Cut, Filtered)):
         retriever = retriever.stage if isinstance(retriever, Cut) else retriever.retriever
     index = getattr(retriever, "index", None)
-    inner = getattr(index, "inner", index)  # of passages
-    if inner is not None:
-        metric = getattr(inner, "metric", None)
+    if index is not None:
+        metric = index.innermost.metric
         if metric is None:
             return 0.0
         if metric == "cosine" or (metric == "ip" and getattr(retriever.encoder, "normalize", 0)):

@@ -52,7 +52,7 @@ def filled_by_passages(
             f"passages.aggregate: {passages.aggregate!r} makes one vector of a document, and the "
             "index is of type 'passages'; give it the index that is inside"
         )
-    inner = index.inner if isinstance(index, PassageIndex) else index
+    inner = index.inner if isinstance(index, PassageIndex) else index  # or a recipe, or None
     parts: Any = PassageDocuments(passages, encoder, documents)  # read as a store of documents
     if passages.aggregate == "mean":
         filled = _filled_by_means(encoder, documents, parts, inner, work, encoding, queries)
