@@ -24,6 +24,14 @@ def resolve(target: str) -> Any:
     return found
 
 
+def type_name(instance: Any, table: Table) -> str:
+    """Return the name a table has for an instance's class; ``module:Class`` for any other class."""
+    kind = type(instance)
+    own = f"{kind.__module__}:{kind.__qualname__}"
+    names = (name for name, target in table.items() if f"{target}.".startswith(f"{own}."))
+    return next(names, own)
+
+
 def factory(name: str, table: Table, *, where: str, allow: Collection[str] | None = None) -> Any:
     """Return the factory a type name stands for.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import signal
 import subprocess
@@ -16,11 +15,11 @@ from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 
-from encoders.build import resolve
+from encoders.build import type_name
 from encoders.encoder import Vectors
+from encoders.encoding_worker import serve
 from encoders.errors import ConfigError, DataError, ModelError
 from encoders.progress import progress
-from encoders.registry import kind_of, open_encoder
 from encoders.table import ENCODERS
 from encoders.vector_forms import put_together
 
@@ -112,7 +111,8 @@ class EncodingPool:
 
     def _started(self, folder: Path, device: str | None) -> Worker:
         kind = type(self._encoder)
-        own = "" if kind.__module__.startswith("encoders.") else _named(self._encoder)
+        built_in = type_name(self._encoder, ENCODERS) in ENCODERS
+        own = "" if built_in else _named(self._encoder)
         if kind.__module__ == "__main__" or "<" in kind.__qualname__:
             raise ConfigError(
                 f"workers: other processes cannot import {_named(self._encoder)}; move the class "
@@ -128,7 +128,7 @@ class EncodingPool:
         if device is not None:
             given["device"] = device
         here, there = Pipe()
-        command = [sys.executable, "-m", "encoders.encoding_worker", str(there.fileno())]
+        command = [sys.executable, "-m", serve.__module__, str(there.fileno())]
         process = subprocess.Popen(
             command,
             pass_fds=[there.fileno()],
@@ -151,20 +151,6 @@ class EncodingPool:
                 message if name in KNOWN else f"workers: a process failed with {name}: {message}"
             )
         return answer
-
-
-def opened_again(folder: str, own: str, given: dict[str, Any]) -> Any:
-    """Open a saved encoder with those of the options that its type takes."""
-    make = resolve(own).from_pretrained if own else open_encoder
-    takes = inspect.signature(_factory(folder) if not own else make).parameters
-    return make(Path(folder), **{name: value for name, value in given.items() if name in takes})
-
-
-def _factory(folder: str) -> Any:
-    kind = kind_of(Path(folder))
-    if kind not in ENCODERS:
-        raise ModelError(f"{folder}: saved by an encoder of type {kind!r}, which is not built in")
-    return resolve(ENCODERS[kind])
 
 
 def _sent(worker: Worker, message: Any) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
-from encoders.encoding_pool import opened_again
+from encoders.build import resolve
+from encoders.errors import ModelError
 from encoders.progress import counted_by
+from encoders.registry import kind_of, open_encoder
+from encoders.table import ENCODERS
 
 
 def serve(channel: Connection) -> None:
@@ -27,6 +33,20 @@ def serve(channel: Connection) -> None:
         return
     except Exception as error:
         channel.send(("error", (type(error).__name__, str(error))))
+
+
+def opened_again(folder: str, own: str, given: dict[str, Any]) -> Any:
+    """Open a saved encoder with those of the options that its type takes."""
+    make = resolve(own).from_pretrained if own else open_encoder
+    takes = inspect.signature(_factory(folder) if not own else make).parameters
+    return make(Path(folder), **{name: value for name, value in given.items() if name in takes})
+
+
+def _factory(folder: str) -> Any:
+    kind = kind_of(Path(folder))
+    if kind not in ENCODERS:
+        raise ModelError(f"{folder}: saved by an encoder of type {kind!r}, which is not built in")
+    return resolve(ENCODERS[kind])
 
 
 if __name__ == "__main__":

@@ -7,13 +7,20 @@ to any index; scores are then sums over fewer terms, so they only fall.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from encoders.errors import ConfigError
+from encoders.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from encoders.splade import SpladeEncoder
+
+CHUNK = 2_048  # texts encoded at a time
 
 
 def prune_below(vectors: sp.csr_array, weight: float) -> sp.csr_array:
@@ -83,6 +90,43 @@ def prune_terms(vectors: sp.csr_array, least: NDArray[np.float32]) -> sp.csr_arr
             f"least: {list(least.shape)}, expected one weight a term [{vectors.shape[1]}]"
         )
     return _kept(vectors, vectors.data >= least[vectors.indices])
+
+
+def pruned_by_quantile(encoder: SpladeEncoder, vectors: sp.csr_array) -> sp.csr_array:
+    """Return documents' vectors as an encoder's ``prune_quantile`` leaves them.
+
+    ``ConfigError`` where it has one, and no weights to cut at yet.
+    """
+    if encoder.prune_quantile is None or not vectors.shape[0]:
+        return vectors
+    if encoder.term_floors is None:
+        raise ConfigError(
+            f"prune_quantile: {encoder.prune_quantile} of weights that are not known yet; build a "
+            "retriever with this encoder, or call fit_term_floors(encoder, texts) of "
+            "encoders.pruning first"
+        )
+    return prune_terms(vectors, encoder.term_floors)
+
+
+def fit_term_floors(encoder: SpladeEncoder, texts: Iterable[str]) -> None:
+    """Read what an encoder's ``prune_quantile`` cuts at off documents' vectors, in place.
+
+    ``texts`` are the collection or a sample of it. The encoder's fingerprint changes. Raises
+    ``ConfigError`` for one without a quantile, ``DataError`` without texts.
+    """
+    whole, stream = encoder.without_quantile(), iter(texts)
+    chunks = iter(lambda: list(itertools.islice(stream, CHUNK)), [])
+    set_term_floors(encoder, [whole.encode_documents(chunk) for chunk in chunks])
+
+
+def set_term_floors(encoder: SpladeEncoder, chunks: Iterable[sp.csr_array] | sp.csr_array) -> None:
+    """Set what an encoder's ``prune_quantile`` cuts at from vectors it made without it."""
+    if encoder.prune_quantile is None:
+        raise ConfigError("prune_quantile: the encoder has none, so nothing is to be fitted")
+    parts = [chunks] if isinstance(chunks, sp.csr_array) else list(chunks)
+    if not sum(part.shape[0] for part in parts):
+        raise DataError("prune_quantile: no documents; quantiles are read off their vectors")
+    encoder.term_floors = term_quantiles(parts, encoder.prune_quantile)
 
 
 def _rows(vectors: sp.csr_array) -> NDArray[np.int64]:

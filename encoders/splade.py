@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from encoders.chosen_backend import choose_backend
@@ -22,6 +25,7 @@ from encoders.models import model_folder
 from encoders.packed import PackedTransformer
 from encoders.packed_attention import spans
 from encoders.packed_heads import vocabulary_head
+from encoders.pruning import pruned_by_quantile
 from encoders.splade_folder import NOTED, SpladeFolder, has_mlm_head, save_splade
 from encoders.splade_head import VocabularyProduct
 from encoders.splade_pooling import splade_max, splade_sum
@@ -55,6 +59,10 @@ class SpladeEncoder(TextEncoder):
     ``lexical`` keeps, on a side or both, only the text's own tokens. Of documents ``prune_below``
     drops weights under a value and ``prune_ratio`` under a share of the largest one;
     ``query_top_k`` and ``document_top_k`` keep only the heaviest terms (ties: the lower term id).
+    ``prune_quantile`` then drops the lightest share of each term's postings (Lassance et al., 2023,
+    arXiv 2304.12702): weights below ``term_floors`` ``[vocab]``, that quantile of the term's
+    weights in a collection. Building a retriever fits them; ``fit_term_floors`` does elsewhere.
+    Training does not see them.
     """
 
     kind = "splade"
@@ -74,6 +82,8 @@ class SpladeEncoder(TextEncoder):
         prune_ratio: float | None = None,
         query_top_k: int | None = None,
         document_top_k: int | None = None,
+        prune_quantile: float | None = None,
+        term_floors: NDArray[np.float32] | None = None,
         idf: Tensor | None = None,
         train_idf: bool = False,
         idf_learning_rate: float | None = None,
@@ -86,6 +96,13 @@ class SpladeEncoder(TextEncoder):
         for name, limit in (("query_top_k", query_top_k), ("document_top_k", document_top_k)):
             if limit is not None and (type(limit) is not int or limit < 1):
                 raise ConfigError(f"{name}: {limit!r}; expected 1 or more, or nothing for no limit")
+        if prune_quantile is not None and not 0 < prune_quantile < 1:
+            raise ConfigError(
+                f"prune_quantile: {prune_quantile!r}; expected a share of each term's postings, "
+                "above 0 and below 1, or nothing to keep all"
+            )
+        if term_floors is not None and prune_quantile is None:
+            raise ConfigError("term_floors: need the prune_quantile that they are of")
         if train_idf and query_model != "idf":
             raise ConfigError(f"train_idf: query_model is {query_model!r}; expected 'idf'")
         if idf_learning_rate is not None and not (train_idf and idf_learning_rate > 0):
@@ -106,6 +123,8 @@ class SpladeEncoder(TextEncoder):
                 "language model whose last layer is linear over the vocabulary"
             )
         size, queries, parts = decoder.out_features, None, model
+        if term_floors is not None and term_floors.shape != (size,):
+            raise ModelError(f"{len(term_floors)} term floors; the vocabulary has {size} terms")
         if query_model != "shared":
             queries = StaticQueries(tokenizer, size, weights=idf, trained=train_idf)
             if query_model == "idf":
@@ -121,6 +140,8 @@ class SpladeEncoder(TextEncoder):
         self.top_k = {"query": query_top_k, "document": document_top_k}
         self.prune_below = prune_below
         self.prune_ratio = prune_ratio
+        self.prune_quantile = prune_quantile
+        self.term_floors = term_floors
         self.learning_rates = (
             {} if idf_learning_rate is None else {"queries.weights": idf_learning_rate}
         )
@@ -159,6 +180,7 @@ class SpladeEncoder(TextEncoder):
         prune_ratio: float | None = None,
         query_top_k: int | None = None,
         document_top_k: int | None = None,
+        prune_quantile: float | None = None,
         train_idf: bool = False,
         idf_learning_rate: float | None = None,
         query_prompt: str | None = None,
@@ -190,6 +212,7 @@ class SpladeEncoder(TextEncoder):
             "pooling": pooling, "activation": activation, "query_model": query_model,
             "lexical": lexical, "prune_below": prune_below, "prune_ratio": prune_ratio,
             "query_top_k": query_top_k, "document_top_k": document_top_k,
+            "prune_quantile": prune_quantile,
         }  # fmt: skip
         with SpladeFolder.opened(source) as found:
             loaded = load(AutoModelForMaskedLM, str(found.network))
@@ -221,6 +244,8 @@ class SpladeEncoder(TextEncoder):
             if settings.get("query_model") == "idf":
                 size = int(loaded.model.config.vocab_size)
                 settings["idf"] = found.query_weights(loaded.tokenizer, size)
+            if settings.get("prune_quantile") == found.sidecar.get("prune_quantile"):
+                settings["term_floors"] = found.term_floors()  # another quantile has others
         encoder = cls(
             loaded.model,
             loaded.tokenizer,
@@ -247,11 +272,25 @@ class SpladeEncoder(TextEncoder):
         """Whether the query weights are still to be counted, by ``encoders.fit_idf``."""
         return self.query_model == "idf" and not (self.queries is None or self.queries.counted)
 
+    @property
+    def needs_term_floors(self) -> bool:
+        """Whether the weights that ``prune_quantile`` cuts at are still to be read off vectors."""
+        return self.prune_quantile is not None and self.term_floors is None
+
+    def without_quantile(self) -> SpladeEncoder:
+        """Return this encoder, weights and all, without ``prune_quantile``."""
+        other = copy.copy(self)
+        other.prune_quantile = other.term_floors = None
+        return other
+
     def settings(self) -> Mapping[str, Any]:
         """Return what besides weights and tokenizer decides the vectors."""
+        floors = self.term_floors
         rare = {
             "lexical": None if self.lexical == "none" else self.lexical,
             "prune_below": self.prune_below, "prune_ratio": self.prune_ratio,
+            "prune_quantile": self.prune_quantile,
+            "term_floors": None if floors is None else hashlib.sha256(floors.tobytes()).hexdigest(),
         }  # fmt: skip
         return {
             **super().settings(), "pooling": self.pooling, "activation": self.activation,
@@ -342,7 +381,7 @@ class SpladeEncoder(TextEncoder):
 
     def encode_documents(self, texts: Sequence[str]) -> sp.csr_array:
         """Return the documents' term weights, float32 ``csr_array [n, vocab]``, in input order."""
-        return self._encode(texts, "document")
+        return pruned_by_quantile(self, self._encode(texts, "document"))
 
     def terms(self, columns: Sequence[int]) -> list[str]:
         """Return the tokenizer's tokens of columns; one it has no token for is ``[column]``."""

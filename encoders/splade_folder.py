@@ -9,7 +9,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from encoders.errors import ModelError
 from encoders.layout import (
@@ -36,8 +39,10 @@ if TYPE_CHECKING:
 # Settings of the encoder in ``sluice.json``: the layout has no room for them.
 NOTED = (
     "query_model", "lexical", "prune_below", "prune_ratio", "query_top_k", "document_top_k",
+    "prune_quantile",
 )  # fmt: skip
 IDF_FILE = "idf.json"  # token -> weight, where a folder of one network brings its query weights
+FLOORS = "term_floors.npy"  # what `prune_quantile` cuts each term's weights at, float32 [vocab]
 LONGEST = 1_000_000  # tokens; tokenizers without a limit say more
 
 
@@ -77,6 +82,21 @@ class SpladeFolder(NamedTuple):
         if self.weights.name == IDF_FILE:
             return read_idf_json(self.weights, tokenizer, size)
         return read_query_weights(self.weights, size)
+
+    def term_floors(self) -> NDArray[np.float32] | None:
+        """Return the weights that ``prune_quantile`` cuts at ``[vocab]``; None where none are."""
+        file = self.network / FLOORS
+        if not file.exists():
+            return None
+        try:
+            floors = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{file}: not readable as an array ({error})") from None
+        if floors.dtype != np.float32 or floors.ndim != 1 or not np.isfinite(floors).all():
+            raise ModelError(
+                f"{file}: {floors.dtype} {list(floors.shape)}, expected finite float32"
+            )
+        return cast("NDArray[np.float32]", floors)
 
     def query_length(self, tokenizer: Any) -> int | None:
         """Return the length at which sentence-transformers cuts a query, special tokens counted."""
@@ -123,7 +143,10 @@ def save_splade(encoder: SpladeEncoder, folder: Path) -> None:
         "lexical": encoder.lexical,
         "prune_below": encoder.prune_below,
         "prune_ratio": encoder.prune_ratio,
+        "prune_quantile": encoder.prune_quantile,
     }
+    if encoder.term_floors is not None:
+        np.save(network / FLOORS, encoder.term_floors)
     write_sidecar(folder, {**facts, **encoder.save_backend(folder)})
     if not static or encoder.queries is None:
         return

@@ -48,6 +48,11 @@ class TowerEncoder:
         if freeze not in ("none", *SIDES):
             raise ConfigError(f"freeze: {freeze!r}; known: none, query, document")
         check_towers(query, document)
+        if getattr(document, "needs_term_floors", False):
+            raise ConfigError(
+                "document.prune_quantile: not for a tower; use prune_below, prune_ratio or "
+                "document_top_k"
+            )
         self.query, self.document = query, document
         self.freeze = freeze
         self.module: nn.Module = _Towers(

@@ -13,10 +13,12 @@ from typing import Any, Self, cast
 
 import numpy as np
 
+from encoders.build import type_name
 from encoders.encoder import Side, Vectors
 from encoders.errors import ConfigError, DataError, IndexFormatError
 from encoders.files import MANIFEST, fingerprint_of, read_json, write_json
 from encoders.hash_directory import ROW_BITS, HashDirectory, Hashes, Places
+from encoders.table import ENCODERS
 from encoders.vector_forms import Store, dense_rows, put_together, sparse_rows, stored_form
 from encoders.vector_shard import DRAFT, SUFFIX, Shard, write_shard
 
@@ -25,21 +27,40 @@ log = logging.getLogger("sluice")
 FORMAT = "sluice.vectors"
 VERSION = 1
 
+# Keys once held the path of an encoder's class: package, type name, class. For the types of that
+# time they still do, so that vectors cached then are found. Do not rename; new types need no line.
+_FORMER_CLASSES = {
+    "bm25": "BM25Encoder",
+    "dense": "DenseEncoder",
+    "precomputed": "PrecomputedEncoder",
+    "splade": "SpladeEncoder",
+    "towers": "TowerEncoder",
+    "vocabulary": "VocabularyEncoder",
+}
+
 
 def vector_identity(encoder: Any, store: Store, side: Side = "document") -> dict[str, str]:
     """Return what vectors on disk depend on: the encoder, its arithmetic, the side, the form.
 
     Not the device, the batches or the number of threads, whose differences are in the last bits.
     """
-    kind, backend = type(encoder), getattr(encoder, "backend", None)
+    backend = getattr(encoder, "backend", None)
     return {
-        "encoder": f"{kind.__module__}:{kind.__qualname__}",
+        "encoder": _type_in_key(encoder),
         "fingerprint": str(encoder.fingerprint),
         "dtype": str(getattr(encoder, "dtype", "")).removeprefix("torch."),
         "backend": "" if backend is None else str(getattr(backend, "name", type(backend).__name__)),
         "store": store,
         "side": side,
     }
+
+
+def _type_in_key(encoder: Any) -> str:
+    """Return an encoder's type as keys have it: a name that no move of a module changes."""
+    name = type_name(encoder, ENCODERS)
+    if name not in _FORMER_CLASSES:
+        return name
+    return ":".join((".".join(("encoders", name)), _FORMER_CLASSES[name]))
 
 
 class VectorCache:

@@ -55,7 +55,7 @@ class AugmentedIndex(Index):
             )
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> Metric:  # type: ignore[override]  # nobody sets it
         """What the scores are: the augmentation's metric."""
         return self.augmentation.metric
 

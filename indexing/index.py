@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from encoders.errors import ConfigError, suggest
 from encoders.files import new_generation
 from indexing.arrays import write_array
+from indexing.exact import Metric
 from indexing.hits import Hits
 from indexing.live import LiveRows, Mask, Rows
 from indexing.whole import whole_number
@@ -36,6 +37,7 @@ class Index(ABC):
     """
 
     type_name: ClassVar[str] = ""  # name in the table of types; empty for a user's own class
+    metric: Metric | None = None  # of dense vectors; None: inner products of sparse ones
 
     def __init__(self) -> None:
         self.encoder_fingerprint = ""  # of the encoder whose vectors these are; "" is unknown
@@ -51,6 +53,11 @@ class Index(ABC):
     def rows(self) -> int:
         """Number of rows allotted since the last ``compact``, deleted ones included."""
         return self._live.total
+
+    @property
+    def innermost(self) -> Index:
+        """The index that holds the vectors as they were encoded: this one, or one it regroups."""
+        return self
 
     @property
     @abstractmethod

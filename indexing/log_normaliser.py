@@ -37,7 +37,7 @@ def log_normalisers(
     size = int(bank.shape[0])
     if size < (1 if own_rows is None else 2):
         raise ConfigError(f"the bank has {size} vectors; expected more")
-    similar = _Similarity(bank, getattr(index, "metric", None))
+    similar = _Similarity(bank, index.metric)
     found = np.empty(index.rows)
     step = max(1, entries // size)
     for start in range(0, index.rows, step):

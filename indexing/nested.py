@@ -37,13 +37,12 @@ def inner_index(given: Index | Spec, where: str) -> Index:
 
 def metric_of(index: Index, where: str) -> Metric:
     """Return the metric of a dense index; ``ConfigError`` for an index without one."""
-    metric = getattr(index, "metric", None)
-    if metric is None:
+    if index.metric is None:
         raise ConfigError(
             f"{where}: {type(index).__name__} has no metric, expected a dense index such as "
             "flat or faiss"
         )
-    return checked_metric(metric)
+    return checked_metric(index.metric)
 
 
 def drop_rows(inner: Index, allowed: Mask) -> None:

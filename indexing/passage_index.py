@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from encoders.build import build
 from encoders.errors import ConfigError, DataError, IndexFormatError
 from indexing.arrays import fact, open_array, write_array
+from indexing.exact import Metric
 from indexing.hits import Hits
 from indexing.index import MOST_PLACES, Index, Parameters
 from indexing.live import Mask, Rows
@@ -76,9 +77,14 @@ class PassageIndex(Index):
         return index
 
     @property
-    def metric(self) -> str:
-        """The inner index's metric; sparse indexes have the inner product."""
-        return str(getattr(self.inner, "metric", "ip"))
+    def metric(self) -> Metric | None:  # type: ignore[override]  # nobody sets it
+        """The inner index's metric."""
+        return self.inner.metric
+
+    @property
+    def innermost(self) -> Index:
+        """The index of the passages' vectors."""
+        return self.inner.innermost
 
     @property
     def passages(self) -> int:

@@ -257,9 +257,9 @@ def side_index(state: RetrieverState, documents: Sequence[Document]) -> Index:
 
 
 def _emptied(index: Index, vectors: Any) -> Index:
-    inner: Any = index.inner if isinstance(index, PassageIndex) else index
+    inner: Any = index.innermost
     if isinstance(vectors, np.ndarray):
-        return FlatIndex(getattr(inner, "metric", "ip"))
+        return FlatIndex(inner.metric or "ip")
     if hasattr(inner, "empty") and hasattr(vectors, "tocsr"):
         made: Index = inner.empty()
         return made

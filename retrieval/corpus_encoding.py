@@ -39,20 +39,30 @@ class EncodedCorpus:
     ``len`` is the number of documents. In memory are 8 bytes a document.
     """
 
-    def __init__(self, cache: VectorCache, places: Places) -> None:
-        self._cache, self._places = cache, places
+    def __init__(
+        self, cache: VectorCache, places: Places, prune: Callable[[Any], Vectors] | None = None
+    ) -> None:
+        self._cache, self._places, self._prune = cache, places, prune
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __iter__(self) -> Iterator[Vectors]:
         for start in range(0, len(self), CHUNK):
-            yield self._cache.gather(self._places[start : start + CHUNK])
+            yield self._read(self._places[start : start + CHUNK])
 
     def sample(self, n: int, seed: int) -> Vectors:
         """Return the vectors of ``n`` documents (or all) drawn by ``seed``, in row order."""
         rows = sampled_rows(len(self), n, seed)
-        return self._cache.gather(self._places[rows])
+        return self._read(self._places[rows])
+
+    def pruned(self, prune: Callable[[Any], Vectors]) -> EncodedCorpus:
+        """Return these vectors as ``prune`` leaves them; it is applied whenever they are read."""
+        return EncodedCorpus(self._cache, self._places, prune)
+
+    def _read(self, places: Places) -> Vectors:
+        vectors = self._cache.gather(places)
+        return vectors if self._prune is None else self._prune(vectors)
 
 
 def sampled_rows(count: int, n: int, seed: int) -> NDArray[np.int64]:

@@ -57,6 +57,11 @@ def filled_index(
         filled = _default_index(dense=False) if index is None else index
         filled.add(encoder.fit_documents(document_input(encoder, each) for each in documents))
         return filled
+    if vectors is not None and getattr(encoder, "needs_term_floors", False):
+        raise ConfigError(
+            f"encoder.prune_quantile: {encoder.prune_quantile}; the vectors are given already, so "
+            "it would prune nothing: leave it out"
+        )
     width = getattr(encoder, "dim", None)
     if index is None:
         index = _default_index(dense=isinstance(encoder.encode_documents([]), np.ndarray))

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
+FITTED = 100_000  # documents whose vectors a quantile is read off: 8 bytes a posting in memory
+FIT_SEED = 13
 SMALL = 2_000  # texts that take no longer than a trial would
 
 
@@ -37,13 +39,15 @@ def encoded_corpus(
     """Yield the vectors of the store's documents, in row order; encodes what is not cached.
 
     They are in ``encoding.cache``, else in ``work``, and are safe from eviction inside the block.
+    Those of an encoder that prunes by quantile are stored whole, and pruned as they are read: the
+    quantiles are of these very vectors, and another quantile finds them there.
     """
 
     def inputs_of(rows: NDArray[np.int64]) -> list[Any]:
         return [document_input(encoder, each) for each in documents.documents(rows)]
 
-    cache = encoding.cache_folder
-    with CorpusEncoder(encoder, cache or work, encoding) as corpus:
+    cache, whole = encoding.cache_folder, _without_quantile(encoder)
+    with CorpusEncoder(whole, cache or work, encoding) as corpus:
         hashes, rows = corpus.plan(document_input(encoder, each) for each in documents)
         tokens = None
         if len(rows):
@@ -55,7 +59,7 @@ def encoded_corpus(
             log.info("encode: all %s documents are cached", f"{len(documents):,}")
         found = corpus.encode(hashes, rows, inputs_of, tokens=tokens)
         corpus.end_workers()
-        yield found
+        yield found if whole is encoder else _pruned(encoder, found)
         if cache is not None:  # in here, where these vectors are in use and stay
             keep_within(cache, cache_bound())
 
@@ -91,12 +95,32 @@ def corpus_estimate(
             if row in wanted
         ]
 
-    corpus = CorpusEncoder(encoder, encoding.cache_folder or Path(os.devnull), encoding).look()
+    whole = _without_quantile(encoder)
+    corpus = CorpusEncoder(whole, encoding.cache_folder or Path(os.devnull), encoding).look()
     try:
         hashes, rows = corpus.plan(document_input(encoder, each) for each in documents())
         return corpus.estimate(hashes, rows, inputs_of)
     finally:
         corpus.end_workers()
+
+
+def _without_quantile(encoder: Any) -> Any:
+    """Return an encoder as it is before it prunes by quantile; itself where it does not."""
+    prunes = getattr(encoder, "prune_quantile", None) is not None
+    return encoder.without_quantile() if prunes else encoder
+
+
+def _pruned(encoder: Any, corpus: EncodedCorpus) -> EncodedCorpus:
+    """Return a corpus's vectors pruned by an encoder's quantile, which is fitted to them first."""
+    from encoders.pruning import prune_terms, set_term_floors
+
+    if encoder.needs_term_floors:
+        set_term_floors(encoder, corpus.sample(FITTED, FIT_SEED))
+        log.info(
+            "encode: prune_quantile %s fitted to %s documents",
+            encoder.prune_quantile, f"{min(FITTED, len(corpus)):,}",
+        )  # fmt: skip
+    return corpus.pruned(lambda vectors: prune_terms(vectors, encoder.term_floors))
 
 
 def _numbers(start: int, count: int) -> NDArray[np.bytes_]:

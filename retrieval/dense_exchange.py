@@ -77,7 +77,7 @@ def export_dense(
     chunks = map(index.documents, parts)
     count = write_dense_vectors(output, entries, chunks, form, dim=dim)
     decoded = bool(index.size_bytes < 4 * dim * index.rows)
-    return DenseExport(count, dim, str(getattr(index, "metric", "ip")), decoded)
+    return DenseExport(count, dim, index.metric or "ip", decoded)
 
 
 def import_dense(

@@ -68,7 +68,7 @@ def explained(
     from indexing.passage_index import PassageIndex
 
     searched = retriever.index
-    index: Any = searched.inner if isinstance(searched, PassageIndex) else searched
+    index: Any = searched.innermost
     if not hasattr(index, "explain"):
         raise ConfigError(
             f"{retriever.path}: explain needs a sparse index (BM25, SPLADE), this retriever has "

@@ -244,7 +244,7 @@ def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str
     of = {query: number for number, query in enumerate(queries)}
     left = retriever.encoder.encode_queries([dataset.queries[query] for query in queries])
     right = retriever.encoder.encode_documents(retriever.store.texts(documents))
-    metric = str(getattr(retriever.index, "metric", "ip"))
+    metric = retriever.index.metric or "ip"
     scores: dict[str, dict[str, float]] = {}
     for start in range(0, len(pairs), PAIRS):
         part = pairs[start : start + PAIRS]

@@ -54,7 +54,7 @@ def filled_by_passages(
             f"passages.aggregate: {passages.aggregate!r} makes one vector of a document, and the "
             "index is of type 'passages'; give it the index that is inside"
         )
-    inner = index.inner if isinstance(index, PassageIndex) else index
+    inner = index.inner if isinstance(index, PassageIndex) else index  # or a recipe, or None
     parts: Any = PassageDocuments(passages, encoder, documents)  # read as a store of documents
     if passages.aggregate == "mean":
         normalize = _normalizes(encoder)

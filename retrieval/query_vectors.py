@@ -71,10 +71,9 @@ def queries_of(retriever: Retriever, path: str | Path) -> tuple[list[str], Any]:
 
     For a dense one see ``retrieval.dense_vectors.read_dense_vectors``.
     """
-    from indexing import InvertedIndex, PassageIndex
+    from indexing import InvertedIndex
 
-    index = retriever.index
-    if isinstance(index.inner if isinstance(index, PassageIndex) else index, InvertedIndex):
+    if isinstance(retriever.index.innermost, InvertedIndex):
         terms = terms_of(retriever.encoder)
         return read_query_vectors(path, {term: column for column, term in enumerate(terms)})
     from retrieval.dense_vectors import read_dense_vectors

@@ -35,7 +35,7 @@ class TermReader:
         self.store = retriever.store
         searched: Any = retriever.index
         self.passages = searched if isinstance(searched, PassageIndex) else None
-        self.index: Any = searched.inner if self.passages is not None else searched
+        self.index: Any = searched.innermost
         self.sparse = isinstance(self.index, InvertedIndex)
         self._texts: dict[int, str] = {}
 

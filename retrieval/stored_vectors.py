@@ -122,6 +122,6 @@ def _block(
     distinct, places = np.unique(rows[known], return_inverse=True)
     owners = np.repeat(np.arange(len(rankings)), lengths)[known]
     documents = state.index.documents(distinct)
-    metric = str(getattr(state.index, "metric", "ip"))
+    metric = state.index.metric or "ip"
     parts = np.split(known, np.cumsum(lengths)[:-1])
     return VectorBlock(queries, parts, vectors, documents, owners, places.reshape(-1), metric)

@@ -56,6 +56,11 @@ def check_training(section: TrainingSection, where: str, allow: Allow = None) ->
     kind = vector_kind(encoder)
     if kind == "bm25":
         raise ConfigError(f"{prefix}encoder: bm25 counts words; it is fitted, not trained")
+    if encoder.get("prune_quantile") is not None:
+        raise ConfigError(
+            f"{prefix}encoder.prune_quantile: prunes documents after encoding and does nothing in "
+            "training; give it to the encoder of a retriever"
+        )
     if START_KEY in section.encoder and kind != "splade" and not fresh:
         raise ConfigError(
             f"{prefix}encoder.{START_KEY}: only splade encoders take a start (others: type fresh)"

@@ -188,6 +188,12 @@ def _starting_encoder(job: TrainingJob, train: Dataset) -> Any:
         spec["model"] = job.model(str(spec.get("model")))
         start = _aimed(start, job.section.sparsity)
         encoder = start_from_config(spec, start, texts(), where=place, seed=job.seed)
+    quantile = getattr(encoder, "prune_quantile", None)
+    if quantile is not None:
+        raise ConfigError(
+            f"{place}.model: was saved with prune_quantile {quantile}, which prunes documents "
+            "after encoding and does nothing in training; start from the model before pruning"
+        )
     if getattr(encoder, "needs_idf", False):
         from encoders.splade_queries import fit_idf
 

@@ -128,7 +128,7 @@ class VectorFeedback(Feedback):
 def by_cosine(state: RetrieverState) -> bool:
     """Say whether a retriever's vectors are compared by cosine."""
     encoder, index = state.encoder, state.index
-    found = getattr(encoder, "similarity", None), getattr(index, "metric", None)
+    found = getattr(encoder, "similarity", None), index.metric
     return "cosine" in found
 
 

@@ -1,13 +1,25 @@
 """Pruning of sparse vectors after encoding, against dense loops."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from encoders.errors import ConfigError
-from encoders.pruning import prune_below, prune_ratio, prune_terms, prune_top_k, term_quantiles
+from encoders import SpladeEncoder, TowerEncoder
+from encoders.encoding_pool import EncodingPool
+from encoders.errors import ConfigError, DataError, ModelError
+from encoders.pruning import (
+    fit_term_floors,
+    prune_below,
+    prune_ratio,
+    prune_terms,
+    prune_top_k,
+    term_quantiles,
+)
+from encoders.registry import open_encoder
 
 WEIGHTS = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0, 2.0])
 MATRICES = (
@@ -78,3 +90,85 @@ def test_empty_vectors_stay_empty_and_wrong_numbers_are_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             call()
+
+
+def test_documents_of_an_encoder_lose_each_terms_lightest_weights(
+    masked_bert: Path, texts: list[str], tmp_path: Path
+) -> None:
+    whole = SpladeEncoder.from_pretrained(masked_bert)
+    vectors = whole.encode_documents(texts)
+    encoder = SpladeEncoder.from_pretrained(masked_bert, prune_quantile=0.4)
+    before = encoder.fingerprint
+    assert encoder.needs_term_floors
+    assert encoder.encode_documents([]).shape == (0, encoder.dim)
+    with pytest.raises(
+        ConfigError, match=r"prune_quantile: 0\.4 of weights that are not known yet"
+    ):
+        encoder.encode_documents(texts)
+    fit_term_floors(encoder, iter(texts))
+    expected = prune_terms(vectors, term_quantiles(vectors, 0.4))
+    assert 0 < expected.nnz < vectors.nnz
+    pruned = encoder.encode_documents(texts)
+    assert (pruned != expected).nnz == 0
+    assert (encoder.encode_queries(texts) != whole.encode_queries(texts)).nnz == 0
+    assert len({whole.fingerprint, before, encoder.fingerprint}) == 3
+    assert encoder.without_quantile().fingerprint == whole.fingerprint
+    encoder.save_pretrained(tmp_path / "saved")
+    again = open_encoder(tmp_path / "saved")
+    assert again.fingerprint == encoder.fingerprint
+    assert (again.encode_documents(texts) != expected).nnz == 0
+    other = SpladeEncoder.from_pretrained(tmp_path / "saved", prune_quantile=0.2)
+    assert other.needs_term_floors  # those of 0.4 are not its own
+
+
+def test_an_encoder_with_query_weights_keeps_its_floors(
+    masked_bert: Path, texts: list[str], tmp_path: Path
+) -> None:
+    encoder = SpladeEncoder.from_pretrained(masked_bert, query_model="idf", prune_quantile=0.5)
+    fit_term_floors(encoder, texts)
+    encoder.save_pretrained(tmp_path / "saved")
+    for place in ("saved", "saved/document"):
+        again = open_encoder(tmp_path / place)
+        assert (again.encode_documents(texts) != encoder.encode_documents(texts)).nnz == 0
+
+
+def test_other_processes_prune_alike(masked_bert: Path, texts: list[str]) -> None:
+    encoder = SpladeEncoder.from_pretrained(masked_bert, prune_quantile=0.4)
+    fit_term_floors(encoder, texts)
+    with EncodingPool(encoder, 2) as pool:
+        vectors = pool.encode_documents(texts)
+    np.testing.assert_allclose(
+        vectors.toarray(), encoder.encode_documents(texts).toarray(), atol=1e-5
+    )
+
+
+def test_a_quantile_that_does_nothing_is_refused(
+    masked_bert: Path, texts: list[str], tmp_path: Path
+) -> None:
+    for quantile in (0.0, 1.0, -0.5):
+        with pytest.raises(ConfigError, match=f"prune_quantile: {quantile}; expected a share"):
+            SpladeEncoder.from_pretrained(masked_bert, prune_quantile=quantile)
+    whole = SpladeEncoder.from_pretrained(masked_bert)
+    with pytest.raises(ConfigError, match="the encoder has none"):
+        fit_term_floors(whole, texts)
+    with pytest.raises(ConfigError, match="need the prune_quantile"):
+        SpladeEncoder(whole.model, whole.tokenizer, term_floors=np.zeros(whole.dim, np.float32))
+    encoder = SpladeEncoder.from_pretrained(masked_bert, prune_quantile=0.4)
+    with pytest.raises(DataError, match="no documents"):
+        fit_term_floors(encoder, [])
+    with pytest.raises(ConfigError, match=r"document\.prune_quantile: not for a tower"):
+        TowerEncoder(whole, encoder)
+    fit_term_floors(encoder, texts)
+    encoder.save_pretrained(tmp_path / "saved")
+    file = tmp_path / "saved" / "term_floors.npy"
+    for floors, words in (
+        (np.zeros(3, np.float32), "3 term floors"),
+        (np.zeros(encoder.dim), "float64"),
+        (np.full(encoder.dim, np.nan, np.float32), "expected finite"),
+    ):
+        np.save(file, floors)
+        with pytest.raises(ModelError, match=words):
+            open_encoder(tmp_path / "saved")
+    file.write_bytes(b"no array")
+    with pytest.raises(ModelError, match="not readable as an array"):
+        open_encoder(tmp_path / "saved")

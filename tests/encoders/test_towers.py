@@ -12,7 +12,7 @@ import torch
 from tiny_models import save_model
 
 from encoders import DenseEncoder, SpladeEncoder, TowerEncoder
-from encoders.encoding_pool import opened_again
+from encoders.encoding_worker import opened_again
 from encoders.errors import ConfigError, ModelError
 from encoders.registry import kind_of, open_encoder
 

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from encoders.build import resolve
 from encoders.cache_folder import BOUND, PLACE, cache_bound, cache_root, cached_keys, keep_within
 from encoders.errors import ConfigError, DataError, IndexFormatError, ModelError
 from encoders.hash_directory import ROW_BITS, HashDirectory, text_hashes
 from encoders.progress import Rate, counted_by, progress
+from encoders.table import ENCODERS
 from encoders.vector_cache import VectorCache, vector_identity
 from encoders.vector_forms import (
     checked_vectors,
@@ -246,3 +248,23 @@ def test_inner_progress_counts_for_the_outer(caplog: pytest.LogCaptureFixture) -
     assert "inner" not in caplog.text
     assert "outer: 10 documents" in caplog.text
     assert "tokens/s" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("bm25", "a1a3b00168c82dd35e331a83b4030186"),
+        ("dense", "911c381ee97f646dcd9d17fd91fe8c3f"),
+        ("precomputed", "78168770eb40550d524e136f4a9c27b9"),
+        ("splade", "9d87158fc249f8fdbb83574d87b0af39"),
+        ("towers", "b26d426a6b296913766b78568e2f6aa4"),
+        ("vocabulary", "d1cdd381a0d2745a3f42f3ea51d2ee9a"),
+    ],
+)
+def test_vectors_cached_before_a_move_of_modules_are_found(
+    name: str, key: str, tmp_path: Path
+) -> None:
+    made = resolve(ENCODERS[name].removesuffix(".from_pretrained"))
+    attributes = {"__module__": made.__module__, "__qualname__": made.__qualname__}
+    encoder = type(made.__name__, (), {**attributes, "fingerprint": "f"})()
+    assert VectorCache(tmp_path, vector_identity(encoder, "float32")).key == key
