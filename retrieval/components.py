@@ -14,6 +14,7 @@ from retrieval.document import Document
 from retrieval.measures import parse_measure
 from retrieval.scorer_table import SCORERS
 from training.losses import LOSSES
+from training.losses.base import LossBase, as_loss
 
 Allow = Collection[str] | None  # classes of your own that types may name; None is all
 START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an encoder without one
@@ -71,9 +72,9 @@ def pruned(section: PruneSection | None, corpus: Iterable[Document]) -> Iterable
     return PrunedCorpus(corpus, QualityScores.load(section.scores), section.share)
 
 
-def make_loss(spec: Mapping[str, Any], *, where: str) -> Any:
+def make_loss(spec: Mapping[str, Any], *, where: str, allow: Allow = None) -> LossBase:
     """Make the loss a component describes."""
-    return build(spec, LOSSES, where=where)
+    return as_loss(build(spec, LOSSES, where=where, allow=allow), where)
 
 
 def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) -> None:

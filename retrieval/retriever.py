@@ -199,8 +199,7 @@ class Retriever(Stage):
     @property
     def least_score(self) -> float | None:
         """0 for impacts, -1 for cosine; None for products of vectors of any length, and for l2."""
-        index: Any = self.index
-        metric = getattr(getattr(index, "inner", index), "metric", None)  # of passages, its inner
+        metric = self.index.innermost.metric
         if metric is None:
             return 0.0
         if metric == "cosine" or (metric == "ip" and getattr(self.encoder, "normalize", False)):

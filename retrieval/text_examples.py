@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from encoders.errors import ConfigError, DataError
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from retrieval.config import TrainingSection
     from retrieval.dataset import Dataset
     from training import Example
+    from training.losses.base import LossBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,11 @@ def splits_of(section: TrainingSection, dataset: Dataset, seed: int) -> tuple[Da
     return training_splits(dataset, seed)
 
 
-def check_texts_alone(section: TrainingSection, loss: Any, prefix: str) -> bool:
+def check_texts_alone(section: TrainingSection, loss: LossBase, prefix: str) -> bool:
     """Return whether a loss learns from texts without queries; check that a training suits it."""
     name = section.loss["type"]
     of_texts = section.examples is not None and section.examples.get("type") == "texts"
-    if not getattr(loss, "texts_alone", False):
+    if not loss.texts_alone:
         if of_texts:
             raise ConfigError(
                 f"{prefix}examples.type: texts have no queries, from which {name} learns; they are "

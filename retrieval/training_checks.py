@@ -18,6 +18,7 @@ from retrieval.components import (
     check_measures,
     check_retriever,
     check_towers,
+    make_loss,
     vector_kind,
 )
 from retrieval.config import RetrieverSection, TrainingSection, checked
@@ -30,7 +31,7 @@ from retrieval.sources import SELF, listed, named_sources
 from retrieval.teachers import check_teacher
 from retrieval.text_examples import check_texts_alone
 from retrieval.training_combinations import check_combinations
-from training.losses import LOSSES
+from training.losses.base import LossBase
 
 LOWEST = {  # of the numbers in `trainer`
     "gradient_accumulation_steps": 1,
@@ -84,17 +85,17 @@ def check_training(section: TrainingSection, where: str, allow: Allow = None) ->
     check_combinations(section, _check_loss(section, prefix, allow), mining, prefix)
 
 
-def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> Any:
+def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase:
     """Return the loss; check that it fits the encoder, and has something to beat a positive."""
-    loss = build(section.loss, LOSSES, where=f"{prefix}loss", allow=allow)
+    loss = make_loss(section.loss, where=f"{prefix}loss", allow=allow)
     kind, name = vector_kind(section.encoder), section.loss["type"]
-    fitting = getattr(loss, "encoders", (kind,))
-    if kind in (*ENCODERS, *RERANKERS) and kind not in fitting:
+    fitting = loss.encoders
+    if fitting is not None and kind in (*ENCODERS, *RERANKERS) and kind not in fitting:
         raise ConfigError(
             f"{prefix}loss: {name} trains {', '.join(fitting)}; a {kind} encoder takes info_nce"
         )
     untaught = section.teacher is None and section.examples is None
-    if getattr(loss, "needs_teacher", False) and untaught:
+    if loss.needs_teacher and untaught:
         raise ConfigError(
             f"{prefix}teacher: needed: {name} learns from a teacher's scores; name a reranker or a "
             "file that `sluice distil` wrote"
@@ -102,7 +103,7 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> Any:
     if (section.negatives or {}).get("type") == "live":
         if section.sparsity is not None:
             raise ConfigError(f"{prefix}sparsity: live candidates are frozen vectors; leave it out")
-    elif getattr(loss, "ranks", None) == "columns":
+    elif loss.ranks == "columns":
         raise ConfigError(
             f"{prefix}loss: {name} counts places in a retrieved list: give negatives: {{type: "
             "live}, or ranks: scores"
@@ -115,7 +116,7 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> Any:
         return loss
     if kind == "cross_encoder":
         alone = "a cross_encoder learns from each query's own documents"
-    elif getattr(loss, "negatives", "all") == "own":
+    elif loss.negatives == "own":
         alone = f"{name} holds a positive against the query's own documents only"
     elif section.trainer.get("per_device_train_batch_size") == 1:
         alone = "a batch of 1 has no other documents"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from encoders.errors import ConfigError
 from retrieval.components import vector_kind
@@ -12,12 +12,13 @@ from retrieval.sources import SELF, listed
 
 if TYPE_CHECKING:
     from training import Mining
+    from training.losses.base import LossBase
 
 STATIC = ("bow", "idf")  # `query_model` of queries without a network
 
 
 def check_combinations(
-    section: TrainingSection, loss: Any, mining: Mining | None, prefix: str
+    section: TrainingSection, loss: LossBase, mining: Mining | None, prefix: str
 ) -> None:
     """Raise ``ConfigError`` where parts contradict each other, or one would change nothing.
 
@@ -41,7 +42,7 @@ def check_combinations(
                     f"{prefix}{key}: is for examples made from the dataset's judgements; those "
                     f"under examples have their own: leave {key} out"
                 )
-    unused = not getattr(loss, "needs_teacher", False) and ":" not in section.loss["type"]
+    unused = not loss.needs_teacher and ":" not in section.loss["type"]
     if section.teacher is not None and unused:
         raise ConfigError(
             f"{prefix}teacher: {section.loss['type']} learns nothing from a teacher's scores; add "

@@ -26,6 +26,7 @@ from retrieval.training_examples import OpenJudge, Source, TrainingExamples
 
 if TYPE_CHECKING:
     from training import Example
+    from training.losses.base import LossBase
 
 log = logging.getLogger("sluice")
 
@@ -80,7 +81,7 @@ def train_model(job: TrainingJob) -> Path:
         loss = make_loss(section.loss, where=f"{where}loss")
         maker = TrainingExamples(
             section, train, seed=job.seed, work_path=work_path, where=where, source=job.source,
-            judge=job.judge, model=job.model, answered=bool(getattr(loss, "wants_answered", False)),
+            judge=job.judge, model=job.model, answered=loss.wants_answered,
         )  # fmt: skip
         live = None
         asked_live = (section.negatives or {}).get("type") == "live"
@@ -92,7 +93,7 @@ def train_model(job: TrainingJob) -> Path:
             live = live_candidates(encoder, train, examples, section.negatives or {}, where=where)
         else:
             examples = maker.make(encoder)
-            if hasattr(encoder, "tokenize_pairs") or getattr(loss, "negatives", "all") == "own":
+            if hasattr(encoder, "tokenize_pairs") or loss.negatives == "own":
                 alone = f"{section.loss['type']} learns from each query's own documents"
                 refuse_unlearnable(examples, alone, where=f"{where}examples")
     report = _fitted(job, encoder, examples, loss, dev, maker, live)
@@ -135,16 +136,14 @@ def _narrow(encoder: Any, job: TrainingJob) -> None:
         tune(encoder, section.tuning, where=f"{where}tuning", seed=job.seed)
 
 
-def _save(encoder: Any, loss: Any, section: TrainingSection, model_path: Path) -> None:
+def _save(encoder: Any, loss: LossBase, section: TrainingSection, model_path: Path) -> None:
     """Write the model, with what its loss has to put beside it."""
     if section.tuning is not None:
         from encoders.tuning import merge
 
         merge(encoder)
     encoder.save_pretrained(model_path)
-    beside = getattr(loss, "save", None)
-    if beside is not None:
-        beside(model_path)
+    loss.save(model_path)
 
 
 def made_before(model_path: Path, key: str) -> bool:
@@ -218,7 +217,7 @@ def _fitted(
     job: TrainingJob,
     encoder: Any,
     examples: list[Example],
-    loss: Any,
+    loss: LossBase,
     dev: Dataset,
     maker: TrainingExamples,
     live: Any,

@@ -10,7 +10,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from transformers import TrainingArguments
 
+from training.collator import BiEncoderCollator
 from training.example import Example
+from training.example_list import ExampleList
+
+# What a worker takes over from the server that forks it; a name that is wrong would be ignored.
+PRELOADED = (BiEncoderCollator.__module__, ExampleList.__module__)
 
 
 def batch_loader(
@@ -29,7 +34,7 @@ def batch_loader(
         context = settings.dataloader_multiprocessing_context or "spawn"
         if context == "spawn" and "forkserver" in multiprocessing.get_all_start_methods():
             context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["training.collator", "training.example_list"])
+            context.set_forkserver_preload(list(PRELOADED))
     return DataLoader(
         examples,
         batch_sampler=sampler,

@@ -11,11 +11,13 @@ from typing import Any
 
 from encoders.errors import ConfigError
 from encoders.files import sync, write_json
+from training.curves import TRAINING
 from training.example import Example, Text
+from training.losses.base import LossBase
+from training.losses.description import renamed
 
 COMPLETE = "complete.json"  # written last: a checkpoint without it was cut off by a kill
 LOSS = "loss.safetensors"  # of a loss with a state of its own
-TRAINING = "training.json"  # in the output folder: what the checkpoints there are checkpoints of
 
 
 def seal(checkpoint: Path, state: Mapping[str, Any]) -> None:
@@ -61,6 +63,7 @@ def bind(output: Path, training: Mapping[str, Any]) -> None:
     facts = json.loads(json.dumps(dict(training), default=str))
     if path.exists() and last_complete(output) is not None:
         before = json.loads(path.read_text(encoding="utf-8"))
+        before["loss"] = renamed(before.get("loss"))
         differing = [k for k in {**before, **facts} if before.get(k) != facts.get(k)]
         if differing:
             raise ConfigError(
@@ -70,10 +73,9 @@ def bind(output: Path, training: Mapping[str, Any]) -> None:
     write_json(path, facts)
 
 
-def save_state(checkpoint: Path, loss: Any) -> None:
+def save_state(checkpoint: Path, loss: LossBase) -> None:
     """Write the tensors that a loss keeps (parameters, a queue) into a checkpoint."""
-    state = getattr(loss, "state", None)
-    tensors = {} if state is None else state()
+    tensors = loss.state()
     if tensors:
         import safetensors.torch
 
@@ -81,9 +83,9 @@ def save_state(checkpoint: Path, loss: Any) -> None:
         safetensors.torch.save_file(held, checkpoint / LOSS)
 
 
-def load_state(checkpoint: Path, loss: Any) -> None:
+def load_state(checkpoint: Path, loss: LossBase) -> None:
     """Give a loss back what ``save_state`` wrote."""
-    if (checkpoint / LOSS).exists() and hasattr(loss, "restore"):
+    if (checkpoint / LOSS).exists():
         import safetensors.torch
 
         loss.restore(safetensors.torch.load_file(checkpoint / LOSS))

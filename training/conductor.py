@@ -1,50 +1,65 @@
-"""What moves along with the steps of a training: epochs, penalties, the loss, early stopping."""
+"""Trainer callback: everything that happens at a step beside the optimiser, in its order."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from torch import nn
 from torch.autograd.graph import increment_version
 from transformers import TrainerCallback
 
-if TYPE_CHECKING:
-    from training.trainer import RetrievalTrainer
+from training.losses.base import LossBase
+from training.steering import Steering
 
 
 class Conductor(TrainerCallback):  # type: ignore[misc]
-    """Tells the trainer's parts which step and epoch it is."""
+    """Moves the parts of a training along: epochs, penalties, the loss, early stopping.
 
-    def __init__(self, trainer: RetrievalTrainer) -> None:
-        self.trainer = trainer
+    ``begin_epoch`` sets the batches of an epoch; ``patience`` is of evaluations.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: LossBase,
+        *,
+        steering: Steering | None,
+        begin_epoch: Callable[[int], None],
+        patience: int | None,
+    ) -> None:
+        self.module = module
+        self.loss = loss
+        self.steering = steering
+        self.begin_epoch = begin_epoch
+        self.patience = patience
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Tell the regulariser how long the training is."""
-        if self.trainer.regulariser is not None:
-            self.trainer.regulariser.begin(state.max_steps)
+        if self.steering is not None:
+            self.steering.regulariser.begin(state.max_steps)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Set the batches of the epoch."""
-        self.trainer.begin_epoch(int(state.epoch or 0))
+        self.begin_epoch(int(state.epoch or 0))
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Forget the gradients of the loss's own parameters."""
-        for parameter in self.trainer.loss_parameters():  # the Trainer knows the model's only
+        for parameter in self.loss.parameters():  # the Trainer knows the model's only
             parameter.grad = None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Count the step where it is counted."""
+        """Go on after an optimiser step: versions, sparsity by target, then the loss."""
         # A fused optimiser leaves version counters alone, by which fingerprints are cached.
-        increment_version(list(self.trainer.model.parameters()))
-        if self.trainer.steering is not None:
-            self.trainer.steering.step()
-        advance = getattr(self.trainer.objective.loss, "advance", None)
-        if advance is not None:
-            advance(state.global_step)
+        increment_version(list(self.module.parameters()))
+        if self.steering is not None:
+            self.steering.regulariser.advance(self.steering.dropout())
+            self.steering.raise_heads()
+        self.loss.advance(state.global_step)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **event: Any) -> None:
         """Stop after `patience` evaluations without a better one."""
-        patience = self.trainer.patience
-        if patience is None or not state.best_global_step:
+        if self.patience is None or not state.best_global_step:
             return
         # This evaluation may be the best so far: the state hears of it only after this.
         if event["metrics"][f"eval_{args.metric_for_best_model}"] > state.best_metric:
@@ -55,5 +70,5 @@ class Conductor(TrainerCallback):  # type: ignore[misc]
             line["step"] for line in state.log_history
             if named in line and line["step"] > state.best_global_step
         }  # fmt: skip
-        if len(since) >= patience:
+        if len(since) >= self.patience:
             control.should_training_stop = True

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from encoders.errors import DataError
 from indexing.whole import is_number
-from training.checkpoint import TRAINING
 
 METRICS = "metrics.jsonl"  # the journal of a training, in its folder
+TRAINING = "training.json"  # beside it: what is trained there, with its settings
 SUMMARY = ("step", "epoch", "total_flos", "train_")  # of a line: no series
 SHORT_TARGETS = {"query": "target_query_terms", "document": "target_doc_terms"}
 

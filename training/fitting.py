@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import time
@@ -16,6 +15,7 @@ from training.example import Example
 
 if TYPE_CHECKING:
     from training.live import LiveCandidates
+    from training.losses.base import LossBase
     from training.protocol import BiEncoder, Loss, PairEncoder
     from training.refreshing import Refresh
     from training.trainer import Evaluate
@@ -82,6 +82,8 @@ def fit(
     """
     from training.arguments import result_settings, training_arguments
     from training.checkpoint import bind, examples_hash, last_complete
+    from training.losses.base import as_loss
+    from training.losses.description import describe
     from training.memory_watch import told_of_kill
     from training.processes import first_process, rank, world
     from training.processes import start as start_processes
@@ -98,7 +100,7 @@ def fit(
         raise ConfigError(f"evaluate.patience: {patience}, expected 1 or more dev evaluations")
     start_processes()
     _check_precision(encoder)
-    _check_teacher(loss, chosen)
+    _check_teacher(as_loss(loss), chosen)
     settings = dict(trainer or {})
     folder = Path(output).resolve()
     arguments = training_arguments(
@@ -111,7 +113,7 @@ def fit(
     )
     facts = {
         "trainer": result_settings(settings),
-        "loss": _described(loss),
+        "loss": describe(loss),
         "sparsity": sparsity,
         "patience": patience,
         "refresh_every": refresh_every,
@@ -173,8 +175,8 @@ def _check_precision(encoder: BiEncoder | PairEncoder) -> None:
             )
 
 
-def _check_teacher(loss: Loss, examples: Sequence[Example]) -> None:
-    if not getattr(loss, "needs_teacher", False):
+def _check_teacher(loss: LossBase, examples: Sequence[Example]) -> None:
+    if not loss.needs_teacher:
         return
     lacking = [e.query.id for e in examples if not any(map(math.isfinite, e.scores))]
     if len(lacking) == len(examples):
@@ -187,31 +189,3 @@ def _check_teacher(loss: Loss, examples: Sequence[Example]) -> None:
             "teacher: %s of %s training examples have no score (such as query %s), and teach "
             "nothing", f"{len(lacking):,}", f"{len(examples):,}", lacking[0],
         )  # fmt: skip
-
-
-def _described(loss: Any) -> dict[str, Any]:
-    """The loss's name and its settings, those of losses inside it too, to compare trainings."""
-    named = loss if hasattr(loss, "__qualname__") else type(loss)  # a function, or a class's object
-    settings = (
-        {field.name: getattr(loss, field.name) for field in dataclasses.fields(loss)}
-        if dataclasses.is_dataclass(loss)
-        else getattr(loss, "__dict__", {})
-    )
-    return {
-        "type": f"{named.__module__}:{getattr(named, '__qualname__', '')}",
-        **{k: kept for k, v in settings.items() if (kept := _plain(v)) is not _UNSAID},
-    }
-
-
-_UNSAID = object()
-
-
-def _plain(value: Any) -> Any:
-    """A setting as JSON has it; what is none (tensors, modules) is left out."""
-    if isinstance(value, (int, float, str, type(None))):
-        return value
-    if isinstance(value, (list, tuple)):
-        return [kept for item in value if (kept := _plain(item)) is not _UNSAID]
-    if isinstance(value, dict):
-        return {str(k): kept for k, v in value.items() if (kept := _plain(v)) is not _UNSAID}
-    return _described(value) if type(value).__module__.startswith("training.losses") else _UNSAID

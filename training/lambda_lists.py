@@ -98,18 +98,6 @@ def ideal_dcg(grades: Sequence[int], cutoff: int = 10) -> float:
     return float((best / np.log2(np.arange(2, len(best) + 2))).sum())
 
 
-def delta_ndcg(grades: Integers, ranks: Integers) -> Floats:
-    """Return ``[n, n]``: how far a list's nDCG moves when two documents exchange their ranks.
-
-    Gains are 2^grade - 1 and the ideal is the list's own; zeros where it has none.
-    """
-    gains = np.exp2(np.maximum(grades, 0).astype(np.float64)) - 1.0
-    ideal = _ideal(gains)
-    discounts = 1.0 / np.log2(1.0 + ranks)
-    moved = np.abs(gains[:, None] - gains[None, :]) * np.abs(discounts[:, None] - discounts[None])
-    return moved / ideal if ideal > 0 else np.zeros_like(moved)
-
-
 def _ideal(gains: Floats) -> float:
     return float((np.sort(gains)[::-1] / np.log2(np.arange(2, len(gains) + 2))).sum())
 
@@ -123,9 +111,10 @@ class Pairs(NamedTuple):
 
 
 def weighed_pairs(scores: Floats, lists: JudgedLists, truncation: int | None = 30) -> Pairs:
-    """Return the pairs of all lists, weighed by ``delta_ndcg`` at the ranks that scores give now.
+    """Return the pairs of all lists, weighed by how far an exchange of ranks moves the nDCG.
 
-    Pairs that are both beyond rank ``truncation`` are left out. Memory: 24 bytes a pair.
+    Ranks are those that scores give now; gains are 2^grade - 1. Pairs that are both beyond rank
+    ``truncation`` are left out. Memory: 24 bytes a pair.
     """
     ranks = ranks_of(scores, lists.starts)
     discounts = 1.0 / np.log2(1.0 + ranks)

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from transformers import TrainerCallback
 
+from encoders.errors import ConfigError
 from encoders.files import draft_of, is_alive
-from training.memory import ADVICE
 
 log = logging.getLogger("sluice")
 
@@ -27,6 +27,27 @@ NEAR = 0.9  # of the limit: warned of
 LIKELY = 0.8  # of the limit: then memory is why a run was killed
 GROWTH = 0.05  # of the limit: the note is written anew between log lines
 KIB = 1024
+
+ADVICE = (
+    "lower per_device_train_batch_size, or keep it and set gradient_cache: 32 (the loss sees the "
+    "whole batch, the encoder 32 texts at a time); shorter query_length and document_length, fewer "
+    "negatives per_query, and bf16: true help too"
+)
+
+
+@contextlib.contextmanager
+def advised_memory() -> Iterator[None]:
+    """Turn a failure to allocate memory into a ``ConfigError`` that says what to lower."""
+    import torch
+
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise ConfigError(f"trainer: a step does not fit into memory: {ADVICE}") from error
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error) and "out of memory" not in str(error):
+            raise
+        raise ConfigError(f"trainer: a step does not fit into memory: {ADVICE}") from error
 
 
 class Memory(NamedTuple):

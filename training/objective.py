@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from encoders.errors import DataError
+from training.losses.base import LossBase
 from training.processes import gathered
 from training.regulariser import Regulariser, active_terms
-from training.vector_batch import VectorBatch, loss_of
+from training.vector_batch import VectorBatch
 
 if TYPE_CHECKING:
     from training.live import LiveCandidates
@@ -26,7 +27,7 @@ class Objective:
 
     def __init__(
         self,
-        loss: Any,
+        loss: LossBase,
         *,
         cosine: bool,
         regulariser: Regulariser | None = None,
@@ -51,10 +52,10 @@ class Objective:
             sizes = inputs["sizes"]
             made = {n: gathered(values.float(), sizes[n]) for n, values in outputs.items()}
             batch = self._batch(made, inputs, layers)
-            value = loss_of(self.loss, batch)
+            value = self.loss.over(batch)
             penalties = self._penalties(batch)
             if penalties:
-                self.note(getattr(self.loss, "noted", "loss_ranking"), value)
+                self.note(self.loss.noted, value)
             total: Tensor = sum(penalties.values(), start=value)
         if not torch.isfinite(total):
             names = inputs["ids"]["query"] or inputs["ids"]["document"]
@@ -71,10 +72,9 @@ class Objective:
         if self.live is not None:
             found = self.live.batch(made["query"], inputs["ids"]["query"], cosine=self.cosine)
             return replace(found, weights=inputs["weights"])
-        own = getattr(self.loss, "batch", None)
+        own = self.loss.batch(made, inputs)
         if own is not None:
-            laid: VectorBatch = own(made, inputs)
-            return laid
+            return own
         given = {
             "labels": inputs["labels"],
             "mask": inputs["mask"],
@@ -125,10 +125,9 @@ class Objective:
         """Return what was noted since the last call, as means, and how loss and penalties stand."""
         said = {name: float(total) / count for name, (total, count) in self.parts.items()}
         self.parts = {}
-        for part in (self.loss, self.regulariser):
-            notes = getattr(part, "notes", None)
-            if notes is not None:
-                said |= {name: float(value) for name, value in notes().items()}
+        said |= {name: float(value) for name, value in self.loss.notes().items()}
+        if self.regulariser is not None:
+            said |= self.regulariser.notes()
         return said
 
 

@@ -56,26 +56,9 @@ class PairEncoder(Trainable, Protocol):
 class Loss(Protocol):
     """A function of a score matrix: the same for dense, sparse and cross-encoders.
 
-    A loss that needs more than scores has ``over(batch: VectorBatch) -> Tensor`` instead or beside.
-    What else the Trainer looks for, all optional:
-
-    - ``encoders``: the types it trains, as YAML names them (left out: all)
-    - ``negatives``: which documents of the batch a query is held against (``training.batch``);
-      ``same_side``: query-query and positive-positive scores as further negatives;
-      ``similarity``: ``cosine`` or ``dot`` instead of the encoder's own, and
-      ``bound_to(similarity)``, which returns the loss with ``auto`` decided
-    - ``needs_teacher``: every example must bring a teacher's scores; ``wants_answered``: queries
-      that the negatives answer are encoded too; ``layers(step)``: layers whose vectors it wants
-      (numbers from 1, the last first); ``texts``: a cross-encoder's separate vectors of both sides
-    - ``bind(encoder, seed)``, once before training, for a loss with state of its own;
-      ``bind_counts(counts)``, how often each document stands in the examples in use;
-      ``parameters()``, trained with ``learning_rate`` (None: the trainer's);
-      ``state()`` and ``restore(state)``, tensors by name, kept in every checkpoint;
-      ``advance(step)`` after each optimiser step; ``notes()``, numbers for the journal;
-      ``save(folder)``, what belongs beside the trained model
-    - ``own_pass(encoder, seed=, sparse=)``, a module and a collator instead of those over queries
-      and documents, and ``batch(made, inputs)``, which lays out what that module made; ``noted``,
-      the loss's name in the journal beside penalties
+    ``training.losses.base.LossBase`` has all that a loss may ask beyond that, as typed attributes
+    with defaults; a loss of your own best subclasses it. One that does not may have any of its
+    hooks all the same, ``over(batch: VectorBatch)`` in place of ``__call__`` among them.
     """
 
     def __call__(

@@ -20,7 +20,7 @@ PIECE = 16  # of them at a time
 
 
 class Steering:
-    """Ends each step of a training with a regulariser.
+    """What the conductor does with a regulariser at the end of each step.
 
     The texts that are counted are spread evenly over ``examples``; all processes count the same
     ones, so they raise their heads alike. A head that both sides share rises by the larger need.
@@ -43,11 +43,9 @@ class Steering:
             "document": [example.documents[0].text for example in chosen],
         }
 
-    def step(self) -> None:
-        """Count where it is time to, steer, and raise the head of a side that is short."""
-        due = self.regulariser.step % EVERY == 0
-        self.regulariser.advance(self._dropout() if due else None)
-        self._raise()
+    def dropout(self) -> dict[str, float] | None:
+        """Return the ratios of ``_dropout`` where it is time to count, every ``EVERY`` steps."""
+        return self._dropout() if self.regulariser.step % EVERY == 0 else None
 
     def _dropout(self) -> dict[str, float]:
         """Return what active terms without dropout are of those with it, by steered side."""
@@ -74,7 +72,8 @@ class Steering:
             found += float(active_terms(self.encoder.embed(placed, side))) * len(piece)
         return found / len(texts)
 
-    def _raise(self) -> None:
+    def raise_heads(self) -> None:
+        """Raise the head of a side that is short of terms."""
         towers = getattr(self.encoder, "towers", {})
         needs: dict[int, tuple[Any, float]] = {}
         for side, control in self.regulariser.controls.items():

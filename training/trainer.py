@@ -34,8 +34,8 @@ from training.example_list import ExampleList
 from training.gradient_cache import cached_backward
 from training.journal import Journal
 from training.live import LiveCandidates
-from training.memory import advised_memory
-from training.memory_watch import MemoryWatch
+from training.losses.base import as_loss
+from training.memory_watch import MemoryWatch, advised_memory
 from training.module import BiEncoderModule, PairModule, TrainedModule
 from training.objective import Objective
 from training.parameter_groups import add_rates
@@ -81,39 +81,39 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         self.encoder = encoder
         self.evaluate_encoder = evaluate
-        self.patience = patience
         self.gradient_cache = gradient_cache
         self.head_learning_rate = head_learning_rate
         model: TrainedModule
         collator: Any
-        own_pass = getattr(loss, "own_pass", None)
+        own_pass = None
+        bound = as_loss(loss)
         if isinstance(encoder, PairEncoder):
             if regulariser is not None:
                 raise ConfigError("sparsity: a cross-encoder has no vectors to make sparse")
             if live is not None:
                 raise ConfigError("negatives: live candidates are for encoders of queries alone")
             model = PairModule(encoder)
-            collator = PairCollator(encoder, texts=bool(getattr(loss, "texts", False)))
+            collator = PairCollator(encoder, texts=bound.texts)
             similarity = "dot"
         else:
-            loss = loss.bound_to(encoder.similarity) if hasattr(loss, "bound_to") else loss
-            similarity = getattr(loss, "similarity", encoder.similarity)
+            bound = bound.bound_to(encoder.similarity)
+            similarity = encoder.similarity if bound.similarity == "auto" else bound.similarity
             model = BiEncoderModule(encoder)
             collator = (
                 QueryCollator(encoder)
                 if live
                 else BiEncoderCollator(
                     encoder,
-                    negatives=getattr(loss, "negatives", "all"),
-                    same_side=getattr(loss, "same_side", False),
-                    answered=bool(getattr(loss, "wants_answered", False)),
+                    negatives=bound.negatives,
+                    same_side=bound.same_side,
+                    answered=bound.wants_answered,
                 )
             )
+            own_pass = bound.own_pass(encoder, seed=arguments.seed, sparse=regulariser is not None)
             if own_pass is not None:
-                sparse = regulariser is not None
-                model, collator = own_pass(encoder, seed=arguments.seed, sparse=sparse)
+                model, collator = own_pass
         self.objective = Objective(
-            loss, cosine=similarity == "cosine", regulariser=regulariser, live=live
+            bound, cosine=similarity == "cosine", regulariser=regulariser, live=live
         )
         self.steering = None
         if regulariser is not None and not isinstance(encoder, PairEncoder):
@@ -138,9 +138,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
                     "trainer.dataloader_num_workers: workers would go on with the old negatives; "
                     "leave it at 0 where negatives are refreshed"
                 )
-        bind = getattr(loss, "bind", None)
-        if bind is not None:
-            bind(encoder, arguments.seed)
+        bound.bind(encoder, arguments.seed)
         self._count_documents(examples)
         super().__init__(
             model=model,
@@ -149,7 +147,13 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             train_dataset=ExampleList(examples),
             eval_dataset=None if evaluate is None else ExampleList(()),
             callbacks=[
-                Conductor(self),
+                Conductor(
+                    model,
+                    bound,
+                    steering=self.steering,
+                    begin_epoch=self.begin_epoch,
+                    patience=patience,
+                ),
                 MemoryWatch(Path(arguments.output_dir), writes=rank() == 0),
                 Journal(
                     Path(arguments.output_dir), lines=arguments.disable_tqdm, writes=rank() == 0
@@ -201,9 +205,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
 
     def _count_documents(self, examples: Sequence[Example]) -> None:
         """Tell a loss that corrects for it how often each document is drawn."""
-        bind_counts = getattr(self.objective.loss, "bind_counts", None)
-        if bind_counts is not None:
-            bind_counts(Counter(d.id for e in examples for d in e.documents))
+        self.objective.loss.bind_counts(Counter(d.id for e in examples for d in e.documents))
 
     def _exchange(self, examples: Sequence[Example], *, packed: bool) -> None:
         """Go on with refreshed examples; ``packed`` anew where an epoch begins with them."""
@@ -279,7 +281,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
 
     def _ask_layers(self) -> None:
         """Tell the module which layers the loss wants at this step."""
-        layers = getattr(self.objective.loss, "layers", None)
+        layers = self.objective.loss.layers
         if layers is not None and isinstance(self.model, BiEncoderModule):
             self.model.layers = tuple(layers(self.state.global_step))
 
@@ -326,20 +328,15 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         made = self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
         if made:
-            rate = getattr(self.objective.loss, "learning_rate", None)
+            loss = self.objective.loss
             add_rates(
                 optimizer,
                 self.model,
                 head=(getattr(self.encoder, "head_parameters", ()), self.head_learning_rate),
                 parts=getattr(self.encoder, "learning_rates", {}),
-                loss=(self.loss_parameters(), rate or self.args.learning_rate),
+                loss=(list(loss.parameters()), loss.learning_rate or self.args.learning_rate),
             )
         return optimizer
-
-    def loss_parameters(self) -> list[torch.nn.Parameter]:
-        """Return the parameters of the loss itself: a temperature, a head."""
-        parameters = getattr(self.objective.loss, "parameters", None)
-        return [] if parameters is None else list(parameters())
 
     def begin_epoch(self, epoch: int) -> None:
         """Set the sampler, and take the epoch's refreshed examples: made now, or made before."""

@@ -68,17 +68,6 @@ class VectorBatch:
         return replace(self, queries=queries, documents=documents, matrix=None, **changes)
 
 
-def loss_of(loss: Any, batch: VectorBatch) -> Tensor:
-    """Return a loss's value: over vectors where it has ``over``, else over the score matrix."""
-    over = getattr(loss, "over", None)
-    value: Tensor = (
-        over(batch)
-        if over is not None
-        else loss(batch.scores(), batch.labels, batch.mask, batch.weights, batch.teacher)
-    )
-    return value
-
-
 def score_matrix(
     queries: Tensor, documents: Tensor, *, cosine: bool, positives: Tensor | None = None
 ) -> Tensor:

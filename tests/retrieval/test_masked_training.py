@@ -86,6 +86,10 @@ QUERY = {"query": {"type": "flops", "weight": 1.0}}
         ({"sparsity": {"target_query_terms": 9}}, "sparsity.target_query_terms"),
         ({"loss": {"type": "info_nce"}, "examples": {"type": "texts"}}, "texts have no queries"),
         ({"loss": {"type": "masked_language", "probability": 2}}, "probability: 2"),
+        (
+            {"loss": {"type": "sum", "losses": [{"type": "masked_language"}]}},
+            "masked_language learns from texts alone, in a training of its own",
+        ),
         ({"examples": {"type": "texts", "documents": 0}}, "documents: 0, expected 1 or more"),
     ],
 )

@@ -146,6 +146,14 @@ def test_a_model_from_random_weights(config: dict[str, Any]) -> None:
     [
         ({"loss": {"type": "kl_div"}, "negatives": MINED}, "teacher: needed"),
         ({"loss": {"type": "adore"}, "negatives": MINED}, "type: live"),
+        (
+            {"loss": {"type": "sum", "losses": [{"type": "adore"}]}, "negatives": MINED},
+            "sum counts places in a retrieved list.*type: live",
+        ),
+        (
+            {"loss": {"type": "clp", "loss": {"type": "adore"}}, "negatives": MINED},
+            "clp counts places in a retrieved list.*type: live",
+        ),
         ({"negatives": {"type": "live", "dept": 3}}, r"negatives\.dept"),
         ({"negatives": {"type": "live", "depth": 1}}, r"negatives\.depth"),
         ({"negatives": {**MINED, "refresh": 0}}, r"negatives\.refresh"),

@@ -19,7 +19,7 @@ from encoders.pair_head import PairHead
 from training.losses import LOSSES
 from training.losses.dse import DSE
 from training.losses.info_nce import InfoNCE
-from training.vector_batch import VectorBatch, loss_of
+from training.vector_batch import VectorBatch
 
 
 class Sixteen:
@@ -102,9 +102,7 @@ def test_dse_can_leave_the_task_to_the_vectors() -> None:
     batch = random_batch(examples(3, 2), 16)
     assert loss.head is not None
     loss.head.double()
-    agree(
-        loss.over(batch), loss_of(InfoNCE(temperature=0.1), batch), batch.queries, batch.documents
-    )
+    agree(loss.over(batch), InfoNCE(temperature=0.1).over(batch), batch.queries, batch.documents)
 
 
 def test_dse_keeps_its_head(bert: Path, texts: list[str], tmp_path: Path) -> None:

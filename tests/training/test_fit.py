@@ -22,6 +22,7 @@ from training.checkpoint import last_complete
 from training.losses.bce import BCE
 from training.losses.info_nce import InfoNCE
 from training.losses.localized_softmax import LocalizedSoftmax
+from training.losses.star import STAR
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +87,27 @@ def test_resumed_training_equals_the_undisturbed(
     assert same(tiny.weights_of(encoder), weights)
     assert [line["step"] for line in lines(output) if "loss" in line] == [1, 2, 3, 4, 5, 6]
     assert report.history[5]["loss"] == whole.history[5]["loss"]
+
+
+def test_a_training_of_before_types_were_named_goes_on(
+    tiny: ModuleType, undisturbed: tuple[Path, Any, Any], tmp_path: Path
+) -> None:
+    source, weights, _ = undisturbed
+    output = tmp_path / "copy"
+    shutil.copytree(source, output)
+    for step in (5, 6):
+        shutil.rmtree(output / f"checkpoint-{step}", ignore_errors=True)
+    facts = json.loads((output / "training.json").read_text())
+    assert facts["loss"]["type"] == "info_nce"
+    facts["loss"]["type"] = "training.losses.info_nce:InfoNCE"
+    (output / "training.json").write_text(json.dumps(facts))
+    with pytest.raises(ConfigError, match="differs in loss"):
+        fit(tiny.Splade(), tiny.examples(), STAR(similarity="dot"), output=output, **tiny.JOB)
+    encoder = tiny.Splade(seed=9)
+    report = fit(encoder, tiny.examples(), InfoNCE(similarity="dot"), output=output, **tiny.JOB)
+    assert (report.resumed_step, report.steps) == (4, 6)
+    assert same(tiny.weights_of(encoder), weights)
+    assert json.loads((output / "training.json").read_text())["loss"]["type"] == "info_nce"
 
 
 def test_killed_process_resumes(

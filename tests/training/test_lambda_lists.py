@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from encoders.errors import ConfigError, ModelError
 from training.lambda_lists import (
     JudgedLists,
-    delta_ndcg,
     ideal_dcg,
     joined,
     lambdas,
@@ -39,21 +38,32 @@ def ndcg(grades: np.ndarray, order: list[int]) -> float:
     return float(found / best)
 
 
+def swap_gap(grades: np.ndarray, order: list[int], i: int, j: int) -> float:
+    """How far nDCG moves when two documents of an order exchange their ranks."""
+    swapped = [j if doc == i else i if doc == j else doc for doc in order]
+    return abs(ndcg(grades, order) - ndcg(grades, swapped))
+
+
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(grades=st.lists(st.integers(0, 4), min_size=1, max_size=9), seed=st.integers(0, 99))
-def test_delta_ndcg_is_what_a_swap_does(grades: list[int], seed: int) -> None:
+def test_a_pair_weighs_what_a_swap_does(grades: list[int], seed: int) -> None:
     graded = np.array(grades)
-    order = np.random.default_rng(seed).permutation(len(graded)).tolist()
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.arange(1, len(order) + 1)
-    found = delta_ndcg(graded, ranks)
-    if not graded.any():
-        assert not found.any()
-        return
-    for i, j in itertools.combinations(range(len(graded)), 2):
-        swapped = [j if doc == i else i if doc == j else doc for doc in order]
-        assert found[i, j] == pytest.approx(abs(ndcg(graded, order) - ndcg(graded, swapped)))
-        assert found[i, j] == found[j, i]
+    scores = np.random.default_rng(seed).normal(size=len(graded))
+    order = np.argsort(-scores).tolist()
+    lists = JudgedLists(
+        np.zeros((len(graded), 1), np.float32),
+        graded,
+        np.array([0, len(graded)]),
+        np.array([ideal_dcg(grades)]),
+    )
+    pairs = weighed_pairs(scores, lists, None)
+    expected = {
+        (i, j): swap_gap(graded, order, i, j)
+        for i, j in itertools.product(range(len(graded)), repeat=2)
+        if graded[i] > graded[j]
+    }
+    weights = zip(pairs.better.tolist(), pairs.worse.tolist(), pairs.weights, strict=True)
+    assert {(i, j): weight for i, j, weight in weights} == pytest.approx(expected)
 
 
 def test_lambda_gradients_are_the_straight_line_sums_and_the_loss_s_differences() -> None:
@@ -64,11 +74,11 @@ def test_lambda_gradients_are_the_straight_line_sums_and_the_loss_s_differences(
     ranks = ranks_of(scores, lists.starts)
     gradient, hessian, loss = np.zeros(13), np.zeros(13), 0.0
     for start, stop in itertools.pairwise(lists.starts):
-        delta = delta_ndcg(lists.grades[start:stop], ranks[start:stop])
+        grades, order = lists.grades[start:stop], np.argsort(ranks[start:stop]).tolist()
         for i, j in itertools.product(range(start, stop), repeat=2):
             if lists.grades[i] <= lists.grades[j]:
                 continue
-            weight = delta[i - start, j - start]
+            weight = swap_gap(grades, order, i - start, j - start)
             rho = 1 / (1 + np.exp(sigma * (scores[i] - scores[j])))
             gradient[i] -= sigma * rho * weight
             gradient[j] += sigma * rho * weight

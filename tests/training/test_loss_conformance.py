@@ -13,7 +13,8 @@ from encoders.build import build
 from training.batch import Negatives, group_targets, matrix_targets
 from training.example import Example, Text
 from training.losses import LOSSES
-from training.vector_batch import VectorBatch, loss_of
+from training.losses.base import LossBase
+from training.vector_batch import VectorBatch
 
 # What a loss needs to be made, or to have no order of its own among the columns.
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -118,11 +119,11 @@ class Case:
 
     def loss(self, dtype: torch.dtype = torch.float64) -> Any:
         made = build({"type": self.name, **ARGUMENTS.get(self.name, {})}, LOSSES, where="loss")
-        if self.layout == "matrix" and hasattr(made, "bound_to"):
+        assert isinstance(made, LossBase)
+        if self.layout == "matrix":
             made = made.bound_to("cosine")
-        if hasattr(made, "bind"):
-            made.bind(TwoLayers(), 0)
-        for parameter in made.parameters() if hasattr(made, "parameters") else ():
+        made.bind(TwoLayers(), 0)
+        for parameter in made.parameters():
             if parameter.dim():
                 parameter.data = parameter.data.to(dtype)
         return made
@@ -132,18 +133,22 @@ class Case:
         return not from_scores(self.loss())
 
 
+def takes_scores(loss: LossBase) -> bool:
+    return type(loss).__call__ is not LossBase.__call__
+
+
 def from_scores(loss: Any) -> bool:
     """A score matrix is all it needs."""
-    return callable(loss) and not getattr(loss, "texts", False)
+    return takes_scores(loss) and not loss.texts
 
 
 def _cases() -> list[Case]:
     made = []
     for name in LOSSES:
         loss = build({"type": name, **ARGUMENTS.get(name, {})}, LOSSES, where="loss")
-        if getattr(loss, "texts_alone", False):  # no queries: test_masked_language has its tests
+        if loss.texts_alone:  # no queries: test_masked_language has its tests
             continue
-        kinds = getattr(loss, "encoders", ("dense", "cross_encoder"))
+        kinds = loss.encoders or ("dense", "cross_encoder")
         if from_scores(loss) or set(kinds) != {"cross_encoder"}:
             made.append(Case(name, "matrix"))
         if from_scores(loss) or set(kinds) == {"cross_encoder"}:
@@ -173,11 +178,11 @@ def laid_out(
         teacher = torch.full_like(matrix, torch.nan)
         teacher = teacher.masked_scatter(targets.places, parts.teacher[rows[owners], columns])
     else:
-        targets = matrix_targets(examples, getattr(loss, "negatives", "all"))
+        targets = matrix_targets(examples, loss.negatives)
         matrix = parts.logits[rows[:, None], columns]
         teacher = pairs
     vectors = parts.queries[rows], parts.documents[columns]
-    layers = getattr(loss, "layers", None)
+    layers = loss.layers
     early = parts.early_queries[rows], parts.early_documents[columns]
     negatives = (torch.tensor([label for e in examples for label in e.labels]) <= 0).nonzero()[:, 0]
     encoder = TwoLayers()
@@ -220,7 +225,7 @@ def evaluated(
     if from_scores(loss):
         value = loss(batch.scores(), batch.labels, batch.mask, batch.weights, batch.teacher)
     else:
-        value = loss_of(loss, batch)
+        value = loss.over(batch)
     assert value.shape == ()
     assert value.requires_grad
     found = torch.autograd.grad(value, parts[:-1], allow_unused=True)
@@ -248,18 +253,17 @@ def test_value_is_finite_and_teaches(case: Case) -> None:
 @pytest.mark.parametrize("name", LOSSES)
 def test_signature(name: str) -> None:
     loss = build({"type": name, **ARGUMENTS.get(name, {})}, LOSSES, where="loss")
-    if callable(loss):
+    if takes_scores(loss):
         names = list(inspect.signature(loss).parameters)
         assert names == ["scores", "labels", "mask", "weights", "teacher"]
-    if hasattr(loss, "over"):
-        assert list(inspect.signature(loss.over).parameters) == ["batch"]
-    assert callable(loss) or hasattr(loss, "over")
-    assert getattr(loss, "negatives", "all") in get_args(Negatives)
-    kinds = getattr(loss, "encoders", ("dense",))
+    assert list(inspect.signature(loss.over).parameters) == ["batch"]
+    assert takes_scores(loss) or type(loss).over is not LossBase.over
+    assert loss.negatives in get_args(Negatives)
+    kinds = loss.encoders or ("dense",)
     assert set(kinds) <= {"dense", "splade", "cross_encoder"}
-    assert getattr(loss, "similarity", "auto") in ("auto", "cosine", "dot")
+    assert loss.similarity in ("auto", "cosine", "dot")
     for option in ("needs_teacher", "wants_answered", "same_side", "texts"):
-        assert isinstance(getattr(loss, option, False), bool)
+        assert isinstance(getattr(loss, option), bool)
     assert inspect.getdoc(type(loss))
 
 

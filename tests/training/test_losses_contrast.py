@@ -20,7 +20,7 @@ from training.example import Example, Text
 from training.losses import LOSSES
 from training.losses.decoupled_softmax import DecoupledSoftmax
 from training.losses.info_nce import InfoNCE
-from training.vector_batch import VectorBatch, loss_of
+from training.vector_batch import VectorBatch
 
 NEGATIVES = ("all", "own", "inbatch_pos", "inbatch_pos+own")
 
@@ -107,7 +107,7 @@ def test_straight_formula_with_several_positives(
     batch = vectors(examples(4, 2, positives=2), negatives=negatives, weights=weights)
     made = loss(temperature=0.3, negatives=negatives, chunk=chunk)
     expected = straight(batch.scores() / 0.3, batch.labels, batch.mask, weights)
-    agree(loss_of(made, batch), expected, batch)
+    agree(made.over(batch), expected, batch)
 
 
 @pytest.mark.parametrize("same_side", [False, True])
@@ -129,8 +129,8 @@ def test_chunked_equals_whole(same_side: bool, symmetric: bool, gamma: float, co
 def test_single_positive_is_info_nce() -> None:
     torch.manual_seed(2)
     batch = vectors(examples(5, 1))
-    decoupled = loss_of(DecoupledSoftmax(temperature=0.1), batch)
-    agree(decoupled, loss_of(InfoNCE(temperature=0.1), batch), batch)
+    decoupled = DecoupledSoftmax(temperature=0.1).over(batch)
+    agree(decoupled, InfoNCE(temperature=0.1).over(batch), batch)
     agree(decoupled, cross_entropy(batch.scores() / 0.1, batch.positives), batch)
 
 
@@ -149,12 +149,12 @@ def test_a_strong_positive_is_not_pushed_down() -> None:
 def test_focal_weights_are_constants(loss: Any, gamma: float) -> None:
     torch.manual_seed(3)
     batch = vectors(examples(4, 2, positives=2))
-    made = loss_of(loss(temperature=0.5, focal_gamma=gamma), batch)
+    made = loss(temperature=0.5, focal_gamma=gamma).over(batch)
     weigh = lambda p: (1 - p) ** gamma  # noqa: E731
     expected = straight(batch.scores() / 0.5, batch.labels, batch.mask, weigh=weigh)
     agree(made, expected, batch)
     if gamma == 0.0:
-        agree(made, loss_of(loss(temperature=0.5), batch), batch)
+        agree(made, loss(temperature=0.5).over(batch), batch)
 
 
 def test_focal_weight_falls_with_the_probability() -> None:
@@ -191,14 +191,14 @@ def test_logq_subtracts_log_expected_counts(chunk: int | None, symmetric: bool) 
     if symmetric:  # from documents to queries a document's own count cancels
         back = straight(scores.T, batch.labels.T, batch.mask.T)
         expected = (expected + back) / 2
-    agree(loss_of(with_counts(counts, chunk=chunk, symmetric=symmetric), batch), expected, batch)
+    agree(with_counts(counts, chunk=chunk, symmetric=symmetric).over(batch), expected, batch)
 
 
 def test_logq_with_equal_counts_changes_nothing() -> None:
     torch.manual_seed(5)
     batch = vectors(examples(4, 1))
     counts = dict.fromkeys(batch.ids["document"], 3.0)
-    agree(loss_of(with_counts(counts), batch), loss_of(InfoNCE(temperature=0.2), batch), batch)
+    agree(with_counts(counts).over(batch), InfoNCE(temperature=0.2).over(batch), batch)
 
 
 def test_corrected_partition_is_unbiased_on_a_toy_vocabulary() -> None:
@@ -218,7 +218,7 @@ def test_corrected_partition_is_unbiased_on_a_toy_vocabulary() -> None:
 def test_logq_says_what_it_misses() -> None:
     batch = vectors(examples(2))
     with pytest.raises(ConfigError, match=r"info_nce.logq: needs .* counts"):
-        loss_of(InfoNCE(logq=True), batch)
+        InfoNCE(logq=True).over(batch)
     with pytest.raises(DataError, match=r"'d' occurs 0 times"):
         InfoNCE(logq=True).bind_counts({"d": 0})
     with pytest.raises(ConfigError, match=r"info_nce.logq.*same_side: false"):
@@ -239,7 +239,7 @@ def test_temperature_has_the_gradient_of_its_logarithm(chunk: int | None) -> Non
     batch = vectors(examples(4, 1))
     loss = InfoNCE(temperature=0.1, learnable_temperature=True, chunk=chunk)
     (learnt,) = loss.parameters()
-    value = loss_of(loss, batch)
+    value = loss.over(batch)
     (ours,) = torch.autograd.grad(value, learnt, retain_graph=True)
     logarithm = torch.tensor(math.log(0.1), dtype=torch.float64, requires_grad=True)
     other = cross_entropy(batch.scores() / logarithm.exp(), batch.positives)
@@ -310,7 +310,7 @@ def test_same_side_is_their_joint_partition(theirs: ModuleType, chunk: int | Non
     other = theirs.MultipleNegativesRankingLoss(
         Given(), scale=20.0, directions=("query_to_doc", "query_to_query", "doc_to_doc")
     )([{"x": batch.queries}, {"x": batch.documents}], None)
-    made = loss_of(InfoNCE(temperature=0.05, same_side=True, chunk=chunk), batch)
+    made = InfoNCE(temperature=0.05, same_side=True, chunk=chunk).over(batch)
     agree(made, other, batch)
 
 
@@ -350,8 +350,8 @@ def test_half_precision_vectors(dtype: torch.dtype, chunk: int | None) -> None:
         batch.queries.detach().to(dtype).requires_grad_(),
         batch.documents.detach().to(dtype).requires_grad_(),
     )
-    value = loss_of(InfoNCE(temperature=0.05, chunk=chunk), half)
-    whole = loss_of(InfoNCE(temperature=0.05), batch)
+    value = InfoNCE(temperature=0.05, chunk=chunk).over(half)
+    whole = InfoNCE(temperature=0.05).over(batch)
     assert value.dtype == torch.float32
     assert value.item() == pytest.approx(whole.item(), rel=0.1)
     assert all(gradient.isfinite().all() for gradient in gradients(value, half))
@@ -362,4 +362,4 @@ def test_normalised_alike() -> None:
     dots = batch.with_vectors(
         normalize(batch.queries, dim=1), normalize(batch.documents, dim=1), cosine=False
     )
-    agree(loss_of(InfoNCE(chunk=2), batch), loss_of(InfoNCE(chunk=3), dots), batch)
+    agree(InfoNCE(chunk=2).over(batch), InfoNCE(chunk=3).over(dots), batch)

@@ -23,7 +23,7 @@ from training.losses.lambda_distil import LambdaDistil
 from training.losses.listwise_hinge import ListwiseHinge
 from training.losses.margin_mse import MarginMSE
 from training.losses.rank_net import RankNet
-from training.vector_batch import VectorBatch, loss_of
+from training.vector_batch import VectorBatch
 
 EXACT: dict[str, Any] = {"threshold": 60.0}
 TAUGHT = [
@@ -112,12 +112,12 @@ def test_adore_reads_the_lists_of_a_batch_side_by_side() -> None:
     lists = torch.stack([scores[0, :3], scores[1, 3:]])
     mask = torch.tensor([[True, True, True], [False, True, True]])
     expected = Adore()(lists, torch.tensor([[0.0, 1, 0], [0, 0, 1.0]]), mask)
-    assert loss_of(Adore(), batch).item() == pytest.approx(expected.item(), abs=1e-12)
+    assert Adore().over(batch).item() == pytest.approx(expected.item(), abs=1e-12)
     live = VectorBatch(
         queries, documents[:0], labels[:, :3], own[:, :3], batch.positives, batch.owners[:0],
         matrix=scores[:, :3],
     )  # fmt: skip
-    assert torch.equal(loss_of(Adore(), live), Adore()(scores[:, :3], labels[:, :3], own[:, :3]))
+    assert torch.equal(Adore().over(live), Adore()(scores[:, :3], labels[:, :3], own[:, :3]))
 
 
 @pytest.mark.parametrize("cells_at_once", [1, 50, 1 << 22])
@@ -433,7 +433,7 @@ def test_sum_is_the_weighted_sum() -> None:
     assert total.negatives == "all"
     assert total.needs_teacher
     assert not total.same_side
-    assert not hasattr(total, "layers")
+    assert total.layers is None
     assert total.notes() == pytest.approx(
         {
             "loss_kl_div": parts[0].item(),
@@ -503,7 +503,7 @@ def test_sum_forwards_every_hook(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("encoders.build.resolve", _resolved)
     losses = [{"type": "info_nce", "weight": 0.0}, {"type": "stateful", "weight": 2.0}]
     total = taught({"type": "sum", "losses": losses})
-    member = total.losses[1]
+    member = total.losses[1].loss
     total.bind(None, 7)
     total.advance(3)
     total.restore({"1.bias": torch.ones(1), "0.other": torch.zeros(1)})
@@ -523,7 +523,7 @@ def test_sum_forwards_every_hook(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
     assert total.notes() == {"loss_info_nce": pytest.approx(0.6931, abs=1e-3)} | {
         "loss_stateful": 4.0, "bias": 0.5,
     }  # fmt: skip
-    with pytest.raises(ConfigError, match="stateful: needs the vectors"):
+    with pytest.raises(ConfigError, match="Stateful: needs the vectors"):
         total(torch.ones(2, 2), torch.eye(2))
     with pytest.raises(ConfigError, match="stateful and stateful_2 both ask for layers"):
         taught({"type": "sum", "losses": [{"type": "stateful"}, {"type": "stateful"}]})
@@ -570,7 +570,7 @@ def test_sums_that_do_not_go_together(losses: list[Any], message: str) -> None:
 
 def test_sum_for_cross_encoders_only() -> None:
     free = taught({"type": "sum", "losses": [{"type": "kl_div"}, {"type": "margin_mse"}]})
-    assert not hasattr(free, "encoders")
+    assert free.encoders is None
     assert free.negatives == "own"
     total = taught({"type": "sum", "losses": [{"type": "bce"}, {"type": "info_nce"}]})
     assert total.encoders == ("cross_encoder",)
@@ -609,7 +609,7 @@ def test_qbd_formula() -> None:
     softmax = taught({"type": "localized_softmax"})
     straight = softmax(batch.matrix, batch.labels, batch.mask) + 0.3 * triplet
     for one in (queries, documents, batch.matrix):
-        same(loss_of(loss, batch), straight, one)
+        same(loss.over(batch), straight, one)
     builtin = torch.nn.functional.triplet_margin_loss(
         queries[[0, 0]], documents[[0, 0]], documents[[1, 2]], margin=2.0, eps=0.0
     )
@@ -624,17 +624,17 @@ def test_qbd_without_triplets_is_its_base() -> None:
     assert not loss.texts
     base = taught({"type": "localized_softmax"})
     plain = base(batch.matrix, batch.labels, batch.mask)
-    assert torch.equal(loss_of(loss, batch), plain)
-    assert torch.equal(gradient(loss_of(loss, batch), batch.matrix), gradient(plain, batch.matrix))
+    assert torch.equal(loss.over(batch), plain)
+    assert torch.equal(gradient(loss.over(batch), batch.matrix), gradient(plain, batch.matrix))
 
 
 def test_qbd_of_equal_texts_and_of_none() -> None:
     same_text = torch.ones(2, 4, dtype=torch.float64, requires_grad=True)
     loss, batch = grouped(1.0, queries=same_text, documents=same_text.detach()[[0] * 5])
-    assert torch.isfinite(gradient(loss_of(loss, batch), same_text)).all()
+    assert torch.isfinite(gradient(loss.over(batch), same_text)).all()
     loss, batch = grouped(1.0, documents=torch.zeros(0, 4).double())
     with pytest.raises(ConfigError, match="0 vectors of 5 documents"):
-        loss_of(loss, batch)
+        loss.over(batch)
 
 
 def test_qbd_takes_any_base() -> None:

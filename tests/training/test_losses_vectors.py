@@ -126,7 +126,7 @@ class Bare:
 
 def test_what_the_inner_loss_lacks_the_wrapper_lacks() -> None:
     loss: Any = Wrapping(Bare())
-    assert [hasattr(loss, name) for name in ("encoders", "similarity", "layers")] == [False] * 3
+    assert (loss.encoders, loss.similarity, loss.layers) == (None, "auto", None)
     assert (loss.negatives, loss.same_side, loss.needs_teacher) == ("all", False, False)
     assert loss.learning_rate is None
     loss.bind(Sixteen(), 1)

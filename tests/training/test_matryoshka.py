@@ -23,7 +23,7 @@ from training.losses.info_nce import InfoNCE
 from training.losses.matryoshka import Matryoshka
 from training.losses.matryoshka_2d import Matryoshka2D, compression_of
 from training.losses.wrapping import width_of
-from training.vector_batch import VectorBatch, loss_of
+from training.vector_batch import VectorBatch
 
 
 class Sixteen:
@@ -61,7 +61,7 @@ def test_matryoshka_of_the_whole_width_is_the_loss_bit_for_bit(
 ) -> None:
     batch = random_batch(examples(5, 2), cosine=cosine, options={"same_side": same_side})
     inner = InfoNCE(temperature=0.1, same_side=same_side)
-    ours, base = Matryoshka(inner, dims=[8], weights=[1.0]).over(batch), loss_of(inner, batch)
+    ours, base = Matryoshka(inner, dims=[8], weights=[1.0]).over(batch), inner.over(batch)
     assert torch.equal(ours, base)
     leaves = batch.queries, batch.documents
     for one, other in zip(gradients(ours, *leaves), gradients(base, *leaves), strict=True):
@@ -221,7 +221,7 @@ def test_2d_with_the_last_layer_alone_is_matryoshka() -> None:
         batch.documents,
     )
     plain = bound_2d(dims=[8], layers_per_step=0)
-    assert torch.equal(plain.over(batch), loss_of(InfoNCE(temperature=0.1), batch))
+    assert torch.equal(plain.over(batch), InfoNCE(temperature=0.1).over(batch))
 
 
 def test_a_sampled_layer_is_an_unbiased_estimate_of_all() -> None:

@@ -16,8 +16,7 @@ import training.memory_watch as memory_watch
 from encoders.errors import DataError
 from training import fit
 from training.losses.info_nce import InfoNCE
-from training.memory import ADVICE
-from training.memory_watch import RUNNING, Memory, MemoryWatch, read_memory, told_of_kill
+from training.memory_watch import ADVICE, RUNNING, Memory, MemoryWatch, read_memory, told_of_kill
 
 GIB = 2**30
 STATUS = (

@@ -16,7 +16,7 @@ from encoders.errors import DataError
 from training.losses import LOSSES
 from training.losses.info_nce import InfoNCE
 from training.losses.mixing import Mixing, mixed_negatives
-from training.vector_batch import VectorBatch, loss_of
+from training.vector_batch import VectorBatch
 
 
 class Sixteen:
@@ -51,7 +51,7 @@ def test_clp_is_the_formula() -> None:
         1 - torch.cosine_similarity(batch.documents[column], answered[row], dim=0)
         for row, column in ((0, 1), (1, 3))
     ]
-    theirs = 0.9 * loss_of(InfoNCE(temperature=0.1), batch) + 0.1 * torch.stack(gaps).mean()
+    theirs = 0.9 * InfoNCE(temperature=0.1).over(batch) + 0.1 * torch.stack(gaps).mean()
     agree(ours, theirs, batch.queries, batch.documents, answered)
 
 
@@ -65,14 +65,14 @@ def test_clp_weighs_negatives_with_their_rows() -> None:
 
 def test_clp_without_a_penalty_is_info_nce() -> None:
     batch, _ = answering()
-    base = loss_of(InfoNCE(temperature=0.02), batch)
+    base = InfoNCE(temperature=0.02).over(batch)
     agree(made("clp", penalty=0.0).over(batch), base, batch.queries, batch.documents)
     nothing = random_batch(examples(4, 1))
     loss = made("clp")
     assert loss.wants_answered
     agree(
         loss.over(nothing) / 0.9,
-        loss_of(InfoNCE(temperature=0.02), nothing),
+        InfoNCE(temperature=0.02).over(nothing),
         nothing.queries,
         nothing.documents,
     )
@@ -140,7 +140,7 @@ def test_mixing_adds_two_terms_to_every_query_and_only_grows_it() -> None:
     loss = made("mixing", loss=INFO)
     for step in range(5):
         loss.advance(step)
-        base = loss_of(InfoNCE(temperature=0.1), batch)
+        base = InfoNCE(temperature=0.1).over(batch)
         assert (loss.over(batch) >= base).item()
 
 
@@ -151,7 +151,7 @@ def test_queries_with_fewer_than_two_negatives_are_not_mixed() -> None:
     assert torch.equal(seen.batch.mask.sum(1), batch.mask.sum(1))
     agree(
         made("mixing", loss=INFO).over(batch),
-        loss_of(InfoNCE(temperature=0.1), batch),
+        InfoNCE(temperature=0.1).over(batch),
         batch.queries,
         batch.documents,
     )

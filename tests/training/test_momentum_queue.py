@@ -28,7 +28,7 @@ from training.losses import LOSSES
 from training.losses.info_nce import InfoNCE
 from training.losses.momentum_queue import MomentumQueue
 from training.momentum import KeyEncoder, tokens_of
-from training.vector_batch import VectorBatch, loss_of
+from training.vector_batch import VectorBatch
 from training.vector_queue import Pairs, VectorQueue, codes
 
 INFO = {"type": "info_nce", "temperature": 0.1}
@@ -115,7 +115,7 @@ def test_without_queue_and_keys_it_is_in_batch_info_nce(tiny: ModuleType) -> Non
     leaves = batch.queries, batch.documents
     loss = made(size=0, modes=[], symmetric=False)
     loss.bind(tiny.Dense(), 0)
-    base = loss_of(InfoNCE(temperature=0.1), batch)
+    base = InfoNCE(temperature=0.1).over(batch)
     agree(loss.over(batch), base, *leaves)
     loss.advance(1)
     agree(loss.over(batch), base, *leaves)
@@ -124,7 +124,7 @@ def test_without_queue_and_keys_it_is_in_batch_info_nce(tiny: ModuleType) -> Non
     single = random_batch(examples(4), 16)
     agree(
         both.over(single),
-        loss_of(InfoNCE(temperature=0.1, symmetric=True), single),
+        InfoNCE(temperature=0.1, symmetric=True).over(single),
         single.queries,
         single.documents,
     )
@@ -140,9 +140,9 @@ def test_keys_of_no_momentum_and_no_augmentation_are_the_batch(tiny: ModuleType)
     loss.advance(1)
     batch = encoded(encoder, examples(5, 1))
     value = loss.over(batch)
-    torch.testing.assert_close(value, loss_of(InfoNCE(temperature=0.1), batch))
+    torch.testing.assert_close(value, InfoNCE(temperature=0.1).over(batch))
     (ours,) = gradients(value, batch.documents)
-    (base,) = gradients(loss_of(InfoNCE(temperature=0.1), batch), batch.documents)
+    (base,) = gradients(InfoNCE(temperature=0.1).over(batch), batch.documents)
     torch.testing.assert_close(ours, base / 2)  # keys pass no gradient on
 
 

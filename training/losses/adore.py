@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.group import Average, group_of
 from training.losses.lambda_pairs import Ranks, check_cut, lambda_pairs, positions_of
 from training.losses.scale import check_positive, scale_for
@@ -16,7 +17,7 @@ from training.vector_batch import VectorBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Adore:
+class Adore(LossBase):
     """Mean over pairs with ``y_i > y_j`` of ``|1/i - 1/j| log(1 + exp(-(s_i - s_j)))``.
 
     i and j are positions in the retrieved list, which the columns are in the order of; positives
@@ -31,6 +32,8 @@ class Adore:
     Zhan et al. 2021 (arXiv 2104.08051).
     """
 
+    negatives: ClassVar[Negatives] = "own"  # a query's list holds its own candidates
+
     metric_cut: int | None = 200
     ranks: Ranks = "columns"
     average: Average = "queries"
@@ -40,15 +43,6 @@ class Adore:
     def __post_init__(self) -> None:
         check_cut("adore", self.metric_cut)
         check_positive(adore__scale=self.scale)
-
-    @property
-    def negatives(self) -> Negatives:
-        """A query's list holds its own candidates."""
-        return "own"
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> Adore:
-        """Return this loss with ``similarity: auto`` decided."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def __call__(
         self,

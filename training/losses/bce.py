@@ -11,10 +11,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from encoders.errors import ConfigError
 from training.batch import Negatives
+from training.losses.base import LossBase
 
 
 @dataclass(frozen=True, slots=True)
-class BCE:
+class BCE(LossBase):
     """Mean over pairs of ``-y log sigmoid(s) - (1 - y) log(1 - sigmoid(s))``.
 
     Labels lie in [0, 1]. ``positive_weight`` multiplies the first term: with g negatives to a
@@ -22,17 +23,13 @@ class BCE:
     """
 
     encoders: ClassVar[tuple[str, ...]] = ("cross_encoder",)  # the types it trains
+    negatives: ClassVar[Negatives] = "own"  # only the query's own documents are judged
 
     positive_weight: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.positive_weight > 0:
             raise ConfigError(f"bce.positive_weight: {self.positive_weight!r}, expected above 0")
-
-    @property
-    def negatives(self) -> Negatives:
-        """Only the query's own documents are judged."""
-        return "own"
 
     def __call__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from encoders.errors import ConfigError, DataError
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.reduction import counted_cells, weighted_mean, widened
 from training.losses.scale import scale_for
 
@@ -20,7 +21,7 @@ SIGLIP_BIAS = -10.0
 
 
 @dataclass(eq=False)
-class BiXSE:
+class BiXSE(LossBase):
     """Mean over pairs of ``-y log sigmoid(z) - (1 - y) log(1 - sigmoid(z))``, ``z = a s + b``.
 
     y is the label divided by ``max_grade``: graded relevance, 0 for documents of other queries.
@@ -56,10 +57,6 @@ class BiXSE:
         self.bias = nn.Parameter(
             torch.tensor(bias, dtype=torch.float32), requires_grad=self.learn_bias
         )
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> BiXSE:
-        """Return this loss with ``similarity: auto`` decided; bind state to that one."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def parameters(self) -> list[nn.Parameter]:
         """Return those of log-scale and bias that are learnt."""

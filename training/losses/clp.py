@@ -12,7 +12,7 @@ from torch.nn.functional import cosine_similarity
 
 from encoders.errors import ConfigError
 from training.losses.wrapping import Wrapping
-from training.vector_batch import VectorBatch, loss_of
+from training.vector_batch import VectorBatch
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class CLP(Wrapping):
         """Return the mix of the inner loss and the penalty."""
         drift, count = self._drift(batch)
         self._seen = float(drift.detach()), count
-        return (1 - self.penalty) * loss_of(self.inner, batch) + self.penalty * drift
+        return (1 - self.penalty) * self.inner.over(batch) + self.penalty * drift
 
     def _drift(self, batch: VectorBatch) -> tuple[Tensor, int]:
         """Return the weighted mean of 1 - cos over the answered negatives, and their number."""

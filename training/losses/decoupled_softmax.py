@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
 from encoders.errors import ConfigError
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.contrast import contrast, contrast_over
 from training.losses.reduction import counted_cells, widened
 from training.losses.scale import temperature_for
@@ -16,7 +17,7 @@ from training.vector_batch import VectorBatch
 
 
 @dataclass(frozen=True, slots=True)
-class DecoupledSoftmax:
+class DecoupledSoftmax(LossBase):
     """``mean_i 1/|P_i| sum_{p in P_i} [log(e^{s_ip} + sum_{n not in P_i} e^{s_in}) - s_ip]``.
 
     For examples that bring several positives: a softmax over all of them pushes the strongest down
@@ -44,10 +45,6 @@ class DecoupledSoftmax:
             )
         if self.chunk is not None and self.chunk < 1:
             raise ConfigError(f"decoupled_softmax.chunk: {self.chunk!r}, expected 1 or above")
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> DecoupledSoftmax:
-        """Return this loss with ``similarity: auto`` decided."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def __call__(
         self,

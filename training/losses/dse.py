@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from encoders.errors import ConfigError, DataError
 from encoders.pair_head import PairHead, draw_pair_head
 from training.losses.wrapping import Wrapping, of_vectors, plain_inside, width_of
-from training.vector_batch import VectorBatch, loss_of
+from training.vector_batch import VectorBatch
 
 HEAD = "head."  # before the names of the head's tensors
 
@@ -83,7 +83,7 @@ class DSE(Wrapping):
         matrix = torch.zeros_like(batch.labels, dtype=logits.dtype)
         matrix = matrix.index_put((rows, columns), logits)
         seen = batch if self.task == "vectors" else replace(batch, matrix=matrix)
-        value = (1 - self.coefficient) * loss_of(self.inner, seen)
+        value = (1 - self.coefficient) * self.inner.over(seen)
         if not self.coefficient:
             return value
         if batch.teacher is None:

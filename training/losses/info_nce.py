@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from encoders.errors import ConfigError
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.contrast import contrast, contrast_over
 from training.losses.log_counts import LogCounts
 from training.losses.reduction import counted_cells, widened
@@ -22,7 +23,7 @@ LEARNT = (0.01, 10.0)  # where a learnt temperature stays: CLIP's bound below
 
 
 @dataclass(eq=False)
-class InfoNCE:
+class InfoNCE(LossBase):
     """``mean_i [log sum_j exp(s_ij / t) - s_i+ / t]``, j over the positive and the negatives.
 
     ``temperature`` is t; left out it is 0.05 for cosine and 1 for what is not bounded (dot
@@ -81,10 +82,6 @@ class InfoNCE:
         """All; with ``logq`` or ``chunk`` those that encode documents apart."""
         apart = self.logq or self.chunk is not None
         return ("dense", "splade") if apart else ("dense", "splade", "cross_encoder")
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> InfoNCE:
-        """Return this loss with ``similarity: auto`` decided; bind counts and state to that one."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def bind_counts(self, counts: Mapping[str, float]) -> None:
         """Say how often each document occurs among the training pairs; used with ``logq``."""

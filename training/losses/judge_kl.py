@@ -8,13 +8,14 @@ from typing import ClassVar
 from torch import Tensor
 
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.divergence import choices, divergence, log_shares
 from training.losses.group import averaged, group_of, scored
 from training.losses.scale import check_positive
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeKL:
+class JudgeKL(LossBase):
     """``mean_i [KL(J_i || S_i) + KL(S_i || J_i)] / 2``, both softmaxed at one temperature.
 
     J are a judge's scores of the query's documents, such as the probability that it answers yes,
@@ -24,16 +25,12 @@ class JudgeKL:
     """
 
     needs_teacher: ClassVar[bool] = True
+    negatives: ClassVar[Negatives] = "own"  # a judge scores the query's own documents
 
     temperature: float = 0.05
 
     def __post_init__(self) -> None:
         check_positive(judge_kl__temperature=self.temperature)
-
-    @property
-    def negatives(self) -> Negatives:
-        """A judge scores the query's own documents."""
-        return "own"
 
     def __call__(
         self,

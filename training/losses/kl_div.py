@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.divergence import choices, divergence, log_shares
 from training.losses.group import averaged, group_of, scored
 from training.losses.scale import check_positive, temperature_for
 
 
 @dataclass(frozen=True, slots=True)
-class KLDiv:
+class KLDiv(LossBase):
     """``mean_i sum_j P_ij log(P_ij / p_ij)``, P = softmax(T / teacher_temperature), p of s / t.
 
     ``temperature`` is t; left out it is 0.05 for cosine and 1 for dot products. ``direction:
@@ -24,6 +25,7 @@ class KLDiv:
     """
 
     needs_teacher: ClassVar[bool] = True
+    negatives: ClassVar[Negatives] = "own"  # a teacher scores the query's own documents
 
     temperature: float | None = None
     teacher_temperature: float = 1.0
@@ -36,15 +38,6 @@ class KLDiv:
             kl_div__temperature=self.temperature,
             kl_div__teacher_temperature=self.teacher_temperature,
         )
-
-    @property
-    def negatives(self) -> Negatives:
-        """A teacher scores the query's own documents."""
-        return "own"
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> KLDiv:
-        """Return this loss with ``similarity: auto`` decided."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def __call__(
         self,

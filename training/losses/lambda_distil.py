@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.group import Average, group_of, scored
 from training.losses.lambda_pairs import Ranks, check_cut, lambda_pairs, positions_of
 from training.losses.scale import check_positive, scale_for
 
 
 @dataclass(frozen=True, slots=True)
-class LambdaDistil:
+class LambdaDistil(LossBase):
     """Sum over pairs with ``T_i > T_j`` of ``|1/p_i - 1/p_j| log(1 + exp(-(s_i - s_j)))``.
 
     T are the teacher's scores, of which only the order counts, and p the ranks that the student's
@@ -24,6 +25,7 @@ class LambdaDistil:
     """
 
     needs_teacher: ClassVar[bool] = True
+    negatives: ClassVar[Negatives] = "own"  # a teacher scores the query's own documents
 
     metric_cut: int | None = None
     ranks: Ranks = "scores"
@@ -34,15 +36,6 @@ class LambdaDistil:
     def __post_init__(self) -> None:
         check_cut("lambda_distil", self.metric_cut)
         check_positive(lambda_distil__scale=self.scale)
-
-    @property
-    def negatives(self) -> Negatives:
-        """A teacher scores the query's own documents."""
-        return "own"
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> LambdaDistil:
-        """Return this loss with ``similarity: auto`` decided."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def __call__(
         self,

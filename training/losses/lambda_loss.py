@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -11,13 +11,14 @@ from torch import Tensor
 
 from encoders.errors import ConfigError
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.group import Average, Group, averaged, group_of, ranks_by
 from training.losses.pair_sums import logistic, ordered, ordered_pairs, pair_sums
 from training.losses.scale import check_positive, scale_for
 
 
 @dataclass(frozen=True, slots=True)
-class LambdaLoss:
+class LambdaLoss(LossBase):
     """Sum over pairs with ``y_i > y_j`` of ``w_ij log(1 + exp(-(s_i - s_j)))``.
 
     ``weighting`` is w: ``delta_ndcg``, the change of nDCG@k if the two exchanged their present
@@ -45,10 +46,6 @@ class LambdaLoss:
             raise ConfigError(
                 f"lambda_loss.cutoff: {self.cutoff!r}, expected 1 or more, or nothing"
             )
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> LambdaLoss:
-        """Return this loss with ``similarity: auto`` decided."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def __call__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.group import averaged, group_of, scored
 from training.losses.scale import check_positive, temperature_for
 
 
 @dataclass(frozen=True, slots=True)
-class ListMLE:
+class ListMLE(LossBase):
     """``-mean_i sum_r w_r log[exp(s_r) / (exp(s_r) + sum_(j after r) exp(s_j))]``, best first.
 
     ``order``: the ``labels``, the ``teacher``'s scores, or the ``columns``, for groups that are
@@ -41,10 +42,6 @@ class ListMLE:
     def needs_teacher(self) -> bool:
         """Whether a teacher gives the order."""
         return self.order == "teacher"
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> ListMLE:
-        """Return this loss with ``similarity: auto`` decided."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def __call__(
         self,

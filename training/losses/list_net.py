@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.divergence import choices, log_shares
 from training.losses.group import averaged, group_of, scored
 from training.losses.scale import check_positive, temperature_for
 
 
 @dataclass(frozen=True, slots=True)
-class ListNet:
+class ListNet(LossBase):
     """``-mean_i sum_j softmax(y_i / target_temperature)_j log softmax(s_i / t)_j``.
 
     ``target``: the ``labels``, where a query whose documents all have one grade contributes
@@ -38,10 +39,6 @@ class ListNet:
     def needs_teacher(self) -> bool:
         """Whether a teacher gives the target."""
         return self.target == "teacher"
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> ListNet:
-        """Return this loss with ``similarity: auto`` decided."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def __call__(
         self,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.group import Average, averaged, group_of, scored
 from training.losses.pair_sums import below, hinge, ordered, ordered_pairs, pair_sums
 from training.losses.scale import check_positive, scale_for
 
 
 @dataclass(frozen=True, slots=True)
-class ListwiseHinge:
+class ListwiseHinge(LossBase):
     """Sum over i before j of ``max(0, s_j - s_i + (r_j - r_i) margin)``.
 
     r is a document's place in the list: the number of documents that go strictly before it, so
@@ -23,6 +24,8 @@ class ListwiseHinge:
     ``sum``, or is over its pairs or those of the batch. ``scale`` multiplies the scores; left out
     it is 20 for cosine and 1 for dot products. Liu et al. 2022 (BRIO, arXiv 2203.16804).
     """
+
+    negatives: ClassVar[Negatives] = "own"  # a list holds the query's own documents
 
     order: Literal["teacher", "labels", "columns"] = "teacher"
     margin: float = 0.01
@@ -37,15 +40,6 @@ class ListwiseHinge:
     def needs_teacher(self) -> bool:
         """Whether a teacher gives the order."""
         return self.order == "teacher"
-
-    @property
-    def negatives(self) -> Negatives:
-        """A list holds the query's own documents."""
-        return "own"
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> ListwiseHinge:
-        """Return this loss with ``similarity: auto`` decided."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def __call__(
         self,

@@ -9,22 +9,19 @@ import torch
 from torch import Tensor
 
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.contrast import contrast
 
 
 @dataclass(frozen=True, slots=True)
-class LocalizedSoftmax:
+class LocalizedSoftmax(LossBase):
     """``mean_i [log sum_j exp(s_ij) - s_i+]``, j over the group of query i only.
 
     For cross-encoders over raw logits. Gao, Dai and Callan 2021 (localised contrastive estimation).
     """
 
     encoders: ClassVar[tuple[str, ...]] = ("cross_encoder",)  # the types it trains
-
-    @property
-    def negatives(self) -> Negatives:
-        """A group holds the query's own documents and no others."""
-        return "own"
+    negatives: ClassVar[Negatives] = "own"  # a group holds the query's own documents and no others
 
     def __call__(
         self,

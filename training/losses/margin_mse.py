@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.group import Average, averaged, group_of, scored
 from training.losses.reduction import widened
 from training.losses.scale import check_positive, scale_for
 
 
 @dataclass(frozen=True, slots=True)
-class MarginMSE:
+class MarginMSE(LossBase):
     """Mean over pairs (i, j) of a query of ``[(s_i - s_j) - (T_i - T_j)]^2``.
 
     ``pairs``: every positive against every negative (``positives``), or all ordered pairs of
@@ -27,6 +28,7 @@ class MarginMSE:
     """
 
     needs_teacher: ClassVar[bool] = True
+    negatives: ClassVar[Negatives] = "own"  # a teacher scores the query's own documents
 
     pairs: Literal["positives", "all"] = "positives"
     average: Average = "queries"
@@ -35,15 +37,6 @@ class MarginMSE:
 
     def __post_init__(self) -> None:
         check_positive(margin_mse__scale=self.scale)
-
-    @property
-    def negatives(self) -> Negatives:
-        """A teacher scores the query's own documents."""
-        return "own"
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> MarginMSE:
-        """Return this loss with ``similarity: auto`` decided."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def __call__(
         self,

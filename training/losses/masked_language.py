@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from encoders.errors import ConfigError
+from training.losses.base import LossBase
 from training.vector_batch import VectorBatch
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedLanguage:
+class MaskedLanguage(LossBase):
     """Mean cross-entropy of the words hidden in a batch of texts.
 
     A share ``probability`` of each text's tokens is hidden (see ``training.masking``): ``keep`` of

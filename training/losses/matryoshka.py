@@ -13,7 +13,7 @@ from encoders.errors import ConfigError
 from encoders.files import write_json
 from encoders.layout import SIDECAR, read_object
 from training.losses.wrapping import Wrapping, of_vectors, width_of
-from training.vector_batch import VectorBatch, loss_of
+from training.vector_batch import VectorBatch
 
 SMALLEST = 32  # of the default dims
 
@@ -58,7 +58,7 @@ class Matryoshka(Wrapping):
         dims = chosen_dims(self.dims, batch.queries.shape[1], self.called)
         weights = self.weights or [1.0] * len(dims)
         return added(
-            weight * loss_of(self.inner, sliced(batch, dim))
+            weight * self.inner.over(sliced(batch, dim))
             for dim, weight in zip(dims, weights, strict=True)
         )
 

@@ -16,7 +16,7 @@ from torch.nn.functional import mse_loss, normalize
 from encoders.errors import ConfigError
 from training.losses.matryoshka import added, check_dims, chosen_dims, note_dims, sliced
 from training.losses.wrapping import Wrapping, of_vectors, width_of
-from training.vector_batch import VectorBatch, loss_of
+from training.vector_batch import VectorBatch
 
 
 @dataclass(eq=False)
@@ -144,7 +144,7 @@ class Matryoshka2D(Wrapping):
 
     def _term(self, batch: VectorBatch, dims: Sequence[int]) -> Tensor:
         """Return the inner loss of one layer, summed over the prefixes."""
-        value = added(loss_of(self.inner, sliced(batch, dim)) for dim in dims)
+        value = added(self.inner.over(sliced(batch, dim)) for dim in dims)
         if self.method == "ese" and self.compression_weight and len(dims) > 1:
             texts, share = _texts(batch)
             value = value + self.compression_weight * compressed_distance(texts, dims[-1], share)

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from encoders.errors import ConfigError
 from training.losses.kl_div import KLDiv
 from training.losses.wrapping import Wrapping, of_vectors, plain_inside
-from training.vector_batch import VectorBatch, loss_of
+from training.vector_batch import VectorBatch
 
 
 class Mixed(NamedTuple):
@@ -66,7 +66,7 @@ class Mixing(Wrapping):
         """Return the inner loss over the widened matrix, and the distillation of the plain one."""
         of_vectors(batch, self.called)
         scores = batch.scores()
-        value = loss_of(self.inner, self._widened(batch, scores))
+        value = self.inner.over(self._widened(batch, scores))
         if not self.distillation:
             return value
         told = self._teacher(scores, batch.labels, batch.mask, batch.weights, batch.teacher)

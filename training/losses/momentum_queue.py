@@ -16,7 +16,7 @@ from training.losses.wrapping import Wrapping, of_vectors, plain_inside, width_o
 from training.momentum import KeyEncoder, tokens_of
 from training.processes import gathered, shares, world
 from training.protocol import Features, Side
-from training.vector_batch import VectorBatch, loss_of
+from training.vector_batch import VectorBatch
 from training.vector_queue import Pairs, VectorQueue, codes
 
 KEY, QUEUE = "key.", "queue."  # before the names of these parts' tensors
@@ -83,7 +83,7 @@ class MomentumQueue(Wrapping):
             names += ["augmented_query", "augmented_document"]
         device = next(encoder.module.parameters()).device
         self.queue = VectorQueue(self.size, width_of(encoder), names, device)
-        if hasattr(self, "layers") and self.layers(0):
+        if self.layers is not None and self.layers(0):
             raise ConfigError(
                 "momentum_queue.loss: wants the vectors of layers, which the queue does not hold"
             )
@@ -113,7 +113,7 @@ class MomentumQueue(Wrapping):
             vectors["augmented_document"] = keys["document"][batch.positives]
         pairs = self._pairs(batch)
         allowed = self._allowed(batch, pairs, queue)
-        values = [loss_of(self.inner, view) for view in self._views(batch, keys, queue, allowed)]
+        values = [self.inner.over(view) for view in self._views(batch, keys, queue, allowed)]
         queue.stage(vectors, pairs)
         return torch.stack(values).mean()
 

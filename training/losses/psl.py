@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch.nn.functional import logsigmoid
 
 from encoders.errors import ConfigError
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.reduction import (
     counted_cells,
     floor_of,
@@ -23,7 +24,7 @@ LOWEST_GAP = -1 + 1e-4  # relu is log(0) at -1, atan the log of a negative numbe
 
 
 @dataclass(frozen=True, slots=True)
-class PSL:
+class PSL(LossBase):
     """``mean_i log sum_n exp(phi(d_in) / t)`` over gaps ``d_in = (s_in - s_i+) / scale``.
 
     ``activation`` is phi: ``tanh`` is log(tanh(d) + 1), ``relu`` log(relu(d + 1)) and ``atan``
@@ -48,10 +49,6 @@ class PSL:
         for name in ("temperature", "scale"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"psl.{name}: {getattr(self, name)!r}, expected above 0")
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> PSL:
-        """Return this loss with ``similarity: auto`` decided."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def __call__(
         self,

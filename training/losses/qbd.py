@@ -11,6 +11,7 @@ from torch import Tensor
 from encoders.build import build
 from encoders.errors import ConfigError
 from training.losses import LOSSES
+from training.losses.base import LossBase
 from training.losses.group import averaged, group_of
 from training.losses.pair_sums import hinge, ordered, ordered_pairs, pair_sums
 from training.losses.scale import check_positive
@@ -40,13 +41,18 @@ class QBD(WeightedSum):
         if triplet_weight != 0:
             members.append(("triplet", triplet_weight, triplet))
         self._take(members)
-        if "cross_encoder" not in getattr(self, "encoders", triplet.encoders):
+        common = self._common_encoders()
+        if common is not None and "cross_encoder" not in common:
             raise ConfigError(f"base: {members[0][0]} does not train a cross_encoder, as qbd does")
-        self.encoders = triplet.encoders
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """Those that read texts alone."""
+        return TextTriplet.encoders
 
 
 @dataclass(frozen=True, slots=True)
-class TextTriplet:
+class TextTriplet(LossBase):
     """Mean over a query's pairs of positive and negative of ``max(0, |q - d+| - |q - d-| + m)``.
 
     Over a cross-encoder's vectors of the texts apart; a query without a pair contributes nothing.

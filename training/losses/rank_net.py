@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
 from encoders.errors import ConfigError
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.group import Average, averaged, group_of, ranks_by, scored
 from training.losses.pair_sums import logistic, ordered, ordered_pairs, pair_sums
 from training.losses.scale import check_positive, scale_for
 
 
 @dataclass(frozen=True, slots=True)
-class RankNet:
+class RankNet(LossBase):
     """Mean over pairs of which i goes before j of ``log(1 + exp(-(s_i - s_j)))``.
 
     ``order``: the ``labels`` (positives before negatives, higher grades before lower), or the
@@ -43,10 +44,6 @@ class RankNet:
     def needs_teacher(self) -> bool:
         """Whether a teacher gives the order."""
         return self.order == "teacher"
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> RankNet:
-        """Return this loss with ``similarity: auto`` decided."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def __call__(
         self,

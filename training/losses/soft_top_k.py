@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
 from encoders.errors import ConfigError
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.reduction import counted_cells, mean_by_row, weighted_mean, widened
 from training.losses.scale import temperature_for
 from training.soft_selection import soft_top_k
 
 
 @dataclass(frozen=True, slots=True)
-class SoftTopK:
+class SoftTopK(LossBase):
     """``mean_i -1/|P_i| sum_{p in P_i} log sigmoid(alpha (s_ip / t + c_i))``.
 
     c is such that the sigmoids of a row sum to ``k`` (``positives``: to the number of the row's
@@ -38,10 +39,6 @@ class SoftTopK:
             raise ConfigError(f"soft_top_k.alpha: {self.alpha!r}, expected above 0")
         if self.temperature is not None and not self.temperature > 0:
             raise ConfigError(f"soft_top_k.temperature: {self.temperature!r}, expected above 0")
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> SoftTopK:
-        """Return this loss with ``similarity: auto`` decided."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def __call__(
         self,

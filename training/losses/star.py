@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
@@ -10,12 +10,13 @@ from torch.nn.functional import logsigmoid
 
 from encoders.errors import ConfigError
 from training.batch import Negatives
+from training.losses.base import LossBase
 from training.losses.reduction import counted_cells, weighted_mean, widened
 from training.losses.scale import temperature_for
 
 
 @dataclass(frozen=True, slots=True)
-class STAR:
+class STAR(LossBase):
     """Mean over pairs (p, n) of ``log(1 + exp((s_n - s_p) / t))``.
 
     A query's pairs are its positives with the positives of other queries ("random" negatives) and
@@ -33,10 +34,6 @@ class STAR:
     def __post_init__(self) -> None:
         if self.temperature is not None and not self.temperature > 0:
             raise ConfigError(f"star.temperature: {self.temperature!r}, expected above 0")
-
-    def bound_to(self, similarity: Literal["cosine", "dot"]) -> STAR:
-        """Return this loss with ``similarity: auto`` decided."""
-        return replace(self, similarity=similarity) if self.similarity == "auto" else self
 
     def __call__(
         self,

@@ -1,0 +1,214 @@
+"""What a loss may ask of a training: every hook with its default, and losses that lack some."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from encoders.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from training.batch import Negatives
+    from training.protocol import Similarity
+    from training.vector_batch import VectorBatch
+
+
+class LossBase:
+    """The base of all losses: a subclass overrides ``__call__`` or ``over``, and any hook.
+
+    A property may be overridden by a class attribute, a dataclass field or a property. Whatever
+    this class has in public is a hook (``HOOKS``): the Trainer and the checks read it, and losses
+    made of other losses pass it on (``training.losses.composed``).
+    """
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        """Return the scalar loss of a score matrix, as ``training.protocol.Loss`` describes it."""
+        raise _needs_vectors(self)
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the loss of a batch of vectors; by default that of its score matrix."""
+        return self(batch.scores(), batch.labels, batch.mask, batch.weights, batch.teacher)
+
+    @property
+    def encoders(self) -> tuple[str, ...] | None:
+        """The types of encoder it trains, as YAML names them; None: all."""
+        return None
+
+    @property
+    def negatives(self) -> Negatives:
+        """The documents of the batch that a query is held against (``training.batch``)."""
+        return "all"
+
+    @property
+    def same_side(self) -> bool:
+        """Whether query-query and positive-positive scores are further negatives."""
+        return False
+
+    @property
+    def logq(self) -> bool:
+        """Whether scores are corrected by how often each document is drawn."""
+        return False
+
+    @property
+    def similarity(self) -> Literal["auto", "cosine", "dot"]:
+        """What turns two vectors into a score; ``auto``: the encoder's own."""
+        return "auto"
+
+    def bound_to(self, similarity: Similarity) -> Self:
+        """Return this loss with ``similarity: auto`` decided; bind state to the one returned."""
+        loss: Any = self
+        fields = dataclasses.fields(loss) if dataclasses.is_dataclass(loss) else ()
+        if self.similarity != "auto" or all(field.name != "similarity" for field in fields):
+            return self
+        bound: Self = dataclasses.replace(loss, similarity=similarity)
+        return bound
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether the examples must bring a teacher's scores."""
+        return False
+
+    @property
+    def wants_answered(self) -> bool:
+        """Whether queries that the negatives answer are encoded too."""
+        return False
+
+    @property
+    def texts(self) -> bool:
+        """Whether a cross-encoder also reads each text alone, for its vector."""
+        return False
+
+    @property
+    def layers(self) -> Callable[[int], tuple[int, ...]] | None:
+        """The layers whose vectors are wanted, as a method of the step.
+
+        They are numbered from 1 and named the last first. None: the encoder's own vectors alone.
+        """
+        return None
+
+    @property
+    def ranks(self) -> Literal["columns", "scores"] | None:
+        """``columns``: a batch's columns must be the retrieved list, as live candidates are."""
+        return None
+
+    @property
+    def texts_alone(self) -> bool:
+        """Whether it learns from documents without queries, in a training of its own."""
+        return False
+
+    @property
+    def noted(self) -> str:
+        """The loss's name in the journal, beside penalties."""
+        return "loss_ranking"
+
+    def own_pass(self, encoder: Any, *, seed: int, sparse: bool) -> tuple[Any, Any] | None:
+        """Return a module and a collator that stand in for those of queries and documents."""
+        return None
+
+    def batch(self, made: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> VectorBatch | None:
+        """Return the batch of what the module of ``own_pass`` made; None: the usual layout."""
+        return None
+
+    def bind(self, encoder: Any, seed: int) -> None:
+        """Begin a training of this encoder: called once before the first step."""
+
+    def bind_counts(self, counts: Mapping[str, float]) -> None:
+        """Take how often each document occurs in the examples in use."""
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """Return what is trained beside the encoder."""
+        return ()
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The learning rate of ``parameters``; None: the trainer's."""
+        return None
+
+    def advance(self, step: int) -> None:
+        """Go on after an optimiser step; ``step`` have been done."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors, by name, that every checkpoint keeps."""
+        return {}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take what ``state`` returned when the checkpoint was written."""
+
+    def notes(self) -> dict[str, float]:
+        """Return numbers for the journal."""
+        return {}
+
+    def save(self, folder: str | Path) -> None:
+        """Write what belongs beside the trained model."""
+
+
+HOOKS = tuple(name for name in vars(LossBase) if not name.startswith("_"))
+
+
+class Adapted(LossBase):
+    """A user's own loss that is no ``LossBase``: it has the hooks it has, the rest by default."""
+
+    def __init__(self, loss: Any) -> None:
+        self.loss = loss
+
+    def __getattribute__(self, name: str) -> Any:
+        """Return the loss's own hook, where it has one; None is as good as none."""
+        if name in HOOKS and name != "bound_to":
+            own = getattr(self.loss, name, None)
+            if own is not None:
+                return own
+        return super().__getattribute__(name)
+
+    def __call__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss of a score matrix; raises ``ConfigError`` where it needs vectors."""
+        if not callable(self.loss):
+            raise _needs_vectors(self.loss)
+        value: Tensor = self.loss(scores, labels, mask, weights, teacher)
+        return value
+
+    def bound_to(self, similarity: Similarity) -> Self:
+        """Return the loss with ``similarity: auto`` decided, where it decides that itself."""
+        own = getattr(self.loss, "bound_to", None)
+        return self if own is None else type(self)(own(similarity))
+
+
+def as_loss(loss: Any, where: str = "loss") -> LossBase:
+    """Return a loss with every hook: itself, or an adapter around a user's own.
+
+    That is a callable with the signature of ``training.protocol.Loss``, or an object with ``over``.
+    Raises ``ConfigError`` for anything else.
+    """
+    if isinstance(loss, LossBase):
+        return loss
+    if callable(loss) or callable(getattr(loss, "over", None)):
+        return Adapted(loss)
+    raise ConfigError(
+        f"{where}: {loss!r}, expected a function of (scores, labels, mask, weights, teacher) or an "
+        "object with over(batch)"
+    )
+
+
+def _needs_vectors(loss: Any) -> ConfigError:
+    return ConfigError(
+        f"{type(loss).__name__}: needs the vectors of the batch, not only its scores"
+    )

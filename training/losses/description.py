@@ -1,0 +1,79 @@
+"""A loss as ``training.json`` names it: its type as YAML does, and its settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from training.losses import LOSSES
+from training.losses.base import Adapted
+
+_UNSAID = object()
+# How losses were named before types were: by the modules that they lay in then.
+_OLD_MODULES = "training.losses."
+# What a sum wrote down beside its members, from which it follows.
+_FOLLOWS = ("negatives", "same_side", "similarity", "encoders")
+_SUMS = ("sum", "qbd")
+
+
+def type_name(loss: Any) -> str:
+    """Return a loss's name in YAML: ``info_nce``, or ``my_package.module:Class`` for a user's own.
+
+    A part of this package that has no name there has its class's.
+    """
+    if isinstance(loss, Adapted):
+        loss = loss.loss
+    named = loss if hasattr(loss, "__qualname__") else type(loss)  # a function, or a class's object
+    name = str(getattr(named, "__qualname__", ""))
+    target = f"{named.__module__}:{name}"
+    known = {place: kind for kind, place in LOSSES.items()}
+    return known.get(target, name if _is_ours(named) else target)
+
+
+def describe(loss: Any) -> dict[str, Any]:
+    """Return a loss's name and settings, those of losses inside it too, to compare trainings."""
+    if isinstance(loss, Adapted):
+        loss = loss.loss
+    settings = (
+        {field.name: getattr(loss, field.name) for field in dataclasses.fields(loss)}
+        if dataclasses.is_dataclass(loss)
+        else getattr(loss, "__dict__", {})
+    )
+    plain = {name: _plain(value) for name, value in settings.items()}
+    return {"type": type_name(loss), **{k: v for k, v in plain.items() if v is not _UNSAID}}
+
+
+def renamed(description: Any) -> Any:
+    """Return a description from a ``training.json`` as ``describe`` would write it today."""
+    if isinstance(description, list):
+        return [renamed(item) for item in description]
+    if not isinstance(description, Mapping):
+        return description
+    made = {key: renamed(value) for key, value in description.items()}
+    module, colon, name = str(made.get("type")).partition(":")
+    if not colon or not module.startswith(_OLD_MODULES):
+        return made
+    classes = {place.partition(":")[2]: kind for kind, place in LOSSES.items()}
+    made["type"] = classes.get(name, name)
+    if made["type"] in _SUMS:
+        made = {key: value for key, value in made.items() if key not in _FOLLOWS}
+    return made
+
+
+def _is_ours(named: Any) -> bool:
+    package = __name__.rpartition(".")[0]
+    return str(named.__module__).startswith(f"{package}.")
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON has it; what is none (tensors, modules, a user's own loss) is left out."""
+    if isinstance(value, (int, float, str, type(None))):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [kept for item in value if (kept := _plain(item)) is not _UNSAID]
+    if isinstance(value, dict):
+        return {str(k): kept for k, v in value.items() if (kept := _plain(v)) is not _UNSAID}
+    if isinstance(value, Adapted):
+        return _UNSAID
+    return describe(value) if _is_ours(type(value)) else _UNSAID
