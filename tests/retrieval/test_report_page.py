@@ -9,7 +9,9 @@ from report_world import QUERIES, SCRIPT, SYSTEMS, query_id, world
 
 from retrieval.report_page import build_report
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="needs chromium and chromedriver")
+pytestmark = pytest.mark.skipif(
+    chromium() is None, reason="needs chromium and chromedriver: see scripts/install-browser"
+)
 
 TEXT = "return document.querySelector(arguments[0]).textContent"
 BARS = "return document.querySelectorAll('svg.pick rect[data-at]').length"

@@ -17,7 +17,7 @@ ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key that names an element
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--hide-scrollbars",
+    "--hide-scrollbars", "--disable-dev-shm-usage",  # a container's /dev/shm may be small
 )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def browsing(folder: Path) -> Iterator[Browser]:
 
 
 def _wait_for(address: str) -> None:
-    for _ in range(200):
+    for _ in range(600):
         try:
             if _asked(f"{address}/status")["ready"]:
                 return
