@@ -220,8 +220,9 @@ def _check_mined(mined: MinedNegatives, dataset: Dataset) -> None:
 def _retriever(source: Stage | Run) -> Retriever | None:
     """Return the retriever whose scores the lists have; one with a filter lacks positives by it."""
     inner = source.stage if isinstance(source, Cut) else source
-    asked = isinstance(inner, Stage) and inner.base_where is None
-    return retriever_of(inner) if asked else None
+    if isinstance(inner, Stage) and inner.base_where is None:
+        return retriever_of(inner)
+    return None
 
 
 def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str, dict[str, float]]:

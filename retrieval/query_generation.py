@@ -169,7 +169,7 @@ def _write_rows(
     """Write training rows and the longer corpus; return how many queries there were and are."""
     from contextlib import ExitStack
 
-    from training.negatives import normalised
+    from encoders.same_text import same_text_key
 
     ids: dict[str, int] = {}
     total = kept = 0
@@ -187,7 +187,7 @@ def _write_rows(
                 total += len(queries)
             kept += len(queries)
             for query in queries:
-                number = ids.setdefault(normalised(query), len(ids))
+                number = ids.setdefault(same_text_key(query), len(ids))
                 row = {
                     "query_id": f"generated-{number}", "query": query,
                     "pos": [document.full_text], "neg": [],
