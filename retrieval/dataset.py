@@ -208,7 +208,7 @@ def find_source(name: str | Path) -> Source:
 
         return IrDatasetsSource(text.removeprefix("ir_datasets:"))
     if text == "pydocs":
-        from retrieval.pydocs_source import PydocsSource
+        from retrieval.pydocs import PydocsSource
 
         return PydocsSource()
     path = Path(text).expanduser()

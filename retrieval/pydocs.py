@@ -13,12 +13,14 @@ import re
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from encoders.errors import ConfigError, DataError, suggest
+from retrieval.dataset_source import Places, Qrels
+from retrieval.document import Document
 
 SPLITS = ("train", "dev", "test")
 TEST_QUERIES = 300
@@ -78,6 +80,35 @@ def queries(split: str) -> dict[str, str]:
 def qrels(split: str) -> dict[str, dict[str, int]]:
     """Return the judgements of a split: one relevant document, of grade 1, for each query."""
     return {name: {name: 1} for name in queries(split)}
+
+
+class PydocsSource:
+    """The documentation of the interpreter's own standard library as a source."""
+
+    name = "pydocs"
+
+    def splits(self) -> list[str]:
+        """Return train, dev and test."""
+        return list(SPLITS)
+
+    def places(self, split: str) -> Places:
+        """Name the parts, which are made from the standard library's source files."""
+        return Places("pydocs: corpus", "pydocs: queries", f"pydocs: qrels of {split}")
+
+    def documents(self) -> Iterator[Document]:
+        """Stream the corpus."""
+        return (Document(*entry) for entry in documents())
+
+    def document_count(self) -> None:
+        """Return None: the corpus is made when it is first read."""
+
+    def queries(self, split: str) -> Iterable[tuple[str, str]]:
+        """Return the split's queries."""
+        return queries(split).items()
+
+    def qrels(self, split: str) -> Qrels:
+        """Return the split's judgements."""
+        return qrels(split)
 
 
 @cache
