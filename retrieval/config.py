@@ -52,7 +52,8 @@ class AsSection:
     ) -> CoreSchema:
         """Return the dataclass's schema for mappings; the fields stay as strict as a section's."""
         schema = handler(source)
-        handler.resolve_ref_schema(schema)["strict"] = False  # of the dataclass: instances only
+        dataclass_schema: Any = handler.resolve_ref_schema(schema)
+        dataclass_schema["strict"] = False  # a strict one takes instances only
         return no_info_wrap_validator_function(_refused, schema)
 
 

@@ -1,4 +1,4 @@
-"""Graded judgements: which grades are relevant, and what a run finds of each grade."""
+"""Graded judgements: what a run finds of each grade."""
 
 from __future__ import annotations
 

@@ -33,6 +33,8 @@ _RARE = 1e-9  # the least probability of an answer that is not among the alterna
 class HttpLanguageModel:
     """A ``LanguageModel`` that asks ``/chat/completions``, one message a prompt, at temperature 0.
 
+    ``url`` is the base of an OpenAI-compatible endpoint, such as ``https://host/v1``, and
+    ``api_key_env`` names the environment variable with its key.
     Probabilities come from the log-probabilities of the first token, where the endpoint returns
     them (``logprobs``); else the answer is read from the text and has probability 1. Texts are cut
     so that a prompt takes ``context_length`` tokens at most, counted as one for every three bytes.

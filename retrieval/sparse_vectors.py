@@ -1,4 +1,4 @@
-"""Precomputed sparse vectors with their documents and terms, and what every format checks."""
+"""Files of precomputed sparse vectors: what every format checks."""
 
 from __future__ import annotations
 
