@@ -12,7 +12,7 @@ from indexing.table import INDEXES
 from retrieval.config import PruneSection, RetrieverSection
 from retrieval.document import Document
 from retrieval.measures import parse_measure
-from retrieval.scorer_table import SCORERS
+from retrieval.stage_table import SCORERS
 from training.losses import LOSSES
 from training.losses.base import LossBase, as_loss
 

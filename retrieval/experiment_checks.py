@@ -16,9 +16,9 @@ from retrieval.expression import NAME, names_in, parse
 from retrieval.judges import check_judge
 from retrieval.queries import Queries
 from retrieval.ranking import Run
-from retrieval.scorer_table import SCORERS
 from retrieval.sources import check_lists, named_sources
 from retrieval.stage import Stage
+from retrieval.stage_table import SCORERS
 
 SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
 LONGEST = 100  # characters of a name: it is part of files' names

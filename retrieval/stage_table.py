@@ -1,9 +1,19 @@
-"""What a pipeline's expression may call by name, beside the parts its config defines."""
+"""What YAML and pipeline expressions may name: types of ``rerankers``, and callable stages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
+
+from encoders.table import RERANKERS
+
+# The types of ``rerankers``: what scores pairs or lists without naming another part.
+SCORERS: Final[Mapping[str, str]] = {
+    **RERANKERS,
+    "generative": "retrieval.generative_rerankers:generative",
+    "http": "retrieval.generative_rerankers:generative_http",
+    "max_sim": "retrieval.token_similarity:MaxSim.from_pretrained",
+}
 
 # name(part, ..., option=constant): parts are stages and scorers, options are checked against the
 # signature. What is made is a stage, or a scorer, which takes the options of Rerank besides. What

@@ -21,7 +21,7 @@ from retrieval.pairwise import Pairwise, pairs_of
 from retrieval.permutation import read_order
 from retrieval.pointwise import Pointwise
 from retrieval.ranking import Ranking
-from retrieval.scorer_table import SCORERS
+from retrieval.stage_table import SCORERS
 from retrieval.tracing import tracing
 
 ALWAYS_FIRST = FakeModel(lambda prompt: (1.0, 0.0))

@@ -19,7 +19,7 @@ from encoders.prompt import Template
 from retrieval import Rerank, Run
 from retrieval.http_language_model import HttpLanguageModel, first_token_shares, named_choice
 from retrieval.ranking import Ranking
-from retrieval.scorer_table import SCORERS
+from retrieval.stage_table import SCORERS
 
 KEY = "sk-very-secret"
 PLAIN = Template("Q: {query} D: {document} A:", ["query", "document"])
