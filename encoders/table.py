@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from typing import Final
 
 ENCODERS: Final[Mapping[str, str]] = {
-    "bm25": "encoders.bm25:BM25Encoder",
-    "dense": "encoders.dense:DenseEncoder.from_pretrained",
-    "precomputed": "encoders.precomputed:PrecomputedEncoder.from_pretrained",
-    "splade": "encoders.splade:SpladeEncoder.from_pretrained",
-    "towers": "encoders.towers:TowerEncoder.from_pretrained",
-    "vocabulary": "encoders.vocabulary:VocabularyEncoder.from_pretrained",
+    "bm25": "sluice.encoders.lexical.bm25:BM25Encoder",
+    "dense": "sluice.encoders.dense.encoder:DenseEncoder.from_pretrained",
+    "precomputed": "sluice.encoders.dense.precomputed:PrecomputedEncoder.from_pretrained",
+    "splade": "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
+    "towers": "sluice.encoders.towers:TowerEncoder.from_pretrained",
+    "vocabulary": "sluice.encoders.lexical.vocabulary:VocabularyEncoder.from_pretrained",
 }
 
 RERANKERS: Final[Mapping[str, str]] = {
-    "cross_encoder": "encoders.cross_encoder:CrossEncoder.from_pretrained",
+    "cross_encoder": "sluice.encoders.rerankers.cross_encoder:CrossEncoder.from_pretrained",
 }
 
 TUNINGS: Final[Mapping[str, str]] = {
-    "adapter": "encoders.bottleneck:Bottlenecks",
-    "bitfit": "encoders.parameter_choice:Biases",
-    "ia3": "encoders.low_rank:LearnedScales",
-    "ln_tuning": "encoders.parameter_choice:Norms",
-    "lora": "encoders.low_rank:LowRank",
-    "prefix": "encoders.prefix:Prefix",
+    "adapter": "sluice.encoders.tuning.bottleneck:Bottlenecks",
+    "bitfit": "sluice.encoders.tuning.biases_and_norms:Biases",
+    "ia3": "sluice.encoders.tuning.low_rank:LearnedScales",
+    "ln_tuning": "sluice.encoders.tuning.biases_and_norms:Norms",
+    "lora": "sluice.encoders.tuning.low_rank:LowRank",
+    "prefix": "sluice.encoders.tuning.prefix:Prefix",
 }

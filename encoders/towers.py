@@ -10,25 +10,31 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from encoders.build import build
-from encoders.chosen_backend import ChosenBackend
-from encoders.dense import DenseEncoder
-from encoders.devices import Dtype
-from encoders.encoder import Side, Vectors
-from encoders.errors import ConfigError, ModelError
-from encoders.files import fingerprint_of, replaced_folder
-from encoders.layout import write_sidecar
-from encoders.models import model_folder
-from encoders.router import SIDES, is_router, route_folder, whole_route, write_router
-from encoders.splade import SpladeEncoder
-from encoders.transformer import Features
+from sluice.encoders.backends.chosen import ChosenBackend
+from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.dense.encoder import DenseEncoder
+from sluice.encoders.encoder import Side, Vectors
+from sluice.encoders.foundation.build import build
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.files import fingerprint_of, replaced_folder
+from sluice.encoders.model_files.layout import write_sidecar
+from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.router import (
+    SIDES,
+    is_router,
+    route_folder,
+    whole_route,
+    write_router,
+)
+from sluice.encoders.splade.encoder import SpladeEncoder
+from sluice.encoders.transformer.model import Features
 
 Tower: TypeAlias = DenseEncoder | SpladeEncoder
 Frozen: TypeAlias = Literal["none", "query", "document"]
 
 TOWERS = {
-    "dense": "encoders.dense:DenseEncoder.from_pretrained",
-    "splade": "encoders.splade:SpladeEncoder.from_pretrained",
+    "dense": "sluice.encoders.dense.encoder:DenseEncoder.from_pretrained",
+    "splade": "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
 }
 
 
@@ -279,7 +285,7 @@ def _made(spec: Mapping[str, Any], side: Side, given: Mapping[str, Any]) -> Towe
 
 
 def _opened(folder: Path, side: Side, given: Mapping[str, Any]) -> Tower:
-    from encoders.registry import kind_of
+    from sluice.encoders.model_files.registry import kind_of
 
     with route_folder(folder, side) as place:
         kind = kind_of(place)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from encoders.build import factory
-from encoders.errors import ConfigError, DataError, IndexFormatError
-from encoders.files import MANIFEST, open_generation
-from indexing.arrays import fact, open_array
-from indexing.index import DELETED, FORMAT, VERSION, Index
-from indexing.live import LiveRows
-from indexing.table import INDEXES
+from sluice.encoders.foundation.build import factory
+from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.files import MANIFEST, open_generation
+from sluice.indexing.index import DELETED, FORMAT, VERSION, Index
+from sluice.indexing.live_rows import LiveRows
+from sluice.indexing.storage.arrays import fact, open_array
+from sluice.indexing.table import INDEXES
 
 
 def open_index(

@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from encoders.errors import ConfigError, suggest
-from encoders.files import new_generation
-from indexing.arrays import write_array
-from indexing.exact import Metric
-from indexing.hits import Hits
-from indexing.live import LiveRows, Mask, Rows
-from indexing.whole import whole_number
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.files import new_generation
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.indexing.hits import Hits
+from sluice.indexing.live_rows import LiveRows, Mask, Rows
+from sluice.indexing.storage.arrays import write_array
+from sluice.indexing.storage.exact_scores import Metric
 
 Parameters = Mapping[str, Any]
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Final
 
 INDEXES: Final[Mapping[str, str]] = {
-    "flat": "indexing.flat:FlatIndex",
-    "faiss": "indexing.faiss_index:FaissIndex",
-    "inverted": "indexing.inverted:InvertedIndex",
-    "funnel": "indexing.funnel:FunnelIndex",
-    "augmented": "indexing.augmented:AugmentedIndex",
-    "auto": "indexing.auto:AutoIndex",  # a recipe: what it chooses is one of the others
-    "passages": "indexing.passage_index:PassageIndex",
+    "flat": "sluice.indexing.flat.index:FlatIndex",
+    "faiss": "sluice.indexing.faiss.index:FaissIndex",
+    "inverted": "sluice.indexing.inverted.index:InvertedIndex",
+    "funnel": "sluice.indexing.wrappers.funnel:FunnelIndex",
+    "augmented": "sluice.indexing.wrappers.augmented:AugmentedIndex",
+    "auto": "sluice.indexing.auto.index:AutoIndex",  # what it chooses is one of the others
+    "passages": "sluice.indexing.wrappers.passages:PassageIndex",
 }
 
 AUGMENTATIONS: Final[Mapping[str, str]] = {
-    "document_bias": "indexing.document_bias:DocumentBias",
-    "mips_to_l2": "indexing.mips_to_l2:MipsToL2",
+    "document_bias": "sluice.indexing.wrappers.document_bias:DocumentBias",
+    "mips_to_l2": "sluice.indexing.wrappers.mips_to_l2:MipsToL2",
 }

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from encoders.errors import ConfigError, suggest
-from retrieval.config import (
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.config.sections import (
     ConfigSource,
     ExperimentConfig,
     TrainConfig,
@@ -17,29 +17,34 @@ from retrieval.config import (
     load_values,
     named_file,
 )
-from retrieval.dataset import load_dataset
-from retrieval.dependencies import Dependencies
-from retrieval.evaluate_experiment import evaluate_experiment
-from retrieval.experiment import Experiment
-from retrieval.mined_files import write_mined
-from retrieval.mining import audit_negatives, mine_negatives, mining_of
-from retrieval.sources import Sources, check_lists, named_sources, open_lists
-from retrieval.teachers import check_there
-from retrieval.training_checks import check_training
-from retrieval.training_job import TrainingJob, train_model
+from sluice.retrieval.datasets.dataset import load_dataset
+from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.evaluation import evaluate_experiment
+from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.training.checks import check_training
+from sluice.retrieval.experiments.training.job import TrainingJob, train_model
+from sluice.retrieval.retrievers.candidate_lists import (
+    Sources,
+    check_lists,
+    named_sources,
+    open_lists,
+)
+from sluice.retrieval.training_data.mined_files import write_mined
+from sluice.retrieval.training_data.mining import audit_negatives, mine_negatives, mining_of
+from sluice.retrieval.training_data.teachers.teachers import check_there
 
 if TYPE_CHECKING:
-    from retrieval.encoding_estimate import EncodingEstimate
-    from retrieval.ranker_folds import FoldReport
-    from retrieval.ranker_training import TrainedRanker
-    from retrieval.ranking import Run
-    from retrieval.retriever import Retriever
-    from retrieval.stage import Stage
-    from retrieval.suite import Suite
-    from retrieval.table import Table
-    from retrieval.tuning import Tuning
-    from training import MiningReport
-    from training.audit import MiningAudit
+    from sluice.retrieval.evaluation.table import Table
+    from sluice.retrieval.experiments.suite import Suite
+    from sluice.retrieval.experiments.tuning.ranker_folds import FoldReport
+    from sluice.retrieval.experiments.tuning.ranker_training import TrainedRanker
+    from sluice.retrieval.experiments.tuning.tuner import Tuning
+    from sluice.retrieval.pipelines.stage import Stage
+    from sluice.retrieval.retrievers.corpus.encoding_estimate import EncodingEstimate
+    from sluice.retrieval.retrievers.retriever import Retriever
+    from sluice.retrieval.runs.run import Run
+    from sluice.training import MiningReport
+    from sluice.training.negatives.audit import MiningAudit
 
 log = logging.getLogger("sluice")
 
@@ -56,7 +61,7 @@ def run(config: ConfigSource, overrides: Sequence[str] = ()) -> tuple[Table, Exp
 
 def suite(config: ConfigSource, overrides: Sequence[str] = ()) -> Suite | None:
     """Evaluate a config whose ``dataset`` stands for several, see ``evaluate_suite``; else None."""
-    from retrieval.suite import evaluate_suite, is_suite
+    from sluice.retrieval.experiments.suite import evaluate_suite, is_suite
 
     file = None if isinstance(config, Mapping) else Path(config)
     values = dict(config) if isinstance(config, Mapping) else load_values(config, overrides)
@@ -65,7 +70,7 @@ def suite(config: ConfigSource, overrides: Sequence[str] = ()) -> Suite | None:
 
 def tune(config: ConfigSource, overrides: Sequence[str] = ()) -> tuple[Table, Tuning]:
     """Find the best pipeline of an experiment's parts within a budget; see ``tune_experiment``."""
-    from retrieval.tune_experiment import tune_experiment
+    from sluice.retrieval.experiments.tuning.experiment import tune_experiment
 
     settings, file = config_of(config, TuneConfig, overrides)
     with named_file(file):
@@ -74,7 +79,7 @@ def tune(config: ConfigSource, overrides: Sequence[str] = ()) -> tuple[Table, Tu
 
 def ltr(config: ConfigSource, overrides: Sequence[str] = ()) -> TrainedRanker:
     """Train the ranker of an experiment's section ``ranker``; see ``train_ranker``."""
-    from retrieval.ranker_training import train_ranker
+    from sluice.retrieval.experiments.tuning.ranker_training import train_ranker
 
     experiment = _experiment(config, overrides)
     with named_file(experiment.file):
@@ -83,7 +88,7 @@ def ltr(config: ConfigSource, overrides: Sequence[str] = ()) -> TrainedRanker:
 
 def ltr_folds(config: ConfigSource, overrides: Sequence[str] = (), *, folds: int = 5) -> FoldReport:
     """Cross-validate that section, and train nothing that is kept; see ``cross_validate``."""
-    from retrieval.ranker_folds import cross_validate
+    from sluice.retrieval.experiments.tuning.ranker_folds import cross_validate
 
     experiment = _experiment(config, overrides)
     with named_file(experiment.file):

@@ -37,7 +37,7 @@ Encode = Callable[[list[str]], Any]
 
 def passages(count: int) -> list[str]:
     """Return passages whose number of words is log-normal around 150."""
-    from retrieval.pydocs import documents
+    from sluice.retrieval.datasets.pydocs import documents
 
     words = " ".join(text for _, _, text in documents()).split()
     rng = np.random.default_rng(13)
@@ -53,10 +53,10 @@ def rows(model: str, folder: Path) -> dict[str, Encode]:
     """Return what encodes, by name; sentence-transformers first."""
     from sentence_transformers import SentenceTransformer
 
-    from encoders import DenseEncoder
-    from encoders.backend import open_backend
-    from encoders.graph_check import through
-    from encoders.models import model_folder
+    from sluice.encoders import DenseEncoder
+    from sluice.encoders.backends.backend import open_backend
+    from sluice.encoders.backends.graph_check import through
+    from sluice.encoders.model_files.locate import model_folder
 
     theirs = SentenceTransformer(str(model_folder(model)), device="cpu")
     found: dict[str, Encode] = {
@@ -68,7 +68,7 @@ def rows(model: str, folder: Path) -> dict[str, Encode]:
     if importlib.util.find_spec("onnx") is None or importlib.util.find_spec("onnxruntime") is None:
         print("onnx and onnxruntime are not installed: no exported graph is timed")
         return found
-    from encoders.model_export import export_onnx
+    from sluice.encoders.backends.export import export_onnx
 
     print(export_onnx(model, folder / "m", quantise="int8"))
     plain = DenseEncoder.from_pretrained(folder / "m", device="cpu")

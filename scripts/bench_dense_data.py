@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from encoders.files import replaced_folder
+from sluice.encoders.foundation.files import replaced_folder
 
 log = logging.getLogger("sluice")
 
@@ -62,9 +62,9 @@ def real(dataset: str) -> Collection | None:
 
 
 def _encode(dataset: str, folder: Path) -> bool:
-    from encoders import DenseEncoder
-    from encoders.errors import SluiceError
-    from retrieval import load_dataset
+    from sluice.encoders import DenseEncoder
+    from sluice.encoders.foundation.errors import SluiceError
+    from sluice.retrieval import load_dataset
 
     source = Path(os.environ.get("SLUICE_DATA", ROOT.parent / "shared" / "data")) / dataset
     try:

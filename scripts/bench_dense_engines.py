@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from indexing import FlatIndex
-from indexing.compressed_rows import FIRST_PASSES
+from sluice.indexing import FlatIndex
+from sluice.indexing.flat.compressed_rows import FIRST_PASSES
 
 Dense = NDArray[np.float32]
 Engine = Callable[[Dense, int], NDArray[np.int64]]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from bench_dense_timing import recalled
 
-from encoders.errors import SluiceError
-from indexing import FaissIndex, FlatIndex
+from sluice.encoders.foundation.errors import SluiceError
+from sluice.indexing import FaissIndex, FlatIndex
 
 if TYPE_CHECKING:
     from bench_dense_data import Collection

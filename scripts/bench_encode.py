@@ -42,7 +42,7 @@ MEMORY_TARGET = 0.25
 
 def passages(count: int, words: int = 150, seed: int = 0) -> list[str]:
     """Return passages of documentation, lognormal in length around ``words`` (200 tokens)."""
-    from retrieval import load_dataset
+    from sluice.retrieval import load_dataset
 
     said = " ".join(d.full_text for d in load_dataset("pydocs", split="test").corpus).split()
     chance = random.Random(seed)
@@ -56,7 +56,7 @@ def passages(count: int, words: int = 150, seed: int = 0) -> list[str]:
 
 def collection(folder: Path, count: int) -> list[str]:
     """Return a spread of ``count`` documents of a collection."""
-    from retrieval import load_dataset
+    from sluice.retrieval import load_dataset
 
     documents = [document.full_text for document in load_dataset(str(folder), split="test").corpus]
     return random.Random(0).sample(documents, min(count, len(documents)))
@@ -97,8 +97,8 @@ def dense(texts: list[str], label: str, rounds: int) -> list[dict[str, Any]]:
     """Return the rows of dense encoding."""
     from sentence_transformers import SentenceTransformer
 
-    from encoders import DenseEncoder
-    from encoders.models import model_folder
+    from sluice.encoders import DenseEncoder
+    from sluice.encoders.model_files.locate import model_folder
 
     theirs = SentenceTransformer(str(model_folder(MODEL)), device="cpu")
     theirs.max_seq_length = LENGTH
@@ -118,7 +118,7 @@ def dense(texts: list[str], label: str, rounds: int) -> list[dict[str, Any]]:
 
 def splade_folder(texts: list[str]) -> str:
     """Return a SPLADE model folder made from the dense model's weights, in closed form."""
-    from encoders import start_splade
+    from sluice.encoders import start_splade
 
     folder = Path(tempfile.gettempdir()) / f"sluice-bench-splade-{os.getpid()}"
     start_splade(MODEL, texts, document_length=LENGTH).save_pretrained(folder)
@@ -130,7 +130,7 @@ def splade(folder: str, texts: list[str], rounds: int) -> list[dict[str, Any]]:
     import numpy as np
     from sentence_transformers import SparseEncoder
 
-    from encoders import SpladeEncoder
+    from sluice.encoders import SpladeEncoder
 
     theirs = SparseEncoder(folder, device="cpu")
     theirs.max_seq_length = LENGTH
@@ -152,7 +152,7 @@ def cross(texts: list[str], rounds: int) -> list[dict[str, Any]]:
     import numpy as np
     from sentence_transformers import CrossEncoder as Theirs
 
-    from encoders import CrossEncoder
+    from sluice.encoders import CrossEncoder
 
     folder = Path(tempfile.gettempdir()) / f"sluice-bench-cross-{os.getpid()}"
     CrossEncoder.from_pretrained(MODEL, max_length=LENGTH).save_pretrained(folder)
@@ -175,7 +175,7 @@ def peak(side: str, folder: str, count: int) -> None:
     """Encode with one side's SPLADE in this process and print its memory in MB, before and most."""
     texts = passages(count)
     if side == "ours":
-        from encoders import SpladeEncoder
+        from sluice.encoders import SpladeEncoder
 
         ours = SpladeEncoder.from_pretrained(folder)
         encode: Callable[[list[str]], Any] = ours.encode_documents

@@ -44,9 +44,9 @@ def write_files(folder: Path, queries: int, depth: int) -> tuple[Path, Path]:
 
 def with_sluice(run: Path, qrels: Path) -> dict[str, float]:
     """Load and score with Sluice."""
-    from retrieval.evaluation import evaluate
-    from retrieval.ranking import Run
-    from retrieval.trec_files import read_qrels
+    from sluice.retrieval.evaluation.scores import evaluate
+    from sluice.retrieval.runs.run import Run
+    from sluice.retrieval.runs.trec_files import read_qrels
 
     return dict(evaluate(Run.load(run), read_qrels(qrels), MEASURES).mean)
 
@@ -101,7 +101,7 @@ def scoring(queries: int, depth: int, rounds: int) -> None:
 
 def testing(queries: int) -> None:
     """Time the tests of one pair of systems, 10,000 permutations or samples."""
-    from retrieval.significance import fisher_randomisation, paired_bootstrap
+    from sluice.retrieval.evaluation.significance import fisher_randomisation, paired_bootstrap
 
     rng = np.random.default_rng(13)
     first = rng.random(queries)
@@ -122,7 +122,7 @@ def starting(rounds: int) -> None:
             spent = []
             for _ in range(2 * rounds + 1):
                 start = time.perf_counter()
-                command = [sys.executable, "-m", "retrieval.cli", *map(str, words)]
+                command = [sys.executable, "-m", "sluice", *map(str, words)]
                 subprocess.run(command, capture_output=True, check=True)
                 spent.append(time.perf_counter() - start)
             print(f"sluice {words[0]}: {statistics.median(spent):.2f} s (target 1)")
@@ -130,7 +130,7 @@ def starting(rounds: int) -> None:
 
 def reporting(suite: Path) -> None:
     """Build the report of a suite: seconds, and the size of its page."""
-    from retrieval.report import build_report
+    from sluice.retrieval.studies.report.page import build_report
 
     start = time.perf_counter()
     page = build_report(suite)

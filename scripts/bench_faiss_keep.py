@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Measure FAISS with a mask against scoring the kept rows one and all, by selectivity.
 
-The figures behind the constants of ``indexing/faiss_selectivity.py``. Interleaved in one process,
+The figures behind the constants of ``indexing/faiss/selectivity.py``. Interleaved in one process,
 one thread; times are the best of several, in ms a query, ratios are of the exact scoring.
 """
 
@@ -18,8 +18,8 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from indexing.faiss_float import through_blas
-from indexing.faiss_structure import search_parameters
+from sluice.indexing.faiss.float_engine import through_blas
+from sluice.indexing.faiss.structure import search_parameters
 
 SHARES = (0.002, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 K = 10

@@ -10,8 +10,8 @@ import time
 
 import numpy as np
 
-from retrieval.fusion import METHODS, Fusion
-from retrieval.ranking import Ranking, Run
+from sluice.retrieval.pipelines.fusion.fusion import METHODS, Fusion
+from sluice.retrieval.runs.run import Ranking, Run
 
 
 def lists(depth: int, queries: int) -> list[Run]:

@@ -70,7 +70,7 @@ def random_bert(layers: int, hidden: int) -> str:
     """Return a folder with a random BERT of that size under MiniLM's tokenizer."""
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from encoders.models import model_folder
+    from sluice.encoders.model_files.locate import model_folder
 
     tokenizer = AutoTokenizer.from_pretrained(model_folder(MODEL))
     config = BertConfig(
@@ -100,8 +100,8 @@ def main() -> int:
         return 2
     from sentence_transformers import SentenceTransformer
 
-    from encoders import DenseEncoder
-    from encoders.models import model_folder
+    from sluice.encoders import DenseEncoder
+    from sluice.encoders.model_files.locate import model_folder
 
     model = random_bert(options.layers, options.hidden) if options.layers else options.model
     texts = passages(options.texts)

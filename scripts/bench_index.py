@@ -18,7 +18,7 @@ import faiss
 import numpy as np
 from scipy import sparse
 
-from indexing import FaissIndex, FlatIndex, InvertedIndex
+from sluice.indexing import FaissIndex, FlatIndex, InvertedIndex
 
 ROUNDS = 5
 SHIPPED_THRESHOLD = faiss.cvar.distance_compute_blas_threshold

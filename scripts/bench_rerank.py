@@ -35,7 +35,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy as np  # noqa: E402  # threads are counted when it loads
 
-from retrieval import Ranking, Rerank, Retriever, Run, load_dataset  # noqa: E402
+from sluice.retrieval import Ranking, Rerank, Retriever, Run, load_dataset  # noqa: E402
 
 SPEED_TARGETS = {"must": 2.0, "stretch": 3.0}
 OVERHEAD_TARGET = 50.0  # microseconds a query
@@ -44,7 +44,7 @@ LOOKUP_TARGET = 0.5  # seconds for 100,000 pairs
 
 def collection_pairs(data: str, count: int) -> list[tuple[str, str]]:
     """Return ``count`` pairs: queries of the test split, each with BM25's ten best documents."""
-    from encoders import BM25Encoder
+    from sluice.encoders import BM25Encoder
 
     dataset = load_dataset(data, split="test")
     retriever = Retriever.build(BM25Encoder(), dataset.corpus)
@@ -63,7 +63,7 @@ def throughput(model: str, pairs: list[tuple[str, str]], rounds: int) -> dict[st
     import torch
     from sentence_transformers import CrossEncoder as Theirs
 
-    from encoders import CrossEncoder
+    from sluice.encoders import CrossEncoder
 
     torch.set_num_threads(1)
     theirs = Theirs(model, device="cpu")
@@ -151,7 +151,7 @@ def overhead(rounds: int, queries: int = 1_000, depth: int = 100) -> dict[str, f
 
 def lookups(rounds: int) -> dict[str, float]:
     """Return seconds for 100,000 cached pairs of 1,000 queries: to put them, and to get them."""
-    from retrieval.score_cache import ScoreCache
+    from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
 
     chance = np.random.default_rng(13)
     documents = [f"document {number} " + "word " * 200 for number in range(20_000)]

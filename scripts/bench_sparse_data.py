@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from encoders.files import replaced_folder
+from sluice.encoders.foundation.files import replaced_folder
 
 log = logging.getLogger("sluice")
 
@@ -252,8 +252,8 @@ def real(root: Path, dataset: str, splade: str | None = None) -> Path:
 
     Queries without a term are left out (peers fail on them); ``texts.json`` has those that stay.
     """
-    from encoders import BM25Encoder, SpladeEncoder
-    from retrieval import load_dataset
+    from sluice.encoders import BM25Encoder, SpladeEncoder
+    from sluice.retrieval import load_dataset
 
     encoder = None if splade is None else SpladeEncoder.from_pretrained(splade, dtype="auto")
     kind = "bm25" if encoder is None else f"splade-{encoder.fingerprint[:12]}"

@@ -48,7 +48,7 @@ def one_by_one(queries: Vectors) -> list[Vectors]:
 
 def new_index(fidelity: str) -> Any:
     """Return an empty index of ours."""
-    from indexing import InvertedIndex
+    from sluice.indexing import InvertedIndex
 
     return InvertedIndex(fidelity=fidelity)
 
@@ -61,7 +61,7 @@ def _ours(name: str, fidelity: str, params: dict[str, str] | None = None) -> Eng
         index.save(path)
 
     def opened(_: Collection, path: Path, queries: Vectors) -> Search:
-        from indexing import open_index
+        from sluice.indexing import open_index
 
         index, rows = open_index(path), one_by_one(queries)
         return lambda place, k: index.search(rows[place], k, params=params)
@@ -239,7 +239,7 @@ def index_with_bm25s(texts: list[str]) -> Any:
 
 
 def _build_bm25s(collection: Collection, path: Path) -> None:
-    from retrieval import load_dataset
+    from sluice.retrieval import load_dataset
 
     corpus = load_dataset(collection.facts["dataset"]).corpus
     index_with_bm25s([document.full_text for document in corpus]).save(path)

@@ -114,7 +114,7 @@ def compile_kernels() -> bool:
     from bench_sparse_timing import ENGINE_CHOICES
     from scipy import sparse
 
-    from indexing import open_index
+    from sluice.indexing import open_index
 
     rng = np.random.default_rng(1)
     drawn = sparse.random_array((WARM_UP_DOCUMENTS, 500), density=0.1, rng=rng, dtype=np.float32)
@@ -186,7 +186,7 @@ def truth(collection: str, fidelity: str, path: str, kind: str, queries: int, ou
     if fidelity == "exact":
         documents = source.part(0, source.documents)
     else:
-        from indexing import InvertedIndex, open_index
+        from sluice.indexing import InvertedIndex, open_index
 
         index = open_index(path)
         if not isinstance(index, InvertedIndex):
@@ -218,7 +218,7 @@ def threads(collection: str, path: str, kind: str, queries: int, rounds: int) ->
     import numba
     from bench_sparse_data import Collection
 
-    from indexing import open_index
+    from sluice.indexing import open_index
 
     asked = Collection(Path(collection)).queries(kind, queries)
     index = open_index(path)
@@ -245,7 +245,7 @@ def first_query(collection: str, path: str, kind: str) -> dict[str, float]:
 
     doubled(1)
     moments.append(time.perf_counter())
-    from indexing import InvertedIndex, open_index  # noqa: F401 - what opening would import
+    from sluice.indexing import InvertedIndex, open_index  # noqa: F401 - what opening would import
 
     moments.append(time.perf_counter())
     index = open_index(path)
@@ -261,8 +261,8 @@ def text_indexing(dataset: str, rounds: int) -> dict[str, Any]:
     """Tokenise and index a corpus for BM25 with ours and bm25s in turn; return seconds of each."""
     from bench_sparse_peers import ENGINES, index_with_bm25s, new_index
 
-    from encoders import BM25Encoder
-    from retrieval import load_dataset
+    from sluice.encoders import BM25Encoder
+    from sluice.retrieval import load_dataset
 
     texts = [document.full_text for document in load_dataset(dataset, split=None).corpus]
 

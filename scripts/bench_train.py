@@ -51,7 +51,7 @@ TARGETS = {
 
 def texts_of(folder: str | None, count: int) -> tuple[list[str], list[str]] | None:
     """Return queries and relevant passages of a collection; None without one."""
-    from retrieval import load_dataset
+    from sluice.retrieval import load_dataset
 
     for name in ("scifact", "feedbackqa") if folder else ():
         if not (Path(str(folder)) / name / "corpus.jsonl").exists():
@@ -136,9 +136,9 @@ def steps() -> tuple[dict[str, Step], Any]:
     """Return the kinds of steps by name, and the tokenizer."""
     from sentence_transformers import SentenceTransformer
 
-    from encoders import DenseEncoder
-    from encoders.models import model_folder
-    from training.gradient_cache import cached_backward
+    from sluice.encoders import DenseEncoder
+    from sluice.encoders.model_files.locate import model_folder
+    from sluice.training.loop.gradient_cache import cached_backward
 
     encoder = DenseEncoder.from_pretrained(MODEL, device="cpu", document_length=PASSAGE)
     theirs = SentenceTransformer(str(model_folder(MODEL)), device="cpu")
@@ -208,7 +208,7 @@ def peak() -> float:
 
 def splade_child(kind: str, folder: str, options: argparse.Namespace) -> dict[str, float]:
     """Train two SPLADE steps, and return their peak memory above what was there before, in MB."""
-    from encoders import SpladeEncoder
+    from sluice.encoders import SpladeEncoder
 
     if kind == "ours":
         encoder = SpladeEncoder.from_pretrained(folder, device="cpu")
@@ -274,7 +274,7 @@ def masked_model(folder: str) -> None:
     from transformers import AutoModelForMaskedLM, AutoTokenizer
     from transformers.utils import logging
 
-    from encoders.models import model_folder
+    from sluice.encoders.model_files.locate import model_folder
 
     logging.set_verbosity_error()  # it tells of the fresh head
     logging.disable_progress_bar()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from retrieval.evaluation import evaluate
-from retrieval.fusion import reciprocal_rank_fusion, weighted_fusion
-from retrieval.ranking import Run
+from sluice.retrieval.evaluation.scores import evaluate
+from sluice.retrieval.pipelines.fusion.fusion import reciprocal_rank_fusion, weighted_fusion
+from sluice.retrieval.runs.run import Run
 
 MEASURES = {
     "nDCG@10": "ndcg@10",

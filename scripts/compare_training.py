@@ -33,8 +33,8 @@ def pairs_of(dataset: object) -> list[tuple[str, str]]:
 
 
 def scored(folder: str, dataset: object) -> dict[str, float]:
-    from encoders import DenseEncoder
-    from retrieval import Retriever, evaluate
+    from sluice.encoders import DenseEncoder
+    from sluice.retrieval import Retriever, evaluate
 
     encoder = DenseEncoder.from_pretrained(folder, dtype="bfloat16")
     retriever = Retriever.build(encoder, dataset.corpus)  # type: ignore[attr-defined]
@@ -42,7 +42,7 @@ def scored(folder: str, dataset: object) -> dict[str, float]:
 
 
 def ours(name: str, steps: int, output: Path) -> tuple[str, float]:
-    from retrieval import train
+    from sluice.retrieval import train
 
     start = time.monotonic()
     folder = train(
@@ -70,7 +70,7 @@ def theirs(pairs: list[tuple[str, str]], steps: int, output: Path) -> tuple[str,
     )
     from sentence_transformers.losses import MultipleNegativesRankingLoss
 
-    from encoders.models import model_folder
+    from sluice.encoders.model_files.locate import model_folder
 
     model = SentenceTransformer(str(model_folder(MODEL)), device="cpu")
     model.max_seq_length = LENGTH
@@ -93,7 +93,7 @@ def theirs(pairs: list[tuple[str, str]], steps: int, output: Path) -> tuple[str,
 
 
 def main() -> None:
-    from retrieval import load_dataset
+    from sluice.retrieval import load_dataset
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset")
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--ours-only", action="store_true")
     arguments = parser.parse_args()
     test = load_dataset(arguments.dataset)
-    from retrieval.dataset import training_splits
+    from sluice.retrieval.datasets.dataset import training_splits
 
     train, _ = training_splits(arguments.dataset, 13)
     pairs = pairs_of(train)

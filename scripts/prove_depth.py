@@ -48,8 +48,8 @@ def judged(
     """Return the run, the judgements, and pairs of queries to fit on and to measure."""
     import numpy as np
 
-    from retrieval import Retriever, Run, load_dataset
-    from retrieval.asking import run_on
+    from sluice.retrieval import Retriever, Run, load_dataset
+    from sluice.retrieval.retrievers.dataset_runs import run_on
 
     retriever = Retriever.open(asked.retriever)
     splits = [load_dataset(asked.dataset, name) for name in ("train", "test")]
@@ -68,7 +68,7 @@ def judged(
 def main() -> None:
     import numpy as np
 
-    from retrieval.adaptive_depth import CumulativeScore, fit_cut_off
+    from sluice.retrieval.stages.adaptive_depth import CumulativeScore, fit_cut_off
 
     asked = arguments()
     run, qrels, folds = judged(asked)

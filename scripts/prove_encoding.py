@@ -22,8 +22,8 @@ ALLOWED = 0.0005
 
 def scores(encoder: Any, dataset: Any) -> tuple[dict[str, float], float]:
     """Return the measures of exact search by an encoder, and its documents/s."""
-    from indexing import FlatIndex
-    from retrieval import Retriever, evaluate
+    from sluice.indexing import FlatIndex
+    from sluice.retrieval import Retriever, evaluate
 
     documents = list(dataset.corpus)
     start = time.perf_counter()
@@ -41,8 +41,8 @@ def main() -> int:
     parser.add_argument("--collections", nargs="*", default=["scifact", "nfcorpus", "feedbackqa"])
     parser.add_argument("--padded", action="store_true")
     options = parser.parse_args()
-    from encoders import DenseEncoder
-    from retrieval import load_dataset
+    from sluice.encoders import DenseEncoder
+    from sluice.retrieval import load_dataset
 
     def padded() -> Any:
         encoder = DenseEncoder.from_pretrained(MODEL)

@@ -28,9 +28,9 @@ def arguments() -> argparse.Namespace:
 
 
 def measured(dataset: Any, documents: list[Any], folder: Path) -> dict[str, float]:
-    from encoders import BM25Encoder
-    from indexing import InvertedIndex
-    from retrieval import Retriever, evaluate
+    from sluice.encoders import BM25Encoder
+    from sluice.indexing import InvertedIndex
+    from sluice.retrieval import Retriever, evaluate
 
     retriever = Retriever.build(BM25Encoder(), documents, index=InvertedIndex(), path=folder)
     run = retriever.run(dataset.queries, k=100)
@@ -38,11 +38,11 @@ def measured(dataset: Any, documents: list[Any], folder: Path) -> dict[str, floa
 
 
 def main() -> None:
-    from retrieval import load_dataset
-    from retrieval.beir_files import read_documents
-    from retrieval.query_generation import generate_queries
-    from training.beam_search import DiverseBeams
-    from training.query_generation import KeySentences, ModelGenerator
+    from sluice.retrieval import load_dataset
+    from sluice.retrieval.datasets.beir_files import read_documents
+    from sluice.retrieval.training_data.query_generation import generate_queries
+    from sluice.training.generation.beam_search import DiverseBeams
+    from sluice.training.generation.query_generation import KeySentences, ModelGenerator
 
     asked = arguments()
     dataset = load_dataset(asked.dataset, "test")

@@ -39,9 +39,9 @@ def arguments() -> argparse.Namespace:
 
 
 def sparse_retrievers(dataset: Any, splade: str | None, folder: Path) -> dict[str, Any]:
-    from encoders import BM25Encoder, SpladeEncoder
-    from indexing import InvertedIndex
-    from retrieval import Retriever
+    from sluice.encoders import BM25Encoder, SpladeEncoder
+    from sluice.indexing import InvertedIndex
+    from sluice.retrieval import Retriever
 
     encoders: dict[str, Any] = {"bm25": BM25Encoder()}
     if splade:
@@ -56,8 +56,8 @@ def sparse_retrievers(dataset: Any, splade: str | None, folder: Path) -> dict[st
 
 def four_ways(sparse: Any, dense: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pipelines by name; lists are fused by weighted min-max scores everywhere."""
-    from retrieval.fuse import weighted
-    from retrieval.vector_feedback import prf
+    from sluice.retrieval.pipelines.fusion_calls import weighted
+    from sluice.retrieval.stages.feedback.dense import prf
 
     hybrid, again = weighted(sparse, dense), prf(dense, **options)
     return {
@@ -70,7 +70,7 @@ def four_ways(sparse: Any, dense: Any, options: Mapping[str, Any]) -> dict[str, 
 
 def measured(systems: Mapping[str, Any], dataset: Any, title: str) -> dict[str, Any]:
     """Run the systems, print their table and return it with the seconds each took."""
-    from retrieval import compare
+    from sluice.retrieval import compare
 
     runs, seconds = {}, {}
     for name, system in systems.items():
@@ -88,9 +88,9 @@ def measured(systems: Mapping[str, Any], dataset: Any, title: str) -> dict[str, 
 
 
 def main() -> None:
-    from retrieval import Retriever, load_dataset
-    from retrieval.term_feedback import rm3
-    from retrieval.vector_feedback import prf
+    from sluice.retrieval import Retriever, load_dataset
+    from sluice.retrieval.stages.feedback.dense import prf
+    from sluice.retrieval.stages.feedback.sparse import rm3
 
     asked = arguments()
     dataset = load_dataset(asked.dataset, "test")

@@ -46,8 +46,8 @@ def decoder(folder: Path, layers: int) -> Path:
     """Write the lower layers of MiniLM as a causal language model."""
     from transformers import AutoTokenizer, BertLMHeadModel
 
-    from encoders.loading import quiet_transformers
-    from encoders.models import model_folder
+    from sluice.encoders.model_files.loading import quiet_transformers
+    from sluice.encoders.model_files.locate import model_folder
 
     home = model_folder(MODEL)
     with quiet_transformers():
@@ -63,9 +63,9 @@ def candidates(dataset: Any, count: int, asked: argparse.Namespace) -> dict[str,
     known = [document.id for document in dataset.corpus]
     hits: dict[str, list[str]] = {query: draw.sample(known, count + 20) for query in dataset.qrels}
     if asked.others == "bm25":
-        from encoders import BM25Encoder
-        from indexing import InvertedIndex
-        from retrieval import Retriever
+        from sluice.encoders import BM25Encoder
+        from sluice.indexing import InvertedIndex
+        from sluice.retrieval import Retriever
 
         bm25 = Retriever.build(BM25Encoder(), dataset.corpus, index=InvertedIndex(), name="bm25")
         judged = {query: dataset.queries[query] for query in dataset.qrels}
@@ -83,8 +83,8 @@ def train(model: Any, pairs: list[tuple[str, str, int]], asked: argparse.Namespa
     """Train on (query, document, place of the right answer), all but the word vectors."""
     import torch
 
-    from encoders.next_tokens import NextTokens
-    from encoders.prompt import Template
+    from sluice.encoders.rerankers.next_tokens import NextTokens
+    from sluice.encoders.rerankers.prompt import Template
 
     template = Template(PROMPT, ["query", "document"])
     prompts = [template.fill({"query": query, "document": text}) for query, text, _ in pairs]
@@ -124,12 +124,12 @@ def auc(scores: dict[str, dict[str, float]], lists: dict[str, list[str]]) -> flo
 def main() -> None:
     import torch
 
-    from encoders.local_language_model import LocalLanguageModel
-    from retrieval import Rerank, Run, evaluate, load_dataset
-    from retrieval.listwise import Listwise
-    from retrieval.pairwise import Pairwise
-    from retrieval.pointwise import Pointwise
-    from retrieval.ranking import Ranking
+    from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
+    from sluice.retrieval import Rerank, Run, evaluate, load_dataset
+    from sluice.retrieval.runs.run import Ranking
+    from sluice.retrieval.stages.generative.listwise import Listwise
+    from sluice.retrieval.stages.generative.pairwise import Pairwise
+    from sluice.retrieval.stages.generative.pointwise import Pointwise
 
     asked = arguments()
     torch.manual_seed(asked.seed)

@@ -34,8 +34,8 @@ def arguments() -> argparse.Namespace:
 
 
 def measured(encoder: Any, dataset: Any, folder: Path) -> dict[str, float]:
-    from indexing import FlatIndex
-    from retrieval import Retriever, evaluate
+    from sluice.indexing import FlatIndex
+    from sluice.retrieval import Retriever, evaluate
 
     retriever = Retriever.build(encoder, dataset.corpus, index=FlatIndex(), path=folder)
     run = retriever.run(dataset.queries, k=100)
@@ -43,12 +43,12 @@ def measured(encoder: Any, dataset: Any, folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    from encoders import DenseEncoder
-    from encoders.fresh import fresh_model
-    from retrieval import load_dataset
-    from retrieval.example_sources import file_examples
-    from training import fit
-    from training.losses.info_nce import InfoNCE
+    from sluice.encoders import DenseEncoder
+    from sluice.encoders.transformer.from_scratch import fresh_model
+    from sluice.retrieval import load_dataset
+    from sluice.retrieval.training_data.example_sources import file_examples
+    from sluice.training import fit
+    from sluice.training.losses.contrastive.info_nce import InfoNCE
 
     asked = arguments()
     dataset = load_dataset(asked.dataset, "test")

@@ -25,7 +25,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TQD
 
 
 def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "retrieval.cli", *map(str, words)]
+    return [sys.executable, "-m", "sluice", *map(str, words)]
 
 
 def undisturbed(words: list[str]) -> float:
@@ -58,7 +58,7 @@ def main() -> None:
     from small_world import write_beir
     from tiny_models import save_model
 
-    from retrieval import Retriever, load_dataset
+    from sluice.retrieval import Retriever, load_dataset
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=6)

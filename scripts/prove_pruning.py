@@ -37,8 +37,9 @@ def arguments() -> argparse.Namespace:
 
 def qualities(asked: argparse.Namespace, retriever: Any, train: Any) -> dict[str, list[Any]]:
     """Return quality scores by name, several of one name where they are random."""
-    from encoders import DenseEncoder
-    from retrieval.passage_quality import (
+    from sluice.encoders import DenseEncoder
+    from sluice.retrieval.retrievers.quality.head import score_retriever, train_quality_head
+    from sluice.retrieval.retrievers.quality.scorers import (
         InformationToNoise,
         Length,
         Magnitude,
@@ -46,7 +47,6 @@ def qualities(asked: argparse.Namespace, retriever: Any, train: Any) -> dict[str
         UnigramLikelihood,
         score_quality,
     )
-    from retrieval.quality_training import score_retriever, train_quality_head
 
     made: dict[str, list[Any]] = {
         "random": [score_quality(train.corpus, RandomQuality(seed)) for seed in range(5)]
@@ -66,12 +66,12 @@ def qualities(asked: argparse.Namespace, retriever: Any, train: Any) -> dict[str
 
 
 def main() -> None:
-    from encoders import BM25Encoder
-    from indexing import FlatIndex
-    from retrieval import Retriever, evaluate, load_dataset
-    from retrieval.asking import run_on
-    from retrieval.quality_scores import PrunedCorpus
-    from retrieval.significance import equivalence, paired_t_test
+    from sluice.encoders import BM25Encoder
+    from sluice.indexing import FlatIndex
+    from sluice.retrieval import Retriever, evaluate, load_dataset
+    from sluice.retrieval.evaluation.significance import equivalence, paired_t_test
+    from sluice.retrieval.retrievers.dataset_runs import run_on
+    from sluice.retrieval.retrievers.quality.scores import PrunedCorpus
 
     asked = arguments()
     retriever = Retriever.open(asked.retriever)

@@ -207,8 +207,8 @@ def systems(table: str, name: str, work: Path, steps: int) -> dict[str, Spec | N
 
 
 def vectors_of(system: str, model: Any, name: str, dim: int | None = None) -> Any:
-    from encoders import BM25Encoder
-    from encoders.registry import open_encoder
+    from sluice.encoders import BM25Encoder
+    from sluice.encoders.model_files.registry import open_encoder
 
     if system == "bm25":
         return BM25Encoder()
@@ -223,9 +223,9 @@ def vectors_of(system: str, model: Any, name: str, dim: int | None = None) -> An
 
 
 def tested(encoder: Any, name: str) -> Spec:
-    from retrieval import Retriever, evaluate, load_dataset
-    from retrieval.asking import run_on
-    from retrieval.encoding import Encoding
+    from sluice.retrieval import Retriever, evaluate, load_dataset
+    from sluice.retrieval.retrievers.corpus.encoding import Encoding
+    from sluice.retrieval.retrievers.dataset_runs import run_on
 
     data = load_dataset(name)
     built = Retriever.build(encoder, data.corpus, encoding=Encoding())
@@ -244,10 +244,10 @@ def tested(encoder: Any, name: str) -> Spec:
 
 def reranked(name: str, work: Path, first: Path, depth: int = 10) -> tuple[Spec, Spec]:
     """Test a dense model alone and under the trained cross-encoder."""
-    from encoders import CrossEncoder
-    from retrieval import Rerank, Retriever, evaluate, load_dataset
-    from retrieval.asking import run_on
-    from retrieval.encoding import Encoding
+    from sluice.encoders import CrossEncoder
+    from sluice.retrieval import Rerank, Retriever, evaluate, load_dataset
+    from sluice.retrieval.retrievers.corpus.encoding import Encoding
+    from sluice.retrieval.retrievers.dataset_runs import run_on
 
     data = load_dataset(name)
     encoder = vectors_of("dense", first, name)
@@ -264,8 +264,8 @@ def reranked(name: str, work: Path, first: Path, depth: int = 10) -> tuple[Spec,
 
 def prepared(table: str, name: str, work: Path, steps: int, *, taught: bool) -> None:
     """Make what the systems share: the zero-shot retriever and, if needed, the cross-encoder."""
-    from encoders import DenseEncoder
-    from retrieval import Retriever, load_dataset, train
+    from sluice.encoders import DenseEncoder
+    from sluice.retrieval import Retriever, load_dataset, train
 
     if not (zero(work) / "retriever.json").exists():
         encoder = DenseEncoder.from_pretrained(
@@ -313,7 +313,7 @@ def main() -> None:
 
 
 def one(table: str, system: str, spec: Spec | None, name: str, work: Path, seed: int) -> None:
-    from retrieval import train
+    from sluice.retrieval import train
 
     untrained = spec is None and table != "cross"
     result = work / table / f"{system.replace('/', '-')}.{0 if untrained else seed}.json"

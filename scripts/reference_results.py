@@ -83,8 +83,8 @@ def main() -> None:
     parser.add_argument("--only-write", action="store_true")
     chosen = parser.parse_args()
     sys.path.insert(0, str(ROOT))
-    from retrieval.config import load_values
-    from retrieval.jobs import suite
+    from sluice.retrieval.config.sections import load_values
+    from sluice.retrieval.jobs import suite
 
     found = {}
     for config in CONFIGS:

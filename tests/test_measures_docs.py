@@ -7,9 +7,9 @@ import ir_measures
 import pytest
 import pytrec_eval
 
-from retrieval.evaluation import evaluate
-from retrieval.measures import KINDS, parse_measure
-from retrieval.ranking import Run
+from sluice.retrieval.evaluation.measures import KINDS, parse_measure
+from sluice.retrieval.evaluation.scores import evaluate
+from sluice.retrieval.runs.run import Run
 
 PAGE = (Path(__file__).parents[1] / "docs" / "measures.md").read_text(encoding="utf-8")
 

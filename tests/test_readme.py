@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from retrieval.config import ExperimentConfig, TrainConfig, TuneConfig, load_config
-from retrieval.experiment_checks import check_experiment
-from retrieval.expression import names_in
+from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TuneConfig, load_config
+from sluice.retrieval.experiments.checks import check_experiment
+from sluice.retrieval.pipelines.expression import names_in
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
@@ -104,7 +104,7 @@ def test_links_and_files_exist(page: Path) -> None:
 
 
 def test_every_verb_is_known() -> None:
-    from retrieval.cli import app
+    from sluice.retrieval.cli.app import app
 
     assert [command.callback.__name__ for command in app.registered_commands] == [
         "run", "train", "index", "evaluate", "reproduce", "tune", "mine", "search", "explain",

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import yaml
 
-from retrieval.config import TrainConfig, checked
-from training.losses import LOSSES
-from training.mining_settings import MODES
+from sluice.retrieval.config.sections import TrainConfig, checked
+from sluice.training.losses import LOSSES
+from sluice.training.negatives.settings import MODES
 
 PAGE = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from encoders.errors import DataError
+from sluice.encoders.foundation.errors import DataError
 
 Labels = Literal["binary", "grades", "unit"]
 

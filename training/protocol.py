@@ -56,9 +56,9 @@ class PairEncoder(Trainable, Protocol):
 class Loss(Protocol):
     """A function of a score matrix: the same for dense, sparse and cross-encoders.
 
-    ``training.losses.base.LossBase`` has all that a loss may ask beyond that, as typed attributes
-    with defaults; a loss of your own best subclasses it. One that does not may have any of its
-    hooks all the same, ``over(batch: VectorBatch)`` in place of ``__call__`` among them.
+    ``sluice.training.losses.base.LossBase`` has all that a loss may ask beyond that, as typed
+    attributes with defaults; a loss of your own best subclasses it. One that does not may have any
+    of its hooks all the same, ``over(batch: VectorBatch)`` in place of ``__call__`` among them.
     """
 
     def __call__(

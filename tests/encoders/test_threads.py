@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from encoders import CrossEncoder, DenseEncoder
+from sluice.encoders import CrossEncoder, DenseEncoder
 
 
 def test_threads_with_different_lengths_get_their_own(bert: Path) -> None:

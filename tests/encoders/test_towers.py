@@ -11,10 +11,10 @@ import pytest
 import torch
 from tiny_models import save_model
 
-from encoders import DenseEncoder, SpladeEncoder, TowerEncoder
-from encoders.encoding_worker import opened_again
-from encoders.errors import ConfigError, ModelError
-from encoders.registry import kind_of, open_encoder
+from sluice.encoders import DenseEncoder, SpladeEncoder, TowerEncoder
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.model_files.registry import kind_of, open_encoder
+from sluice.encoders.vectors.worker import opened_again
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from indexing import FaissIndex, FlatIndex, Hits, Index, InvertedIndex
-from indexing.augmented import AugmentedIndex
-from indexing.document_bias import DocumentBias
-from indexing.funnel import FunnelIndex
-from indexing.mips_to_l2 import MipsToL2
-from indexing.passage_index import PassageIndex
+from sluice.indexing import FaissIndex, FlatIndex, Hits, Index, InvertedIndex
+from sluice.indexing.wrappers.augmented import AugmentedIndex
+from sluice.indexing.wrappers.document_bias import DocumentBias
+from sluice.indexing.wrappers.funnel import FunnelIndex
+from sluice.indexing.wrappers.mips_to_l2 import MipsToL2
+from sluice.indexing.wrappers.passages import PassageIndex
 
 WIDTH = 12
 Table = NDArray[np.float32]

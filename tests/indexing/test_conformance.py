@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from encoders.errors import ConfigError, DataError
-from indexing import Hits, open_index
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.indexing import Hits, open_index
 
 QUICK = settings(
     derandomize=True,

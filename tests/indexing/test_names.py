@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from encoders.build import resolve
-from indexing import INDEXES, AutoIndex, Index
+from sluice.encoders.foundation.build import resolve
+from sluice.indexing import INDEXES, AutoIndex, Index
 
 
 def test_table() -> None:

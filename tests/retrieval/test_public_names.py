@@ -19,19 +19,6 @@ def test_public_names_are_not_hidden_by_modules(package: str) -> None:
 
 
 def test_the_names_of_the_contract_import() -> None:
-    from encoders import BM25Encoder, CrossEncoder, DenseEncoder, SpladeEncoder  # noqa: F401
-    from indexing import FaissIndex, FlatIndex, Hits, InvertedIndex, open_index  # noqa: F401
-    from retrieval import (  # noqa: F401
-        Dataset,
-        Document,
-        Rerank,
-        Retriever,
-        Run,
-        compare,
-        evaluate,
-        load_dataset,
-        load_pipeline,
-        run,
-        train,
-    )
-    from training import fit  # noqa: F401
+    from sluice.encoders import BM25Encoder, CrossEncoder, DenseEncoder, SpladeEncoder  # noqa: F401
+    from sluice.indexing import FaissIndex, FlatIndex, Hits, InvertedIndex, open_index  # noqa: F401
+    from sluice.training import fit  # noqa: F401

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from encoders.files import fingerprint_of, replaced_folder
-from retrieval.document import Document
+from sluice.encoders.foundation.files import fingerprint_of, replaced_folder
+from sluice.retrieval.documents.document import Document
 
 
 class BatchEncoder:

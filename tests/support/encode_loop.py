@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from batch_encoder import BatchEncoder, many
 
-from retrieval import Encoding, Retriever
+from sluice.retrieval import Encoding, Retriever
 
 
 def encode(texts: Sequence[str]) -> np.ndarray:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from encoders.prompt import Prompt
+from sluice.encoders.rerankers.prompt import Prompt
 
 
 class FakeModel:

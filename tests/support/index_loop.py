@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from indexing import InvertedIndex
+from sluice.indexing import InvertedIndex
 
 path = Path(sys.argv[1])
 index, weight = InvertedIndex(n_terms=20), 1.0

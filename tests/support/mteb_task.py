@@ -7,7 +7,7 @@ import datasets
 from mteb.abstasks import AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
 
-from retrieval import Document
+from sluice.retrieval import Document
 
 
 class LocalTask(AbsTaskRetrieval):

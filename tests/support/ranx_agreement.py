@@ -10,9 +10,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from retrieval import Ranking, Run
-from retrieval.fusion import METHODS, Fusion
-from retrieval.ranx_fusion import RANX
+from sluice.retrieval import Ranking, Run
+from sluice.retrieval.pipelines.fusion.fusion import METHODS, Fusion
+from sluice.retrieval.pipelines.fusion.ranx_fusion import RANX
 
 
 def distinct_runs(count: int = 3, seed: int = 0, overlap: float = 0.6) -> list[Run]:

@@ -8,9 +8,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from encoders.errors import DataError
-from retrieval import Ranking, Run, evaluate
-from retrieval.ranx_conversion import from_ranx_qrels, from_ranx_run, to_ranx_qrels, to_ranx_run
+from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval import Ranking, Run, evaluate
+from sluice.retrieval.exchange.adapters.ranx_runs import (
+    from_ranx_qrels,
+    from_ranx_run,
+    to_ranx_qrels,
+    to_ranx_run,
+)
 
 QRELS = {"tied": {"d3": 1, "d5": 3, "d4": 0}, "turned": {"x": 2, "z": 1}, "missing": {"q": 1}}
 NAMES = {"nDCG@3": "ndcg@3", "AP": "map", "RR": "mrr", "R@2": "recall@2", "P@1": "precision@1"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from small_world import documents
 
-from encoders import BM25Encoder
-from retrieval import Retriever
+from sluice.encoders import BM25Encoder
+from sluice.retrieval import Retriever
 
 docs = documents()
 path = Path(sys.argv[1])

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import yaml
 
-from encoders import BM25Encoder
-from retrieval import Document, Retriever, Run, compare, evaluate
-from retrieval.ranking import Ranking
+from sluice.encoders import BM25Encoder
+from sluice.retrieval import Document, Retriever, Run, compare, evaluate
+from sluice.retrieval.runs.run import Ranking
 
 SCRIPT = "<script>window.hacked=1</script>"
 HOSTILE = f'</script>{SCRIPT}<img src="x" onerror="window.hacked=1"> & "quoted" {{{{data}}}} \u2028'

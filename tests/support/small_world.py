@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from encoders.files import fingerprint_of, replaced_folder
-from retrieval.document import Document
+from sluice.encoders.foundation.files import fingerprint_of, replaced_folder
+from sluice.retrieval.documents.document import Document
 
 SUBJECTS = ("gold", "river", "stone", "water", "sluice", "vector", "index", "term", "rank", "score")
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from retrieval.ciff import CiffFile
-from retrieval.document import Document
-from retrieval.impact_json import ImpactFiles
-from retrieval.sparse_vectors import Column
-from retrieval.vectors_folder import VectorsFolder
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.exchange.sparse.ciff import CiffFile
+from sluice.retrieval.exchange.sparse.impact_json import ImpactFiles
+from sluice.retrieval.exchange.sparse.sparse_vectors import Column
+from sluice.retrieval.exchange.sparse.vectors_folder import VectorsFolder
 
 
 class SparseVectors(NamedTuple):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from small_world import documents
 
-from retrieval import Document, Retriever
+from sluice.retrieval import Document, Retriever
 
 docs = documents()[::2]
 retriever = Retriever.open(Path(sys.argv[1]))

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.batch import matrix_targets
-from training.example import Example, Text
-from training.vector_batch import VectorBatch
+from sluice.training.batches.targets import matrix_targets
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.example import Example, Text
 
 
 def examples(count: int, negatives: int = 0, positives: int = 1) -> list[Example]:

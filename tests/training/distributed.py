@@ -11,11 +11,11 @@ import safetensors.torch  # noqa: E402
 import tiny  # noqa: E402
 import torch  # noqa: E402
 
-from training import fit  # noqa: E402
-from training.losses.bce import BCE  # noqa: E402
-from training.losses.info_nce import InfoNCE  # noqa: E402
-from training.losses.masked_language import MaskedLanguage  # noqa: E402
-from training.processes import rank, world  # noqa: E402
+from sluice.training import fit  # noqa: E402
+from sluice.training.batches.processes import rank, world  # noqa: E402
+from sluice.training.losses.contrastive.bce import BCE  # noqa: E402
+from sluice.training.losses.contrastive.info_nce import InfoNCE  # noqa: E402
+from sluice.training.losses.masked_language import MaskedLanguage  # noqa: E402
 
 
 def trained(kind: str, output: Path, model: Path, processes: int) -> None:
@@ -26,7 +26,7 @@ def trained(kind: str, output: Path, model: Path, processes: int) -> None:
     if kind == "masked":
         from test_masked_language import JOB, texts
 
-        from encoders import SpladeEncoder
+        from sluice.encoders import SpladeEncoder
 
         encoder: Any = SpladeEncoder.from_pretrained(model, device="cpu")
         # Adam makes noise of gradients that are 0 but for rounding (a key's bias)

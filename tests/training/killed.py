@@ -10,8 +10,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 import tiny  # noqa: E402
 import torch  # noqa: E402
 
-from training import fit  # noqa: E402
-from training.losses.info_nce import InfoNCE  # noqa: E402
+from sluice.training import fit  # noqa: E402
+from sluice.training.losses.contrastive.info_nce import InfoNCE  # noqa: E402
 
 torch.set_num_threads(1)
 

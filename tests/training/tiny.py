@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
-from training.example import Example, Text
+from sluice.training.example import Example, Text
 
 VOCAB = 64
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from encoders.errors import ConfigError
+from sluice.encoders.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from training.batch import Negatives
-    from training.protocol import Similarity
-    from training.vector_batch import VectorBatch
+    from sluice.training.batches.targets import Negatives
+    from sluice.training.batches.vector_batch import VectorBatch
+    from sluice.training.protocol import Similarity
 
 
 class LossBase:
@@ -22,7 +22,7 @@ class LossBase:
 
     A property may be overridden by a class attribute, a dataclass field or a property. Whatever
     this class has in public is a hook (``HOOKS``): the Trainer and the checks read it, and losses
-    made of other losses pass it on (``training.losses.composed``).
+    made of other losses pass it on (``sluice.training.losses.composed.members``).
     """
 
     __slots__ = ()
@@ -49,7 +49,7 @@ class LossBase:
 
     @property
     def negatives(self) -> Negatives:
-        """The documents of the batch that a query is held against (``training.batch``)."""
+        """The documents of the batch that a query is held against (``training.batches.targets``)."""
         return "all"
 
     @property
@@ -195,8 +195,8 @@ class Adapted(LossBase):
 def as_loss(loss: Any, where: str = "loss") -> LossBase:
     """Return a loss with every hook: itself, or an adapter around a user's own.
 
-    That is a callable with the signature of ``training.protocol.Loss``, or an object with ``over``.
-    Raises ``ConfigError`` for anything else.
+    That is a callable with the signature of ``sluice.training.protocol.Loss``, or an object with
+    ``over``. Raises ``ConfigError`` for anything else.
     """
     if isinstance(loss, LossBase):
         return loss

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from training.losses import LOSSES
-from training.losses.base import Adapted
+from sluice.training.losses import LOSSES
+from sluice.training.losses.base import Adapted
 
 _UNSAID = object()
 # How losses were named before types were: by the modules that they lay in then.

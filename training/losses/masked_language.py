@@ -9,25 +9,26 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from encoders.errors import ConfigError
-from training.losses.base import LossBase
-from training.vector_batch import VectorBatch
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses.base import LossBase
 
 if TYPE_CHECKING:
-    from training.masked_pass import MaskedModule
-    from training.masking import MaskedCollator
+    from sluice.training.batches.masked_forward import MaskedModule
+    from sluice.training.batches.masking import MaskedCollator
 
 
 @dataclass(frozen=True, slots=True)
 class MaskedLanguage(LossBase):
     """Mean cross-entropy of the words hidden in a batch of texts.
 
-    A share ``probability`` of each text's tokens is hidden (see ``training.masking``): ``keep`` of
-    these stay, ``random`` become another token, the rest the mask; ``whole_words`` hides all tokens
-    of a word together. With a section ``sparsity`` the document penalty is added, over the term
-    weights of the same masked texts, so that one pass serves both. A training of its own: its
-    model is what retrieval training then begins with (Lassance and Clinchant 2022, "An efficiency
-    study for SPLADE models", arXiv 2207.03834, section 3.4).
+    A share ``probability`` of each text's tokens is hidden (see
+    ``sluice.training.batches.masking``): ``keep`` of these stay, ``random`` become another token,
+    the rest the mask; ``whole_words`` hides all tokens of a word together. With a section
+    ``sparsity`` the document penalty is added, over the term weights of the same masked texts, so
+    that one pass serves both. A training of its own: its model is what retrieval training then
+    begins with (Lassance and Clinchant 2022, "An efficiency study for SPLADE models", arXiv
+    2207.03834, section 3.4).
     """
 
     encoders: ClassVar[tuple[str, ...]] = ("splade",)  # the types it trains
@@ -59,8 +60,8 @@ class MaskedLanguage(LossBase):
         self, encoder: Any, *, seed: int, sparse: bool
     ) -> tuple[MaskedModule, MaskedCollator]:
         """Return the forward pass and the collator that stand in for those of ranking losses."""
-        from training.masked_pass import MaskedModule
-        from training.masking import MaskedCollator, Masking, MaskRates
+        from sluice.training.batches.masked_forward import MaskedModule
+        from sluice.training.batches.masking import MaskedCollator, Masking, MaskRates
 
         for part in ("hidden", "pooled", "tokenizer"):
             if not hasattr(encoder, part):

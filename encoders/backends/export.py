@@ -1,0 +1,245 @@
+"""A model's graph as ONNX, in a complete model folder, checked against torch before it is there."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from sluice.encoders.backends.backend import OUTPUTS, need_packages, open_backend
+from sluice.encoders.backends.graph import MODEL_FILE, WEIGHTS_KEY
+from sluice.encoders.backends.graph_check import Difference, compared, sample_texts
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.files import replaced_folder
+from sluice.encoders.model_files.loading import quiet_transformers
+from sluice.encoders.model_files.locate import model_folder
+
+Quantisation: TypeAlias = Literal["int8"]
+QUANTISED_FILES = {"int8": "onnx/model_qint8.onnx"}
+OPSET = 17
+LOWEST_COSINE = 0.9999  # a float32 graph below computes something else than torch
+LARGEST_RELATIVE = 1e-3
+# The exporter that traces: in a tenth of a second what the newer one takes seconds and a further
+# package for, and right for every architecture in the tests.
+_KNOWN_WARNINGS = (
+    (DeprecationWarning, "You are using the legacy TorchScript-based ONNX export"),
+    (DeprecationWarning, "The feature will be removed"),
+    (UserWarning, "Exporting aten::index operator of advanced indexing"),
+    (UserWarning, "Constant folding"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What was written: the folder, the kind of encoder, and each file's bytes and difference."""
+
+    folder: Path
+    kind: str
+    bytes: dict[str, int] = field(default_factory=dict)
+    differences: dict[str, Difference] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        unit = {"splade": "term weights", "cross_encoder": "logits"}.get(self.kind, "vectors")
+        lines = []
+        for file, difference in self.differences.items():
+            line = (
+                f"{file}: {self.bytes[file] / 1e6:,.1f} MB; on {difference.texts} texts, {unit} "
+                f"differ from torch's by {difference.largest:.3g} at the most (of up to "
+                f"{difference.span:.3g})"
+            )
+            if self.kind != "cross_encoder":
+                line += f", smallest cosine {difference.cosine:.6f}"
+            lines.append(line)
+        return "\n".join(lines)
+
+
+def export_onnx(
+    model: Any,
+    output: str | Path,
+    *,
+    quantise: Quantisation | None = None,
+    texts: Sequence[str] = (),
+) -> ExportReport:
+    """Write a dense, SPLADE or cross-encoder with its graph as ``onnx/model.onnx``, in one step.
+
+    ``model`` is an encoder or a folder or hub id. The folder is what ``save_pretrained`` writes,
+    so it opens with any back end, and in sentence-transformers. The graph is run on a fixed sample
+    of texts of every length and on ``texts`` and compared with torch; one that computes something
+    else is a ``ModelError``, and nothing is written. ``quantise="int8"`` puts
+    ``onnx/model_qint8.onnx`` (8-bit weights a channel, activations quantised as they come) beside
+    it: look at its difference before use. Raises ``ConfigError`` for other settings and an
+    ``output`` that is the model's own folder or not a model's, ``MissingPackageError``.
+    """
+    if quantise is not None and quantise not in QUANTISED_FILES:
+        raise ConfigError(f"quantise: {quantise!r}; known: {', '.join(QUANTISED_FILES)}")
+    need_packages("onnx")
+    encoder = _opened(model, Path(output))
+    report = ExportReport(Path(output), encoder.kind)
+    sample = [*sample_texts(), *texts]
+    with replaced_folder(Path(output)) as folder:
+        encoder.save_pretrained(folder)
+        target = folder / MODEL_FILE
+        target.parent.mkdir(exist_ok=True)  # a back end in use was saved with its graph
+        write_graph(encoder, target)
+        files = {MODEL_FILE: target}
+        if quantise is not None:
+            files[QUANTISED_FILES[quantise]] = folder / QUANTISED_FILES[quantise]
+            _quantise(target, files[QUANTISED_FILES[quantise]])
+        for name, path in files.items():
+            backend = open_backend(folder, "onnx", OUTPUTS[encoder.kind], file=name)
+            difference = compared(encoder, backend, sample)
+            if name == MODEL_FILE:
+                _check(difference, type(encoder.model).__name__)
+            report.differences[name] = difference
+            report.bytes[name] = path.stat().st_size
+    return report
+
+
+def write_graph(encoder: Any, path: Path) -> None:
+    """Trace an encoder's network in float32 into an ONNX file, batch and length left open."""
+    kind = encoder.kind
+    network = copy.deepcopy(encoder.model).cpu().float().eval()
+    if getattr(network.config, "_attn_implementation", "eager") != "eager":
+        with quiet_transformers():  # MPNet's says that it has but one
+            network.set_attn_implementation("eager")
+    names = input_names(encoder)
+    traced = _Traced(network, names, "last_hidden_state" if kind == "dense" else "logits")
+    output = OUTPUTS[kind]
+    axes = {name: {0: "batch", 1: "length"} for name in names}
+    axes[output] = {0: "batch"} if kind == "cross_encoder" else {0: "batch", 1: "length"}
+    with _quiet_exporter(), torch.no_grad():
+        try:
+            torch.onnx.export(
+                traced.eval(),
+                tuple(_example(encoder)[name] for name in names),
+                str(path),
+                input_names=names,
+                output_names=[output],
+                dynamic_axes=axes,
+                opset_version=OPSET,
+                dynamo=False,
+            )
+        except (RuntimeError, torch.onnx.errors.OnnxExporterError) as error:
+            line = (str(error).strip() or repr(error)).splitlines()[0]
+            raise ModelError(
+                f"{type(encoder.model).__name__}: torch cannot export it as ONNX: {line}; use "
+                "backend 'torch'"
+            ) from error
+    _note(path, {WEIGHTS_KEY: encoder.weights_hash(), "sluice.kind": kind})
+
+
+def input_names(encoder: Any) -> list[str]:
+    """Return the inputs of an encoder's graph, in order."""
+    names = ["input_ids", "attention_mask"]
+    known = inspect.signature(encoder.model.forward).parameters
+    if "token_type_ids" in set(encoder.tokenizer.model_input_names) & set(known):
+        names.append("token_type_ids")
+    return names
+
+
+class _Traced(nn.Module):
+    """A network whose inputs come in order and whose output is one tensor."""
+
+    def __init__(self, network: nn.Module, names: Sequence[str], output: str) -> None:
+        super().__init__()
+        self.network = network
+        self._names = tuple(names)
+        self._output = output
+
+    def forward(self, *features: Tensor) -> Tensor:
+        """Return hidden states, head states or logits of padded features."""
+        given = dict(zip(self._names, features, strict=True))
+        found: Tensor = getattr(self.network(**given, return_dict=True), self._output)
+        return found
+
+
+def _example(encoder: Any) -> dict[str, Tensor]:
+    """Return two texts of unlike length: what the trace is taken from."""
+    special = set(encoder.tokenizer.all_special_ids)
+    size = int(encoder.model.config.vocab_size)
+    token = next((number for number in range(size) if number not in special), 0)
+    ids = torch.full((2, 9), token)
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = 0
+    ids[1, 4:] = int(encoder.tokenizer.pad_token_id)
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+
+
+def _opened(model: Any, output: Path) -> Any:
+    """Return the encoder; a folder is opened, and may not be what is written."""
+    encoder = model
+    if isinstance(model, str | Path):
+        from sluice.encoders.model_files.registry import kind_of, open_encoder
+
+        source = model_folder(str(model))
+        if output.resolve() in (source.resolve(), *source.resolve().parents):
+            raise ConfigError(f"{output}: is or holds the model itself; give a folder of its own")
+        kind = kind_of(source)
+        if kind == "towers":
+            raise ConfigError(f"{source}: has two towers; export {source}/query and /document")
+        if kind not in OUTPUTS:
+            raise ConfigError(f"{source}: of type {kind}, which has no network to export as ONNX")
+        encoder = open_encoder(source, device="cpu")
+    if getattr(encoder, "kind", None) not in OUTPUTS:
+        raise ConfigError(
+            f"a {type(encoder).__name__} cannot be exported as ONNX; dense, SPLADE and "
+            "cross-encoders can"
+        )
+    return encoder
+
+
+@contextlib.contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Silence what the exporter says of every model; other warnings pass."""
+    with warnings.catch_warnings():
+        # A condition is traced as it came out: right for inputs with padding, as ours are; and
+        # what was traced is checked.
+        warnings.filterwarnings("ignore", message="Converting a tensor to a Python boolean")
+        for category, start in _KNOWN_WARNINGS:
+            warnings.filterwarnings("ignore", message=start, category=category)
+        yield
+
+
+def _note(path: Path, facts: dict[str, str]) -> None:
+    """Write facts into an ONNX file's metadata."""
+    import onnx
+
+    model = onnx.load_model(str(path), load_external_data=False)
+    onnx.helper.set_model_props(model, facts)
+    onnx.save_model(model, str(path))
+
+
+def _quantise(source: Path, target: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    root = logging.getLogger()  # where it logs
+    root.addFilter(_is_no_advice)
+    try:
+        quantize_dynamic(source, target, per_channel=True, weight_type=QuantType.QInt8)
+    finally:
+        root.removeFilter(_is_no_advice)
+
+
+def _is_no_advice(record: logging.LogRecord) -> bool:
+    """Return False for the advice to pre-process a graph, which changes nothing in traced ones."""
+    return not str(record.msg).startswith("Please consider to run pre-processing")
+
+
+def _check(difference: Difference, name: str) -> None:
+    """Refuse a float32 graph that is not torch's; NaN fails every comparison."""
+    if difference.cosine >= LOWEST_COSINE and difference.relative <= LARGEST_RELATIVE:
+        return
+    raise ModelError(
+        f"{name}: the exported graph computes something else than torch: largest difference "
+        f"{difference.largest:.3g} of {difference.span:.3g}, smallest cosine "
+        f"{difference.cosine:.6f}; nothing was written: use backend 'torch'"
+    )

@@ -1,0 +1,167 @@
+"""An ONNX file of somebody's folder: looked through before an engine gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.files import file_hash
+from sluice.encoders.model_files.layout import transformer_folder
+
+MODEL_FILE = "onnx/model.onnx"
+WEIGHTS_KEY = "sluice.weights"  # in the file's metadata: the hash of the weights it was made from
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# Other exporters' names for the same tensor.
+_ALIASES = {"last_hidden_state": ("last_hidden_state", "token_embeddings")}
+_RANKS = {"last_hidden_state": 3, "head_states": 3, "logits": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxGraph:
+    """A checked file, the inputs it takes, and the output that is asked of it."""
+
+    path: Path
+    inputs: tuple[str, ...]
+    output: str
+
+    @property
+    def name(self) -> str:
+        """What tells the vectors it makes from those of another file, such as one in int8."""
+        return f"{self.path.name} {file_hash(self.path)}"
+
+    def feed(self, features: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+        """Return the inputs' arrays, int64 ``[n, length]``."""
+        given = dict(features)
+        types = given.get("token_type_ids")
+        if "token_type_ids" not in self.inputs:
+            if types is not None and bool(types.any()):
+                raise ModelError(
+                    f"{self.path}: takes no token_type_ids, and the model tells its two texts "
+                    "apart by them; export it again with `sluice export`"
+                )
+        elif types is None:
+            given["token_type_ids"] = torch.zeros_like(given["input_ids"])
+        arrays = {name: given[name].to("cpu", torch.int64).numpy() for name in self.inputs}
+        return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+
+
+def read_graph(
+    folder: Path, output: str, *, file: str | None = None, weights: str | None = None
+) -> OnnxGraph:
+    """Check the ONNX file of a model folder and return what an engine needs to open it.
+
+    The file and the weights it may keep beside it must lie inside the folder. Raises
+    ``ConfigError`` where there is none, ``ModelError`` for one that is damaged, of other weights,
+    or has other inputs or outputs than ``output``.
+    """
+    path = graph_path(folder, file)
+    model = _parsed(path)
+    _check_outside_data(model, path, folder)
+    noted = {entry.key: entry.value for entry in model.metadata_props}.get(WEIGHTS_KEY)
+    if weights is not None and noted is not None and noted != weights:
+        raise ModelError(
+            f"{path}: was exported from other weights than this folder's; export the model again "
+            "with `sluice export`"
+        )
+    inputs = _input_names(model.graph, path)
+    found = {value.name: value for value in model.graph.output}
+    name = next((name for name in _ALIASES.get(output, (output,)) if name in found), None)
+    if name is None:
+        raise ModelError(
+            f"{path}: its outputs are {', '.join(found)}; expected {output}: it was exported from "
+            "another kind of encoder, or by another tool; export it with `sluice export`"
+        )
+    rank = len(found[name].type.tensor_type.shape.dim)
+    if rank not in (0, _RANKS[output]):  # 0: the file does not say
+        raise ModelError(
+            f"{path}: {name} has {rank} dimensions, expected {_RANKS[output]}; export the model "
+            "again with `sluice export`"
+        )
+    return OnnxGraph(path, inputs, name)
+
+
+def graph_path(folder: Path, file: str | None) -> Path:
+    """Return the path of a folder's graph; it must be inside the folder and exist."""
+    wanted = Path(MODEL_FILE if file is None else file)
+    if wanted.is_absolute() or ".." in wanted.parts:
+        raise ConfigError(f"file: {file!r} leads out of the model's folder; give a path inside it")
+    for home in dict.fromkeys((folder, transformer_folder(folder))):
+        path = home / wanted
+        if path.is_file():
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise ModelError(f"{path}: is a link that leads out of the model's folder")
+            return path
+    raise ConfigError(
+        f"{folder}: has no {wanted}; make a folder that has one: "
+        f"sluice export {folder} OUTPUT --format onnx"
+    )
+
+
+def _parsed(path: Path) -> Any:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_model(str(path), load_external_data=False)
+    except (DecodeError, OSError, ValueError) as error:
+        raise ModelError(
+            f"{path}: not readable as ONNX ({error}); export the model again"
+        ) from error
+    if not model.graph.node:  # an empty file is a valid message
+        raise ModelError(f"{path}: has no graph in it; export the model again")
+    return model
+
+
+def _check_outside_data(model: Any, path: Path, folder: Path) -> None:
+    """Check that weights kept in files of their own are files of this folder.
+
+    A path may also stand for an address in memory (``*/_ORT_MEM_ADDR_/*``), which OpenVINO reads.
+    """
+    for tensor in _tensors(model):
+        for entry in tensor.external_data:
+            if entry.key != "location":
+                continue
+            place = path.parent / entry.value
+            inside = place.resolve().is_relative_to(folder.resolve())
+            odd = "*" in entry.value or ".." in Path(entry.value).parts
+            if odd or not inside or not place.is_file():
+                raise ModelError(
+                    f"{path}: {tensor.name!r} is kept in {entry.value!r}, which is no file of the "
+                    "model's folder"
+                )
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """Yield every tensor anywhere in a message: initialisers, attributes, subgraphs, functions."""
+    if message.DESCRIPTOR.name == "TensorProto":
+        yield message
+        return
+    for description, value in message.ListFields():
+        if description.message_type is None:
+            continue
+        for part in value if hasattr(value, "__len__") else (value,):
+            yield from _tensors(part)
+
+
+def _input_names(graph: Any, path: Path) -> tuple[str, ...]:
+    import onnx
+
+    stored = {tensor.name for tensor in graph.initializer}  # old files list weights as inputs
+    found = [value for value in graph.input if value.name not in stored]
+    names = [value.name for value in found]
+    if set(names) - set(INPUTS) or not {"input_ids", "attention_mask"} <= set(names):
+        raise ModelError(
+            f"{path}: its inputs are {', '.join(names)}; expected input_ids, attention_mask and "
+            "token_type_ids or not; export the model with `sluice export`"
+        )
+    for value in found:
+        if value.type.tensor_type.elem_type != onnx.TensorProto.INT64:
+            raise ModelError(f"{path}: {value.name} is not of type int64; export the model again")
+    return tuple(names)

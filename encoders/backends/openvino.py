@@ -1,0 +1,79 @@
+"""OpenVINO on the CPU, in float32 or bfloat16, from the same ONNX file."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.encoders.backends.graph import OnnxGraph
+from sluice.encoders.foundation.errors import ModelError
+
+_TELEMETRY = "openvino_telemetry"
+
+
+class OpenVinoBackend:
+    """A ``Backend`` on OpenVINO's CPU plug-in, one stream, ``half``: in bfloat16."""
+
+    def __init__(self, graph: OnnxGraph, *, threads: int, half: bool) -> None:
+        openvino = import_openvino()
+        self._graph = graph
+        # Part of what cached vectors depend on.
+        self.name = f"openvino {graph.name} {'bfloat16' if half else 'float32'}"
+        settings = {
+            # Left to itself, it takes bfloat16 wherever the processor has it.
+            "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
+            "INFERENCE_NUM_THREADS": threads,
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        core = openvino.Core()
+        try:
+            model = core.read_model(str(graph.path))
+            self._request = core.compile_model(model, "CPU", settings).create_infer_request()
+        except RuntimeError as error:
+            raise ModelError(
+                f"{graph.path}: OpenVINO cannot open it: {_last_line(error)}"
+            ) from error
+        self._running = threading.Lock()  # a request holds the tensors of one run
+
+    def __call__(self, features: Mapping[str, Tensor]) -> Tensor:
+        """Run padded features: see ``Backend``."""
+        feed = self._graph.feed(features)
+        with self._running:
+            try:
+                self._request.infer(feed, share_inputs=True)
+            except RuntimeError as error:
+                raise ModelError(
+                    f"{self._graph.path}: OpenVINO failed on a batch of "
+                    f"{tuple(features['input_ids'].shape)} tokens: {_last_line(error)}"
+                ) from error
+            found = self._request.get_tensor(self._graph.output).data
+            return torch.tensor(found, dtype=torch.float32)  # the next run writes over it
+
+
+def import_openvino() -> Any:
+    """Import OpenVINO without its telemetry, which else reports to its maker on import.
+
+    It does without the telemetry package where that is not installed; this makes it look so, for
+    this import only.
+    """
+    if "openvino" in sys.modules or _TELEMETRY in sys.modules:
+        import openvino
+
+        return openvino
+    sys.modules[_TELEMETRY] = None  # type: ignore[assignment]
+    try:
+        import openvino
+    finally:
+        del sys.modules[_TELEMETRY]
+    return openvino
+
+
+def _last_line(error: Exception) -> str:
+    """Return the last line: before it stand the places in OpenVINO's own source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else repr(error)

@@ -1,0 +1,24 @@
+"""One vector a text: pooling, projection, Matryoshka, instructions, a head over pairs.
+
+May import: `encoders.transformer` and below.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.encoders.foundation.lazy import lazy
+
+if TYPE_CHECKING:
+    from sluice.encoders.dense.encoder import DenseEncoder as DenseEncoder
+    from sluice.encoders.dense.pair_head import PairHead as PairHead
+    from sluice.encoders.dense.precomputed import PrecomputedEncoder as PrecomputedEncoder
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "sluice.encoders.dense.encoder": ["DenseEncoder"],
+            "sluice.encoders.dense.pair_head": ["PairHead"],
+            "sluice.encoders.dense.precomputed": ["PrecomputedEncoder"],
+        },
+    )

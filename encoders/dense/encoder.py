@@ -1,0 +1,310 @@
+"""Dense bi-encoders: one vector per text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sluice.encoders.backends.chosen import choose_backend
+from sluice.encoders.backends.devices import Dtype, Engine
+from sluice.encoders.dense.instructions import filled_prompts, with_examples
+from sluice.encoders.dense.matryoshka import as_projection, cut_vectors
+from sluice.encoders.dense.pooling import POOLINGS
+from sluice.encoders.dense.projection import (
+    Projection,
+    draw_projection,
+    read_projection,
+    write_projection,
+)
+from sluice.encoders.encoder import Dense, Side
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.files import replaced_folder
+from sluice.encoders.model_files.layers import cut_layers, layer_outputs
+from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
+from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.transformer.decoder_attention import Attention, set_attention, with_positions
+from sluice.encoders.transformer.model import Features
+from sluice.encoders.transformer.packed.attention import spans
+from sluice.encoders.transformer.packed.model import PackedTransformer
+from sluice.encoders.transformer.text_encoder import TextEncoder
+from sluice.encoders.transformer.tokens import TokenBatch
+
+Pooling = Literal["cls", "mean", "mean_sqrt", "max", "last", "weighted_mean"]
+
+
+class DenseEncoder(TextEncoder):
+    """A transformer, a pooling, an optional projection, an optional normalisation.
+
+    Vectors are float32 ``[n, dim]``. With ``normalize`` they have unit length and the similarity is
+    the cosine; without, it is the dot product. (Karpukhin et al., 2020, DPR; Reimers and Gurevych,
+    2019, Sentence-BERT.)
+    """
+
+    kind = "dense"
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        pooling: Pooling = "mean",
+        projection: Projection | None = None,
+        normalize: bool = True,
+        pool_prompt: bool = True,
+        shortened: int | None = None,
+        matryoshka_dims: Sequence[int] = (),
+        **options: Any,
+    ) -> None:
+        if pooling not in POOLINGS:
+            raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
+        parts = nn.ModuleDict({"model": model})
+        if projection is not None:
+            parts["projection"] = projection
+        parts.train(model.training)  # a new module is in training mode
+        super().__init__(parts, tokenizer, **options)
+        self.model = model
+        self.projection = projection
+        self.pooling = pooling
+        self.normalize = normalize
+        self.pool_prompt = pool_prompt
+        self.shortened = shortened  # to this many dimensions, where no projection does it
+        self.matryoshka_dims = tuple(matryoshka_dims)  # prefixes that it was trained for
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        *,
+        pooling: Pooling | None = None,
+        projection: int | None = None,
+        normalize: bool | None = None,
+        layers: int | None = None,
+        dim: int | None = None,
+        attention: Attention | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        instruction: str | None = None,
+        few_shot: list[dict[str, str]] | None = None,
+        query_length: int | None = None,
+        document_length: int | None = None,
+        device: str = "auto",
+        dtype: Dtype = "float32",
+        batch_tokens: int | None = None,
+        backend: Engine | None = None,
+        backend_file: str | None = None,
+        seed: int = 13,
+    ) -> DenseEncoder:
+        """Load a sentence-transformers folder or a bare transformers encoder, by path or hub id.
+
+        Arguments left at None come from the folder; a bare encoder gets mean pooling and
+        normalisation. ``projection`` adds a fresh linear layer to that many dimensions (its start
+        is drawn by ``seed``). ``layers`` keeps so many of the model's first layers, ``dim`` so many
+        of the vectors' first dimensions, which are normalised again: for models trained for it
+        (Matryoshka). ``attention: bidirectional`` removes a decoder's causal mask (usual with it:
+        ``pooling: mean``; without it, ``last``).
+
+        Lengths are in tokens. Prompts are put before the text: ``instruction`` fills their
+        ``{task}`` (queries without a prompt get ``Instruct: {task}``), and ``few_shot`` puts
+        answered examples ``{query, document}`` before the queries' prompt. ``backend`` is torch, or
+        an engine for the graph ``backend_file`` (``onnx/model.onnx``) that ``sluice export`` wrote
+        into the folder; None is what the folder was saved with.
+        """
+        from transformers import AutoModel
+
+        loaded = load(AutoModel, str(model))
+        network, tokenizer, folder, _ = loaded
+        if network.config.is_encoder_decoder:
+            raise ModelError(
+                f"{folder}: {type(network).__name__} has an encoder and a decoder; a dense encoder "
+                "needs one stack of layers"
+            )
+        hidden = int(network.config.hidden_size)
+        layout = read_layout(folder)
+        if layout.splade_pooling:
+            raise ModelError(
+                f"{folder}: a SPLADE folder; load it with SpladeEncoder (type: splade)"
+            )
+        head = None
+        if projection is not None:
+            head = draw_projection(hidden, projection, seed)
+        elif layout.projection:
+            head = read_projection(layout.projection, hidden)
+        head, shortened = cut_vectors(head, hidden, dim, layout.sidecar)
+        if layers is not None:
+            if (backend or layout.sidecar.get("backend", "torch")) != "torch":
+                raise ConfigError("layers: an exported graph runs all of them; use backend: torch")
+            cut_layers(network, layers)
+        set_attention(network, attention)
+        if normalize is None:
+            normalize = "Normalize" in layout.modules or not layout.modules
+        sides = side_settings(
+            loaded,
+            layout,
+            query_length=query_length,
+            document_length=document_length,
+            **filled_prompts(query_prompt, document_prompt, instruction),
+        )
+        sides["query_prompt"] = with_examples(sides["query_prompt"], few_shot or ())
+        encoder = cls(
+            network,
+            tokenizer,
+            pooling=pooling or layout.pooling or "mean",  # type: ignore[arg-type]
+            projection=head,
+            normalize=normalize,
+            pool_prompt=layout.pool_prompt,
+            shortened=shortened,
+            matryoshka_dims=_dims_noted(layout.sidecar, folder),
+            device=device,
+            dtype=dtype,
+            batch_tokens=batch_tokens,
+            **sides,
+        )
+        choose_backend(
+            encoder, folder, engine=backend, file=backend_file, dtype=dtype, noted=layout.sidecar
+        )
+        return encoder
+
+    @property
+    def dim(self) -> int:
+        """The number of dimensions of a vector."""
+        if self.projection is not None:
+            return self.projection.linear.out_features
+        return self.shortened or int(self.model.config.hidden_size)
+
+    @property
+    def layer_count(self) -> int:
+        """The number of the transformer's layers."""
+        return int(self.model.config.num_hidden_layers)
+
+    @property
+    def similarity(self) -> Literal["cosine", "dot"]:
+        """The similarity the vectors are made for."""
+        return "cosine" if self.normalize else "dot"
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return what besides weights and tokenizer decides the vectors."""
+        activation = self.projection.activation_name if self.projection else None
+        found = {
+            **super().settings(), "pooling": self.pooling, "normalize": self.normalize,
+            "pool_prompt": self.pool_prompt, "activation": activation,
+        }  # fmt: skip
+        return found if self.shortened is None else {**found, "dim": self.shortened}
+
+    def hidden(self, features: Features) -> Tensor:
+        """Return the states ``[n, length, hidden]`` the model ends in, padded on either side."""
+        return super().hidden(with_positions(self.model, features))
+
+    def embed(self, features: Features, side: Side) -> Tensor:
+        """Return the vectors ``[n, dim]`` of tokenised texts, float32, with gradients."""
+        return self._projected(
+            self._pooled(self.hidden(features), features["attention_mask"], side)
+        )
+
+    def embed_layers(self, features: Features, side: Side, layers: Sequence[int]) -> Tensor:
+        """Return the vectors of several layers side by side, ``[n, len(layers) * dim]``.
+
+        Layers are numbered from 1; the last one's vectors are those of ``embed``. Raises
+        ``ConfigError`` for a layer the model does not have.
+        """
+        last = self.layer_count
+        with layer_outputs(self.model, [n for n in layers if n != last]) as states:
+            states_of_last = self.hidden(features)
+        states[last] = states_of_last
+        mask = features["attention_mask"]
+        made = [self._projected(self._pooled(states[n], mask, side)) for n in layers]
+        return torch.cat(made, dim=1)
+
+    def _pooled(self, states: Tensor, mask: Tensor, side: Side) -> Tensor:
+        if not self.pool_prompt and self.prompts[side]:
+            text = mask.clone()
+            text[:, : self.prompt_tokens[side]] = 0
+            # an empty text without a special token behind it: the prompt is all there is
+            mask = torch.where(text.any(dim=1, keepdim=True), text, mask)
+        return POOLINGS[self.pooling](states.float(), mask)
+
+    def _projected(self, vectors: Tensor) -> Tensor:
+        if self.projection is not None:
+            vectors = self.projection(vectors).float()
+        elif self.shortened is not None:
+            vectors = vectors[..., : self.shortened]
+        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+
+    def encode_queries(self, texts: Sequence[str]) -> Dense:
+        """Return the queries' vectors, float32 ``[n, dim]``, in input order."""
+        return self._encode(texts, "query")
+
+    def encode_documents(self, texts: Sequence[str]) -> Dense:
+        """Return the documents' vectors, float32 ``[n, dim]``, in input order."""
+        return self._encode(texts, "document")
+
+    def _encode(self, texts: Sequence[str], side: Side) -> Dense:
+        vectors = np.zeros((len(texts), self.dim), np.float32)  # zeros for texts without tokens
+
+        def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
+            pooled = self._pooled_batch(batch, network, side)
+            vectors[batch.rows] = self._projected(pooled).float().cpu().numpy()
+
+        self.map_texts(texts, side, store)
+        return vectors
+
+    def _pooled_batch(
+        self, batch: TokenBatch, network: PackedTransformer | None, side: Side
+    ) -> Tensor:
+        if network is not None and self.pooling == "cls" and self.pool_prompt:
+            return network.first_states(*self.laid_out(batch)).float()
+        states = self.output(batch, network)
+        parts = []
+        for span in spans(batch.lengths):
+            texts = states[span.start : span.stop].view(span.texts, span.length, -1)
+            mask = torch.ones(texts.shape[:2], dtype=torch.long, device=states.device)
+            parts.append(self._pooled(texts, mask, side))
+        return torch.cat(parts)
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write a sentence-transformers folder (legacy layout), replacing ``path`` in one step."""
+        projection, noted = self.projection, dict[str, Any]()
+        if projection is None and self.shortened is not None:
+            projection = as_projection(int(self.model.config.hidden_size), self.shortened)
+            noted["dim"] = self.shortened
+        kept = [dim for dim in self.matryoshka_dims if dim <= self.dim]
+        if kept:
+            noted["matryoshka_dims"] = kept
+        with replaced_folder(Path(path)) as folder:
+            save(self.model, folder)
+            self.tokenizer.save_pretrained(folder)
+            write_dense(
+                folder,
+                hidden=int(self.model.config.hidden_size),
+                pooling=self.pooling,
+                pool_prompt=self.pool_prompt,
+                projected=projection is not None,
+                normalize=self.normalize,
+                max_length=max(self.lengths.values()),
+                prompts=self.prompts,
+                similarity=self.similarity,
+                lower_case=lowers(self.tokenizer),
+            )
+            if projection is not None:
+                write_projection(projection, folder / "2_Dense")
+            write_sidecar(
+                folder,
+                {
+                    "type": self.kind,
+                    **self.save_backend(folder),
+                    "query_length": self.lengths["query"],
+                    "document_length": self.lengths["document"],
+                    **noted,
+                },
+            )
+
+
+def _dims_noted(sidecar: Mapping[str, Any], folder: Path) -> tuple[int, ...]:
+    dims = sidecar.get("matryoshka_dims", [])
+    if not isinstance(dims, list) or not all(type(dim) is int for dim in dims):
+        raise ModelError(f"{folder}: matryoshka_dims is {dims!r}, expected numbers of dimensions")
+    return tuple(dims)

@@ -1,0 +1,89 @@
+"""A linear layer behind the pooling, in memory and as sentence-transformers' Dense folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.model_files.layout import read_object
+
+_ACTIVATIONS = {
+    "Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU,
+    "Sigmoid": nn.Sigmoid,
+}  # fmt: skip
+
+
+class Projection(nn.Module):
+    """A linear layer and an activation over pooled vectors (sentence-transformers' Dense)."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, bias: bool = True, activation: str = "Identity"
+    ) -> None:
+        super().__init__()
+        if activation not in _ACTIVATIONS:
+            raise ModelError(
+                f"projection activation {activation!r}; known: {', '.join(_ACTIVATIONS)}"
+            )
+        self.linear = nn.Linear(inputs, outputs, bias=bias)
+        self.activation_name = activation
+        self.activation = _ACTIVATIONS[activation]()
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Map ``[n, inputs]`` to ``[n, outputs]``."""
+        projected: Tensor = self.activation(self.linear(vectors))
+        return projected
+
+
+def draw_projection(inputs: int, outputs: int, seed: int) -> Projection:
+    """Return a fresh projection whose weights are drawn by ``seed``."""
+    if outputs < 1:
+        raise ConfigError(f"projection: {outputs}; expected 1 or more dimensions")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Projection(inputs, outputs)
+
+
+def read_projection(folder: Path, hidden: int) -> Projection:
+    """Read a Dense module's folder; its input must be the ``hidden`` dimensions of the pooling."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    config = read_object(folder / "config.json")
+    sizes = config.get("in_features"), config.get("out_features")
+    if sizes[0] != hidden or type(sizes[1]) is not int or sizes[1] < 1:
+        raise ModelError(
+            f"{folder / 'config.json'}: in_features and out_features are {sizes}; expected "
+            f"{hidden}, as the pooling gives, and a number of dimensions"
+        )
+    weights = folder / "model.safetensors"
+    if not weights.exists():
+        raise ModelError(f"{weights}: missing; Dense weights are read from safetensors only")
+    activation = str(config.get("activation_function", "Identity")).rsplit(".", 1)[-1]
+    projection = Projection(
+        hidden, sizes[1], bias=bool(config.get("bias", True)), activation=activation
+    )
+    try:
+        projection.load_state_dict(load_file(weights))
+    except (SafetensorError, RuntimeError, OSError) as error:
+        raise ModelError(f"{weights}: does not fit its config.json: {error}") from error
+    return projection
+
+
+def write_projection(projection: Projection, folder: Path) -> None:
+    """Write the Dense module's folder."""
+    from safetensors.torch import save_file
+
+    module = type(projection.activation).__module__
+    config = {
+        "in_features": projection.linear.in_features,
+        "out_features": projection.linear.out_features,
+        "bias": projection.linear.bias is not None,
+        "activation_function": f"{module}.{projection.activation_name}",
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    weights = {key: value.detach().cpu() for key, value in projection.state_dict().items()}
+    save_file(weights, folder / "model.safetensors")

@@ -1,0 +1,177 @@
+"""From ``{type: name, ...arguments}`` to an object: the factory's signature is the schema."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from sluice.encoders.foundation.errors import ConfigError, suggest
+
+Table = Mapping[str, str]  # type name -> "module:Class" or "module:Class.method"
+
+
+def resolve(target: str) -> Any:
+    """Import ``package.module:Name.attribute`` and return what it names."""
+    module, _, name = target.partition(":")
+    found = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def type_name(instance: Any, table: Table) -> str:
+    """Return the name a table has for an instance's class; ``module:Class`` for any other class."""
+    kind = type(instance)
+    own = f"{kind.__module__}:{kind.__qualname__}"
+    names = (name for name, target in table.items() if f"{target}.".startswith(f"{own}."))
+    return next(names, own)
+
+
+def factory(name: str, table: Table, *, where: str, allow: Collection[str] | None = None) -> Any:
+    """Return the factory a type name stands for.
+
+    A name with a colon is the user's own ``package.module:Class``. ``allow=None`` accepts any such
+    name (the user's own YAML); a collection accepts only its members (somebody's saved folder).
+    """
+    if name in table:
+        return resolve(table[name])
+    if ":" not in name:
+        raise ConfigError(
+            f"{where}.type: unknown type {name!r}; known: {', '.join(sorted(table))}"
+            f"{suggest(name, table)}"
+        )
+    if allow is not None and name not in allow:
+        raise ConfigError(
+            f"{where}.type: {name!r} is not built in, and a saved folder may not import code; "
+            f"pass allow=[{name!r}] if you trust it"
+        )
+    try:
+        made = resolve(name)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"{where}.type: cannot import {name!r}: {error}") from error
+    if not callable(made):
+        raise ConfigError(f"{where}.type: {name!r} is a {type(made).__name__}, expected a class")
+    return made
+
+
+def check_arguments(
+    make: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    *,
+    where: str,
+    kind: str,
+    given: Collection[str] = (),
+) -> None:
+    """Raise ``ConfigError`` unless ``arguments`` fit the signature of ``make``.
+
+    ``kind`` is what messages call it; ``given`` names the parameters that the caller supplies
+    itself and YAML may not.
+    """
+    try:
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{where}.type: {kind} has no signature to check against") from None
+    hints = _hints(make)
+    parameters = {
+        name: parameter
+        for name, parameter in signature.parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and name not in given
+    }
+    for name, value in arguments.items():
+        if name not in parameters:
+            raise ConfigError(
+                f"{where}.{name}: {kind} takes {', '.join(parameters) or 'no arguments'}"
+                f"{suggest(name, parameters)}"
+            )
+        if name in hints and not _fits(value, hints[name]):
+            raise ConfigError(f"{where}.{name}: {_misfit(value, hints[name])}")
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and name not in arguments:
+            raise ConfigError(f"{where}: {kind} needs '{name}'")
+
+
+def check(
+    spec: Mapping[str, Any],
+    table: Table,
+    *,
+    where: str,
+    allow: Collection[str] | None = None,
+    given: Collection[str] = (),
+) -> tuple[Any, dict[str, Any]]:
+    """Return the factory and the checked arguments of ``{type: name, ...arguments}``."""
+    if "type" not in spec:
+        raise ConfigError(f"{where}: needs 'type', one of {', '.join(sorted(table))}")
+    kind = str(spec["type"])
+    make = factory(kind, table, where=where, allow=allow)
+    arguments = {key: value for key, value in spec.items() if key != "type"}
+    check_arguments(make, arguments, where=where, kind=kind, given=given)
+    return make, arguments
+
+
+def build(
+    spec: Mapping[str, Any],
+    table: Table,
+    *,
+    where: str,
+    allow: Collection[str] | None = None,
+    **given: Any,
+) -> Any:
+    """Make what ``{type: name, ...arguments}`` describes; ``given`` is added by the caller."""
+    make, arguments = check(spec, table, where=where, allow=allow, given=given)
+    try:
+        return make(**arguments, **given)
+    except ConfigError as error:  # what the signature cannot say, such as the range of a number
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _hints(make: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(make.__init__ if inspect.isclass(make) else make)
+    except NameError:  # names imported for type checkers only
+        return {}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if hint is Any or isinstance(hint, typing.TypeVar):
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in get_args(hint))
+    if origin is Literal:
+        return value in get_args(hint)
+    if hint is None or hint is type(None):
+        return value is None
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint in (str, bool):
+        return isinstance(value, hint)
+    if hint is Path:
+        return isinstance(value, (str, Path))
+    if origin in (list, tuple, set, frozenset) or hint in (list, tuple):
+        return isinstance(value, (list, tuple))
+    if origin is dict or hint is dict:
+        return isinstance(value, dict)
+    return True  # protocols and classes are checked by the factory itself
+
+
+def _misfit(value: Any, hint: Any) -> str:
+    options = [o for o in get_args(hint) or (hint,) if o is not type(None)]
+    choices = [c for o in (hint, *options) if get_origin(o) is Literal for c in get_args(o)]
+    if isinstance(value, str) and choices:
+        known = [str(choice) for choice in choices]
+        return f"{value!r}; expected one of {', '.join(map(repr, choices))}{suggest(value, known)}"
+    return f"{value!r} is a {type(value).__name__}, expected {_spelled(hint)}"
+
+
+def _spelled(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(repr(option) for option in get_args(hint))
+    return str(getattr(hint, "__name__", None) if get_origin(hint) is None else hint)

@@ -1,0 +1,48 @@
+"""Numbers given by callers: counts, cutoffs, seeds, weights, shares."""
+
+from __future__ import annotations
+
+import math
+import operator
+from numbers import Real
+from typing import Any
+
+from sluice.encoders.foundation.errors import ConfigError
+
+
+def whole_number(value: Any, name: str, least: int, most: int | None = None) -> int:
+    """Return ``value`` as an int if it is a whole number from ``least`` to ``most``.
+
+    numpy's integers count, booleans and floats do not; ``ConfigError`` calls it ``name``.
+    """
+    upwards = f"{least} or more" if most is None else f"{least} to {most}"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least or (most is not None and number > most):
+        raise ConfigError(f"{name} is {value!r}, expected a whole number, {upwards}")
+    return number
+
+
+def is_number(value: Any) -> bool:
+    """Return whether ``value`` is a finite number; booleans are none, numpy's numbers are."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
+
+
+def finite_number(value: Any, name: str, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return ``value`` as a float if it is a finite number from ``least`` to ``most``.
+
+    ``ConfigError`` calls it ``name``.
+    """
+    if is_number(value) and least <= value <= most:
+        return float(value)
+    expected = f"a number from {least:g} to {most:g}"
+    if most == math.inf:
+        expected = "a finite number" if least == -math.inf else f"a number, {least:g} or more"
+    raise ConfigError(f"{name} is {value!r}, expected {expected}")

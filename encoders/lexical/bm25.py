@@ -1,0 +1,339 @@
+"""BM25 as a sparse encoder: documents carry term frequency and length, queries carry idf.
+
+The score of Lucene's BM25 is a dot product. With tf the count of a term in a document, dl the
+document's number of terms, avgdl the average of dl, N documents and df of them with the term:
+
+    document weight = tf / (tf + k1 * (1 - b + b * dl / avgdl))
+    query weight    = count in the query * ln(1 + (N - df + 0.5) / (df + 0.5))
+
+so one inverted index serves BM25 and learned sparse encoders, and added documents change only the
+query's side and, slowly, avgdl. (Robertson and Zaragoza, 2009; Lucene since version 8 leaves out
+the constant factor k1 + 1.)
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
+from sluice.encoders.foundation.files import fingerprint_of, new_generation, open_generation
+from sluice.encoders.lexical.analyzer import analyzer
+from sluice.encoders.lexical.fields import Fields
+from sluice.encoders.lexical.term_counts import Column, TermCounts, counted
+from sluice.encoders.lexical.totals import Totals
+
+FORMAT, VERSION = "sluice.bm25", 2  # 2: with fields; without them still 1 is written
+Weights = np.ndarray[tuple[int], np.dtype[np.float64]]
+Input = str | Mapping[str, str]  # a document: its text, or with ``fields`` the text of each
+
+
+class _Vocabulary(dict[str, int]):
+    """Term to column; indexing it by a new term gives that term the next column."""
+
+    def __missing__(self, term: str) -> int:
+        self[term] = column = len(self)
+        return column
+
+    def shrink(self, size: int) -> None:
+        """Forget all but the first ``size`` terms."""
+        while len(self) > size:
+            self.popitem()
+
+
+class BM25Encoder:
+    """Lucene's BM25 in the form of an encoder of sparse vectors; the similarity is the dot product.
+
+    ``k1`` >= 0 damps repetitions, ``b`` in [0, 1] is the strength of length normalisation; the
+    defaults are Anserini's. ``language`` chooses the analyser, see
+    ``sluice.encoders.lexical.analyzer.analyzer``. N and avgdl count empty documents too, and
+    lengths are exact where Lucene keeps one byte.
+
+    ``fields``, names and weights such as ``{"title": 1.0, "text": 1.0}``, scores each field by its
+    own N (the documents that have a term in it), df and avgdl, as Lucene does, and adds the scores
+    up by weight. Documents are then mappings of field names to texts, and the terms of a field
+    stand in the vocabulary as ``title:gold``. A query is one text, asked of every field.
+
+    ``fit`` or ``fit_documents`` comes first. Vectors have one column per term of the vocabulary, in
+    order of first appearance; ``add_documents`` appends columns and never moves one.
+    """
+
+    def __init__(
+        self,
+        k1: float = 0.9,
+        b: float = 0.4,
+        language: str = "en",
+        fields: Mapping[str, float] | None = None,
+    ) -> None:
+        self.k1 = _number("k1", k1, math.inf)
+        self.b = _number("b", b, 1.0)
+        self._analyzer = analyzer(language)
+        self.language = self._analyzer.language
+        self._fields = Fields(fields)
+        self._vocabulary: _Vocabulary | None = None
+        self._totals = Totals.none(self._fields)
+        self._averages = self._totals.averages()
+        self._field_of = np.zeros(0, np.int8)  # [vocabulary] number of the column's field
+        self._fingerprint: str | None = None
+
+    @property
+    def fields(self) -> dict[str, float] | None:
+        """The weights of the fields that documents are read by, or None for plain texts."""
+        return dict(self._fields.weights) if self._fields.named else None
+
+    @property
+    def dim(self) -> int:
+        """The number of terms in the vocabulary."""
+        return len(self._terms())
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """A copy of the vocabulary: term to column."""
+        return dict(self._terms())
+
+    @property
+    def documents(self) -> int:
+        """N: the documents counted so far."""
+        return self._totals.documents
+
+    @property
+    def document_frequencies(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """How many of the documents have each column's term, int64 ``[vocabulary]``; a copy."""
+        self._terms()
+        return self._totals.frequencies.copy()
+
+    @property
+    def average_length(self) -> float:
+        """The avgdl in use, fields added up: of the last fit, whatever has changed since."""
+        return float(self._averages.sum())
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of settings, vocabulary and counts."""
+        if self._fingerprint is None:
+            hashes = [hashlib.sha256(data).hexdigest() for data in self._arrays_as_bytes()]
+            self._fingerprint = fingerprint_of(FORMAT, self._settings(), self._counts(), hashes)
+        return self._fingerprint
+
+    def fit(self, texts: Iterable[Input]) -> Self:
+        """Count the terms of ``texts``, which are read once and not kept; return the encoder.
+
+        Raises ``ConfigError`` for a field that no document has.
+        """
+        self._fit(texts, None)
+        return self
+
+    def fit_documents(self, texts: Iterable[Input]) -> sp.csr_array:
+        """Fit on ``texts`` and return their vectors; each text is analysed once.
+
+        Memory beside the result: 8 bytes for each pair of a document and one of its terms.
+        """
+        kept: list[TermCounts] = []
+        self._fit(texts, kept.append)
+        return self._impacts(kept)
+
+    def encode_documents(self, texts: Sequence[Input]) -> sp.csr_array:
+        """Return documents' vectors [n, vocabulary] under the avgdl in use.
+
+        Terms outside the vocabulary are left out, though they count for the length.
+        """
+        rows = self._fields.parted(texts)
+        return self._impacts(list(self._counted(rows, self._terms().get)))
+
+    def encode_queries(self, texts: Sequence[str]) -> sp.csr_array:
+        """Return queries' vectors [n, vocabulary]: count times idf, of terms some document has."""
+        chunks = list(self._counted(self._fields.repeated(texts), self._terms().get))
+
+        def weights(counts: TermCounts) -> Weights:
+            return counts.counts * self._query_weights(counts.terms)
+
+        matrix = _matrix(chunks, weights, self.dim)
+        matrix.eliminate_zeros()  # terms whose last document was removed
+        return matrix
+
+    def add_documents(self, texts: Iterable[Input]) -> sp.csr_array:
+        """Count ``texts`` in, let the vocabulary grow, and return the new documents' vectors.
+
+        idf becomes what a fit on all documents would give. avgdl stays that of the last fit, so
+        that old and new vectors agree; fit again (when the index is rebuilt) once the average
+        length has drifted. After a fit on no terms at all, the first addition sets it.
+        """
+        vocabulary, totals, kept = self._terms(), self._totals, list[TermCounts]()
+        size = len(vocabulary)
+        try:
+            for counts in self._counted(self._fields.parted(texts), vocabulary.__getitem__):
+                totals = totals.plus(counts, len(vocabulary), self._fields)
+                kept.append(counts)
+        except BaseException:
+            vocabulary.shrink(size)  # a bad line among the texts leaves the encoder as it was
+            raise
+        self._set(vocabulary, totals, np.where(self._averages, self._averages, totals.averages()))
+        return self._impacts(kept)
+
+    def remove_documents(self, texts: Iterable[Input]) -> None:
+        """Count ``texts``, which must have been counted in before, out again.
+
+        Their terms keep their columns. Raises ``DataError``, and changes nothing, for texts that
+        cannot be among the documents counted so far.
+        """
+        vocabulary, totals = self._terms(), self._totals
+        for counts in self._counted(self._fields.parted(texts), vocabulary.get):
+            totals = totals.plus(counts, len(vocabulary), self._fields, sign=-1)
+            unknown = int(counts.lengths.sum()) != int(counts.counts.sum())
+            sizes = np.concatenate([totals.frequencies, totals.holders, totals.lengths])
+            if unknown or sizes.min(initial=totals.documents) < 0:
+                raise DataError(
+                    "remove_documents: among the texts is one that was never fitted or added; "
+                    "expected exactly the texts that were; nothing was removed"
+                )
+        self._set(vocabulary, totals, self._averages)
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write the encoder as a new generation of the folder ``path``."""
+        facts = {**self._settings(), **self._counts(), "fingerprint": self.fingerprint}
+        terms, frequencies = self._arrays_as_bytes()
+        version = VERSION if self._fields.named else 1
+        with new_generation(Path(path), FORMAT, version, facts) as folder:
+            (folder / "vocabulary.txt").write_bytes(terms)
+            np.save(folder / "frequencies.npy", np.frombuffer(frequencies, np.int64))
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path, *, generation: str | None = None) -> Self:
+        """Load what ``save_pretrained`` wrote: the current generation, or the one named."""
+        facts, folder = open_generation(Path(path), FORMAT, VERSION, generation=generation)
+        fields = facts.get("fields")
+        encoder = cls(facts["k1"], facts["b"], facts["language"], fields)
+        text = (folder / "vocabulary.txt").read_text(encoding="utf-8")
+        terms = text.split("\n")[:-1]
+        frequencies = np.load(folder / "frequencies.npy", allow_pickle=False)
+        vocabulary = _Vocabulary(zip(terms, range(len(terms)), strict=True))
+        if not len(vocabulary) == len(terms) == len(frequencies):
+            raise IndexFormatError(
+                f"{folder}: {len(terms):,} lines, {len(vocabulary):,} distinct, in vocabulary.txt "
+                f"and {len(frequencies):,} document frequencies; expected as many of each: rebuild"
+            )
+        documents = int(facts["documents"])
+        holders = np.array(facts["holders"] if fields else [documents], np.int64)
+        lengths = np.atleast_1d(np.array(facts["length"], np.int64))
+        averages = np.atleast_1d(np.array(facts["average_length"], np.float64))
+        encoder._set(vocabulary, Totals(frequencies, documents, holders, lengths), averages)
+        return encoder
+
+    def idf(self) -> Weights:
+        """Return the weight of each column in a query that has its term once; 0 of a lost term.
+
+        ``ln(1 + (N - df + 0.5) / (df + 0.5))``, times the weight of the column's field.
+        """
+        self._terms()
+        return self._query_weights(slice(None))
+
+    def _query_weights(self, columns: Any) -> Weights:
+        totals, field = self._totals, self._field_of[columns]
+        frequency = totals.frequencies[columns].astype(np.float64)
+        idf = np.log1p((totals.holders[field] - frequency + 0.5) / (frequency + 0.5))
+        field_weights = np.array([*self._fields.weights.values()])
+        return np.where(frequency > 0, idf * field_weights[field], 0.0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return an encoder of its own: of its parts only the vocabulary is ever changed."""
+        made = copy.copy(self)
+        made._vocabulary = None if self._vocabulary is None else _Vocabulary(self._vocabulary)
+        return made
+
+    def _fit(self, texts: Iterable[Input], keep: Callable[[TermCounts], None] | None) -> None:
+        vocabulary, totals = _Vocabulary(), Totals.none(self._fields)
+        # A later fit is of a corpus that changed: it may have lost its last document with a field.
+        rows = self._fields.parted(texts, complete=self._vocabulary is None)
+        for counts in self._counted(rows, vocabulary.__getitem__):
+            totals = totals.plus(counts, len(vocabulary), self._fields)
+            if keep:
+                keep(counts)
+        self._field_of = self._field_of[:0]
+        self._set(vocabulary, totals, totals.averages())
+
+    def _counted(self, rows: Iterable[Sequence[str]], column: Column) -> Iterator[TermCounts]:
+        return counted(rows, self._analyzer, column, self._fields.prefixes)
+
+    def _set(self, vocabulary: _Vocabulary, totals: Totals, averages: Weights) -> None:
+        self._vocabulary, self._totals, self._averages = vocabulary, totals, averages
+        self._field_of = self._fields.of(vocabulary, self._field_of)
+        self._fingerprint = None
+
+    def _terms(self) -> _Vocabulary:
+        if self._vocabulary is None:
+            raise ModelError(
+                "BM25Encoder: it has counted no documents yet; call fit(texts) or "
+                "fit_documents(texts) first, or load one with from_pretrained(path)"
+            )
+        return self._vocabulary
+
+    def _impacts(self, chunks: list[TermCounts]) -> sp.csr_array:
+        def impacts(counts: TermCounts) -> Weights:
+            relative = counts.lengths / np.where(self._averages, self._averages, 1.0)
+            damping = self.k1 * (1.0 - self.b + self.b * relative)  # [documents, fields]
+            if len(self._averages) > 1:
+                document = np.repeat(np.arange(len(damping)), counts.sizes)
+                damping = damping[document, self._field_of[counts.terms]]
+            else:
+                damping = np.repeat(damping, counts.sizes)
+            frequency = counts.counts.astype(np.float64)
+            found: Weights = frequency / (frequency + damping)
+            return found
+
+        return _matrix(chunks, impacts, self.dim)
+
+    def _settings(self) -> dict[str, Any]:
+        fields = {"fields": self._fields.weights} if self._fields.named else {}
+        return {"k1": self.k1, "b": self.b, "language": self.language, **fields}
+
+    def _counts(self) -> dict[str, Any]:
+        totals, averages = self._totals, self._averages.tolist()
+        facts: dict[str, Any] = {"documents": totals.documents}
+        if not self._fields.named:
+            return {**facts, "length": int(totals.lengths[0]), "average_length": averages[0]}
+        lengths = {"length": totals.lengths.tolist(), "average_length": averages}
+        return {**facts, "holders": totals.holders.tolist(), **lengths}
+
+    def _arrays_as_bytes(self) -> tuple[bytes, bytes]:
+        terms = "".join(f"{term}\n" for term in self._terms())
+        return terms.encode("utf-8"), self._totals.frequencies.tobytes()
+
+    def terms(self, columns: Sequence[int]) -> list[str]:
+        """Return the terms of columns of the vectors, as the analyser left them."""
+        terms = list(self._terms())
+        return [terms[column] for column in columns]
+
+
+def _matrix(
+    chunks: list[TermCounts], weigh: Callable[[TermCounts], Weights], width: int
+) -> sp.csr_array:
+    """Return the rows of all chunks as one matrix; empties ``chunks`` to free them as it goes."""
+    sizes = np.concatenate([np.zeros(1, np.int64), *(counts.sizes for counts in chunks)])
+    ends = np.cumsum(sizes)
+    columns, values = np.empty(ends[-1], np.int32), np.empty(ends[-1], np.float32)
+    start = 0
+    chunks.reverse()
+    while chunks:
+        counts = chunks.pop()
+        place = slice(start, start := start + len(counts.terms))
+        columns[place], values[place] = counts.terms, weigh(counts)
+    small = ends[-1] <= np.iinfo(np.int32).max
+    rows = ends.astype(np.int32) if small else ends
+    matrix = sp.csr_array((values, columns, rows), shape=(len(sizes) - 1, width))
+    matrix.has_sorted_indices = True
+    matrix.has_canonical_format = True
+    return matrix
+
+
+def _number(name: str, value: float, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        upper = "" if most == math.inf else f" and at most {most:g}"
+        raise ConfigError(f"bm25.{name}: {value!r}; expected a number of at least 0{upper}")
+    return float(value)

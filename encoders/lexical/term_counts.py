@@ -1,0 +1,151 @@
+"""Texts to counts of their terms, a chunk of texts at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sluice.encoders.lexical.analyzer import CACHED_WORDS, Analyzer
+from sluice.encoders.lexical.pieces import END, MIDDLE, TAGS, pieces, terms
+
+BATCH_CHARACTERS = 1 << 15  # cut into pieces together: these stay in the processor's cache
+CHUNK_WORDS = 1 << 19  # counted together: about 20 MB of working arrays
+# In place of a column: no term; a term without a column; a text ends; several terms, and lower.
+LEFT_OUT, UNKNOWN, ENDED, SEVERAL = -1, -2, -3, -4
+Integers = np.ndarray[tuple[int], np.dtype[Any]]
+Column = Callable[[str], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TermCounts:
+    """The distinct terms of each of some documents, one after the other, columns ascending."""
+
+    terms: Integers  # [entries] int32, columns of the vocabulary
+    counts: Integers  # [entries] int32, how often the term stands in its document
+    sizes: Integers  # [documents] int64, entries of each document
+    lengths: Any  # [documents, fields] int64, terms of each, those without a column included
+
+
+class _Columns(dict[bytes, int]):
+    """Piece to column, or to one of the codes below zero; analysed when it is first met."""
+
+    def __init__(self, analyzer: Analyzer, column: Column, prefixes: Sequence[str]) -> None:
+        super().__init__()
+        self._analyzer, self._column = analyzer, column
+        self._prefixes = dict(zip(TAGS, prefixes, strict=False)) if len(prefixes) > 1 else {}
+        self._prefix = prefixes[0]
+        self.several: list[list[int]] = []
+        self.forget()
+
+    def __missing__(self, piece: bytes) -> int:
+        if (shorter := piece.rstrip(MIDDLE)) != piece:  # most often a comma or a full stop
+            self[piece] = code = self[shorter]
+            return code
+        prefix, untagged = self._prefix, piece
+        if self._prefixes:
+            prefix, untagged = self._prefixes[piece[:1]], piece[1:]
+        found = []
+        for term in terms(untagged, self._analyzer):
+            if term:
+                column = self._column(prefix + term)
+                found.append(UNKNOWN if column is None else column)
+        code = found[0] if found else LEFT_OUT
+        if len(found) > 1:
+            code = SEVERAL - len(self.several)
+            self.several.append(found)
+        self[piece] = code
+        return code
+
+    def forget(self) -> None:
+        """Start afresh; codes given before mean nothing any more."""
+        self.clear()
+        self.several.clear()
+        self[END] = ENDED
+
+    def of(self, cut: Sequence[bytes]) -> Integers:
+        """Return the columns and codes of pieces, several terms of one piece side by side."""
+        codes = np.fromiter(map(self.__getitem__, cut), np.int32, len(cut))
+        if len(places := np.flatnonzero(codes <= SEVERAL)):
+            inside = [self.several[SEVERAL - code] for code in codes[places].tolist()]
+            times = np.ones(len(codes), np.int64)
+            times[places] = [len(columns) for columns in inside]
+            codes = np.repeat(codes, times)
+            codes[codes <= SEVERAL] = np.concatenate(inside)
+        return codes
+
+
+def counted(
+    documents: Iterable[Sequence[str]],
+    analyzer: Analyzer,
+    column: Column,
+    prefixes: Sequence[str] = ("",),
+) -> Iterator[TermCounts]:
+    """Yield the counts of ``documents`` in chunks of about half a million words.
+
+    A document is a text for each of ``prefixes``; a prefix stands before the terms of its text.
+    ``column`` gives a term's column, or None to leave it out of all but the length.
+    """
+    columns = _Columns(analyzer, column, prefixes)
+    texts, characters = list[str](), 0
+    chunk, words = list[Integers](), 0
+    for document in documents:
+        texts += document
+        characters += sum(map(len, document), 1)
+        if characters >= BATCH_CHARACTERS:
+            if len(columns) > CACHED_WORDS:
+                columns.forget()
+            chunk.append(columns.of(pieces(texts, len(prefixes), analyzer)))
+            words += len(chunk[-1])
+            texts, characters = [], 0
+            if words >= CHUNK_WORDS:
+                yield _chunk(chunk, len(prefixes))
+                chunk, words = [], 0
+    if texts:
+        chunk.append(columns.of(pieces(texts, len(prefixes), analyzer)))
+    if chunk:
+        yield _chunk(chunk, len(prefixes))
+
+
+def coded(texts: Iterable[str], analyzer: Analyzer, column: Column) -> Iterator[Integers]:
+    """Yield the terms of ``texts`` in their order, some texts at a time, as int32.
+
+    A term is its column, or ``UNKNOWN`` where ``column`` has none; ``ENDED`` stands behind each
+    text. Terms that the analyser leaves out are not there.
+    """
+    columns = _Columns(analyzer, column, ("",))
+    some, characters = list[str](), 0
+    for text in texts:
+        some.append(text)
+        characters += len(text) + 1
+        if characters >= BATCH_CHARACTERS:
+            if len(columns) > CACHED_WORDS:
+                columns.forget()
+            codes = columns.of(pieces(some, 1, analyzer))
+            yield codes[codes != LEFT_OUT]
+            some, characters = [], 0
+    if some:
+        codes = columns.of(pieces(some, 1, analyzer))
+        yield codes[codes != LEFT_OUT]
+
+
+def _chunk(parts: list[Integers], fields: int) -> TermCounts:
+    codes = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    ends = codes == ENDED
+    text = np.cumsum(ends)  # an end itself counts to the next text, and is left out below
+    texts = int(text[-1])
+    terms = (codes != LEFT_OUT) & ~ends
+    lengths = np.bincount(text[terms], minlength=texts).reshape(-1, fields)
+    # One sort of (document, column) as a single integer brings equal terms together.
+    keys = (((text // fields if fields > 1 else text) << 32) | codes)[codes >= 0]
+    keys.sort()
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    distinct = keys[first]
+    return TermCounts(
+        terms=(distinct & 0xFFFFFFFF).astype(np.int32),
+        counts=np.diff(first, append=len(keys)).astype(np.int32),
+        sizes=np.bincount(distinct >> 32, minlength=texts // fields),
+        lengths=lengths,
+    )

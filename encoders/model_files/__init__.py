@@ -1,0 +1,20 @@
+"""A model's folder: where it is found, what it holds, how its files are read and written.
+
+May import: `encoders.foundation`, `encoders.table`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.encoders.foundation.lazy import lazy
+
+if TYPE_CHECKING:
+    from sluice.encoders.model_files.registry import open_encoder as open_encoder
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "sluice.encoders.model_files.registry": ["open_encoder"],
+        },
+    )

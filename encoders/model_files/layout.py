@@ -1,0 +1,260 @@
+"""The sentence-transformers folder layout: both spellings read, the legacy one written.
+
+The legacy layout loads in old and new versions of sentence-transformers alike. What it has no room
+for (a length per side, top-k, SPLADE-doc) is in ``sluice.json`` beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.files import read_model_json
+from sluice.encoders.model_files.router import is_router, network_folder
+
+SIDECAR = "sluice.json"
+ADAPTER = "adapter"  # a folder: parts of a tuned model that could not be merged
+SETTINGS = "sentence_bert_config.json"
+# The orders of modules that our encoders run in.
+_ORDER = re.compile(r"|(MLM)?Transformer( SpladePooling| Pooling( Dense)?( Normalize)?)?")
+_SPELLINGS = {  # ours -> sentence-transformers' (legacy key, new value)
+    "cls": ("pooling_mode_cls_token", "cls"),
+    "mean": ("pooling_mode_mean_tokens", "mean"),
+    "max": ("pooling_mode_max_tokens", "max"),
+    "mean_sqrt": ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens"),
+    "weighted_mean": ("pooling_mode_weightedmean_tokens", "weightedmean"),
+    "last": ("pooling_mode_lasttoken", "lasttoken"),
+}
+
+
+@dataclass(slots=True)
+class Layout:
+    """What a model folder says about itself beyond weights and tokenizer."""
+
+    modules: tuple[str, ...] = ()  # class names in order: Transformer, Pooling, Dense, Normalize
+    pooling: str | None = None
+    pool_prompt: bool = True
+    splade_pooling: str | None = None
+    activation: str = "relu"
+    projection: Path | None = None  # the Dense module's folder
+    max_length: int | None = None
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    similarity: str | None = None
+    sidecar: dict[str, Any] = field(default_factory=dict)
+
+
+def read_layout(folder: Path) -> Layout:
+    """Read what ``folder`` says; a bare transformers folder gives an empty ``Layout``."""
+    layout = Layout(sidecar=read_object(folder / SIDECAR))
+    if is_router(folder):
+        network_folder(folder)  # towers say so
+        raise ModelError(
+            f"{folder}: a SPLADE folder with query weights; load it with SpladeEncoder (type: "
+            "splade)"
+        )
+    entries = read_modules(folder)
+    layout.modules = tuple(kind for kind, _ in entries)
+    if not _ORDER.fullmatch(" ".join(layout.modules)):
+        raise ModelError(
+            f"{folder / 'modules.json'}: modules {', '.join(layout.modules)}; expected "
+            "Transformer, Pooling, then Dense or not, then Normalize or not; or Transformer, "
+            "SpladePooling"
+        )
+    for kind, place in entries:
+        if kind == "Pooling":
+            _read_pooling(layout, place)
+        elif kind == "SpladePooling":
+            config = read_object(place / "config.json")
+            layout.splade_pooling = str(config.get("pooling_strategy", "max"))
+            layout.activation = str(config.get("activation_function", "relu"))
+        elif kind == "Dense":
+            layout.projection = place
+    own = read_object(transformer_folder(folder) / SETTINGS)
+    layout.max_length = length_in(own, "max_seq_length", folder) or None
+    settings = read_object(folder / "config_sentence_transformers.json")
+    prompts = settings.get("prompts") or {}
+    default = settings.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not isinstance(default, str | None):
+        raise ModelError(f"{folder / 'config_sentence_transformers.json'}: prompts are no mapping")
+    layout.prompts = {key: str(value) for key, value in prompts.items()}
+    layout.default_prompt = default
+    layout.similarity = settings.get("similarity_fn_name")
+    return layout
+
+
+def read_modules(folder: Path) -> list[tuple[str, Path]]:
+    """Return (class name, folder) of each module ``modules.json`` lists; [] without the file."""
+    path = folder / "modules.json"
+    entries = read_model_json(path)
+    if entries is None:
+        return []
+    modules = []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        kind = entry.get("type") if isinstance(entry, dict) else None
+        place = entry.get("path") if isinstance(entry, dict) else None
+        if not isinstance(kind, str) or not isinstance(place, str):
+            raise ModelError(
+                f"{path}: {entry!r}; expected a list of modules, each with 'type' and 'path'"
+            )
+        if Path(place).is_absolute() or ".." in Path(place).parts:
+            raise ModelError(f"{path}: path {place!r} leads out of the folder")
+        modules.append((kind.rsplit(".", 1)[-1], folder / place))
+    return modules
+
+
+def transformer_folder(folder: Path) -> Path:
+    """Return where weights and tokenizer are: ``0_Transformer`` in old folders, else ``folder``.
+
+    Of an inference-free SPLADE encoder it is the documents' network; separate towers are a
+    ``ModelError``.
+    """
+    if is_router(folder):
+        return network_folder(folder)
+    modules = read_modules(folder)
+    return modules[0][1] if modules and modules[0][0].endswith("Transformer") else folder
+
+
+def length_in(settings: dict[str, Any], key: str, folder: Path) -> int | None:
+    """Return a length in tokens from a folder's settings; None where it has none."""
+    value = settings.get(key)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise ModelError(f"{folder}: {key} is {value!r}, expected a number of tokens")
+    return value
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object of a model folder, {} where the file is absent."""
+    value = read_model_json(path)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: a {type(value).__name__}, expected a JSON object")
+    return value
+
+
+def _read_pooling(layout: Layout, place: Path) -> None:
+    config = read_object(place / "config.json")
+    mode = config.get("pooling_mode")
+    named = [ours for ours, (key, _) in _SPELLINGS.items() if config.get(key)]
+    if mode is not None:
+        modes = mode if isinstance(mode, list) else [mode]
+        named = [ours for ours, (_, new) in _SPELLINGS.items() if new in modes]
+    if len(named) != 1:
+        raise ModelError(f"{place / 'config.json'}: one pooling mode is supported, found {named}")
+    layout.pooling = named[0]
+    layout.pool_prompt = bool(config.get("include_prompt", True))
+
+
+def write_dense(
+    folder: Path,
+    *,
+    hidden: int,
+    pooling: str,
+    pool_prompt: bool,
+    projected: bool,
+    normalize: bool,
+    max_length: int,
+    prompts: dict[str, str],
+    similarity: str,
+    lower_case: bool,
+) -> None:
+    """Write the module files of a dense encoder (weights and tokenizer are the caller's)."""
+    kinds = ["Transformer", "Pooling"]
+    kinds += ["Dense"] if projected else []
+    kinds += ["Normalize"] if normalize else []
+    _write_modules(folder, [(kind, f"sentence_transformers.models.{kind}") for kind in kinds])
+    config: dict[str, Any] = {"word_embedding_dimension": hidden}
+    config |= {key: ours == pooling for ours, (key, _) in _SPELLINGS.items()}
+    config["include_prompt"] = pool_prompt
+    _write(folder / "1_Pooling" / "config.json", config)
+    _write_settings(folder, "SentenceTransformer", prompts, similarity, max_length, lower_case)
+
+
+def write_splade(
+    folder: Path,
+    *,
+    vocabulary: int,
+    pooling: str,
+    activation: str,
+    max_length: int,
+    prompts: dict[str, str],
+    lower_case: bool,
+) -> None:
+    """Write the module files of a SPLADE encoder."""
+    pooling_type = "sentence_transformers.sparse_encoder.models.SpladePooling"
+    _write_modules(
+        folder,
+        [
+            ("Transformer", "sentence_transformers.models.Transformer"),
+            ("SpladePooling", pooling_type),
+        ],
+    )
+    config = {
+        "pooling_strategy": pooling,
+        "activation_function": activation,
+        "embedding_dimension": vocabulary,
+    }
+    _write(folder / "1_SpladePooling" / "config.json", config)
+    # Without the model type, sentence-transformers takes the folder for one to convert.
+    _write_settings(
+        folder, "SparseEncoder", prompts, "dot", max_length, lower_case, task="fill-mask"
+    )
+
+
+def _write_settings(
+    folder: Path,
+    model_type: str,
+    prompts: dict[str, str],
+    similarity: str,
+    max_length: int,
+    lower_case: bool,
+    task: str | None = None,
+) -> None:
+    _write(
+        folder / "config_sentence_transformers.json",
+        {
+            "model_type": model_type,
+            "prompts": prompts,
+            "default_prompt_name": None,
+            "similarity_fn_name": similarity,
+        },
+    )
+    settings: dict[str, Any] = {"max_seq_length": max_length, "do_lower_case": lower_case}
+    if task:
+        settings |= {
+            "transformer_task": task,
+            "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+            "module_output_name": "token_embeddings",
+        }
+    _write(folder / SETTINGS, settings)
+
+
+def write_lower_case(folder: Path, lower_case: bool) -> None:
+    """Note that texts are lowered before the tokenizer, in a folder without modules."""
+    if lower_case:
+        _write(folder / SETTINGS, {"do_lower_case": True})
+
+
+def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
+    entries = []
+    for number, (kind, target) in enumerate(modules):
+        path = "" if number == 0 else f"{number}_{kind}"
+        if path:
+            (folder / path).mkdir(exist_ok=True)
+        entries.append({"idx": number, "name": str(number), "path": path, "type": target})
+    _write(folder / "modules.json", entries)
+
+
+def write_sidecar(folder: Path, facts: dict[str, Any]) -> None:
+    """Write ``sluice.json``: the kind of encoder and what the layout has no room for."""
+    adapter = {"adapter": ADAPTER} if (folder / ADAPTER).is_dir() else {}
+    _write(folder / SIDECAR, {"version": 1, **facts, **adapter})
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,240 @@
+"""Loading and saving transformers models and tokenizers; whatever does not fit is a ModelError."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.model_files.layout import (
+    SETTINGS,
+    Layout,
+    length_in,
+    read_object,
+    transformer_folder,
+)
+from sluice.encoders.model_files.locate import model_folder
+
+
+class Loaded(NamedTuple):
+    """A model in float32 and evaluation mode, its tokenizer, where from, what was drawn fresh."""
+
+    model: Any
+    tokenizer: Any
+    folder: Path
+    fresh: list[str]
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence transformers' load reports: what is missing or fresh is said by our own errors."""
+    from transformers.utils import logging as hf
+
+    level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
+    hf.set_verbosity_error()
+    hf.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        hf.set_verbosity(level)
+        if bars:
+            hf.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _as_model_error(folder: Path, what: str) -> Iterator[None]:
+    """Turn whatever transformers raises on somebody's folder into a ``ModelError``."""
+    try:
+        yield
+    except (ModelError, MemoryError):
+        raise
+    except Exception as error:
+        line = (str(error).strip() or repr(error)).splitlines()[0]
+        raise ModelError(f"{folder}: cannot be loaded as {what}: {line}") from error
+
+
+def is_pooler(key: str, model: Any) -> bool:
+    """Return whether a parameter is of the pooler, which the encoders' own poolings replace."""
+    return "pooler" in key.split(".")
+
+
+def is_head(key: str, model: Any) -> bool:
+    """Return whether a parameter is of a task's head, and not of the encoder below."""
+    return is_pooler(key, model) or not key.startswith(model.base_model_prefix + ".")
+
+
+def load(
+    auto_class: Any,
+    name: str,
+    *,
+    fresh: Callable[[str, Any], bool] = is_pooler,
+    seed: int = 13,
+    **config: Any,
+) -> Loaded:
+    """Load a local folder or hub id; only safetensors are read, no code from the folder is run.
+
+    ``config`` changes its configuration. Parameters that the weights lack are drawn by ``seed``
+    where ``fresh(key, model)`` allows it; else they, and anything missing or unfit, are a
+    ``ModelError``.
+    """
+    from transformers import AutoConfig
+
+    from sluice.encoders.model_files.adapters import read_adapter
+
+    folder = model_folder(name)
+    home = transformer_folder(folder)
+    if not (home / "config.json").exists():
+        raise ModelError(f"{home}: no config.json; expected a transformers model folder")
+    read_object(home / "config.json")
+    rng = torch.random.fork_rng(devices=[])
+    with quiet_transformers(), rng, _as_model_error(home, auto_class.__name__):
+        torch.manual_seed(seed)
+        settings = AutoConfig.from_pretrained(home, **config)
+        tokenizer = _tokenizer(home, settings)
+        model, report = auto_class.from_pretrained(
+            home,
+            config=settings,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # named below
+            **_without_pooler(auto_class, settings),
+        )
+    missing = sorted(report["missing_keys"])
+    undue = [key for key in missing if not fresh(key, model)]
+    if undue:
+        raise ModelError(
+            f"{home}: the weights lack {len(undue)} parameters that config.json asks for, such as "
+            f"{', '.join(undue[:3])}"
+        )
+    for key, found, wanted in sorted(report["mismatched_keys"]):
+        raise ModelError(
+            f"{home}: {key} is {list(found)} in the weights, expected {list(wanted)} by config.json"
+        )
+    read_adapter(model.eval(), home)
+    return Loaded(model, tokenizer, folder, missing)
+
+
+def _without_pooler(auto_class: Any, config: Any) -> dict[str, bool]:
+    """Return the option that leaves out a plain encoder's pooler, where its class has one.
+
+    A masked language model's checkpoint has no weights for it: it would be drawn at random.
+    """
+    from transformers import MODEL_MAPPING, AutoModel
+
+    if auto_class is not AutoModel or type(config) not in MODEL_MAPPING:
+        return {}
+    names = inspect.signature(MODEL_MAPPING[type(config)]).parameters
+    return {"add_pooling_layer": False} if "add_pooling_layer" in names else {}
+
+
+def _tokenizer(home: Path, config: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(home)
+    files = tokenizer.vocab_files_names.values()
+    if files and not any((home / file).exists() for file in files):
+        raise ModelError(f"{home}: no tokenizer; expected one of {', '.join(sorted(files))}")
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise ModelError(f"{home}: model_max_length is {tokenizer.model_max_length!r}")
+    rows = getattr(config, "vocab_size", None)
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if isinstance(rows, int) and largest >= rows:
+        raise ModelError(
+            f"{home}: the tokenizer has token id {largest}, the model's vocabulary is {rows}; "
+            "they do not belong together"
+        )
+    if read_object(home / SETTINGS).get("do_lower_case"):
+        _lower_case(tokenizer)
+    return tokenizer
+
+
+def _lower_case(tokenizer: Any) -> None:
+    """Let a fast tokenizer lower its input, as sentence-transformers' ``do_lower_case`` does."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    backend = tokenizer.backend_tokenizer
+    steps = _normalizers(tokenizer)
+    if not any(step["type"] == "Lowercase" or step.get("lowercase") for step in steps):
+        present = [] if backend.normalizer is None else [backend.normalizer]
+        backend.normalizer = Sequence([Lowercase(), *present])
+
+
+def lowers(tokenizer: Any) -> bool:
+    """Return whether texts are lowered first: a saved tokenizer may forget it, so settings say."""
+    steps = _normalizers(tokenizer)
+    return bool(steps) and steps[0]["type"] == "Lowercase"
+
+
+def _normalizers(tokenizer: Any) -> list[dict[str, Any]]:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    state = json.loads(backend.to_str())["normalizer"] if backend is not None else None
+    if state is None:
+        return []
+    steps: list[dict[str, Any]] = state.get("normalizers", [state])
+    return steps
+
+
+def save(model: Any, folder: Path) -> None:
+    """Write a transformers model's configuration and safetensors, a tuned one as ``merge`` would.
+
+    What cannot be merged goes to a folder beside them, see
+    ``sluice.encoders.model_files.adapters``.
+    """
+    from sluice.encoders.model_files.adapters import plain_state, write_adapter
+
+    with quiet_transformers():
+        model.save_pretrained(folder, state_dict=plain_state(model))
+    write_adapter(model, folder)
+
+
+def side_settings(loaded: Loaded, layout: Layout, **asked: str | int | None) -> dict[str, Any]:
+    """Return prompt and length of each side: as asked for, else as the folder says.
+
+    The keys are ``query_prompt``, ``document_prompt``, ``query_length``, ``document_length``.
+    Raises ``ConfigError`` for a length the model does not take.
+    """
+    model, tokenizer, folder, _ = loaded
+    usual, limit = lengths_of(tokenizer, model.config, layout.max_length)
+    default = layout.prompts.get(layout.default_prompt or "", "")
+    found: dict[str, Any] = {
+        "query_prompt": layout.prompts.get("query", default),
+        "document_prompt": layout.prompts.get("document", layout.prompts.get("passage", default)),
+    }
+    for side in ("query_length", "document_length"):
+        found[side] = min(length_in(layout.sidecar, side, folder) or usual, limit)
+    found |= {key: value for key, value in asked.items() if value is not None}
+    for side in ("query_length", "document_length"):
+        if not 3 <= found[side] <= limit:
+            raise ConfigError(f"{side}: {found[side]}; the model takes 3 to {limit} tokens")
+    return found
+
+
+def lengths_of(tokenizer: Any, config: Any, noted: int | None = None) -> tuple[int, int]:
+    """Return the length a model is used at and the longest it takes, in tokens.
+
+    The first is what the folder ``noted``, else what its tokenizer says; the second is set by the
+    position embeddings, where there are any.
+    """
+    usual = int(getattr(tokenizer, "model_max_length", 512))
+    usual = usual if usual < 1_000_000 else 512
+    positions = getattr(config, "max_position_embeddings", None)
+    if isinstance(positions, int) and positions > 0:
+        # RoBERTa's positions start behind the padding index.
+        offset = (config.pad_token_id or 0) + 1 if config.model_type in _OFFSET_POSITIONS else 0
+        longest = positions - offset
+    else:
+        longest = max(usual, noted or 0)
+    return min(noted or usual, longest), longest
+
+
+_OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet", "longformer"}

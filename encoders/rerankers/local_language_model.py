@@ -1,0 +1,277 @@
+"""A transformers model that reads prompts: with an encoder and a decoder, or a decoder alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.foundation.progress import progress
+from sluice.encoders.model_files.loading import lengths_of, load
+from sluice.encoders.rerankers.next_tokens import NextTokens, end_tokens
+from sluice.encoders.rerankers.prompt import Prompt
+from sluice.encoders.rerankers.prompt_fitting import fitted
+from sluice.encoders.transformer.model import TransformerModel
+from sluice.encoders.transformer.tokens import Ids, TokenBatch, Tokens, token_batches
+
+SHOWN_FROM = 200  # prompts; fewer stay silent
+CHUNK = 2_048  # prompts fitted and sorted together
+USUAL_CONTEXT = 4_096  # tokens, of models that could read more
+
+
+class LocalLanguageModel(TransformerModel):
+    """A ``LanguageModel`` of transformers weights.
+
+    A prompt is one user's message of the tokenizer's chat template, where there is one and ``chat``
+    does not say otherwise, with thinking switched off. Queries and documents are cut to
+    ``document_length`` tokens each, if it is given, and all of them as far as the prompt needs to
+    fit ``context_length``, answer included. What they hold of special tokens' names is taken out.
+
+    A pass is the model's own, padded: on the left for a decoder alone. Cost: one pass a prompt for
+    an answer, one more pass for each token of a completion.
+    """
+
+    kind = "language_model"
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        context_length: int | None = None,
+        document_length: int | None = None,
+        chat: bool | None = None,
+        device: str = "auto",
+        dtype: Dtype = "float32",
+        batch_tokens: int | None = None,
+    ) -> None:
+        super().__init__(model, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
+        self.encoder_decoder = bool(model.config.is_encoder_decoder)
+        self.chat = tokenizer.chat_template is not None if chat is None else chat
+        if self.chat and tokenizer.chat_template is None:
+            raise ConfigError("chat: true, and the tokenizer has no chat template")
+        usual, longest = lengths_of(tokenizer, model.config)
+        bounded = isinstance(getattr(model.config, "max_position_embeddings", None), int)
+        self.context_length = min(longest, USUAL_CONTEXT) if bounded else usual
+        if context_length is not None:
+            if context_length < 8 or (bounded and context_length > longest):
+                limit = f" to {longest:,}" if bounded else " or more"
+                raise ConfigError(f"context_length: {context_length}; the model takes 8{limit}")
+            self.context_length = context_length
+        if document_length is not None and document_length < 1:
+            raise ConfigError(f"document_length: {document_length}; expected 1 token or more")
+        self.document_length = document_length
+        self._ends = end_tokens(model, tokenizer)
+        self._special = _special_names(tokenizer)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        *,
+        context_length: int | None = None,
+        document_length: int | None = None,
+        chat: bool | None = None,
+        device: str = "auto",
+        dtype: Dtype = "float32",
+        batch_tokens: int | None = None,
+    ) -> LocalLanguageModel:
+        """Load a causal or an encoder-decoder model by folder or hub id; only safetensors."""
+        from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+        from sluice.encoders.model_files.layout import read_object, transformer_folder
+        from sluice.encoders.model_files.locate import model_folder
+
+        home = transformer_folder(model_folder(str(model)))
+        if not (home / "config.json").exists():
+            raise ModelError(f"{home}: no config.json; expected a transformers model folder")
+        both = bool(read_object(home / "config.json").get("is_encoder_decoder"))
+        auto_class = AutoModelForSeq2SeqLM if both else AutoModelForCausalLM
+        network, tokenizer, _, _ = load(auto_class, str(model), fresh=lambda key, model: False)
+        return cls(
+            network,
+            tokenizer,
+            context_length=context_length,
+            document_length=document_length,
+            chat=chat,
+            device=device,
+            dtype=dtype,
+            batch_tokens=batch_tokens,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of weights, tokenizer, and what decides which tokens are read."""
+        settings = [self.kind, self.context_length, self.document_length, self.chat]
+        template = self.tokenizer.chat_template if self.chat else None
+        return fingerprint_of(self.weights_hash(), settings, template)
+
+    def answers(self, prompts: Sequence[Prompt], choices: Sequence[str]) -> NDArray[np.floating]:
+        """Return log-probabilities ``[prompts, choices]`` of the choices' tokens, normalised.
+
+        They are those of the first token that tells the choices apart, in the first prompt's
+        context; the tokens before it, if all have them, are put behind the prompts. ``ConfigError``
+        for choices that the tokenizer begins alike.
+        """
+        found = np.zeros((len(prompts), len(choices)))
+        if not prompts:
+            return found
+        before, own = self._choice_tokens(prompts[0], choices)
+        for batch in self._batches(prompts, len(before) + 1):
+            with self.arithmetic():
+                logits = self._read(batch, before, keep=False).logits[:, own]
+                found[batch.rows] = logits.float().log_softmax(dim=-1).cpu().numpy()
+        return found
+
+    def completions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[str]:
+        """Return what the model writes to each prompt, the likeliest token each time."""
+        found = [""] * len(prompts)
+        for batch in self._batches(prompts, max_new_tokens):
+            with self.arithmetic():
+                read = self._read(batch, (), keep=True)
+                written = read.greedy(max_new_tokens, self._ends)
+            for row, tokens in zip(batch.rows.tolist(), written, strict=True):
+                found[row] = str(self.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
+        return found
+
+    def prompt_tokens(self, prompts: Sequence[Prompt], new_tokens: int = 1) -> list[Ids]:
+        """Return the tokens of prompts, each cut so that ``new_tokens`` more have room."""
+        measure = _Tokenized(self)
+        room = self.context_length - (0 if self.encoder_decoder else new_tokens)
+        clean = [p.having([self._special.sub(" ", slot) for slot in p.slots]) for p in prompts]
+        if self.document_length is not None:
+            clean = [p.having(measure.cut(p.slots, self.document_length)) for p in clean]
+        found = self.token_ids([prompt.text for prompt in clean])
+        for place, ids in enumerate(found):
+            if len(ids) > room:
+                shorter = fitted(clean[place], room, measure)
+                found[place] = self.token_ids([shorter.text])[0]
+        return found
+
+    def token_ids(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the tokens of whole prompts, with what the template or tokenizer puts around."""
+        if self.chat:
+            texts = [self._message(text) for text in texts]
+        plain = self.tokenizer(
+            list(texts), add_special_tokens=not self.chat, truncation=False, verbose=False
+        )["input_ids"]
+        if not self.chat and not self.encoder_decoder:  # a decoder goes on from the text itself
+            special = set(self.tokenizer.all_special_ids)
+            plain = [_without_end(ids, special) for ids in plain]
+        padding = [int(self.tokenizer.pad_token_id)]
+        return [np.asarray(ids or padding, np.int32) for ids in plain]
+
+    def _message(self, text: str) -> str:
+        made: str = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}],
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=False,  # known to templates of models that would think first
+        )
+        return made
+
+    def _choice_tokens(self, prompt: Prompt, choices: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Return the tokens that all choices begin with, and the next one of each."""
+        text = self._message(prompt.text) if self.chat else prompt.text
+        last = next(reversed(self._special.findall(text)), None)
+        bare = self.encoder_decoder or text[-1:].isspace() or text.endswith(last or "\n")
+        forms = [choice if bare else f" {choice}" for choice in choices]
+        context = "" if self.encoder_decoder else text[-200:]
+        alone = self._plain(context)
+        tokens = []
+        for form in forms:
+            ids = self._plain(context + form)
+            tokens.append(ids[len(alone) :] if ids[: len(alone)] == alone else self._plain(form))
+        same = 0
+        while len({tuple(ids[: same + 1]) for ids in tokens}) == 1 and same < len(tokens[0]):
+            same += 1
+        own = [ids[same] if same < len(ids) else -1 for ids in tokens]
+        if -1 in own or len(set(own)) < len(own):
+            raise ConfigError(
+                f"answers: {', '.join(map(repr, choices))} begin with the same token for this "
+                "model; give others that do not"
+            )
+        return tokens[0][:same], own
+
+    def _plain(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def _batches(self, prompts: Sequence[Prompt], new_tokens: int) -> Iterator[TokenBatch]:
+        show = len(prompts) >= SHOWN_FROM
+        with progress("ask", len(prompts), "prompts", show=show) as advance:
+            for start in range(0, len(prompts), CHUNK):
+                ids = self.prompt_tokens(prompts[start : start + CHUNK], new_tokens)
+                for batch in token_batches(Tokens(ids, None), self.batch_tokens, padded=True):
+                    yield batch._replace(rows=start + batch.rows)
+                    advance(len(batch.rows))
+
+    def _read(self, batch: TokenBatch, before: Sequence[int], *, keep: bool) -> NextTokens:
+        return NextTokens(
+            self.model,
+            [ids.tolist() for ids in batch.ids],
+            before,
+            padding=int(self.tokenizer.pad_token_id),
+            device=self.device,
+            keep=keep,
+        )
+
+
+class _Tokenized:
+    """Lengths of texts by a model's tokenizer: a ``Measure``. Each text is tokenised once."""
+
+    def __init__(self, model: LocalLanguageModel) -> None:
+        self._model = model
+        self._known: dict[str, Any] = {}
+
+    def whole(self, prompt: Prompt) -> int:
+        return len(self._model.token_ids([prompt.text])[0])
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        return [len(found) for found in self._ends(texts)]
+
+    def cut(self, texts: Sequence[str], length: int) -> list[str]:
+        ends = self._ends(texts)
+        return [
+            text if len(end) <= length else text[: end[length - 1]] if length else ""
+            for text, end in zip(texts, ends, strict=True)
+        ]
+
+    def _ends(self, texts: Sequence[str]) -> list[Any]:
+        """Return where in each text its tokens end, in characters."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        if new:
+            tokenizer = self._model.tokenizer
+            fast = bool(tokenizer.is_fast)
+            found = tokenizer(
+                new, add_special_tokens=False, return_offsets_mapping=fast, verbose=False
+            )
+            for place, text in enumerate(new):
+                count = len(found["input_ids"][place])
+                if fast:
+                    self._known[text] = [end for _, end in found["offset_mapping"][place]]
+                else:  # no offsets: as if all its tokens were of one length
+                    self._known[text] = [len(text) * n // count for n in range(1, count + 1)]
+        return [self._known[text] for text in texts]
+
+
+def _special_names(tokenizer: Any) -> re.Pattern[str]:
+    """Return what finds the names of a tokenizer's special tokens in a text."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    names = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
+    longest_first = sorted(filter(str.strip, names), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+
+def _without_end(ids: list[int], special: Collection[int]) -> list[int]:
+    """Return ids without the special tokens that a tokenizer puts behind a text."""
+    end = len(ids)
+    while end and ids[end - 1] in special:
+        end -= 1
+    return ids[:end]

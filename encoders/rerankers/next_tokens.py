@@ -1,0 +1,123 @@
+"""A language model token by token: logits of what comes next, and the likeliest continuation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.encoders.foundation.errors import ModelError
+
+
+class NextTokens:
+    """The prompts of one batch, which a transformers model goes on from.
+
+    ``texts`` are the prompts' tokens and ``before`` those that every answer begins with. With
+    ``keep`` the keys and values of what was read are kept, for ``after``. A decoder alone reads
+    prompts padded on the left, and gives logits of the last place only, where it knows how.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        texts: Sequence[Sequence[int]],
+        before: Sequence[int],
+        *,
+        padding: int,
+        device: torch.device,
+        keep: bool,
+    ) -> None:
+        self._model = model
+        self._keep = keep
+        self._cache: Any = None
+        self._fixed: dict[str, Any] = {}
+        self._device = device
+        known = inspect.signature(model.forward).parameters
+        self._knows = {"position_ids", "logits_to_keep"} & set(known)
+        self.encoder_decoder = bool(model.config.is_encoder_decoder)
+        if self.encoder_decoder:
+            ids, mask = _padded(texts, padding, left=False)
+            features = {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
+            self._fixed["encoder_outputs"] = model.get_encoder()(**features)
+            self._mask = features["attention_mask"]
+            start = [_first_token(model.config), *before]
+            self._tokens = torch.tensor([start] * len(texts), device=device)
+        else:
+            ids, mask = _padded([[*text, *before] for text in texts], padding, left=True)
+            self._tokens, self._mask = ids.to(device), mask.to(device)
+        self.logits = self._passed()
+
+    def after(self, tokens: Tensor) -> None:
+        """Go on with one token of each prompt ``[n]``."""
+        self._tokens = tokens[:, None]
+        if not self.encoder_decoder:
+            self._mask = torch.cat([self._mask, torch.ones_like(self._mask[:, :1])], dim=1)
+        self.logits = self._passed()
+
+    def _passed(self) -> Tensor:
+        """Return the logits ``[n, vocabulary]`` behind the tokens."""
+        options = dict(self._fixed)
+        if self.encoder_decoder:
+            options["decoder_input_ids"] = self._tokens
+        else:
+            options["input_ids"] = self._tokens
+            if "position_ids" in self._knows:  # padding on the left takes no place
+                places = (self._mask.cumsum(dim=1) - 1).clamp_min(0)
+                options["position_ids"] = places[:, -self._tokens.shape[1] :]
+            if "logits_to_keep" in self._knows:  # a prompt's would be gigabytes
+                options["logits_to_keep"] = 1
+        if self._cache is not None:
+            options["past_key_values"] = self._cache
+        output = self._model(attention_mask=self._mask, use_cache=self._keep, **options)
+        self._cache = output.past_key_values if self._keep else None
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    def greedy(self, most: int, ends: Collection[int]) -> list[list[int]]:
+        """Return the likeliest token each time, ``most`` times, or until one of ``ends``."""
+        found: list[list[int]] = [[] for _ in range(len(self._tokens))]
+        running = set(range(len(found)))
+        for left in range(most, 0, -1):
+            tokens = self.logits.argmax(dim=-1)
+            for row, token in enumerate(tokens.tolist()):
+                if token in ends:
+                    running.discard(row)
+                elif row in running:
+                    found[row].append(token)
+            if not running or left == 1:
+                break
+            self.after(tokens)
+        return found
+
+
+def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Return the tokens that end what a model writes, as its folder says."""
+    found: set[int] = set()
+    for home in (getattr(model, "generation_config", None), model.config, tokenizer):
+        tokens = getattr(home, "eos_token_id", None)
+        if tokens is not None:
+            found |= {int(token) for token in (tokens if isinstance(tokens, list) else [tokens])}
+    return frozenset(found)
+
+
+def _first_token(config: Any) -> int:
+    for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
+        token = getattr(config, name, None)
+        if token is not None:
+            return int(token)
+    raise ModelError(f"{type(config).__name__}: no decoder_start_token_id; a decoder needs one")
+
+
+def _padded(texts: Sequence[Sequence[int]], padding: int, *, left: bool) -> tuple[Tensor, Tensor]:
+    """Return ids and mask ``[n, longest]``."""
+    longest = max(map(len, texts))
+    ids = torch.full((len(texts), longest), padding)
+    mask = torch.zeros_like(ids)
+    for row, text in enumerate(texts):
+        place = slice(longest - len(text), longest) if left else slice(0, len(text))
+        ids[row, place] = torch.as_tensor(text)
+        mask[row, place] = 1
+    return ids, mask

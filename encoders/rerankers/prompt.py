@@ -1,0 +1,90 @@
+"""Prompts: a template's fixed words, and between them the texts that may be cut to fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from sluice.encoders.foundation.errors import ConfigError, suggest
+
+Filling: TypeAlias = str | int | Sequence[str]  # a text, a number, a numbered list of texts
+
+
+class Prompt(NamedTuple):
+    """What a language model reads: ``frame[0] slots[0] frame[1] ... frame[n]``.
+
+    The slots are queries and documents, the only parts that are ever cut.
+    """
+
+    frame: tuple[str, ...]
+    slots: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The whole."""
+        parts = [self.frame[0]]
+        for slot, words in zip(self.slots, self.frame[1:], strict=True):
+            parts += [slot, words]
+        return "".join(parts)
+
+    def having(self, slots: Sequence[str]) -> Prompt:
+        """Return the prompt with other texts in its slots."""
+        return Prompt(self.frame, tuple(slots))
+
+
+class Template:
+    """A prompt with names in braces, such as ``{query}`` and ``{document}``, for texts.
+
+    Each name of ``needed`` stands in it at least once, those of ``known`` may; other braces are
+    text. Raises ``ConfigError`` for a template without a name it needs. What is filled in is never
+    searched for names again.
+    """
+
+    def __init__(self, text: str, needed: Sequence[str], known: Sequence[str] = ()) -> None:
+        names = [*needed, *known]
+        if not isinstance(text, str):
+            raise ConfigError(f"prompt: {text!r}; expected text with {_braced(needed)}")
+        self.text = text
+        self._parts = re.split(r"\{(" + "|".join(map(re.escape, names)) + r")\}", text)
+        found = self._parts[1::2]
+        for name in needed:
+            if name not in found:
+                others = [other for other in re.findall(r"\{(\w+)\}", text) if other not in names]
+                near = next((other for other in others if suggest(other, [name])), None)
+                hint = f"; {{{near}}} is none of its names" if near else ""
+                raise ConfigError(
+                    f"prompt: has no {{{name}}}; expected text with {_braced(needed)}{hint}"
+                )
+
+    def fill(self, values: Mapping[str, Filling]) -> Prompt:
+        """Return the prompt with the values of its names.
+
+        A list of texts is written one a line, each behind its number in brackets, from 1.
+        """
+        frame, slots = [self._parts[0]], list[str]()
+        for name, words in zip(self._parts[1::2], self._parts[2::2], strict=True):
+            value = values[name]
+            if isinstance(value, int):
+                frame[-1] += str(value)
+            elif isinstance(value, str):
+                slots.append(_encodable(value))
+                frame.append("")
+            else:
+                for number, text in enumerate(value, 1):
+                    frame[-1] += f"[{number}] " if number == 1 else f"\n[{number}] "
+                    slots.append(_encodable(text))
+                    frame.append("")
+            frame[-1] += words
+        return Prompt(tuple(frame), tuple(slots))
+
+
+def _encodable(text: str) -> str:
+    """Return a text with the replacement character for lone surrogates, which JSON may hold."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _braced(names: Sequence[str]) -> str:
+    return " and ".join(f"{{{name}}}" for name in names)

@@ -1,0 +1,24 @@
+"""Learned sparse vectors over a vocabulary: SPLADE-max, -sum, -doc, and queries without a model.
+
+May import: `encoders.transformer` and below.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.encoders.foundation.lazy import lazy
+
+if TYPE_CHECKING:
+    from sluice.encoders.splade.encoder import SpladeEncoder as SpladeEncoder
+    from sluice.encoders.splade.start import start_splade as start_splade
+    from sluice.encoders.splade.static_queries import fit_idf as fit_idf
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "sluice.encoders.splade.encoder": ["SpladeEncoder"],
+            "sluice.encoders.splade.start": ["start_splade"],
+            "sluice.encoders.splade.static_queries": ["fit_idf"],
+        },
+    )

@@ -1,0 +1,440 @@
+"""SPLADE: sparse vectors over the vocabulary from a masked-language-model head."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sluice.encoders.backends.chosen import choose_backend
+from sluice.encoders.backends.devices import Dtype, Engine
+from sluice.encoders.encoder import Side
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.files import replaced_folder
+from sluice.encoders.model_files.layout import read_layout
+from sluice.encoders.model_files.loading import load, side_settings
+from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.tensor_versions import versions
+from sluice.encoders.splade.folder import NOTED, SpladeFolder, has_mlm_head, save_splade
+from sluice.encoders.splade.pooling import splade_max, splade_sum
+from sluice.encoders.splade.quantile_pruning import pruned_by_quantile
+from sluice.encoders.splade.static_queries import StaticQueries, bags
+from sluice.encoders.splade.term_selection import Terms, TermSelection, Weights
+from sluice.encoders.splade.vocabulary_product import VocabularyProduct
+from sluice.encoders.transformer.model import Features
+from sluice.encoders.transformer.packed.attention import spans
+from sluice.encoders.transformer.packed.heads import vocabulary_head
+from sluice.encoders.transformer.packed.model import PackedTransformer
+from sluice.encoders.transformer.text_encoder import TextEncoder
+from sluice.encoders.transformer.tokens import TokenBatch
+
+QueryModel = Literal["shared", "bow", "idf"]
+Lexical = Literal["none", "query", "document", "both"]
+
+TEXTS = 512  # of one pass: a row of the vocabulary each, 60 MB, is there at a time
+_POOLS = {"max": splade_max, "sum": splade_sum}
+_ACTIVATIONS = ("relu", "log1p_relu")
+_QUERY_MODELS = ("shared", "bow", "idf")
+_LEXICAL = ("none", "query", "document", "both")
+
+
+class SpladeEncoder(TextEncoder):
+    """Term weights ``w_j = pool_i log(1 + relu(logit_ij))`` over the real positions ``i``.
+
+    Vectors are float32 ``csr_array [n, vocab]`` with sorted indices; the similarity is the dot
+    product. ``pooling`` is max (v2, the default) or sum (v1). (Formal et al., 2021, arXiv
+    2107.05720 and 2109.10086.)
+
+    ``query_model`` is the same network (``shared``), or none: ``bow`` is SPLADE-doc, a query is the
+    set of its own tokens with weight 1; ``idf`` weighs them by ``idf`` ``[vocab]``, which
+    ``encoders.fit_idf`` counts in a corpus and ``train_idf`` trains, at ``idf_learning_rate``.
+    ``lexical`` keeps, on a side or both, only the text's own tokens. Of documents ``prune_below``
+    drops weights under a value and ``prune_ratio`` under a share of the largest one;
+    ``query_top_k`` and ``document_top_k`` keep only the heaviest terms (ties: the lower term id).
+    ``prune_quantile`` then drops the lightest share of each term's postings (Lassance et al., 2023,
+    arXiv 2304.12702): weights below ``term_floors`` ``[vocab]``, that quantile of the term's
+    weights in a collection. Building a retriever fits them; ``fit_term_floors`` does elsewhere.
+    Training does not see them.
+    """
+
+    kind = "splade"
+    similarity: Literal["dot"] = "dot"
+    head_parameters = ("cls.", "lm_head.", "vocab_", "head.", "decoder.")
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        pooling: Literal["max", "sum"] = "max",
+        activation: Literal["relu", "log1p_relu"] = "relu",
+        query_model: QueryModel = "shared",
+        lexical: Lexical = "none",
+        prune_below: float | None = None,
+        prune_ratio: float | None = None,
+        query_top_k: int | None = None,
+        document_top_k: int | None = None,
+        prune_quantile: float | None = None,
+        term_floors: NDArray[np.float32] | None = None,
+        idf: Tensor | None = None,
+        train_idf: bool = False,
+        idf_learning_rate: float | None = None,
+        **options: Any,
+    ) -> None:
+        _check("pooling", pooling, tuple(_POOLS))
+        _check("activation", activation, _ACTIVATIONS)
+        _check("query_model", query_model, _QUERY_MODELS)
+        _check("lexical", lexical, _LEXICAL)
+        for name, limit in (("query_top_k", query_top_k), ("document_top_k", document_top_k)):
+            if limit is not None and (type(limit) is not int or limit < 1):
+                raise ConfigError(f"{name}: {limit!r}; expected 1 or more, or nothing for no limit")
+        if prune_quantile is not None and not 0 < prune_quantile < 1:
+            raise ConfigError(
+                f"prune_quantile: {prune_quantile!r}; expected a share of each term's postings, "
+                "above 0 and below 1, or nothing to keep all"
+            )
+        if term_floors is not None and prune_quantile is None:
+            raise ConfigError("term_floors: need the prune_quantile that they are of")
+        if train_idf and query_model != "idf":
+            raise ConfigError(f"train_idf: query_model is {query_model!r}; expected 'idf'")
+        if idf_learning_rate is not None and not (train_idf and idf_learning_rate > 0):
+            raise ConfigError(
+                f"idf_learning_rate: {idf_learning_rate!r}; expected a number above 0, with "
+                "train_idf: true"
+            )
+        self._selections = {
+            "query": TermSelection(lexical in ("query", "both"), top_k=query_top_k),
+            "document": TermSelection(
+                lexical in ("document", "both"), prune_below, prune_ratio, document_top_k
+            ),
+        }
+        decoder = model.get_output_embeddings()
+        if not isinstance(decoder, nn.Linear):
+            raise ModelError(
+                f"{type(model).__name__} ends in {type(decoder).__name__}, expected a masked "
+                "language model whose last layer is linear over the vocabulary"
+            )
+        size, queries, parts = decoder.out_features, None, model
+        if term_floors is not None and term_floors.shape != (size,):
+            raise ModelError(f"{len(term_floors)} term floors; the vocabulary has {size} terms")
+        if query_model != "shared":
+            queries = StaticQueries(tokenizer, size, weights=idf, trained=train_idf)
+            if query_model == "idf":
+                parts = nn.ModuleDict({"model": model, "queries": queries})
+                parts.train(model.training)  # a new module is in training mode
+        super().__init__(parts, tokenizer, **options)
+        self.model = model
+        self.queries = None if queries is None else queries.to(self.device)
+        self.pooling = pooling
+        self.activation = activation
+        self.query_model = query_model
+        self.lexical = lexical
+        self.top_k = {"query": query_top_k, "document": document_top_k}
+        self.prune_below = prune_below
+        self.prune_ratio = prune_ratio
+        self.prune_quantile = prune_quantile
+        self.term_floors = term_floors
+        self.learning_rates = (
+            {} if idf_learning_rate is None else {"queries.weights": idf_learning_rate}
+        )
+        self._decoder = decoder
+        # The pooling applies the decoder itself, in chunks; inside the model it passes through.
+        decoder.forward = _passed_through  # type: ignore[assignment]
+        self._product: tuple[Any, VocabularyProduct] | None = None
+        self._check_states()
+        special = [i for i in tokenizer.all_special_ids if i < size]
+        self._special = torch.tensor(sorted(special), dtype=torch.long)
+
+    def _check_states(self) -> None:
+        """Check that the head ends in its decoder: MobileBERT's reads the weights around it."""
+        one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
+        try:
+            with self.arithmetic():
+                width = self.model(input_ids=one, attention_mask=one + 1).logits.shape[-1]
+        except RuntimeError:
+            width = -1
+        if width != self._decoder.in_features:
+            raise ModelError(
+                f"{type(self.model).__name__}: its head does more than a linear layer over the "
+                "vocabulary at its end; SPLADE runs on BERT-like heads"
+            )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        *,
+        pooling: Literal["max", "sum"] | None = None,
+        activation: Literal["relu", "log1p_relu"] | None = None,
+        query_model: QueryModel | None = None,
+        lexical: Lexical | None = None,
+        prune_below: float | None = None,
+        prune_ratio: float | None = None,
+        query_top_k: int | None = None,
+        document_top_k: int | None = None,
+        prune_quantile: float | None = None,
+        train_idf: bool = False,
+        idf_learning_rate: float | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        query_length: int | None = None,
+        document_length: int | None = None,
+        device: str = "auto",
+        dtype: Dtype = "float32",
+        batch_tokens: int | None = None,
+        backend: Engine | None = None,
+        backend_file: str | None = None,
+    ) -> SpladeEncoder:
+        """Load a masked language model or a SPLADE folder (ours or sentence-transformers').
+
+        Arguments left at None come from the folder; so do the query weights of ``idf``, which are 1
+        where there are none (``fit_idf`` counts them). An encoder without a language-model head is
+        a ``ModelError``: ``encoders.start_splade`` gives it one. ``backend`` is as
+        in ``DenseEncoder``.
+        """
+        from transformers import AutoModelForMaskedLM
+
+        source = model_folder(str(model))
+        if not has_mlm_head(source):
+            raise ModelError(
+                f"{source}: has no masked-language-model head; start one from texts with "
+                "encoders.start_splade(model, texts), or `start: true` under encoder: in YAML"
+            )
+        asked = {
+            "pooling": pooling, "activation": activation, "query_model": query_model,
+            "lexical": lexical, "prune_below": prune_below, "prune_ratio": prune_ratio,
+            "query_top_k": query_top_k, "document_top_k": document_top_k,
+            "prune_quantile": prune_quantile,
+        }  # fmt: skip
+        with SpladeFolder.opened(source) as found:
+            loaded = load(AutoModelForMaskedLM, str(found.network))
+            layout = read_layout(found.network)
+            layout.sidecar |= found.sidecar
+            if "Pooling" in layout.modules:
+                raise ModelError(
+                    f"{source}: a dense folder; load it with DenseEncoder (type: dense)"
+                )
+            sides = side_settings(
+                loaded,
+                layout,
+                query_prompt=query_prompt,
+                document_prompt=document_prompt,
+                query_length=query_length,
+                document_length=document_length,
+            )
+            if query_length is None:
+                sides["query_length"] = (
+                    found.query_length(loaded.tokenizer) or sides["query_length"]
+                )
+            settings = {
+                "pooling": layout.splade_pooling or "max",
+                "activation": layout.activation,
+                **{key: layout.sidecar[key] for key in NOTED if key in layout.sidecar},
+                **({"query_model": "idf"} if found.is_static else {}),
+                **{key: value for key, value in asked.items() if value is not None},
+            }
+            if settings.get("query_model") == "idf":
+                size = int(loaded.model.config.vocab_size)
+                settings["idf"] = found.query_weights(loaded.tokenizer, size)
+            if settings.get("prune_quantile") == found.sidecar.get("prune_quantile"):
+                settings["term_floors"] = found.term_floors()  # another quantile has others
+        encoder = cls(
+            loaded.model,
+            loaded.tokenizer,
+            train_idf=train_idf,
+            idf_learning_rate=idf_learning_rate,
+            device=device,
+            dtype=dtype,
+            batch_tokens=batch_tokens,
+            **settings,
+            **sides,
+        )
+        choose_backend(
+            encoder, source, engine=backend, file=backend_file, dtype=dtype, noted=layout.sidecar
+        )
+        return encoder
+
+    @property
+    def dim(self) -> int:
+        """The size of the vocabulary."""
+        return self._decoder.out_features
+
+    @property
+    def needs_idf(self) -> bool:
+        """Whether the query weights are still to be counted, by ``encoders.fit_idf``."""
+        return self.query_model == "idf" and not (self.queries is None or self.queries.counted)
+
+    @property
+    def needs_term_floors(self) -> bool:
+        """Whether the weights that ``prune_quantile`` cuts at are still to be read off vectors."""
+        return self.prune_quantile is not None and self.term_floors is None
+
+    def without_quantile(self) -> SpladeEncoder:
+        """Return this encoder, weights and all, without ``prune_quantile``."""
+        other = copy.copy(self)
+        other.prune_quantile = other.term_floors = None
+        return other
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return what besides weights and tokenizer decides the vectors."""
+        floors = self.term_floors
+        rare = {
+            "lexical": None if self.lexical == "none" else self.lexical,
+            "prune_below": self.prune_below, "prune_ratio": self.prune_ratio,
+            "prune_quantile": self.prune_quantile,
+            "term_floors": None if floors is None else hashlib.sha256(floors.tobytes()).hexdigest(),
+        }  # fmt: skip
+        return {
+            **super().settings(), "pooling": self.pooling, "activation": self.activation,
+            "query_model": self.query_model, "top_k": self.top_k,
+            # named only where set: fingerprints of encoders without them stay what they were
+            **{key: value for key, value in rare.items() if value is not None},
+        }  # fmt: skip
+
+    def as_saved(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a parameter as its folder will hold it: query weights are never below 0."""
+        is_query = self.queries is not None and name == "queries.weights"
+        return self.queries.table() if is_query and self.queries is not None else tensor
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy begins with, see ``TransformerModel``."""
+        return {**super().__getstate__(), "_product": None}
+
+    def embed(self, features: Features, side: Side) -> Tensor:
+        """Return term weights ``[n, vocab]`` of tokenised texts, float32, with gradients."""
+        if side == "query" and self.queries is not None:
+            found: Tensor = self.queries(features["input_ids"], features["attention_mask"])
+            bow = self.query_model == "bow"
+            return found if bow else self._selections[side].of_batch(found, None)
+        return self.pooled(self.hidden(features), features, side)
+
+    def pooled(self, states: Tensor, features: Features, side: Side) -> Tensor:
+        """Return term weights ``[n, vocab]`` of the states that ``hidden`` makes of features."""
+        ids, mask = features["input_ids"], features["attention_mask"]
+        selection = self._selections[side]
+        vectors = _POOLS[self.pooling](
+            states, mask, self._decoder.weight, self._bias(),
+            twice=self.activation == "log1p_relu",
+        )  # fmt: skip
+        own = None
+        if selection.lexical:
+            own = bags(ids, mask, self.dim)
+            own[:, self._special.to(ids.device)] = 0.0
+        return selection.of_batch(vectors, own)
+
+    def _weights(self, batch: TokenBatch, network: PackedTransformer | None) -> Tensor:
+        """Return term weights ``[n, vocab]`` of a batch, before any top-k."""
+        key = (self.dtype, *versions(self._decoder.parameters()))
+        if self._product is None or self._product[0] != key:
+            made = VocabularyProduct(self._decoder.weight, self._bias(), self.dtype)
+            self._product = key, made
+        return self._product[1](
+            self.output(batch, network),
+            list(spans(batch.lengths)),
+            pooling=self.pooling,
+            twice=self.activation == "log1p_relu",
+        )
+
+    def hidden(self, features: Features) -> Tensor:
+        """Return the states ``[n, length, hidden]`` before the product with the vocabulary."""
+        packed, head = self.training_pass(features), vocabulary_head(self.model)
+        if packed is not None and head is not None:
+            return packed.packing.padded(head(packed.states()))
+        states: Tensor = self.model(**features).logits
+        return states
+
+    @property
+    def packable(self) -> bool:
+        """Whether the head of this model is known."""
+        return vocabulary_head(self.model) is not None
+
+    def run_packed(self, network: PackedTransformer, batch: TokenBatch) -> Tensor:
+        """Return the states before the product with the vocabulary, by a packed pass."""
+        states = super().run_packed(network, batch)
+        head = vocabulary_head(self.model)
+        return states if head is None else head(states)
+
+    def raises(self, side: Side) -> bool:
+        """Whether ``raise_bias`` changes how many terms are active on this side."""
+        shared = side == "document" or self.queries is None
+        return shared and bool(getattr(self._decoder.bias, "requires_grad", False))
+
+    def raise_bias(self, amount: float) -> None:
+        """Add ``amount`` to the logits of all terms: more of them are active."""
+        self._decoder.bias.detach().add_(amount)
+
+    def _bias(self) -> Tensor:
+        bias: Tensor | None = self._decoder.bias
+        return self._decoder.weight.new_zeros(self.dim) if bias is None else bias
+
+    def encode_queries(self, texts: Sequence[str]) -> sp.csr_array:
+        """Return the queries' term weights, float32 ``csr_array [n, vocab]``, in input order."""
+        return self._encode(texts, "query")
+
+    def encode_documents(self, texts: Sequence[str]) -> sp.csr_array:
+        """Return the documents' term weights, float32 ``csr_array [n, vocab]``, in input order."""
+        return pruned_by_quantile(self, self._encode(texts, "document"))
+
+    def terms(self, columns: Sequence[int]) -> list[str]:
+        """Return the tokenizer's tokens of columns; one it has no token for is ``[column]``."""
+        tokens = self.tokenizer.convert_ids_to_tokens([int(column) for column in columns])
+        named = zip(columns, tokens, strict=True)
+        return [f"[{column}]" if token is None else str(token) for column, token in named]
+
+    def _encode(self, texts: Sequence[str], side: Side) -> sp.csr_array:
+        if side == "query" and self.queries is not None:
+            return self._static(texts, self.queries)
+        selection, special = self._selections[side], self._special.numpy()
+        terms: list[np.ndarray] = [np.empty(0, np.int32)] * len(texts)
+        weights: list[np.ndarray] = [np.empty(0, np.float32)] * len(texts)
+
+        def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
+            for part in batch.parts(TEXTS):
+                matrix = sp.csr_array(self._weights(part, network).cpu().numpy())
+                for place, row in enumerate(part.rows):
+                    span = slice(matrix.indptr[place], matrix.indptr[place + 1])
+                    own = np.setdiff1d(part.ids[place], special) if selection.lexical else None
+                    terms[row], weights[row] = selection.of_text(
+                        matrix.indices[span], matrix.data[span], own
+                    )
+
+        self.map_texts(texts, side, store)
+        return self._joined(terms, weights)
+
+    def _static(self, texts: Sequence[str], queries: StaticQueries) -> sp.csr_array:
+        """Return each query's own tokens with their weights; no network runs."""
+        terms, weights = queries.of_tokens(self.tokens(texts, "query").ids)
+        if self.query_model == "idf":
+            select = self._selections["query"].of_text
+            chosen = [select(t, w, None) for t, w in zip(terms, weights, strict=True)]
+            terms, weights = [t for t, _ in chosen], [w for _, w in chosen]
+        return self._joined(terms, weights)
+
+    def _joined(self, terms: list[Terms], weights: list[Weights]) -> sp.csr_array:
+        pointers = np.zeros(len(terms) + 1, np.int64)
+        np.cumsum([len(t) for t in terms], out=pointers[1:])
+        indices = np.concatenate(terms).astype(np.int32) if terms else np.empty(0, np.int32)
+        data = np.concatenate(weights) if weights else np.empty(0, np.float32)
+        return sp.csr_array((data, indices, pointers), shape=(len(terms), self.dim))
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write a folder that sentence-transformers' SparseEncoder loads, in one step."""
+        with replaced_folder(Path(path)) as folder:
+            save_splade(self, folder)
+
+
+def _check(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name}: {value!r}; known: {', '.join(known)}")
+
+
+def _passed_through(states: Tensor) -> Tensor:
+    return states

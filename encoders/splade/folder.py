@@ -1,0 +1,169 @@
+"""A SPLADE encoder's folder: one network, or a network for documents and term weights for queries.
+
+The second is sentence-transformers' inference-free layout, a Router with ``query`` and
+``document``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.model_files.layout import (
+    SIDECAR,
+    read_object,
+    transformer_folder,
+    write_sidecar,
+    write_splade,
+)
+from sluice.encoders.model_files.loading import lowers, save
+from sluice.encoders.model_files.router import (
+    is_router,
+    read_routes,
+    route_folder,
+    whole_route,
+    write_router,
+)
+from sluice.encoders.splade.static_queries import (
+    STATIC_TYPE,
+    read_idf_json,
+    read_query_weights,
+    write_query_weights,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sluice.encoders.splade.encoder import SpladeEncoder
+
+# Settings of the encoder in ``sluice.json``: the layout has no room for them.
+NOTED = (
+    "query_model", "lexical", "prune_below", "prune_ratio", "query_top_k", "document_top_k",
+    "prune_quantile",
+)  # fmt: skip
+IDF_FILE = "idf.json"  # token -> weight, where a folder of one network brings its query weights
+FLOORS = "term_floors.npy"  # what `prune_quantile` cuts each term's weights at, float32 [vocab]
+LONGEST = 1_000_000  # tokens; tokenizers without a limit say more
+
+
+class SpladeFolder(NamedTuple):
+    """Where the parts of a saved encoder are.
+
+    ``network`` is the model folder of the network, ``weights`` that of the query's term weights or
+    a file ``idf.json`` (None: there are none), ``sidecar`` what ``sluice.json`` says.
+    """
+
+    network: Path
+    weights: Path | None
+    sidecar: dict[str, Any]
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, folder: Path) -> Iterator[SpladeFolder]:
+        """Yield the parts of a folder, ours or sentence-transformers'."""
+        sidecar = read_object(folder / SIDECAR)
+        if is_router(folder):
+            weights = read_routes(folder)["query"][0][1]
+            with route_folder(folder, "document") as network:
+                yield cls(network, weights, sidecar)
+        else:
+            file = folder / IDF_FILE
+            yield cls(folder, file if file.exists() else None, sidecar)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the folder is one of sentence-transformers' inference-free encoders."""
+        return self.weights is not None and self.weights.name != IDF_FILE and not self.sidecar
+
+    def query_weights(self, tokenizer: Any, size: int) -> Tensor | None:
+        """Return the query's term weights ``[size]``; None where the folder has none."""
+        if self.weights is None:
+            return None
+        if self.weights.name == IDF_FILE:
+            return read_idf_json(self.weights, tokenizer, size)
+        return read_query_weights(self.weights, size)
+
+    def term_floors(self) -> NDArray[np.float32] | None:
+        """Return the weights that ``prune_quantile`` cuts at ``[vocab]``; None where none are."""
+        file = self.network / FLOORS
+        if not file.exists():
+            return None
+        try:
+            floors = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{file}: not readable as an array ({error})") from None
+        if floors.dtype != np.float32 or floors.ndim != 1 or not np.isfinite(floors).all():
+            raise ModelError(
+                f"{file}: {floors.dtype} {list(floors.shape)}, expected finite float32"
+            )
+        return cast("NDArray[np.float32]", floors)
+
+    def query_length(self, tokenizer: Any) -> int | None:
+        """Return the length at which sentence-transformers cuts a query, special tokens counted."""
+        if not self.is_static or self.weights is None:
+            return None
+        noted = read_object(self.weights / "tokenizer_config.json").get("model_max_length")
+        if not isinstance(noted, int) or noted > LONGEST:
+            return None
+        return noted + int(tokenizer.num_special_tokens_to_add())
+
+
+def has_mlm_head(folder: Path) -> bool:
+    """Return whether a model folder's architecture is a masked language model."""
+    config = transformer_folder(folder) / "config.json"
+    if not config.exists():
+        raise ModelError(f"{config.parent}: no config.json; expected a transformers model folder")
+    names = read_object(config).get("architectures")
+    return isinstance(names, list) and any(str(name).endswith("ForMaskedLM") for name in names)
+
+
+def save_splade(encoder: SpladeEncoder, folder: Path) -> None:
+    """Write an encoder into an empty folder."""
+    static = encoder.query_model == "idf" and encoder.queries is not None
+    network = folder / "document" if static else folder
+    network.mkdir(exist_ok=True)
+    save(encoder.model, network)
+    encoder.tokenizer.save_pretrained(network)
+    write_splade(
+        network,
+        vocabulary=encoder.dim,
+        pooling=encoder.pooling,
+        activation=encoder.activation,
+        max_length=encoder.lengths["document"] if static else max(encoder.lengths.values()),
+        prompts=encoder.prompts,
+        lower_case=lowers(encoder.tokenizer),
+    )
+    facts = {
+        "type": encoder.kind,
+        "query_length": encoder.lengths["query"],
+        "document_length": encoder.lengths["document"],
+        "query_model": encoder.query_model,
+        "query_top_k": encoder.top_k["query"],
+        "document_top_k": encoder.top_k["document"],
+        "lexical": encoder.lexical,
+        "prune_below": encoder.prune_below,
+        "prune_ratio": encoder.prune_ratio,
+        "prune_quantile": encoder.prune_quantile,
+    }
+    if encoder.term_floors is not None:
+        np.save(network / FLOORS, encoder.term_floors)
+    write_sidecar(folder, {**facts, **encoder.save_backend(folder)})
+    if not static or encoder.queries is None:
+        return
+    write_sidecar(network, {**facts, "query_model": "bow"})  # what it is without the weights
+    extra = int(encoder.tokenizer.num_special_tokens_to_add())
+    length = encoder.lengths["query"]
+    write_query_weights(folder / "query", encoder.queries, encoder.tokenizer, length - extra)
+    write_router(
+        folder,
+        {"query": [(STATIC_TYPE, "query")], "document": whole_route(folder, "document")},
+        model_type="SparseEncoder",
+        prompts=encoder.prompts,
+        similarity=encoder.similarity,
+    )

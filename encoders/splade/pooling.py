@@ -1,0 +1,126 @@
+"""SPLADE pooling without keeping the logits: ``pool_i log(1 + relu(h_i W^T + b))``.
+
+Logits over the vocabulary are the largest thing in a SPLADE step: batch x length x 30,522 floats.
+Max pooling needs only the maximum over positions, and its gradient reaches only the position that
+held it, for the terms that are active. So the forward pass makes the logits in chunks and forgets
+them, and the backward pass touches one row of ``W`` and one state per active term: exact, and the
+head's backward pass becomes almost free once vectors are sparse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.encoders.transformer.packed.training_linear import product
+
+CHUNK_TOKENS = 512  # logits held at a time: 512 x 30,522 floats are 63 MB
+PAIR_CHUNK = 16_384  # active (text, term) pairs handled at a time in the backward pass
+
+
+class _MaxPool(torch.autograd.Function):
+    """The maximum over real positions of the logits, ``[n, vocab]``, before activation."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        needs_gradient = any(ctx.needs_input_grad)
+        pooled = states.new_empty((len(states), len(weight)), dtype=torch.float32)
+        terms = weight.to(dtype)
+        active = []
+        for part, length in _chunks(mask):
+            chosen = states[part, :length].to(dtype)
+            logits = product(chosen.flatten(0, 1), terms, None).view(len(part), length, -1)
+            logits.masked_fill_(~mask[part, :length].bool().unsqueeze(-1), float("-inf"))
+            top = logits.amax(dim=1)
+            maximum = top.float() + bias.float()
+            pooled[part] = maximum
+            if needs_gradient:
+                rows, columns = (maximum > 0).nonzero(as_tuple=True)
+                where = _positions(logits, top, rows, columns)
+                active.append(torch.stack([part[rows], columns, where]))
+        if needs_gradient:
+            ctx.save_for_backward(states, weight, torch.cat(active, dim=1))
+        return pooled
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        states, weight, active = ctx.saved_tensors
+        (gradient,) = gradients
+        length = states.shape[1]
+        flat = states.reshape(-1, states.shape[-1]).float()
+        to_states, to_weight = torch.zeros_like(flat), torch.zeros_like(weight)
+        to_bias = torch.zeros(len(weight), device=weight.device)
+        for start in range(0, active.shape[1], PAIR_CHUNK):
+            rows, columns, where = active[:, start : start + PAIR_CHUNK]
+            share = gradient[rows, columns].float()
+            place = rows * length + where
+            to_states.index_add_(0, place, share.unsqueeze(1) * weight[columns].float())
+            to_weight.index_add_(0, columns, share.unsqueeze(1) * flat[place])
+            to_bias.index_add_(0, columns, share)
+        return to_states.view_as(states).to(states.dtype), None, to_weight, to_bias, None
+
+
+def _chunks(mask: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """Yield the places of texts of like length, and how many positions of them are in use."""
+    count = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    lengths = (mask.bool() * count).amax(dim=1).clamp(min=1)
+    order = torch.argsort(lengths, descending=True, stable=True)
+    longest = lengths[order].tolist()
+    start = 0
+    while start < len(order):
+        step = max(1, CHUNK_TOKENS // longest[start])
+        yield order[start : start + step], longest[start]
+        start += step
+
+
+def _positions(logits: Tensor, top: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return the position that holds the maximum for each active (text, term) pair."""
+    if len(rows) > top.numel() // 20:  # many active terms: one pass over everything is cheaper
+        return logits.argmax(dim=1)[rows, columns]
+    parts = []
+    for start in range(0, len(rows), PAIR_CHUNK):
+        r, c = rows[start : start + PAIR_CHUNK], columns[start : start + PAIR_CHUNK]
+        parts.append((logits[r, :, c] == top[r, c].unsqueeze(1)).to(torch.uint8).argmax(dim=1))
+    return torch.cat(parts) if parts else rows
+
+
+def splade_max(
+    states: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, *, twice: bool = False
+) -> Tensor:
+    """Return ``max_i log(1 + relu(states_i W^T + b))`` over real positions, float32 ``[n, vocab]``.
+
+    ``states`` ``[n, length, hidden]``, ``mask`` ``[n, length]``, ``weight`` ``[vocab, hidden]``.
+    ``twice`` applies the logarithm twice (Geng et al., 2025). The maximum is taken before the
+    monotone activation, and under autocast the product runs in the autocast type. Where several
+    positions tie for the maximum, the gradient goes to the first.
+    """
+    device = states.device.type
+    dtype = torch.float32
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    with torch.autocast(device, enabled=False):
+        pooled: Tensor = _MaxPool.apply(  # type: ignore[no-untyped-call]
+            states, mask, weight, bias, dtype
+        )
+        activated = torch.log1p(torch.relu(pooled))
+        return torch.log1p(activated) if twice else activated
+
+
+def splade_sum(
+    states: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, *, twice: bool = False
+) -> Tensor:
+    """Return ``sum_i log(1 + relu(states_i W^T + b))`` over real positions (SPLADE v1)."""
+    step = max(1, CHUNK_TOKENS // states.shape[1])
+    parts = []
+    for start in range(0, len(states), step):
+        part = slice(start, start + step)
+        logits = torch.nn.functional.linear(states[part], weight, bias).float()
+        activated = torch.log1p(torch.relu(logits))
+        activated = torch.log1p(activated) if twice else activated
+        parts.append((activated * mask[part].unsqueeze(-1)).sum(dim=1))
+    return torch.cat(parts)

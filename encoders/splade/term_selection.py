@@ -1,0 +1,86 @@
+"""Which terms of a SPLADE vector stay: the text's own, the heavy ones, the heaviest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, zeros_like
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.transformer.tokens import Ids
+
+Terms: TypeAlias = NDArray[np.int32]
+Weights: TypeAlias = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class TermSelection:
+    """What one side of a SPLADE encoder does to its vectors, in this order.
+
+    ``lexical`` keeps the text's own tokens (no expansion), ``below`` drops weights under a value,
+    ``ratio`` those under a share of the vector's largest, ``top_k`` all but the heaviest (ties: the
+    lower term). The two methods agree: one is for training, one for encoding.
+    """
+
+    lexical: bool = False
+    below: float | None = None
+    ratio: float | None = None
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.below is not None and not self.below > 0:
+            raise ConfigError(f"prune_below: {self.below!r}; expected a weight above 0")
+        if self.ratio is not None and not 0 < self.ratio <= 1:
+            raise ConfigError(f"prune_ratio: {self.ratio!r}; expected a share above 0, at most 1")
+
+    def of_batch(self, vectors: Tensor, bags: Tensor | None) -> Tensor:
+        """Return vectors ``[n, vocab]`` with the other terms at 0, and gradients of those kept.
+
+        ``bags`` ``[n, vocab]`` holds 1 for a text's own tokens; it is read only for ``lexical``.
+        """
+        if self.lexical and bags is not None:
+            vectors = vectors * bags
+        if self.below is not None:
+            vectors = vectors * (vectors.detach() >= self.below)
+        if self.ratio is not None:
+            largest = vectors.detach().amax(dim=1, keepdim=True)
+            vectors = vectors * (vectors.detach() >= largest * self.ratio)
+        return vectors if self.top_k is None else keep_top(vectors, self.top_k)
+
+    def of_text(self, terms: Terms, weights: Weights, bag: Ids | None) -> tuple[Terms, Weights]:
+        """Return one text's terms and weights that stay, in order of term; ``bag``: its tokens."""
+        if self.lexical and bag is not None:
+            terms, weights = _kept(terms, weights, np.isin(terms, bag))
+        if self.below is not None:
+            terms, weights = _kept(terms, weights, weights >= np.float32(self.below))
+        if self.ratio is not None and len(weights):
+            least = weights.max() * np.float32(self.ratio)
+            terms, weights = _kept(terms, weights, weights >= least)
+        return heaviest(terms, weights, self.top_k)
+
+
+def _kept(
+    terms: Terms, weights: Weights, mask: NDArray[np.bool_]
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    return terms[mask], weights[mask]
+
+
+def keep_top(vectors: Tensor, limit: int) -> Tensor:
+    """Keep the ``limit`` largest weights of each row and zero the rest; ties: the lower column."""
+    if limit < 1:
+        raise ConfigError(f"top_k: {limit}; expected 1 or more, or nothing for no limit")
+    if limit >= vectors.shape[1]:
+        return vectors
+    order = vectors.detach().sort(dim=1, descending=True, stable=True).indices[:, :limit]
+    return vectors * zeros_like(vectors).scatter_(1, order, 1.0)
+
+
+def heaviest(terms: Terms, weights: Weights, limit: int | None) -> tuple[Terms, Weights]:
+    """Keep the ``limit`` heaviest terms of one text, in order of term; ties: the lower term."""
+    if limit is None or len(terms) <= limit:
+        return terms, weights
+    kept = np.sort(np.lexsort((terms, -weights))[:limit])
+    return terms[kept], weights[kept]

@@ -1,0 +1,62 @@
+"""SPLADE's vocabulary product for encoding: a block of terms at a time, pooled at once.
+
+The logits of a batch are the largest thing in SPLADE, ``[tokens, vocab]``; here a block of terms
+stands in the cache for all tokens, is pooled text by text, and is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sluice.encoders.transformer.packed.attention import Span
+from sluice.encoders.transformer.packed.linear import PackedLinear
+
+BLOCK = 512  # terms at a time: 8 MB of float32 logits for 4,096 tokens
+
+
+class VocabularyProduct:
+    """``pool_i log(1 + relu(states_i W^T + b))`` over each text's tokens, for inference.
+
+    ``weight`` ``[vocab, hidden]`` and ``bias`` are copied into ``dtype``; make a new one when they
+    change.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._size = len(weight)
+        self._blocks = [
+            PackedLinear(weight[start : start + BLOCK], bias[start : start + BLOCK], dtype)
+            for start in range(0, len(weight), BLOCK)
+        ]
+
+    def __call__(
+        self, states: Tensor, runs: Sequence[Span], *, pooling: Literal["max", "sum"], twice: bool
+    ) -> Tensor:
+        """Return term weights float32 ``[texts, vocab]`` of packed states ``[tokens, hidden]``.
+
+        ``twice`` applies the logarithm twice (Geng et al., 2025).
+        """
+        states = states.to(self._dtype)
+        pooled = torch.empty((sum(span.texts for span in runs), self._size), device=states.device)
+        for place, block in enumerate(self._blocks):
+            columns = slice(place * BLOCK, min((place + 1) * BLOCK, self._size))
+            logits = block(states)
+            if pooling == "sum":
+                logits = _activated(logits.float(), twice)
+            row = 0
+            for span in runs:
+                texts = logits[span.start : span.stop].view(span.texts, span.length, -1)
+                into = pooled[row : row + span.texts, columns]
+                into.copy_(texts.amax(dim=1) if pooling == "max" else texts.sum(dim=1))
+                row += span.texts
+        # The activation is monotone: it is applied to the maximum alone.
+        return pooled if pooling == "sum" else _activated(pooled, twice)
+
+
+def _activated(logits: Tensor, twice: bool) -> Tensor:
+    weights = torch.log1p(logits.relu_())
+    return torch.log1p(weights) if twice else weights

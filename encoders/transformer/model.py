@@ -1,0 +1,323 @@
+"""What transformer encoders share: tokens, packed and padded batches, fingerprints."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sluice.encoders.backends.chosen import ChosenBackend
+from sluice.encoders.backends.devices import Dtype, pick_device, pick_dtype
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.foundation.progress import progress
+from sluice.encoders.model_files.adapters import merged_state
+from sluice.encoders.model_files.architecture import architecture_of
+from sluice.encoders.model_files.tensor_versions import versions
+from sluice.encoders.transformer.packed.families import is_changed
+from sluice.encoders.transformer.packed.model import PackedTransformer
+from sluice.encoders.transformer.packed.training_pass import TrainingPass
+from sluice.encoders.transformer.tokens import (
+    Ids,
+    TokenBatch,
+    Tokens,
+    ahead,
+    chunks,
+    token_batches,
+    tokenized,
+    tokenizer_state,
+)
+
+Features: TypeAlias = dict[str, Tensor]
+BATCH_TOKENS = {"cpu": 4_096}  # of one pass unless told; elsewhere more are needed to be busy
+PROGRESS_FROM = 2_000  # texts; shorter calls stay silent
+_MODES = threading.Lock()  # not an encoder's own: locks cannot be copied
+
+log = logging.getLogger("sluice")
+
+
+class TransformerModel:
+    """A torch module with its tokenizer, device and arithmetic type.
+
+    ``kind`` is its type's name in YAML. ``module`` holds every parameter in float32 and is trained
+    in place; ``dtype`` decides only the arithmetic of encoding. ``batch_tokens`` is the size of one
+    pass, by default 4,096 tokens on a CPU and 65,536 elsewhere.
+    """
+
+    kind: str = ""
+
+    def __init__(
+        self,
+        module: Any,
+        tokenizer: Any,
+        *,
+        device: str,
+        dtype: Dtype,
+        batch_tokens: int | None = None,
+    ) -> None:
+        self.device = pick_device(device)
+        self.dtype = pick_dtype(dtype, self.device)
+        self.module: nn.Module = module.to(self.device)
+        self.model: Any = module
+        self.tokenizer = tokenizer
+        if batch_tokens is None:
+            batch_tokens = BATCH_TOKENS.get(self.device.type, 65_536)
+        if type(batch_tokens) is not int or batch_tokens < 1:
+            raise ConfigError(
+                f"batch_tokens: {batch_tokens!r}; expected 1 or more, or nothing for the default"
+            )
+        self.batch_tokens = batch_tokens
+        if tokenizer.pad_token is None:  # decoder models often come without one
+            if tokenizer.eos_token is None:
+                raise ModelError("the tokenizer has neither a padding nor an end-of-text token")
+            tokenizer.pad_token = tokenizer.eos_token
+        self.packed = True  # set to False to encode by the model's own padded pass
+        self.packed_training = True  # set to False to train by it
+        self._users = 0  # calls that are encoding now
+        self._training: list[nn.Module] = []  # parts that go back to training mode behind them
+        self._hashed: tuple[tuple[object, ...], str] | None = None
+        self._network: tuple[Any, PackedTransformer | None] | None = None
+        self._compared = False
+        self._training_compared = False
+        self.backend: ChosenBackend | None = None  # None: torch
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy begins with: it hashes weights, and lays them out, by itself."""
+        return {**self.__dict__, "_network": None, "_hashed": None, "_users": 0, "_training": []}
+
+    @contextlib.contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        """Inference without gradients, in evaluation mode, in the encoder's arithmetic type.
+
+        The last of several threads to leave puts every part back into its own mode.
+        """
+        with _MODES:
+            if not self._users:
+                self._training = [part for part in self.module.modules() if part.training]
+                self.module.eval()
+            self._users += 1
+        half = self.dtype is not torch.float32
+        try:
+            with torch.inference_mode(), torch.autocast(self.device.type, self.dtype, enabled=half):
+                yield
+        finally:
+            with _MODES:
+                self._users -= 1
+                for part in () if self._users else self._training:
+                    part.training = True
+
+    def tokenized(self, *texts: Sequence[str], length: int | None, types: bool = False) -> Tokens:
+        """Tokenise texts, or pairs of them, with special tokens, cut at ``length``."""
+        return tokenized(self.tokenizer, *texts, length=length, types=types)
+
+    def pad(
+        self,
+        tokens: Sequence[Sequence[int] | Ids],
+        types: Sequence[Sequence[int] | Ids] | None = None,
+    ) -> Features:
+        """Return ``input_ids`` and ``attention_mask`` ``[n, longest]``, padded on the right.
+
+        With ``types`` also ``token_type_ids``, 0 at the padding.
+        """
+        longest = max(1, max(len(t) for t in tokens))
+        ids = np.full((len(tokens), longest), int(self.tokenizer.pad_token_id))
+        mask = np.zeros_like(ids)
+        for row, text in enumerate(tokens):
+            ids[row, : len(text)] = text
+            mask[row, : len(text)] = 1
+        features = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
+        if types is not None:
+            segments = np.zeros_like(ids)
+            for row, text in enumerate(types):
+                segments[row, : len(text)] = text
+            features["token_type_ids"] = torch.from_numpy(segments)
+        return features
+
+    def map_batches(
+        self,
+        count: int,
+        tokens_of: Callable[[int, int], Tokens],
+        store: Callable[[TokenBatch, PackedTransformer | None], None],
+        *,
+        label: str,
+        unit: str,
+    ) -> None:
+        """Tokenise texts a chunk ahead, and hand batches by length, with ``network``, to ``store``.
+
+        Texts without tokens never reach it.
+        """
+        show = count >= PROGRESS_FROM
+        with progress(label, count, unit, show=show) as advance, self.arithmetic():
+            network = self.network()
+            start = 0
+            for tokens in ahead(lambda span: tokens_of(*span), chunks(count)):
+                done = 0
+                for batch in token_batches(tokens, self.batch_tokens, padded=network is None):
+                    store(batch._replace(rows=start + batch.rows), network)
+                    done += len(batch.rows)
+                    advance(len(batch.rows))
+                if done < len(tokens.ids):
+                    advance(len(tokens.ids) - done)
+                start += len(tokens.ids)
+
+    def network(self) -> PackedTransformer | None:
+        """Return the packed form of the model as it is now; None where it runs padded.
+
+        Made again after a change of the model. The first is compared with the ordinary pass.
+        """
+        if not self.packed or self.backend is not None or not self.packable:
+            return None
+        if is_changed(self.model):  # hooks come and go without a change of the weights
+            return None
+        parts = map(weakref.ref, self.model.modules())  # an activation has no weights to look at
+        key = (self.dtype, *parts, *versions(self.module.parameters()))
+        if self._network is not None and self._network[0] == key:
+            return self._network[1]
+        with self.arithmetic():
+            made = PackedTransformer.of(self.model.base_model, self.dtype)
+            if made is not None and not self._compared:
+                self._compared = True
+                if not self._agrees(made):
+                    log.warning(
+                        "%s: its packed pass differs from the ordinary one, which is used instead",
+                        type(self.model).__name__,
+                    )
+                    self.packed = False
+                    return None
+        self._network = key, made
+        return made
+
+    def _agrees(self, network: PackedTransformer) -> bool:
+        """Return whether the packed pass gives what the ordinary one gives, within rounding."""
+        size = self.model.get_input_embeddings().num_embeddings
+        texts = [(np.arange(n) * 7919 + n).astype(np.int32) % size for n in (5, 5, 2)]
+        batch = TokenBatch(np.arange(3), texts, None)
+        ours, theirs = self.run_packed(network, batch).float(), self.run_padded(batch).float()
+        distance = (ours - theirs).norm() / theirs.norm().clamp(min=1e-6)
+        return bool(distance < (1e-3 if self.dtype is torch.float32 else 0.1))
+
+    @property
+    def packable(self) -> bool:
+        """Whether ``run_packed`` knows the head of this model."""
+        return True
+
+    def run_packed(self, network: PackedTransformer, batch: TokenBatch) -> Tensor:
+        """Return what ``output`` says, by a packed pass."""
+        return network.states(*self.laid_out(batch))
+
+    def run_padded(self, batch: TokenBatch) -> Tensor:
+        """Return what ``output`` says, by the model's own pass or the back end's."""
+        features = self.padded(batch)
+        states = self.by_backend(features) if self.backend else self.hidden(features)
+        return states[features["attention_mask"].bool()]
+
+    def by_backend(self, features: Features) -> Tensor:
+        """Return what the exported graph computes of padded features."""
+        if self.backend is None:
+            raise ModelError("no back end was chosen; from_pretrained(..., backend=...) does")
+        made_from = self.backend.weights
+        if made_from is not None and made_from != versions(self.module.parameters()):
+            raise ModelError(
+                f"{type(self).__name__}: its weights changed since its graph was exported; save it "
+                "with encoder.backend = None and export that folder, or use backend: torch"
+            )
+        return self.backend.run(features).to(self.device)
+
+    def hidden(self, features: Features) -> Tensor:
+        """Return the states ``[n, length, hidden]`` the model ends in."""
+        packed = self.training_pass(features)
+        if packed is not None:
+            return packed.packing.padded(packed.states())
+        states: Tensor = self.model(**features).last_hidden_state
+        return states
+
+    def training_pass(self, features: Features) -> TrainingPass | None:
+        """Return the pass without padding that trains on a batch; None where the model's own does.
+
+        What is encoded has a faster one, see ``network``. The first is compared with the model's.
+        """
+        if not self.packed_training or torch.is_inference_mode_enabled():
+            return None
+        made = TrainingPass.of(self.model.base_model, features)
+        if made is not None and not self._training_compared:
+            self._training_compared = True
+            self.packed_training = self._trains_alike()
+        return made if self.packed_training else None
+
+    def _trains_alike(self) -> bool:
+        """Return whether the pass that trains agrees with the model's own, and say if not."""
+        size = self.model.get_input_embeddings().num_embeddings
+        texts = [(np.arange(n) * 7919 + n).astype(np.int32) % size for n in (2, 5, 5)]
+        features = self.padded(TokenBatch(np.arange(3), texts, None))
+        with self.arithmetic():
+            made = TrainingPass.of(self.model.base_model, features)
+            theirs = self.model.base_model(**features).last_hidden_state.float()
+            ours = theirs if made is None else made.packing.padded(made.states()).float()
+            real = features["attention_mask"].bool()
+            distance = (ours - theirs)[real].norm() / theirs[real].norm().clamp(min=1e-6)
+        if distance < (1e-3 if self.dtype is torch.float32 else 0.1):
+            return True
+        log.warning(
+            "%s: its packed pass for training differs from the ordinary one, which is used instead",
+            type(self.model).__name__,
+        )
+        return False
+
+    def output(self, batch: TokenBatch, network: PackedTransformer | None) -> Tensor:
+        """Return the last states of a batch without padding, ``[tokens, hidden]``."""
+        return self.run_padded(batch) if network is None else self.run_packed(network, batch)
+
+    def laid_out(self, batch: TokenBatch) -> tuple[Tensor, list[int], Tensor | None]:
+        """Return a batch's ids, lengths and segments, end to end ``[tokens]`` on the device."""
+        ids = torch.from_numpy(np.concatenate(batch.ids).astype(np.int64))
+        types = None
+        if batch.types is not None:
+            types = torch.from_numpy(np.concatenate(batch.types).astype(np.int64)).to(self.device)
+        return ids.to(self.device), batch.lengths, types
+
+    def padded(self, batch: TokenBatch) -> Features:
+        """Return a batch padded, on the device."""
+        features = self.pad(batch.ids, batch.types)
+        return {name: values.to(self.device) for name, values in features.items()}
+
+    @property
+    def graph_mark(self) -> str | None:
+        """What tells vectors of a quantised graph from the model's own; None where they are not."""
+        return None if self.backend is None else self.backend.mark
+
+    def save_backend(self, folder: Path) -> dict[str, Any]:
+        """Copy the exported graph in use into a model folder; return what to note of it."""
+        return {} if self.backend is None else self.backend.save(folder)
+
+    def as_saved(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a parameter as its folder will hold it, which is what the hash is of."""
+        return tensor
+
+    def weights_hash(self) -> str:
+        """Return a hash of parameters, tokenizer and architecture; recomputed only after a change.
+
+        Changes are seen as torch counts them: writing through ``parameter.data`` is not counted,
+        so write in place under ``torch.no_grad()`` instead.
+        """
+        tensors = dict(self.module.state_dict(keep_vars=True))
+        # In-place updates (an optimiser's, a load's) raise a tensor's version counter.
+        key = versions(tensors.values())
+        if self._hashed is None or self._hashed[0] != key:
+            digest = hashlib.sha256()
+            for name, value in sorted(merged_state(self.module).items()):
+                tensor = self.as_saved(name, value).detach().cpu().contiguous()
+                digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+                digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
+            self._hashed = (key, digest.hexdigest())
+        return fingerprint_of(
+            self._hashed[1], tokenizer_state(self.tokenizer), architecture_of(self.model)
+        )

@@ -1,0 +1,79 @@
+"""Tuning by bottleneck adapters behind the sublayers of every block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.model_files.added_module import AddedModule
+from sluice.encoders.tuning.places import places_of
+
+_PLACES = ("attention", "mlp")
+
+
+class Bottleneck(AddedModule):
+    """``x + W_up gelu(W_down x + b_down) + b_up``, the identity at the start."""
+
+    def __init__(self, width: int, narrow: int) -> None:
+        super().__init__()
+        self.down = nn.Linear(width, narrow)
+        self.up = nn.Linear(narrow, width)
+        nn.init.zeros_(self.up.weight)
+        nn.init.zeros_(self.up.bias)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return the states ``[..., width]`` changed."""
+        changed: Tensor = states + self.up(functional.gelu(self.down(states)))
+        return changed
+
+
+@dataclass(frozen=True, slots=True)
+class Bottlenecks:
+    """Adapters of ``hidden / reduction`` dimensions behind attention, feed-forward network or both.
+
+    They change what a sublayer gives before it is added to its input (both places: Houlsby et al.,
+    2019; ``places: [mlp]``: Pfeiffer et al., 2021). They cannot be merged.
+    """
+
+    reduction: int = 16
+    places: tuple[str, ...] = _PLACES
+
+    def __post_init__(self) -> None:
+        if self.reduction < 1:
+            raise ConfigError(f"adapter.reduction: {self.reduction!r}, expected 1 or more")
+        for place in self.places:
+            if place not in _PLACES:
+                raise ConfigError(
+                    f"adapter.places: {place!r}, expected {' or '.join(_PLACES)}, or both"
+                    f"{suggest(str(place), _PLACES)}"
+                )
+        if not self.places:
+            raise ConfigError("adapter.places: [], expected attention, mlp, or both")
+
+    def install(self, model: Any) -> list[nn.Parameter]:
+        """Put the adapters into a model's blocks; return what is trained."""
+        width, found = int(model.config.hidden_size), places_of(model)
+        ends = {"attention": found.attended, "mlp": found.outer}
+        for place in self.places:
+            if not ends[place]:
+                raise ConfigError(
+                    f"adapter.places: {type(model).__name__} has no layer for {place}"
+                )
+        chosen = [name for place in _PLACES if place in self.places for name in ends[place]]
+        parameters: list[nn.Parameter] = []
+        for name in chosen:
+            layer = model.get_submodule(name)
+            layer.bottleneck = Bottleneck(width, max(1, width // self.reduction))
+            layer.bottleneck.to(layer.weight.device)
+            layer.register_forward_hook(_through)
+            parameters.extend(layer.bottleneck.parameters())
+        return parameters
+
+
+def _through(layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+    changed: Tensor = layer.bottleneck(output)
+    return changed

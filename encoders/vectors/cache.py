@@ -1,0 +1,236 @@
+"""Vectors of texts on disk, found again by the hash of the text: immutable shards in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self, cast
+
+import numpy as np
+
+from sluice.encoders.encoder import Side, Vectors
+from sluice.encoders.foundation.build import type_name
+from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.files import MANIFEST, fingerprint_of, read_json, write_json
+from sluice.encoders.table import ENCODERS
+from sluice.encoders.vectors.directory import ROW_BITS, HashDirectory, Hashes, Places
+from sluice.encoders.vectors.forms import Store, dense_rows, put_together, sparse_rows, stored_form
+from sluice.encoders.vectors.shard import DRAFT, SUFFIX, Shard, write_shard
+
+log = logging.getLogger("sluice")
+
+FORMAT = "sluice.vectors"
+VERSION = 1
+
+# Keys once held the path of an encoder's class: package, type name, class. For the types of that
+# time they still do, so that vectors cached then are found. Do not rename; new types need no line.
+_FORMER_CLASSES = {
+    "bm25": "BM25Encoder",
+    "dense": "DenseEncoder",
+    "precomputed": "PrecomputedEncoder",
+    "splade": "SpladeEncoder",
+    "towers": "TowerEncoder",
+    "vocabulary": "VocabularyEncoder",
+}
+
+
+def vector_identity(encoder: Any, store: Store, side: Side = "document") -> dict[str, str]:
+    """Return what vectors on disk depend on: the encoder, its arithmetic, the side, the form.
+
+    Not the device, the batches or the number of threads, whose differences are in the last bits.
+    """
+    backend = getattr(encoder, "backend", None)
+    return {
+        "encoder": _type_in_key(encoder),
+        "fingerprint": str(encoder.fingerprint),
+        "dtype": str(getattr(encoder, "dtype", "")).removeprefix("torch."),
+        "backend": "" if backend is None else str(getattr(backend, "name", type(backend).__name__)),
+        "store": store,
+        "side": side,
+    }
+
+
+def _type_in_key(encoder: Any) -> str:
+    """Return an encoder's type as keys have it: a name that no move of a module changes."""
+    name = type_name(encoder, ENCODERS)
+    if name not in _FORMER_CLASSES:
+        return name
+    return ":".join((".".join(("encoders", name)), _FORMER_CLASSES[name]))
+
+
+class VectorCache:
+    """The stored vectors of one identity (encoder, dtype, form), in a folder of its own.
+
+    ``locate`` tells where texts' vectors are, ``put`` adds some as one file, ``gather`` reads them.
+    What is read is always the stored form, so a first run and a later one see the same bits.
+    Several processes may write at once; each sees the shards that were there when it opened, and
+    its own. A damaged shard is removed, and its texts count as missing. Memory: 24 bytes a text.
+
+    Use as a context manager: inside it nobody evicts the folder.
+    """
+
+    def __init__(self, root: Path, identity: Mapping[str, str]) -> None:
+        self.identity = dict(identity)
+        self.store: Store = cast(Store, identity["store"])
+        self.key = fingerprint_of(FORMAT, VERSION, self.identity)
+        self.root, self.folder = root, root / self.key
+        self._directory = HashDirectory()
+        self._shards: list[Shard] = []
+        self._verified: set[int] = set()
+        self._held = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._held.enter_context(used_key(self.root, self.key))
+            self.folder.mkdir(exist_ok=True)
+        except OSError as error:
+            self._held.close()
+            raise ConfigError(
+                f"{self.root}: vectors cannot be cached there ({error.strerror}); give another "
+                "folder by $SLUICE_CACHE or cache:"
+            ) from error
+        os.utime(self.folder)  # the least recently used go first
+        self._check_manifest()
+        self.read()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def __len__(self) -> int:
+        return len(self._directory)
+
+    def read(self) -> None:
+        """Look what the folder holds; to only look, without the lock, no ``with`` is needed."""
+        texts, places = [], []
+        for path in sorted(self.folder.glob(f"[!.]*{SUFFIX}")):
+            try:
+                shard = Shard(path)
+                if shard.facts.get("key") != self.key:
+                    raise IndexFormatError(f"{path}: of another encoder or form")
+                hashes = np.array(shard.array("hashes"))
+            except IndexFormatError as error:
+                _discard(path, error)
+                continue
+            texts.append(hashes)
+            places.append(self._placed(shard, len(hashes)))
+        if texts:
+            self._directory.add(np.concatenate(texts), np.concatenate(places))
+
+    def _placed(self, shard: Shard, count: int) -> Places:
+        self._shards.append(shard)
+        return ((len(self._shards) - 1) << ROW_BITS) + np.arange(count, dtype=np.int64)
+
+    def _check_manifest(self) -> None:
+        path = self.folder / MANIFEST
+        expected = {"format": FORMAT, "version": VERSION, **self.identity}
+        if not path.exists():
+            write_json(path, expected)
+            return
+        try:
+            found = read_json(path)
+        except IndexFormatError as error:
+            log.warning("%s; it is written again", error)
+            write_json(path, expected)
+            return
+        if found != expected:
+            raise IndexFormatError(
+                f"{path}: the vectors of {found}, expected {expected}; the folder was edited or "
+                "moved: delete it"
+            )
+
+    def locate(self, hashes: Hashes) -> Places:
+        """Return where the vector of each text lies, -1 where it has to be made."""
+        while True:
+            places = self._directory.find(hashes)
+            touched = set(np.unique(places[places >= 0] >> ROW_BITS).tolist())
+            damaged = [number for number in sorted(touched - self._verified) if self._bad(number)]
+            if not damaged:
+                return places
+
+    def _bad(self, number: int) -> bool:
+        shard = self._shards[number]
+        try:
+            shard.verify()
+        except (IndexFormatError, OSError) as error:
+            _discard(shard.path, error)
+            self._directory.forget(number)
+            return True
+        self._verified.add(number)
+        return False
+
+    def put(self, hashes: Hashes, vectors: Vectors) -> None:
+        """Add texts' vectors as one file; a kill leaves all of them or none."""
+        width, dense = int(vectors.shape[1]), isinstance(vectors, np.ndarray)
+        arrays = {"hashes": hashes, **stored_form(vectors, self.store)}
+        name = hashlib.blake2b(hashes.tobytes(), digest_size=16).hexdigest()
+        path = self.folder / f"{name}{SUFFIX}"
+        write_shard(path, {"key": self.key, "width": width, "dense": dense}, arrays)
+        shard = Shard(path)
+        if shard.array("hashes").tobytes() != hashes.tobytes():
+            raise IndexFormatError(f"{path}: holds other texts than its name says; delete it")
+        self._directory.add(hashes, self._placed(shard, len(hashes)))
+
+    def gather(self, places: Places) -> Vectors:
+        """Return the vectors of places that ``locate`` told, float32, in their order."""
+        numbers, rows = places >> ROW_BITS, places & ((1 << ROW_BITS) - 1)
+        found = np.unique(numbers).tolist()
+        facts = [self._shards[number].facts for number in found]
+        widths, kinds = {int(each["width"]) for each in facts}, {each["dense"] for each in facts}
+        if len(kinds) > 1 or (True in kinds and len(widths) > 1):
+            raise DataError(
+                f"{self.folder}: vectors of widths {sorted(widths)} under one fingerprint; an "
+                "encoder's fingerprint has to change with its dimensions"
+            )
+        parts, order = [], []
+        for number in found:
+            here = np.flatnonzero(numbers == number)
+            parts.append(self._rows(number, rows[here], max(widths)))
+            order.append(here)
+        return parts[0] if len(parts) == 1 else put_together(parts, order)
+
+    def _rows(self, number: int, rows: Places, width: int) -> Vectors:
+        """Read rows of one shard; its mapping ends here, so that memory does not fill with it."""
+        shard = self._shards[number]
+        names = ["values", *(["scales"] if self.store == "int8" else [])]
+        if shard.facts["dense"]:
+            return dense_rows({name: shard.array(name) for name in names}, rows)
+        names += ["starts", "terms"]
+        return sparse_rows({name: shard.array(name) for name in names}, rows, width)
+
+
+def _discard(path: Path, error: Exception) -> None:
+    log.warning("%s; its texts are encoded again", error)
+    path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def used_key(root: Path, key: str) -> Iterator[None]:
+    """Hold a key's folder so that nobody evicts it; drafts of killed writers are removed."""
+    with (root / f".{key}.lock").open("w") as handle:
+        if _locked(handle.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):  # nobody else is in there
+            for draft in (root / key).glob(f"{DRAFT}*"):
+                draft.unlink(missing_ok=True)
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+
+
+@contextlib.contextmanager
+def unused_key(root: Path, key: str) -> Iterator[bool]:
+    """Yield whether nobody uses a key's folder; inside, nobody can begin to."""
+    with (root / f".{key}.lock").open("w") as handle:
+        yield _locked(handle.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _locked(handle: int, how: int) -> bool:
+    try:
+        fcntl.flock(handle, how)
+    except OSError:
+        return False
+    return True

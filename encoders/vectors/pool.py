@@ -1,0 +1,195 @@
+"""Several processes that encode documents together, each with its own copy of the encoder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import Any, NamedTuple, Self, cast
+
+import numpy as np
+
+from sluice.encoders.encoder import Vectors
+from sluice.encoders.foundation.build import type_name
+from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
+from sluice.encoders.foundation.progress import progress
+from sluice.encoders.table import ENCODERS
+from sluice.encoders.vectors.forms import put_together
+from sluice.encoders.vectors.worker import serve
+
+OPTIONS = ("device", "dtype", "batch_tokens")  # of an encoder, not in its saved folder
+KNOWN = {each.__name__: each for each in (ConfigError, DataError, ModelError)}
+GRACE = 5.0  # seconds a process may take to end by itself
+
+
+class Worker(NamedTuple):
+    """A process that encodes, and the way to talk to it."""
+
+    process: subprocess.Popen[bytes]
+    channel: Connection
+
+
+class EncodingPool:
+    """Encodes documents in ``workers`` processes, on ``devices`` in turn (None: the encoder's own).
+
+    Each process opens the encoder from a saved folder and has its share of the threads. Texts are
+    dealt out in turn, so which process encodes what depends on the texts' order alone, and two runs
+    give the same bits. A process that dies is a ``ModelError``.
+    """
+
+    def __init__(self, encoder: Any, workers: int, devices: Sequence[str] = ()) -> None:
+        self._encoder = encoder
+        self._fingerprint = str(encoder.fingerprint)
+        self._devices: Sequence[str | None] = list(devices) or [None]
+        self._count = max(workers, len(devices))
+        self._open = contextlib.ExitStack()
+        self._workers: list[Worker] = []
+
+    def __enter__(self) -> Self:
+        folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="sluice-")))
+        try:
+            self._encoder.save_pretrained(folder / "encoder")
+            for number in range(self._count):
+                device = self._devices[number % len(self._devices)]
+                self._workers.append(self._started(folder / "encoder", device))
+            for worker in self._workers:
+                found = self._received(worker)
+                if found != self._fingerprint:
+                    raise ModelError(
+                        f"workers: {_named(self._encoder)} saved and opened again has the "
+                        f"fingerprint {found[:12]} instead of {self._fingerprint[:12]}; its "
+                        "save_pretrained leaves something out: use workers: 1"
+                    )
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.channel.close()
+        for worker in self._workers:
+            try:
+                worker.process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+        self._workers = []
+        self._open.close()
+
+    def encode_documents(self, texts: Sequence[str]) -> Vectors:
+        """Return one vector per text, in input order."""
+        busy: dict[Connection, tuple[Worker, int]] = {}
+        parts: dict[int, Vectors] = {}
+        with progress("encode document texts", len(texts), "texts") as advance:
+            for number, worker in enumerate(self._workers):
+                part = list(texts[number :: self._count])
+                if part or not number:
+                    _sent(worker, part)
+                    busy[worker.channel] = (worker, number)
+            while busy:
+                for channel in wait(list(busy)):
+                    worker, number = busy[cast(Connection, channel)]
+                    answer = self._received(worker)
+                    if isinstance(answer, int):
+                        advance(answer)
+                    else:
+                        parts[number] = answer
+                        del busy[cast(Connection, channel)]
+        order = [np.arange(number, len(texts), self._count) for number in sorted(parts)]
+        return put_together([parts[number] for number in sorted(parts)], order)
+
+    def _started(self, folder: Path, device: str | None) -> Worker:
+        kind = type(self._encoder)
+        built_in = type_name(self._encoder, ENCODERS) in ENCODERS
+        own = "" if built_in else _named(self._encoder)
+        if kind.__module__ == "__main__" or "<" in kind.__qualname__:
+            raise ConfigError(
+                f"workers: other processes cannot import {_named(self._encoder)}; move the class "
+                "to the top of a module of its own, or use workers: 1"
+            )
+        if getattr(self._encoder, "backend", None) is not None:
+            raise ConfigError(
+                "workers: an exported graph (backend) runs in one process, which uses all threads; "
+                "use workers: 1, or backend: torch"
+            )
+        options = {name: getattr(self._encoder, name, None) for name in OPTIONS}
+        given = {name: _plain(value) for name, value in options.items() if value is not None}
+        if device is not None:
+            given["device"] = device
+        here, there = Pipe()
+        command = [sys.executable, "-m", serve.__module__, str(there.fileno())]
+        process = subprocess.Popen(
+            command,
+            pass_fds=[there.fileno()],
+            env={**os.environ, **_threads(self._count), "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=subprocess.DEVNULL,
+        )
+        there.close()
+        worker = Worker(process, here)
+        _sent(worker, (str(folder), own, given))
+        return worker
+
+    def _received(self, worker: Worker) -> Any:
+        try:
+            kind, answer = worker.channel.recv()
+        except (EOFError, OSError):
+            raise _died(worker.process) from None
+        if kind == "error":
+            name, message = answer
+            raise KNOWN.get(name, ModelError)(
+                message if name in KNOWN else f"workers: a process failed with {name}: {message}"
+            )
+        return answer
+
+
+def _sent(worker: Worker, message: Any) -> None:
+    try:
+        worker.channel.send(message)
+    except OSError:
+        raise _died(worker.process) from None
+
+
+def _died(process: subprocess.Popen[bytes]) -> ModelError:
+    try:
+        code = process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        code = 0
+    if code == -signal.SIGKILL:
+        cause = "was killed; most often the machine ran out of memory"
+    elif code < 0:
+        cause = f"died of {signal.Signals(-code).name}"
+    else:
+        cause = f"ended with exit code {code}; what it printed is above"
+    return ModelError(
+        f"workers: an encoding process {cause}; use fewer workers, or a smaller batch_tokens. "
+        "What was encoded before is kept: the same command goes on from there"
+    )
+
+
+def _threads(workers: int) -> dict[str, str]:
+    """Return the environment that gives each process its share of the threads."""
+    try:
+        cores = int(os.environ["OMP_NUM_THREADS"])
+    except (KeyError, ValueError):
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    share = str(max(1, cores // workers))
+    return {"OMP_NUM_THREADS": share, "MKL_NUM_THREADS": share, "OPENBLAS_NUM_THREADS": share}
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (int, str)) else str(value).removeprefix("torch.")
+
+
+def _named(encoder: Any) -> str:
+    return f"{type(encoder).__module__}:{type(encoder).__qualname__}"

@@ -1,0 +1,53 @@
+"""One process of an ``EncodingPool``: opens the encoder, then encodes what it is sent."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.build import resolve
+from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.progress import counted_by
+from sluice.encoders.model_files.registry import kind_of, open_encoder
+from sluice.encoders.table import ENCODERS
+
+
+def serve(channel: Connection) -> None:
+    """Answer lists of texts with ("advance", count)s and ("vectors", vectors), until the end.
+
+    The first message is (folder, own class, options); its answer is the fingerprint. Anything that
+    fails is answered with ("error", (name of the exception, message)).
+    """
+    try:
+        encoder = opened_again(*channel.recv())
+        channel.send(("ready", str(encoder.fingerprint)))
+        while True:
+            texts = channel.recv()
+            with counted_by(lambda amount=1: channel.send(("advance", amount))):
+                vectors = encoder.encode_documents(texts)
+            channel.send(("vectors", vectors))
+    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        return
+    except Exception as error:
+        channel.send(("error", (type(error).__name__, str(error))))
+
+
+def opened_again(folder: str, own: str, given: dict[str, Any]) -> Any:
+    """Open a saved encoder with those of the options that its type takes."""
+    make = resolve(own).from_pretrained if own else open_encoder
+    takes = inspect.signature(_factory(folder) if not own else make).parameters
+    return make(Path(folder), **{name: value for name, value in given.items() if name in takes})
+
+
+def _factory(folder: str) -> Any:
+    kind = kind_of(Path(folder))
+    if kind not in ENCODERS:
+        raise ModelError(f"{folder}: saved by an encoder of type {kind!r}, which is not built in")
+    return resolve(ENCODERS[kind])
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])))

@@ -1,0 +1,262 @@
+"""The autopilot's measurements: candidates on a sample, then the best of them on all vectors."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.progress import progress
+from sluice.indexing.auto.candidates import Candidate, candidates
+from sluice.indexing.auto.choice import Choice, Limits, Measured, spelled_bytes
+from sluice.indexing.auto.recall import Judge, lower_bound
+from sluice.indexing.auto.vector_source import Vectors
+from sluice.indexing.checks import Dense
+from sluice.indexing.flat.index import FlatIndex
+from sluice.indexing.index import Index
+from sluice.indexing.live_rows import Rows
+from sluice.indexing.storage.exact_scores import Metric
+
+log = logging.getLogger("sluice")
+
+BUILDS = 3  # kinds built on all vectors, at most, and exact search
+SATURATED = 1e-3  # recall that two larger settings must add to go on
+HOPELESS = 3.0  # times the latency limit, from which larger settings are not tried
+SHOWN = 50_000  # vectors from which building shows its progress
+
+Built = tuple[Index, float]  # with the seconds it took
+
+
+class Trials:
+    """Builds and measures indexes of one corpus against the same limits."""
+
+    def __init__(
+        self, source: Vectors, limits: Limits, metric: Metric, seed: int, work: Path | None = None
+    ) -> None:
+        self.source = source
+        self._limits = limits
+        self._metric: Metric = metric
+        self._seed = seed
+        self._work = work  # where indexes of all vectors keep what need not lie in memory
+        self._table: list[Measured] = []
+        self._kept: dict[str, Built] = {}  # kinds built on all vectors
+        self._failed: list[str] = []
+        self._flat = Candidate("flat", "flat", lambda: FlatIndex(metric), exact=True)
+
+    def untried(self, reason: str) -> Choice:
+        """Return exact search with nothing measured."""
+        return Choice(self._of_all(self._flat)[0], self._table, None, reason, self._limits)
+
+    def exact(self, queries: Dense, below: int) -> Choice:
+        """Return exact search over all vectors, with its latency measured."""
+        judge = Judge.unanswered(queries, self._limits.k)
+        index, _ = self._of_all(self._flat)
+        row = self._row(self._flat, {}, self.source, self._of_all(self._flat), judge, judge)
+        reason = (
+            f"exact search, the default below {below:,} vectors: there are {len(self.source):,}"
+        )
+        return Choice(index, [row], row, reason, self._limits)
+
+    def choose(self, part: Vectors, queries: Dense, own: Rows, own_of_all: Rows) -> Choice:
+        """Compare on ``part``, build and tune the best on all vectors, and choose.
+
+        ``own`` and ``own_of_all`` are the queries' own rows in either, -1 for real queries.
+        """
+        whole = len(part) == len(self.source)
+        k, width = self._limits.k, queries.shape[1]
+        judge = Judge.of(part, queries, own, k, self._metric)
+        of_all = self._candidates(len(self.source), width)
+        best: dict[str, Measured] = {}
+        for kind, candidate in self._candidates(len(part), width).items():
+            rows = self._compared(candidate, of_all[kind], part, judge.split(self._seed)[0])
+            self._table += rows
+            if rows:
+                best[kind] = min(rows, key=self._rank)
+        if not whole:
+            judge = Judge.of(self.source, queries, own_of_all, k, self._metric)
+        final: dict[str, Measured] = {}
+        for kind in self._worth_building(best):
+            found = min(map(self._rank, final.values()), default=(math.inf,))
+            if found[0] == 0 and found <= self._rank(best[kind]):
+                break  # the rest, in this order, promised no more
+            rows = self._tuned(of_all[kind], *judge.split(self._seed))
+            self._table += rows
+            if rows:
+                final[kind] = min(rows, key=self._rank)
+                kind = min(final, key=lambda each: self._rank(final[each]))
+                if not whole:  # what is beaten gives its memory back
+                    self._kept = {kind: self._kept[kind]}
+        if not final:
+            return self.untried(f"exact search: {'; '.join(self._failed)}")
+        kind = min(final, key=lambda each: self._rank(final[each]))
+        index, _ = self._kept[kind]
+        index.default_params = dict(final[kind].params)
+        reason = self._reason(final[kind], judge.split(self._seed)[1])
+        if not whole:
+            reason += (
+                f"; candidates were compared on {len(part):,} of {len(self.source):,} vectors: "
+                "recall as measured there, memory and build time in proportion, latency as each "
+                "type grows"
+            )
+        return Choice(index, self._table, final[kind], reason, self._limits)
+
+    def _candidates(self, count: int, width: int) -> dict[str, Candidate]:
+        memory = self._limits.memory
+        bytes_each = math.inf if memory is None else memory / len(self.source)
+        found = candidates(count, width, self._metric, k=self._limits.k, bytes_each=bytes_each)
+        return {candidate.kind: candidate for candidate in found}
+
+    def _compared(
+        self, candidate: Candidate, of_all: Candidate, part: Vectors, judge: Judge
+    ) -> list[Measured]:
+        """Measure one candidate's settings on a part until one meets the target."""
+        rows: list[Measured] = []
+        try:
+            whole = len(part) == len(self.source)
+            built = self._of_all(candidate) if whole else self._built(candidate, part)
+            for setting in candidate.settings:
+                rows.append(self._row(of_all, setting, part, built, judge, judge))
+                if "recall" not in rows[-1].breaks or self._is_slow(rows[-1]) or saturated(rows):
+                    break
+        except (ConfigError, DataError) as error:
+            log.info("auto index: %s left out: %s", candidate.name, error)
+            self._failed.append(f"{candidate.name}: {error}")
+        return rows
+
+    def _worth_building(self, best: Mapping[str, Measured]) -> list[str]:
+        """Return the kinds to build on all vectors, the most promising first."""
+        ranked = sorted(best, key=lambda kind: self._rank(best[kind]))
+        return ranked[:BUILDS] + [kind for kind in ranked[BUILDS:] if kind == self._flat.kind]
+
+    def _tuned(self, candidate: Candidate, choosing: Judge, checking: Judge) -> list[Measured]:
+        """Measure settings on all vectors until one meets the target on both halves."""
+        rows: list[Measured] = []
+        try:
+            built = self._of_all(candidate)
+            for setting in candidate.settings:
+                rows.append(self._row(candidate, setting, self.source, built, choosing, checking))
+                if "recall" not in rows[-1].breaks or self._is_slow(rows[-1]):
+                    break
+        except (ConfigError, DataError) as error:
+            self._failed.append(f"{candidate.name}: {error}")
+        return rows
+
+    def _of_all(self, candidate: Candidate) -> Built:
+        if candidate.kind not in self._kept:
+            self._kept[candidate.kind] = self._built(candidate, self.source)
+        return self._kept[candidate.kind]
+
+    def _built(self, candidate: Candidate, vectors: Vectors) -> Built:
+        count = len(vectors)
+        index = candidate.make()
+        start = time.perf_counter()
+        wanted = max(candidate.training, index.training_rows(count))
+        if wanted:
+            index.train(vectors.sample(min(wanted, count), self._seed))
+        if self._work is not None and vectors is self.source:
+            index.spool(self._work / f"auto{len(self._kept)}")
+        label = f"build {candidate.name}"
+        with progress(label, count, "vectors", show=count >= SHOWN) as advance:
+            for chunk in vectors:
+                advance(len(index.add(chunk)))
+        return index, time.perf_counter() - start
+
+    def _row(
+        self,
+        candidate: Candidate,
+        setting: Mapping[str, Any],
+        vectors: Vectors,
+        built: Built,
+        choosing: Judge,
+        checking: Judge,
+    ) -> Measured:
+        """Measure one setting; what only a part was measured for is carried over to all.
+
+        The target has to be met by the lower bound on the choosing queries, and by the mean on the
+        checking ones.
+        """
+        index, seconds = built
+        low = 1.0
+        shares: NDArray[np.float64] = np.ones(1)
+        if not candidate.exact:
+            shares = choosing.recalls(index, setting)
+            low = lower_bound(shares, self._limits.k)
+            if checking is not choosing:
+                shares = checking.recalls(index, setting)
+        one, batch = checking.latency(index, setting)
+        before, after = len(vectors), len(self.source)
+        slower, larger = candidate.slower(before, after), after / before
+        memory, latency = round(index.resident_bytes * larger), one * slower
+        recall = float(shares.mean())
+        limits = self._limits
+        breaks = {
+            "recall": min(recall, low) < limits.recall,
+            "memory": limits.memory is not None and memory > limits.memory,
+            "latency": limits.latency_ms is not None and latency > limits.latency_ms,
+        }
+        return Measured(
+            name=candidate.name,
+            params=dict(setting),
+            measured_on=before,
+            queries="choosing" if checking is choosing else "held-out",
+            recall=recall,
+            recall_low=low,
+            ms_one=latency,
+            ms_batch=batch * slower,
+            memory_bytes=memory,
+            build_seconds=seconds * larger,
+            exact=candidate.exact,
+            breaks=tuple(name for name, broken in breaks.items() if broken),
+        )
+
+    def _is_slow(self, row: Measured) -> bool:
+        most = self._limits.latency_ms
+        return most is not None and row.ms_one > HOPELESS * most
+
+    def _rank(self, row: Measured) -> tuple[float, ...]:
+        """Return what sorts the better row first."""
+        limits = self._limits
+        if not row.breaks:
+            if limits.latency_ms is None:
+                return (0, row.ms_one)
+            return (0, 0 if row.exact else 1, row.build_seconds)
+        if row.breaks == ("recall",):
+            return (1, -min(row.recall, limits.recall), row.ms_one)
+        excess = max(0.0, math.log((1.001 - row.recall) / (1.001 - limits.recall)))
+        if limits.memory is not None:
+            excess += max(0.0, math.log(row.memory_bytes / limits.memory))
+        if limits.latency_ms is not None:
+            excess += max(0.0, math.log(row.ms_one / limits.latency_ms))
+        return (2, excess)
+
+    def _reason(self, row: Measured, checking: Judge) -> str:
+        figures = (
+            f"recall@{self._limits.k} {row.recall:.4f} on {len(checking)} held-out queries, "
+            f"{row.ms_one:.3f} ms a query, {spelled_bytes(row.memory_bytes)}"
+        )
+        if row.breaks:
+            return (
+                f"nothing that was tried meets {self._limits}; {row.label} comes nearest and "
+                f"breaks {' and '.join(row.breaks)}: {figures}"
+            )
+        if self._limits.latency_ms is None:
+            why = "the fastest"
+        elif row.exact:
+            return (
+                f"{row.label}: exact search, which is fast enough to meet {self._limits}: {figures}"
+            )
+        else:
+            why = "built soonest"
+        return f"{row.label}, {why} of those that meet {self._limits}: {figures}"
+
+
+def saturated(rows: list[Measured]) -> bool:
+    """Say whether the last two settings brought almost nothing."""
+    return len(rows) > 2 and rows[-1].recall - rows[-3].recall < SATURATED

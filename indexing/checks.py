@@ -1,0 +1,116 @@
+"""Checks of the vectors that go into an index: shape, width, dtype, finite values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from sluice.encoders.foundation.errors import DataError
+
+Dense = NDArray[np.float32]
+
+
+def checked_dense(vectors: Any, width: int | None, what: str) -> Dense:
+    """Return dense vectors as a C-contiguous float32 array ``[n, width]``.
+
+    float64 and float16 are cast. ``DataError`` for another type, dtype, shape or width, and for
+    NaN and infinite values; ``what`` names the vectors in the message.
+    """
+    if sparse.issparse(vectors):
+        raise DataError(
+            f"{what}: a sparse matrix, expected a dense array [n, dim]; "
+            "sparse vectors go into InvertedIndex"
+        )
+    if not isinstance(vectors, np.ndarray):
+        raise DataError(f"{what}: {type(vectors).__name__}, expected a numpy array [n, dim]")
+    _check_floating(vectors.dtype, what)
+    if vectors.ndim != 2:
+        hint = "; one vector is vectors[None, :]" if vectors.ndim == 1 else ""
+        raise DataError(f"{what}: shape {vectors.shape}, expected [n, dim]{hint}")
+    if vectors.shape[1] == 0:
+        raise DataError(f"{what}: shape {vectors.shape}, expected at least one dimension")
+    if width is not None and vectors.shape[1] != width:
+        raise DataError(
+            f"{what}: {vectors.shape[1]} dimensions, this index holds {width}; "
+            "encode with the encoder the index was built with"
+        )
+    with np.errstate(over="ignore"):  # what overflows float32 is reported below
+        dense = np.ascontiguousarray(vectors, dtype=np.float32)
+    # The sum is not finite if a value is not, and needs no mask as large as the input.
+    with np.errstate(over="ignore", invalid="ignore"):
+        suspicious = not np.isfinite(dense.sum())
+    if suspicious:
+        _refuse_non_finite(dense, what)
+    return dense
+
+
+def _refuse_non_finite(dense: Dense, what: str) -> None:
+    bad = np.argwhere(~np.isfinite(dense))
+    if len(bad):
+        row, column = bad[0]
+        raise DataError(
+            f"{what}: row {row}, dimension {column} is {dense[row, column]} in float32; "
+            "expected finite values"
+        )
+
+
+def checked_sparse(vectors: Any, what: str) -> sparse.csr_array[Any]:
+    """Return sparse vectors as a canonical float32 CSR array: sorted, without duplicates or zeros.
+
+    The caller's matrix is left as it is. ``DataError`` for another type or dtype, a broken
+    structure, and for negative, NaN and infinite weights (with row and term).
+    """
+    from sluice.indexing.kernels.sparse_form import GOOD, inspect  # numba: dense indexes do without
+
+    if type(vectors) is sparse.csr_array and vectors.data.dtype == np.float32:
+        shape = vectors.shape
+        structure = vectors.indptr, vectors.indices, vectors.data
+        if len(shape) == 2 and inspect(*structure, shape[1]) == GOOD:
+            return vectors  # the usual case, and the fast one: some searches take 0.1 ms
+    if not sparse.issparse(vectors):
+        kind = type(vectors).__name__
+        remedy = "; dense vectors go into FlatIndex or FaissIndex" if kind == "ndarray" else ""
+        raise DataError(f"{what}: {kind}, expected a scipy.sparse.csr_array [n, terms]{remedy}")
+    given: Any = vectors  # one of scipy's many sparse classes
+    _check_floating(given.dtype, what)
+    if given.ndim != 2:
+        raise DataError(f"{what}: shape {given.shape}, expected [n, terms]")
+    matrix: sparse.csr_array[Any] = sparse.csr_array(given)
+    try:
+        matrix.check_format(full_check=True)
+    except ValueError as error:
+        raise DataError(f"{what}: the CSR structure is broken: {error}") from None
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    with np.errstate(over="ignore"):
+        weights = matrix.data.astype(np.float32, copy=False)
+    good = (weights >= 0) & np.isfinite(weights)
+    if not good.all():
+        _refuse_weight(matrix, weights, int(np.argmin(good)), what)
+    clean = sparse.csr_array((weights, matrix.indices, matrix.indptr), shape=matrix.shape)
+    if not weights.all():
+        clean = clean.copy()
+        clean.eliminate_zeros()
+    return clean
+
+
+def _refuse_weight(
+    matrix: sparse.csr_array[Any], weights: NDArray[np.float32], place: int, what: str
+) -> None:
+    row = int(np.searchsorted(matrix.indptr, place, side="right")) - 1
+    raise DataError(
+        f"{what}: row {row}, term {matrix.indices[place]}: weight {weights[place]}; "
+        "expected finite weights that are not negative"
+    )
+
+
+def _check_floating(dtype: np.dtype[Any], what: str) -> None:
+    if not np.issubdtype(dtype, np.floating):
+        raise DataError(
+            f"{what}: dtype {dtype}, expected float32; convert with .astype('float32') if these "
+            "are vectors"
+        )

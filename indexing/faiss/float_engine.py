@@ -1,0 +1,230 @@
+"""FAISS indexes of float vectors: those that ``faiss.index_factory`` makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.indexing.checks import Dense
+from sluice.indexing.faiss.engine import Engine, Found, Given, Reach
+from sluice.indexing.faiss.files import copied, open_file, reason, refuse_unknown, written_bytes
+from sluice.indexing.faiss.structure import (
+    centroids,
+    hush_clustering,
+    parameter_names,
+    parts,
+    rotation_width,
+    search_parameters,
+    spare_polysemous,
+)
+from sluice.indexing.live_rows import Mask
+from sluice.indexing.storage.exact_scores import Metric, norms_of
+
+STORED_BLOCK = 65_536  # vectors read back at a time
+BLAS_QUERIES = 16  # batches from this size on go through BLAS; below, one scan a query is faster
+LARGEST_NORM = 1e18  # of vectors whose squared distances float32 holds
+SCANNED = (faiss.IndexFlat, faiss.IndexScalarQuantizer)
+
+
+class FloatEngine(Engine):
+    """A ``faiss.Index``."""
+
+    file = "index.faiss"
+
+    @classmethod
+    def make(cls, factory: str, metric: Metric, width: int) -> Self:
+        """Make an empty index; ``ConfigError`` where FAISS cannot for this width and metric."""
+        try:
+            index = faiss.index_factory(width, factory, faiss_metric(metric))
+        except RuntimeError as error:
+            raise ConfigError(
+                f"factory: faiss cannot make {factory!r} for {width} dimensions and metric "
+                f"{metric!r}: {reason(error)}"
+            ) from None
+        spare_polysemous(index)
+        hush_clustering(index)
+        return cls(factory, metric, index)
+
+    @classmethod
+    def refuse(cls, factory: str, metric: Metric) -> None:
+        """Raise ``ConfigError`` for a string that no width makes valid."""
+        refuse_unknown(factory, metric, faiss_metric(metric))
+
+    @classmethod
+    def open(cls, factory: str, metric: Metric, path: Path, width: int, rows: int) -> Self:
+        """Open a file that ``write`` wrote; ``IndexFormatError`` for another."""
+        return cls(factory, metric, open_file(path, width, rows), mapped=True)
+
+    def write(self, path: Path) -> None:
+        """Write the index in FAISS's own format."""
+        faiss.write_index(self.index, str(path))
+
+    @property
+    def width(self) -> int:
+        """Dimensions of the vectors."""
+        return int(self.index.d)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file that ``write`` writes."""
+        return written_bytes(self.index)
+
+    @property
+    def centroids(self) -> int:
+        """The largest number of centroids that training places in one space; 0 for none."""
+        return centroids(self.index)
+
+    @property
+    def kind(self) -> str:
+        """Name of FAISS's class, behind transforms and refinement."""
+        return type(self._innermost()).__name__
+
+    @property
+    def reach(self) -> Reach:
+        """What a search walks through."""
+        inner = self._innermost()
+        if isinstance(inner, faiss.IndexIVF | faiss.IndexIVFFastScan):
+            return "lists"
+        if isinstance(inner, faiss.IndexHNSW | faiss.IndexNSG):
+            return "graph"
+        return "scan" if isinstance(inner, SCANNED) else "codes"
+
+    @property
+    def lists(self) -> tuple[int, int]:
+        """Inverted lists, and how many of them a search probes by default."""
+        inner = self._innermost()
+        if not isinstance(inner, faiss.IndexIVF):
+            return 0, 0
+        return int(inner.nlist), int(inner.nprobe)
+
+    @property
+    def beam(self) -> int:
+        """Candidates that a search of a graph holds by default."""
+        inner = self._innermost()
+        return int(inner.hnsw.efSearch) if isinstance(inner, faiss.IndexHNSW) else 0
+
+    @property
+    def scores_stored(self) -> bool:
+        """Whether chosen rows can be decoded: not from lists, nor from bits without scale."""
+        refined = any(isinstance(part, faiss.IndexRefine) for part in parts(self.index))
+        inner = self._innermost()
+        return refined or not isinstance(inner, faiss.IndexIVF | faiss.IndexLSH | faiss.IndexRaBitQ)
+
+    @property
+    def grows(self) -> bool:
+        """Whether vectors can be added to those that are there."""
+        return not any(isinstance(part, faiss.IndexNSG) for part in parts(self.index))
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the search parameters that the type takes."""
+        return parameter_names(self.index)
+
+    def _innermost(self) -> Any:
+        *_, inner = parts(self.index)
+        return inner
+
+    def search(self, queries: Dense, k: int, given: Given) -> Found:
+        """Search among all rows."""
+        return self._ask(queries, k, search_parameters(self.index, given, None))
+
+    def selected(self, queries: Dense, k: int, allowed: Mask, given: Given) -> Found | None:
+        """Search among the allowed rows inside FAISS; None for a type that takes no selector."""
+        bits = np.packbits(allowed, bitorder="little")
+        asked = search_parameters(self.index, given, faiss.IDSelectorBitmap(bits))
+        try:
+            found = self._ask(queries, k, asked)
+        except RuntimeError:  # "search params not supported for this index"
+            return None
+        # Some types ignore selectors without saying so.
+        return found if allowed[found.rows[found.rows >= 0]].all() else None
+
+    def _ask(self, queries: Dense, k: int, asked: Any) -> Found:
+        through_blas(self.width)
+        scores, rows = self.index.search(queries, k, params=asked)
+        return Found(-scores if self.metric == "l2" else scores, rows)
+
+    def stored_best(self, queries: Dense, k: int, allowed: Mask) -> Found:
+        """Score the allowed rows, as stored, one and all; the innermost part has them."""
+        part = faiss.downcast_index(self.index)
+        while isinstance(part, faiss.IndexPreTransform):  # scores are those of transformed vectors
+            for place in range(part.chain.size()):
+                queries = part.chain.at(place).apply(queries)
+            part = faiss.downcast_index(part.index)
+        if isinstance(part, faiss.IndexLSH):
+            raise RuntimeError("the bits of an LSH index have no scale")
+        through_blas(part.d)
+        best = faiss.ResultHeap(len(queries), k, part.metric_type == faiss.METRIC_INNER_PRODUCT)
+        candidates = np.flatnonzero(allowed)
+        for start in range(0, len(candidates), STORED_BLOCK):
+            rows = candidates[start : start + STORED_BLOCK]
+            scores, places = faiss.knn(queries, _stored(part, rows), k, part.metric_type)
+            best.add_result(scores, np.where(places < 0, -1, rows[places]))
+        best.finalize()
+        return Found(-best.D if self.metric == "l2" else best.D, best.I)
+
+    def decoded(self, first: int, count: int) -> Dense:
+        """Return a range of vectors as they are stored."""
+        vectors: Dense = self.index.reconstruct_n(first, count)
+        return vectors
+
+    def _train(self, vectors: Dense) -> None:
+        self._check_norms(vectors, "training sample")
+        least = rotation_width(self.index)
+        if len(vectors) < least:  # FAISS would write beyond its memory
+            raise DataError(
+                f"faiss {self.factory!r}: {len(vectors):,} training vectors for an OPQ of "
+                f"{least:,} dimensions; give train() at least so many, or drop OPQ"
+            )
+        through_blas(self.width)
+        self.index.train(vectors)
+
+    def _add(self, vectors: Dense) -> None:
+        self._check_norms(vectors, "documents")
+        through_blas(self.width)
+        self.index.add(vectors)
+
+    def _check_norms(self, vectors: Dense, what: str) -> None:
+        """Refuse what overflows in k-means: FAISS then aborts the process."""
+        if not self.centroids:
+            return
+        norms = norms_of(vectors)
+        if len(norms) and norms.max() > LARGEST_NORM:
+            row = int(np.argmax(norms))
+            raise DataError(
+                f"{what}: row {row} has norm {norms[row]:.4g}; faiss {self.factory!r} places "
+                f"centroids by distances that overflow above {LARGEST_NORM:.0e}; scale the "
+                "vectors down"
+            )
+
+    def _copied(self) -> Any:
+        return copied(self.index)
+
+
+def faiss_metric(metric: Metric) -> int:
+    """Return FAISS's number of a metric; cosine is the inner product of normalised vectors."""
+    return int(faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT)
+
+
+def through_blas(width: int) -> None:
+    """Have FAISS use matrix products from ``BLAS_QUERIES`` vectors on.
+
+    FAISS 1.15 does so only from batch x width = 128,000 on; its older bound of a few queries is
+    several times faster, also when vectors are given to the lists of an inverted file.
+    """
+    faiss.cvar.distance_compute_blas_threshold = BLAS_QUERIES * width
+
+
+def _stored(index: Any, rows: NDArray[np.int64]) -> Dense:
+    """Return the vectors of ascending ``rows``, decoded."""
+    try:
+        vectors: Dense = index.reconstruct_batch(rows)
+    except RuntimeError:  # an inverted file finds single rows no faster than all of a range
+        first, count = int(rows[0]), int(rows[-1] - rows[0]) + 1
+        vectors = index.reconstruct_n(first, count)[rows - first]
+    return vectors

@@ -1,0 +1,48 @@
+"""Search parameters as callers give them: names that the type takes, whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.indexing.faiss.engine import Engine
+from sluice.indexing.faiss.structure import ALL_PARAMETERS
+
+RESCORE = "rescore"
+LARGEST_PARAMETER = 2**31 - 1  # FAISS keeps some in an int
+
+
+def names_of(engine: Engine | None, *, rescores: bool) -> tuple[str, ...]:
+    """Return the names a search takes; all that there are while the type is not known."""
+    names = ALL_PARAMETERS if engine is None else engine.parameters
+    return (*names, RESCORE) if rescores else names
+
+
+def check_parameters(given: Mapping[str, Any], engine: Engine | None, *, rescores: bool) -> None:
+    """Raise ``ConfigError`` for a name the type does not take and for a wrong value."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"params is {given!r}, expected search parameters by name, such as {{efSearch: 64}}"
+        )
+    known = names_of(engine, rescores=rescores)
+    for name, value in given.items():
+        if name not in known:
+            raise ConfigError(
+                f"params: unknown search parameter {name!r}; this index takes "
+                f"{_taken(known, engine)}{_remedy(name)}{suggest(name, known)}"
+            )
+        whole_number(value, f"params: {name}", 0 if name == RESCORE else 1, LARGEST_PARAMETER)
+
+
+def _taken(known: tuple[str, ...], engine: Engine | None) -> str:
+    if engine is None or engine.parameters:
+        return ", ".join(known)
+    return f"{', '.join(known) or 'none'} (faiss has no search parameters for {engine.kind})"
+
+
+def _remedy(name: str) -> str:
+    if name != RESCORE:
+        return ""
+    return "; rescore needs the full vectors: make the index with rescore=... itself"

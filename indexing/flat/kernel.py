@@ -1,0 +1,333 @@
+"""Exact search in a block of documents: products tile by tile, filtered while in the cache."""
+
+# mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
+# numba types these functions; numpy's scalars are not Python's numbers to mypy.
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from sluice.indexing.flat.rounding import ANY_ORDER, round_to_bfloat16, whole_to_bfloat16, widen
+from sluice.indexing.flat.tile import DOCUMENTS, LANES, multiply, reaching
+from sluice.indexing.kernels.exact_score import COSINE, DISTANCE, exact_score
+from sluice.indexing.kernels.heap import offer
+from sluice.indexing.kernels.signed_heap import signed_key, signed_score
+
+STRIP = 10 * DOCUMENTS  # documents prepared at a time: they stay in the nearest caches
+
+
+class Block(NamedTuple):
+    """Documents of one chunk, as the kernel reads them.
+
+    They stand at ``places``, or from ``start`` on when that is empty, and the document at place
+    ``p`` has the row ``first_row + p``. ``source`` is what is multiplied: ``vectors`` themselves,
+    or codes (bfloat16 as uint16, int8 with ``scales``) that lost ``losses``; both may be empty.
+    ``normalised``: the products are of unit vectors.
+    """
+
+    vectors: Any
+    norms: Any
+    source: Any
+    losses: Any
+    scales: Any
+    normalised: bool
+    first_row: int
+    start: int
+    documents: int
+    places: Any
+
+
+class Batch(NamedTuple):
+    """Queries, as the kernel reads them.
+
+    ``panels`` ``[panels, cells, LANES]`` hold the factors of ``members``, the queries that take
+    part, as float32 or as pairs of bfloat16 numbers; without panels each document is multiplied
+    with each of the ``factors`` by itself. ``direct``, ``lossy`` and ``constant`` bound the errors
+    (see ``margins``). All but the panels are of all queries.
+    """
+
+    vectors: Any  # float64 [queries, width]
+    norms: Any
+    members: Any
+    factors: Any  # float32 [queries, width]
+    panels: Any
+    direct: Any
+    lossy: Any
+    constant: Any
+
+
+class Best(NamedTuple):
+    """What was found so far, for all queries.
+
+    ``floors`` are shared by threads: each is a score that ``k`` documents are known to reach, and
+    an old value does no harm. ``exactly`` counts the documents that had to be scored exactly.
+    """
+
+    heaps: Any
+    sizes: Any
+    floors: Any
+    exactly: Any
+
+
+class Strip(NamedTuple):
+    """Of some documents: how a product becomes a score, and its error's bounds."""
+
+    scale: Any
+    offset: Any
+    reach: Any
+    losses: Any  # times the reach
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def search_block(kind: int, block: Block, batch: Batch, best: Best, room: Any, cells: Any) -> None:
+    """Offer the documents of a block to the heaps of the members.
+
+    ``room`` is scratch for ``STRIP`` documents (float32, or uint16 for bfloat16) of an even width,
+    zeros at first, and ``cells`` the same memory as the product reads it. A document is left out
+    only when its score cannot be among the ``k`` best.
+    """
+    sums = np.zeros((DOCUMENTS, LANES), dtype=np.float32)
+    bounds = np.empty((4, LANES), dtype=np.float32)
+    wide = np.empty((1, block.vectors.shape[1]), dtype=np.float32)
+    places = np.empty(STRIP, dtype=np.int64)
+    strip = Strip(
+        np.ones(STRIP, dtype=np.float32),
+        np.zeros(STRIP, dtype=np.float32),
+        np.ones(STRIP, dtype=np.float32),
+        np.zeros(STRIP, dtype=np.float32),
+    )
+    panels = len(batch.panels)
+    for base in range(0, block.documents, STRIP):
+        many = min(STRIP, block.documents - base)
+        for i in range(many):
+            places[i] = block.places[base + i] if len(block.places) else block.start + base + i
+        if panels:
+            _fill(block, places, many, room, strip.losses)
+        _describe(kind, block, places, many, strip)
+        if not panels:
+            _offer_each(kind, block, batch, best, places, many, wide, strip, bounds)
+            continue
+        for first in range(0, many, DOCUMENTS):
+            last = min(first + DOCUMENTS, many)
+            for panel in range(panels):
+                multiply(batch.panels, panel, cells, first, sums)
+                _offer_tile(
+                    kind,
+                    block,
+                    batch,
+                    best,
+                    places,
+                    first,
+                    last,
+                    panel,
+                    sums,
+                    strip,
+                    bounds,
+                )
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _fill(block: Block, places: Any, many: int, room: Any, losses: Any) -> None:
+    """Write the documents in the precision of the product, and what they lost."""
+    source, known, norms = block.source, block.losses, block.norms
+    width, normalised = source.shape[1], block.normalised
+    for at in range(many):
+        place = places[at]
+        losses[at] = known[place] if len(known) else np.float32(0)
+        if source.itemsize == room.itemsize:
+            for i in range(width):
+                room[at, i] = source[place, i]
+        elif source.itemsize == 4:
+            losses[at] = round_to_bfloat16(source, place, norms[place], normalised, room, at)
+        elif room.itemsize == 4:
+            widen(source, place, room, at)
+        else:
+            whole_to_bfloat16(source, place, room, at)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _describe(kind: int, block: Block, places: Any, many: int, strip: Strip) -> None:
+    scale, offset, reach, losses = strip.scale, strip.offset, strip.reach, strip.losses
+    scales, norms, known, normalised = block.scales, block.norms, block.losses, block.normalised
+    for i in range(many):
+        place = places[i]
+        norm = norms[place]
+        if len(scales):
+            scale[i] = scales[place]
+        elif kind == COSINE and not normalised:
+            scale[i] = np.float32(1 / norm) if norm > 0 else np.float32(1)
+        if kind != COSINE:
+            reach[i] = np.float32(norm * (1 + 2.0**-20) + 1e-37)
+        if kind == DISTANCE:
+            offset[i] = np.float32(-0.5 * norm * norm)
+        if len(known):
+            losses[i] = known[place]
+        losses[i] *= reach[i]
+
+
+@njit(cache=True, nogil=True, fastmath=ANY_ORDER)  # type: ignore[untyped-decorator]
+def _dot(codes: Any, place: int, factors: NDArray[np.float32], query: int) -> Any:
+    total = np.float32(0)
+    for i in range(factors.shape[1]):
+        total += np.float32(codes[place, i]) * factors[query, i]
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath=ANY_ORDER)  # type: ignore[untyped-decorator]
+def _dot_wide(wide: NDArray[np.float32], factors: NDArray[np.float32], query: int) -> Any:
+    total = np.float32(0)
+    for i in range(factors.shape[1]):
+        total += wide[0, i] * factors[query, i]
+    return total
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _offer_each(
+    kind: int,
+    block: Block,
+    batch: Batch,
+    best: Best,
+    places: NDArray[np.int64],
+    many: int,
+    wide: NDArray[np.float32],
+    strip: Strip,
+    bounds: NDArray[np.float32],
+) -> None:
+    """Multiply each document with each member (no more than a panel), and filter it."""
+    source, factors, members = block.source, batch.factors, batch.members
+    vectors, norms, first_row = block.vectors, block.norms, block.first_row
+    queries, query_norms = batch.vectors, batch.norms
+    heaps, sizes, all_floors, exactly = best.heaps, best.sizes, best.floors, best.exactly
+    scales, offsets, reaches, losses = strip.scale, strip.offset, strip.reach, strip.losses
+    direct, lossy, constant, floors = bounds[0], bounds[1], bounds[2], bounds[3]
+    widened = source.itemsize == 2 or (source.itemsize == 1 and len(members) > 1)
+    for lane in range(len(members)):
+        query = members[lane]
+        direct[lane], lossy[lane] = batch.direct[query], batch.lossy[query]
+        constant[lane], floors[lane] = batch.constant[query], all_floors[query]
+    for i in range(many):
+        if widened:
+            widen(source, places[i], wide, 0)
+        for lane in range(len(members)):
+            if widened:
+                score = _dot_wide(wide, factors, members[lane])
+            else:
+                score = _dot(source, places[i], factors, members[lane])
+            error = direct[lane] * reaches[i] + lossy[lane] * losses[i] + constant[lane]
+            if score * scales[i] + offsets[i] + error < floors[lane]:  # NaN is scored
+                continue
+            query = members[lane]
+            exactly[query] += 1
+            floors[lane] = _offer(
+                kind,
+                queries,
+                query,
+                query_norms[query],
+                vectors,
+                places[i],
+                norms[places[i]],
+                first_row + places[i],
+                heaps,
+                sizes,
+                all_floors,
+            )
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _offer(
+    kind: int,
+    queries: Any,
+    query: int,
+    query_norm: float,
+    vectors: Any,
+    place: int,
+    norm: float,
+    row: int,
+    heaps: Any,
+    sizes: Any,
+    floors: Any,
+) -> Any:
+    """Score one document exactly, and return the query's floor."""
+    score = exact_score(kind, queries, query, vectors, place, query_norm, norm)
+    size = offer(heaps[query], sizes[query], signed_key(score, row))
+    sizes[query] = size
+    if size == heaps.shape[1]:
+        floors[query] = max(floors[query], _floor(kind, heaps[query, 0], query_norm))
+    return floors[query]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _offer_tile(
+    kind: int,
+    block: Block,
+    batch: Batch,
+    best: Best,
+    places: NDArray[np.int64],
+    first: int,
+    last: int,
+    panel: int,
+    sums: NDArray[np.float32],
+    strip: Strip,
+    bounds: NDArray[np.float32],
+) -> None:
+    """Score exactly what may be among the best of a panel's queries."""
+    vectors, norms, first_row = block.vectors, block.norms, block.first_row
+    queries, query_norms, members = batch.vectors, batch.norms, batch.members
+    heaps, sizes, all_floors, exactly = best.heaps, best.sizes, best.floors, best.exactly
+    all_direct, all_lossy, all_constant = batch.direct, batch.lossy, batch.constant
+    scales, offsets, reaches, losses = strip.scale, strip.offset, strip.reach, strip.losses
+    direct, lossy, constant, floors = bounds[0], bounds[1], bounds[2], bounds[3]
+    lanes: Any = min(LANES, len(members) - panel * LANES)
+    for lane in range(LANES):
+        query = members[panel * LANES + min(lane, lanes - 1)]
+        direct[lane], lossy[lane] = all_direct[query], all_lossy[query]
+        constant[lane] = all_constant[query]
+        floors[lane] = all_floors[query] if lane < lanes else np.float32(np.inf)
+    for i in range(first, last):
+        scale, offset, reach, loss = scales[i], offsets[i], reaches[i], losses[i]
+        passing = reaching(sums, i - first, bounds, scale, offset, reach, loss)
+        if passing == 0:
+            continue
+        place = places[i]
+        for lane in range(lanes):
+            if not (passing >> lane) & 1:
+                continue
+            query = members[panel * LANES + lane]
+            exactly[query] += 1
+            floors[lane] = _offer(
+                kind,
+                queries,
+                query,
+                query_norms[query],
+                vectors,
+                place,
+                norms[place],
+                first_row + place,
+                heaps,
+                sizes,
+                all_floors,
+            )
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _floor(kind: int, key: int, norm: float) -> Any:
+    """Return the approximate score under which a document without error is worse than ``key``."""
+    score = signed_score(key)
+    if kind == DISTANCE:  # -|q - d|^2 = 2 (q.d - |d|^2 / 2) - |q|^2, and the filter sees the inside
+        inside = (np.float64(score) + norm * norm) / 2
+        return np.float32(inside - abs(inside) * 2.0**-22)
+    return score
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def merge(heaps: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+    """Offer what several threads found, ``[threads, queries, k]``, to the first one's heaps."""
+    for thread in range(1, len(heaps)):
+        for query in range(heaps.shape[1]):
+            for at in range(sizes[thread, query]):
+                key = heaps[thread, query, at]
+                sizes[0, query] = offer(heaps[0, query], sizes[0, query], key)

@@ -1,0 +1,154 @@
+"""Exact search through all documents by several threads, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import repeat
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.indexing.checks import Dense
+from sluice.indexing.flat.blocks import Picked, picked
+from sluice.indexing.flat.compressed_rows import CompressedRows
+from sluice.indexing.flat.kernel import STRIP, Batch, Best, Block, merge, search_block
+from sluice.indexing.flat.margins import margins
+from sluice.indexing.flat.query_forms import QueryForms
+from sluice.indexing.flat.tile import has_bfloat16
+from sluice.indexing.hits import Hits
+from sluice.indexing.kernels.signed_heap import read_heaps
+from sluice.indexing.kernels.threads import in_parallel, thread_count
+from sluice.indexing.kernels.writable_view import lent
+from sluice.indexing.live_rows import Mask
+from sluice.indexing.storage.dense_rows import DenseRows
+from sluice.indexing.storage.exact_scores import METRICS, Metric
+
+DOCUMENT_BLOCK = 4_096  # documents that a thread takes at a time
+SMALLEST_BLOCK = 512
+BLOCKS_PER_THREAD = 8  # of a small index: enough to even out the threads
+ALONE = 1e7  # multiplications below which a second thread costs more than it brings
+LARGEST_HEAPS = 1 << 27  # hits that all threads together may hold: 1 GiB
+FEW = {"float32": 4, "uint16": 5, "int8": 3}  # queries up to which each is a dot product
+FEW_EMULATED = {"float32": 6, "uint16": 8, "int8": 6}  # the same without bfloat16 instructions
+SUSPECT_SHARE = 1 / 16  # of a block scored exactly: from here float32 products are cheaper
+_NONE: Any = np.empty(0, dtype=np.float32)
+
+
+class FlatSearch:
+    """One search: its queries, and what its threads have found so far."""
+
+    def __init__(
+        self, rows: DenseRows, codes: CompressedRows | None, metric: Metric, queries: Dense, k: int
+    ) -> None:
+        self._metric, self._kind, self._k = metric, METRICS.index(metric), k
+        self._queries = QueryForms(queries, metric)
+        self._floors = np.full(len(queries), -np.inf, dtype=np.float32)
+        self._precise = np.zeros(len(queries), dtype=np.bool_)  # these need float32 products
+        compressed: Any = repeat(None) if codes is None else codes.chunks()
+        self._chunks = tuple(zip(rows.chunks(), compressed, strict=False))
+        self._rows, self._norms = rows, rows.norm_range()
+        # Made once each; they go when the search does.
+        self._block_of, self._batch_of = cache(self._block), cache(self._batch)
+        self._source = "float32" if not codes or not len(codes) else str(codes.chunks()[0][0].dtype)
+
+    def hits(self, allowed: Mask | None) -> Hits:
+        """Return the best allowed documents of each query."""
+        count, width = self._queries.factors.shape
+        documents = len(self._rows) if allowed is None else int(np.count_nonzero(allowed))
+        threads = thread_count()
+        if float(documents) * count * width < ALONE:
+            threads = 1
+        threads = max(1, min(threads, LARGEST_HEAPS // max(1, count * self._k)))
+        size = DOCUMENT_BLOCK
+        if threads > 1:
+            size = min(max(documents // (threads * BLOCKS_PER_THREAD), SMALLEST_BLOCK), size)
+        heaps = np.empty((threads, count, self._k), dtype=np.int64)
+        sizes = np.zeros((threads, count), dtype=np.int64)
+        blocks, lock = picked(self._rows.chunks(), size, allowed), Lock()
+
+        def work(thread: int, _: int) -> None:
+            exactly = np.zeros(count, dtype=np.int64)
+            best = Best(heaps[thread], sizes[thread], self._floors, exactly)
+            rooms = Rooms(width)
+            while (block := _next(blocks, lock)) is not None:
+                self._take(block, best, rooms)
+
+        in_parallel(work, threads)
+        merge(heaps, sizes)
+        hits = Hits.missing(count, self._k)
+        read_heaps(heaps[0], sizes[0], hits.rows, hits.scores)
+        return hits
+
+    def _take(self, picked: Picked, best: Best, rooms: Rooms) -> None:
+        """Search a block for the queries that trust approximate products, then for the others."""
+        for full, members in self._groups():
+            kind = "float32" if full else self._source
+            fast = has_bfloat16() and not full
+            few = len(members) <= (FEW if fast else FEW_EMULATED)[kind]
+            halves = fast and not few
+            block = self._block_of(picked.chunk, full, halves)._replace(
+                start=picked.start, documents=picked.documents, places=picked.places
+            )
+            batch = self._batch_of(members.tobytes(), full, few, halves)
+            before = best.exactly[members]
+            search_block(self._kind, block, batch, best, *rooms.of(halves))
+            if halves or kind != "float32":
+                most = 2 * self._k + SUSPECT_SHARE * block.documents
+                suspects = members[best.exactly[members] - before > most]
+                if len(suspects):
+                    precise = self._precise.copy()
+                    precise[suspects] = True
+                    self._precise = precise
+
+    def _groups(self) -> list[tuple[bool, NDArray[np.int64]]]:
+        """Return the queries that go by approximate products, and those that need float32."""
+        precise = self._precise  # another thread may put a new one in its place
+        both = ((full, np.flatnonzero(precise == full)) for full in (False, True))
+        return [(full, members) for full, members in both if len(members)]
+
+    def _block(self, chunk: int, full: bool, halves: bool) -> Block:
+        """Return a chunk as the kernel reads it; the part that is meant is put in later."""
+        (vectors, norms), codes = self._chunks[chunk]
+        if full or codes is None:
+            codes = (vectors, _NONE)
+        source, losses, *scales = (lent(array) for array in codes)
+        normalised = self._metric == "cosine" and (halves or source.dtype != np.float32)
+        first_row = sum(len(held[0][1]) for held in self._chunks[:chunk])
+        scale = scales[0] if scales else _NONE
+        return Block(
+            lent(vectors), lent(norms), source, losses, scale, normalised, first_row, 0, 0, _NONE
+        )
+
+    def _batch(self, chosen: bytes, full: bool, few: bool, halves: bool) -> Batch:
+        """Return some queries as the kernel reads them."""
+        queries, members = self._queries, np.frombuffer(chosen, dtype=np.int64).copy()
+        normalised = halves or (not full and self._source != "float32")
+        least = 1.0 if normalised else self._norms[0]
+        lost = queries.losses if halves else np.zeros(len(queries.norms))
+        width = queries.factors.shape[1]
+        bounds = margins(self._metric, width, queries.norms, lost, least, self._norms[1])
+        panels = queries.no_panels(halves) if few else queries.panels(members, halves)
+        return Batch(queries.exact, queries.norms, members, queries.factors, panels, *bounds)
+
+
+class Rooms:
+    """A thread's memory for the documents that it multiplies."""
+
+    def __init__(self, width: int) -> None:
+        self._shape = (STRIP, width + width % 2)
+        self._held: dict[bool, tuple[NDArray[Any], NDArray[Any]]] = {}
+
+    def of(self, halves: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the memory as it is filled, and as the product reads it."""
+        if halves not in self._held:
+            room = np.zeros(self._shape, dtype=np.uint16 if halves else np.float32)
+            self._held[halves] = room, room.view(np.uint32) if halves else room
+        return self._held[halves]
+
+
+def _next(blocks: Iterator[Picked], lock: Any) -> Picked | None:
+    with lock:
+        return next(blocks, None)

@@ -1,0 +1,375 @@
+"""Exact search over sparse impacts: BM25, SPLADE and their kin."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from threading import RLock
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.indexing.checks import checked_sparse
+from sluice.indexing.hits import LARGEST_SCORE, Hits
+from sluice.indexing.index import Index
+from sluice.indexing.inverted.search.plan import Plan, plan_of
+from sluice.indexing.inverted.search.planner import LAZY_BLOCKS, RECORD, search_segments
+from sluice.indexing.inverted.segment_list import (
+    Segments,
+    extended,
+    frequencies,
+    open_segments,
+    rebuilt,
+    room_for,
+    write_segments,
+)
+from sluice.indexing.inverted.segments.documents import stored_documents
+from sluice.indexing.inverted.segments.table import segment_tables
+from sluice.indexing.inverted.settings import (
+    SEARCH_PARAMETERS,
+    USUAL,
+    SearchSettings,
+    SegmentSettings,
+    search_settings,
+)
+from sluice.indexing.inverted.spooling.heaviest_terms import pruned_queries
+from sluice.indexing.inverted.spooling.overlap import SAMPLED, say_overlap
+from sluice.indexing.inverted.spooling.spool import Spool
+from sluice.indexing.inverted.statistics import Contribution, InvertedStatistics
+from sluice.indexing.kernels.compile_notice import said_once
+from sluice.indexing.kernels.threads import in_pieces
+from sluice.indexing.live_rows import Mask, Rows
+from sluice.indexing.storage.arrays import fact
+
+Sparse = sparse.csr_array[Any]
+EVERYTHING = np.zeros(0, dtype=np.bool_)  # a mask that excludes nothing
+EVERYTHING.setflags(write=False)  # as other masks: numba would compile for both kinds
+MAX_ROWS = 2**31  # row numbers share an int64 with the score's bits
+MOST_TERMS = 2**28  # some arrays are as long as the vocabulary
+TASKS_PER_THREAD = 4  # parts of a batch: few enough to be cheap, enough to even out the threads
+
+
+class InvertedIndex(Index):
+    """Documents by the terms they carry, with their impacts; vectors are scipy CSR arrays.
+
+    With ``fidelity="exact"`` a score is the float32 sum over the shared terms in ascending term
+    order, each product rounded to float32 and a sum beyond it to the largest, and ties go to the
+    lower row: equal to brute force, rows included, whatever engine, block size or number of
+    threads. ``"u8"`` keeps impacts as 8 bits with a scale for each term, is about three quarters of
+    the size, and is exact in the same sense for the impacts it keeps; a merge of segments may round
+    them again. Documents that share no term with the query are no hits. Negative, NaN and infinite
+    weights are refused, explicit zeros dropped.
+
+    ``n_terms`` fixes the vocabulary's width; without it the width is that of the widest matrix
+    added, because a vocabulary may grow. Query terms beyond it have no postings. ``block_size`` is
+    a power of two up to 256, chosen by size unless given. ``order`` rearranges documents inside:
+    ``"input"``, ``"cluster"`` or ``"bisection"``; rows stay those of adding. ``top_terms`` keeps
+    only a document's heaviest terms, which is no longer exact.
+
+    ``search`` takes the parameters ``engine`` (``"auto"``, ``"blocks"``, ``"terms"``), ``alpha``
+    (0 to 1: below 1 blocks are left out whose bound, times alpha, is below the k-th score) and
+    ``beta`` (0 to 1: the share of the query's terms that is searched, heaviest first).
+
+    The index is a list of immutable segments. Added documents become a segment before the next
+    search, ``save`` or ``compact``, or once they are many, and small segments are merged. Searches
+    may run while another thread changes the index: each sees the state it began with. Batches run
+    on ``NUMBA_NUM_THREADS`` threads (default: all cores).
+    """
+
+    type_name = "inverted"
+
+    def __init__(
+        self,
+        n_terms: int | None = None,
+        *,
+        fidelity: str = "exact",
+        block_size: int | None = None,
+        order: str = "input",
+        top_terms: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.n_terms = None if n_terms is None else whole_number(n_terms, "n_terms", 1)
+        self.settings = SegmentSettings(fidelity, block_size, order, top_terms)
+        self._segments: Segments = ()
+        self._spool = Spool()  # added, not yet in a segment
+        self._changing = RLock()  # held by whoever changes the index
+        self._said: set[SearchSettings] = set()  # whose overlap was measured
+        self._tables = segment_tables([])  # of the segments; the readers' are filled
+        self._width = 0  # of the widest matrix added
+        self._frozen = False  # a reader: no change reaches it
+        self._present: Self | None = None  # what readers share until the next change
+
+    def empty(self) -> Self:
+        """Return an index without documents that has the settings of this one."""
+        return type(self)(self.n_terms, **self.settings.facts())
+
+    @property
+    def width(self) -> int:
+        """Terms of the vocabulary so far."""
+        widths = (placed.segment.terms for placed in self._segments)
+        return max(self.n_terms or 0, self._width, self._spool.terms, *widths)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(placed.segment.size_bytes for placed in self._reader()._segments)
+
+    def stats(self) -> InvertedStatistics:
+        """Return how many documents, terms and postings there are."""
+        reader = self._reader()
+        counts = frequencies(reader._segments, reader.width)
+        postings = int(counts.sum())
+        return InvertedStatistics(
+            documents=reader.rows,
+            terms=reader.width,
+            used_terms=int(np.count_nonzero(counts)),
+            postings=postings,
+            mean_terms=postings / reader.rows if reader.rows else 0.0,
+            longest=int(counts.max(initial=0)),
+            segments=len(reader._segments),
+        )
+
+    def documents(self, rows: ArrayLike) -> Sparse:
+        """Return the stored impacts of rows, float32 ``[len(rows), width]``; deleted ones too."""
+        reader = self._reader()
+        wanted = reader._live.known(np.asarray(rows), "documents")
+        width = reader.width
+        found: list[Any] = [sparse.csr_array((0, width), dtype=np.float32)]
+        back = np.empty(len(wanted), dtype=np.int64)
+        done = 0
+        for placed in reader._segments:
+            local = wanted - placed.first_row
+            here = np.flatnonzero((local >= 0) & (local < placed.segment.documents))
+            if len(here):
+                part: Any = stored_documents(placed.segment, local[here])
+                part.resize((len(here), width))
+                found.append(part)
+                back[here] = np.arange(done, done + len(here))
+                done += len(here)
+        whole: Sparse = sparse.vstack(found, format="csr")
+        return whole[back]
+
+    def explain(self, query: Sparse, row: int) -> list[Contribution]:
+        """Return each shared term's part of the score of ``row``, in ascending term order.
+
+        ``query`` is one sparse row ``[1, terms]``; the float32 sum of the parts is the score.
+        """
+        matrix = self._checked(query, "query")
+        if matrix.shape[0] != 1:
+            raise DataError(f"explain: {matrix.shape[0]} queries, expected one row")
+        if not 0 <= row < self.rows:
+            raise DataError(f"explain: no row {row}; this index has {self.rows:,} rows")
+        document = self.documents([row])
+        impacts = dict(zip(document.indices.tolist(), document.data, strict=True))
+        with np.errstate(over="ignore"):  # a product beyond float32 counts as the largest
+            return [
+                Contribution(
+                    term,
+                    float(weight),
+                    float(impacts[term]),
+                    float(min(weight * impacts[term], LARGEST_SCORE)),
+                )
+                for term, weight in zip(matrix.indices.tolist(), matrix.data, strict=True)
+                if term in impacts
+            ]
+
+    def plan(
+        self, queries: Sparse, k: int, *, params: Mapping[str, Any] | None = None
+    ) -> list[Plan]:
+        """Search, and return what the planner chose for each query, why, and what it did."""
+        self._check_parameters(params or {})
+        settings = search_settings(params)
+        reader = self._reader()
+        matrix = self._checked(queries, "queries")
+        places = min(whole_number(k, "k", 1), max(len(reader), 1))
+        work = np.zeros((matrix.shape[0], RECORD), dtype=np.int64)
+        reader._run(matrix, places, reader._live.allowed(), settings, work)
+        blocks = sum(placed.segment.blocks for placed in reader._segments)
+        return [plan_of(line, settings.engine, blocks) for line in work]
+
+    def add(self, vectors: Any) -> Rows:
+        """Append document vectors and return their rows, int64 ``[n]``.
+
+        The vectors are copied. ``DataError`` for NaN, a negative weight, a wrong dtype or width;
+        then nothing is added.
+        """
+        with self._changing:
+            rows = super().add(vectors)
+            self._present = None
+            return rows
+
+    def save(self, path: str | Path) -> None:
+        """Write the index as the new state of the folder ``path``, in one step.
+
+        A kill at any instant leaves the former state or this one. Changes wait for the end,
+        searches do not. Segments that are files already are linked where that is possible.
+        """
+        with self._changing:
+            super().save(path)
+
+    def delete(self, rows: ArrayLike) -> None:
+        """Put tombstones on ``rows``: they are no hits any more and keep their numbers.
+
+        ``DataError`` for an unknown or already deleted row; then nothing is deleted.
+        """
+        with self._changing:
+            super().delete(rows)
+            self._present = None
+
+    def compact(self) -> Rows:
+        """Drop deleted rows and close the gaps; return old row -> new row (-1 where deleted).
+
+        Searches go on meanwhile, over the state before.
+        """
+        with self._changing:
+            reader = self._reader()
+            allowed = reader._live.allowed()
+            if allowed is not None or len(self._segments) > 1:
+                self._keep_only(allowed)
+            moved = self._live.compact()
+            self._width, self._present = reader.width, None
+            return moved
+
+    def _reader(self) -> Self:
+        """Return this index as it is now, which no change reaches; added documents are in it."""
+        if self._frozen:
+            return self
+        reader = self._present
+        if reader is None:
+            with self._changing:
+                self._flush()
+                reader = object.__new__(type(self))
+                reader.__dict__.update(self.__dict__)
+                reader._live = copy.copy(self._live)
+                reader._tables = segment_tables([placed[:2] for placed in self._segments])
+                reader._frozen, reader._spool, reader._present = True, Spool(), None
+                self._present = reader
+        return reader
+
+    def _checked(self, vectors: Any, what: str) -> Sparse:
+        matrix = checked_sparse(vectors, what)
+        if self.n_terms is not None and what == "documents" and matrix.shape[1] > self.n_terms:
+            raise DataError(
+                f"{what}: {matrix.shape[1]} terms, this index was made for {self.n_terms}; "
+                "encode with the encoder the index was built with"
+            )
+        if matrix.shape[1] > MOST_TERMS and what == "documents":
+            raise DataError(
+                f"{what}: {matrix.shape[1]:,} terms, an index has at most {MOST_TERMS:,}; number "
+                "the terms in use from 0 on"
+            )
+        return matrix
+
+    def _append(self, documents: Sparse) -> None:
+        if self.rows + documents.shape[0] > MAX_ROWS:
+            raise DataError(f"documents: an index holds at most {MAX_ROWS:,}; use several")
+        ends, first = documents.indptr[1:].astype(np.int64), 0
+        segments, spool, before = self._segments, self._spool, len(self._spool)
+        try:
+            while first < len(ends):
+                last = room_for(self._spool, ends, first)
+                if last > first:
+                    whole = last - first == len(ends)
+                    self._spool.append(documents if whole else documents[first:last])
+                    first = last
+                else:
+                    self._flush()
+        except BaseException:  # a full disk: nothing is added
+            self._segments, self._spool = segments, spool
+            spool.rewind(before)
+            raise
+        self._width = max(self._width, int(documents.shape[1]))
+
+    def _flush(self) -> None:
+        """Turn added documents into a segment; the caller holds the lock."""
+        if len(self._spool):
+            with said_once():
+                self._segments = extended(self._segments, self._spool, self.width, self.settings)
+            self._spool = Spool()
+
+    def _stored_rows(self) -> int:
+        return sum(placed.segment.documents for placed in self._segments)
+
+    def _search_parameters(self) -> tuple[str, ...]:
+        return SEARCH_PARAMETERS
+
+    def _search(
+        self, queries: Sparse, k: int, allowed: Mask | None, parameters: dict[str, Any]
+    ) -> Hits:
+        settings = search_settings(parameters)
+        hits = self._run(queries, k, allowed, settings)
+        if settings.approximate and settings not in self._said:
+            self._said.add(settings)
+            exact = self._run(queries[:SAMPLED], k, allowed, USUAL)
+            say_overlap(f"alpha={settings.alpha:g}, beta={settings.beta:g}", hits.rows, exact.rows)
+        return hits
+
+    def _run(
+        self,
+        queries: Sparse,
+        k: int,
+        allowed: Mask | None,
+        settings: SearchSettings,
+        work: NDArray[np.int64] | None = None,
+    ) -> Hits:
+        count = int(queries.shape[0])
+        starts, terms, weights = pruned_queries(queries, settings.beta)
+        hits = Hits(np.empty((count, k), np.int64), np.empty((count, k), np.float32))
+        record = np.zeros((count, RECORD), dtype=np.int64) if work is None else work
+        mask = EVERYTHING if allowed is None else allowed
+        exact, engine, alpha = self.settings.exact, settings.engine, settings.alpha
+
+        def search(first: int, last: int) -> None:
+            search_segments(
+                self._tables, mask, exact, engine, alpha, LAZY_BLOCKS,
+                starts, terms, weights, first, last, hits.rows, hits.scores, record,
+            )  # fmt: skip
+
+        with said_once():
+            in_pieces(search, count, TASKS_PER_THREAD)
+        return hits
+
+    def _keep_only(self, allowed: Mask | None) -> None:
+        with said_once():
+            self._segments = rebuilt(self._segments, allowed, self.width, self.settings)
+
+    def _write(self, folder: Path) -> dict[str, Any]:
+        reader = self._reader()
+        described, written = write_segments(reader._segments, folder)
+        with self._changing:
+            if self._segments is reader._segments:  # else they have changed again
+                self._segments = written
+                self._present = None
+                self._reader()  # made now: searches do not wait for the end of a save
+        facts = {"n_terms": self.n_terms, "width": self.width, **self.settings.facts()}
+        return {**facts, "segments": described}
+
+    @classmethod
+    def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
+        if "segments" not in facts:
+            raise IndexFormatError(
+                f"{folder}: an inverted index of an earlier Sluice, expected segments; rebuild it"
+            )
+        given: dict[str, Any] = {
+            name: None if facts.get(name) is None else fact(facts, name, int, folder)
+            for name in ("n_terms", "block_size", "top_terms")
+        }
+        given |= {name: fact(facts, name, str, folder) for name in ("fidelity", "order")}
+        try:
+            index = cls(**given)
+        except ConfigError as error:
+            raise IndexFormatError(f"{folder}: {error}; rebuild the index") from None
+        described = fact(facts, "segments", list, folder)
+        index._width = fact(facts, "width", int, folder)
+        index._segments = open_segments(folder, described, index.settings)
+        if index.n_terms is not None and index.width > index.n_terms:
+            raise IndexFormatError(
+                f"{folder}: segments of {index.width:,} terms in an index made for "
+                f"{index.n_terms:,}; the manifest was edited: rebuild the index"
+            )
+        return index

@@ -1,0 +1,85 @@
+"""How much of the exact result an approximation keeps, measured on the documents themselves."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from sluice.indexing.inverted.spooling.heaviest_terms import heaviest
+from sluice.indexing.inverted.spooling.spool import Documents, Spool
+
+log = logging.getLogger("sluice")
+
+QUERIES = 32  # documents that stand in as queries
+QUERY_TERMS = 24  # their heaviest terms
+SAMPLE = 1 << 15  # documents searched
+DEPTH = 10
+FEWEST = 256
+SAMPLED = 64  # real queries of a search whose overlap is measured
+
+
+def say_overlap(label: str, found: NDArray[np.int64], exact: NDArray[np.int64]) -> float:
+    """Log and return the mean share of the exact rows that were found; lines are queries."""
+    shares = [
+        len(np.intersect1d(a[a >= 0], b[b >= 0])) / max(int(np.count_nonzero(b >= 0)), 1)
+        for a, b in zip(found, exact, strict=False)
+    ]
+    mean = float(np.mean(shares or [1.0]))
+    log.info(
+        "%s: overlap@%d with exact %.3f (%d queries)", label, exact.shape[1], mean, len(shares)
+    )
+    return mean
+
+
+def measured_overlap(spool: Spool, kept: Spool | None, label: str) -> float:
+    """Log and return the share of the exact top 10 that ``kept`` finds; None is 8-bit rounding.
+
+    Queries are the heaviest terms of documents, spread over the spool; searched is one stretch of
+    it. Only what is approximated is measured: the same rows with other impacts.
+    """
+    documents = min(len(spool), SAMPLE)
+    if documents < FEWEST:  # of no interest, as after small additions
+        return 1.0
+    first = (len(spool) - documents) // 2
+    exact = spool.documents(first, first + documents)
+    if kept is None:
+        other = (exact[0], exact[1], _rounded(exact[1], exact[2]))
+    else:
+        other = kept.documents(first, first + documents)
+    queries = _queries(spool, min(QUERIES, documents))
+    return say_overlap(label, _top(other, queries), _top(exact, queries))
+
+
+def _rounded(terms: NDArray[np.uint32], impacts: NDArray[np.float32]) -> NDArray[np.float32]:
+    peaks = np.zeros(int(terms.max(initial=0)) + 1, dtype=np.float32)
+    np.maximum.at(peaks, terms, impacts)
+    scales = np.maximum(peaks / np.float32(255), np.finfo(np.float32).tiny)[terms]
+    return np.asarray(np.clip(np.rint(impacts / scales), 1, 255) * scales, dtype=np.float32)
+
+
+def _queries(spool: Spool, count: int) -> list[tuple[NDArray[np.uint32], NDArray[np.float32]]]:
+    chosen = np.linspace(0, len(spool) - 1, count).astype(int)
+    return [heaviest(spool.documents(int(row), int(row) + 1), QUERY_TERMS)[1:] for row in chosen]
+
+
+def _top(
+    documents: Documents, queries: list[tuple[NDArray[np.uint32], NDArray[np.float32]]]
+) -> NDArray[np.int64]:
+    starts, terms, impacts = documents
+    asked = np.unique(np.concatenate([columns for columns, _ in queries]))
+    if not len(asked):
+        asked = np.zeros(1, dtype=np.uint32)
+    places = np.minimum(np.searchsorted(asked, terms), len(asked) - 1)
+    shared = asked[places] == terms
+    ends = np.concatenate([[0], np.cumsum(shared)])[starts]
+    part = (impacts[shared], places[shared], ends)
+    matrix = sparse.csr_array(part, shape=(len(starts) - 1, len(asked)))
+    table = np.zeros((len(asked), len(queries)), dtype=np.float32)
+    for place, (columns, weights) in enumerate(queries):
+        table[np.searchsorted(asked, columns), place] = weights
+    scores = matrix @ table
+    best = [np.lexsort((np.arange(len(line)), -line))[:DEPTH] for line in scores.T]
+    return np.array(best, dtype=np.int64)

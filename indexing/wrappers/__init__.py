@@ -1,0 +1,28 @@
+"""Indexes around an index: passages to documents, biases, augmentation, funnels, MIPS as L2.
+
+May import: `indexing.index`, `indexing.flat`, `indexing.folder` and below.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.encoders.foundation.lazy import lazy
+
+if TYPE_CHECKING:
+    from sluice.indexing.wrappers.augmented import AugmentedIndex as AugmentedIndex
+    from sluice.indexing.wrappers.document_bias import DocumentBias as DocumentBias
+    from sluice.indexing.wrappers.funnel import FunnelIndex as FunnelIndex
+    from sluice.indexing.wrappers.mips_to_l2 import MipsToL2 as MipsToL2
+    from sluice.indexing.wrappers.passages import PassageIndex as PassageIndex
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "sluice.indexing.wrappers.augmented": ["AugmentedIndex"],
+            "sluice.indexing.wrappers.document_bias": ["DocumentBias"],
+            "sluice.indexing.wrappers.funnel": ["FunnelIndex"],
+            "sluice.indexing.wrappers.mips_to_l2": ["MipsToL2"],
+            "sluice.indexing.wrappers.passages": ["PassageIndex"],
+        },
+    )

@@ -1,0 +1,211 @@
+"""A funnel: search with the first dimensions of each vector, then score the best with all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.indexing.checks import Dense, checked_dense
+from sluice.indexing.flat.index import FlatIndex
+from sluice.indexing.hits import LARGEST_SCORE, Hits
+from sluice.indexing.index import Index
+from sluice.indexing.live_rows import Mask, Rows
+from sluice.indexing.storage.arrays import fact
+from sluice.indexing.storage.dense_rows import DenseRows
+from sluice.indexing.storage.exact_scores import Metric, checked_metric, norms_of
+from sluice.indexing.wrappers.inner import (
+    drop_rows,
+    inner_index,
+    metric_of,
+    open_inner,
+    write_inner,
+)
+
+FIRST = "first"  # folder of the first pass, and prefix of its parameters that are named as ours
+PLACES = 1 << 21  # candidates of the queries searched together: 24 MiB
+SCALED = 1 << 21  # float64 values of one step of scaling
+
+
+class FunnelIndex(Index):
+    """Search on the first ``dimensions``, then the best ``depth`` documents scored exactly.
+
+    For Matryoshka models, whose vectors work cut to any prefix (Kusupati et al., 2022); of other
+    models the prefix says less, and the depth must be larger. A depth of the whole corpus gives
+    the hits of ``FlatIndex`` with the same ``metric``, ties included, whatever ``first`` is, so
+    long as ``first`` returns that many. ``dimensions=None`` takes all: rescoring alone.
+
+    ``first`` is the index of the first pass (or its spec, ``{type: faiss, factory: HNSW32}``);
+    ``FlatIndex(metric)`` by default. A prefix is scaled to the length of its whole vector. Of unit
+    vectors that is the prefix normalised again, as Matryoshka losses train it; of others it keeps
+    the length, which counts in inner products and distances and which a cut prefix would lose.
+    For several steps, make ``first`` a ``FunnelIndex`` of fewer dimensions.
+
+    ``params`` of a search are ``depth`` and those of ``first``; one that has the name of ours
+    is called ``first_depth``. Every result is as long as ``k`` asks: the depth is at least that.
+    """
+
+    type_name = "funnel"
+
+    def __init__(
+        self,
+        dimensions: int | None = None,
+        depth: int = 100,
+        first: Index | dict[str, Any] | None = None,
+        *,
+        metric: Metric = "ip",
+    ) -> None:
+        super().__init__()
+        self.metric: Metric = checked_metric(metric)
+        self.depth = whole_number(depth, "depth", 1)
+        self.dimensions = None if dimensions is None else whole_number(dimensions, "dimensions", 1)
+        self.first = FlatIndex(self.metric) if first is None else inner_index(first, FIRST)
+        if metric_of(self.first, FIRST) != self.metric:
+            raise ConfigError(
+                f"first: metric {metric_of(self.first, FIRST)!r}, the funnel has {self.metric!r}; "
+                "give both the same"
+            )
+        self._vectors = DenseRows()
+
+    @property
+    def width(self) -> int | None:
+        """Dimensions of the whole vectors; None before the first ``add``."""
+        return self._vectors.width
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole vectors, their norms, and the first pass."""
+        return self._vectors.nbytes + self.first.size_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the first pass: of the whole vectors a search reads ``depth``."""
+        return self.first.resident_bytes
+
+    def training_rows(self, documents: int) -> int:
+        """Return how many sample vectors the first pass would like."""
+        return self.first.training_rows(documents)
+
+    def train(self, sample: Any) -> None:
+        """Train the first pass on the prefixes of vectors ``[n, dim]``."""
+        self.first.train(self._prefixes(self._checked(sample, "training sample")))
+
+    def spool(self, folder: Path) -> None:
+        """Keep what is added from now on in files of ``folder``, the first pass's in one below."""
+        self._vectors.spool(folder)
+        self.first.spool(folder / FIRST)
+
+    def check_fit(self, width: int, documents: int) -> None:
+        """Raise if the vectors are narrower than the funnel, or its first index refuses."""
+        self._refuse_narrow(width, "documents")
+        self.first.check_fit(self.dimensions or width, documents)
+
+    def _refuse_narrow(self, width: int, what: str) -> None:
+        if self.dimensions is not None and width < self.dimensions:
+            raise DataError(
+                f"{what}: {width} dimensions, the funnel searches the first "
+                f"{self.dimensions}; give it fewer dimensions, or vectors of a wider model"
+            )
+
+    def _checked(self, vectors: Any, what: str) -> Dense:
+        dense = checked_dense(vectors, self.width, what)
+        self._refuse_narrow(dense.shape[1], what)
+        return dense
+
+    def _prefixes(self, vectors: Dense) -> Dense:
+        """Return the prefixes ``[n, dimensions]``, each as long as its whole vector."""
+        if self.dimensions in (None, vectors.shape[1]):
+            return vectors
+        prefixes = np.empty((len(vectors), self.dimensions or 0), np.float32)
+        step = max(1, SCALED // vectors.shape[1])
+        for start in range(0, len(vectors), step):
+            whole = vectors[start : start + step]
+            cut = whole[:, : self.dimensions].astype(np.float64)
+            lengths = np.sqrt(np.einsum("ij,ij->i", cut, cut))
+            scale = norms_of(whole) / np.where(lengths > 0, lengths, 1.0)
+            prefixes[start : start + step] = np.clip(
+                cut * scale[:, None], -LARGEST_SCORE, LARGEST_SCORE
+            )
+        return prefixes
+
+    def _append(self, documents: Dense) -> None:
+        self.first.add(self._prefixes(documents))
+        self._vectors.append(documents)
+
+    def _search(
+        self, queries: Dense, k: int, allowed: Mask | None, parameters: dict[str, Any]
+    ) -> Hits:
+        depth = max(k, min(parameters.pop("depth", self.depth), self.rows))
+        names = self._names_of_first()
+        given = {names[name]: value for name, value in parameters.items()}
+        step = max(1, PLACES // depth)
+        found = []
+        for start in range(0, len(queries), step):
+            part = queries[start : start + step]
+            candidates = self.first.search(self._prefixes(part), depth, keep=allowed, params=given)
+            found.append(self._vectors.rescored(part, candidates.rows, k, self.metric))
+        rows, scores = zip(*found, strict=True)
+        return Hits(np.concatenate(rows), np.concatenate(scores))
+
+    def _names_of_first(self) -> dict[str, str]:
+        """Return the first pass's parameters by the names they have here."""
+        clashing = ("depth", FIRST + "_")
+        return {
+            f"{FIRST}_{name}" if name.startswith(clashing) else name: name
+            for name in self.first._search_parameters()
+        }
+
+    def _search_parameters(self) -> tuple[str, ...]:
+        return ("depth", *self._names_of_first())
+
+    def _check_parameters(self, given: Mapping[str, Any]) -> None:
+        super()._check_parameters(given)
+        if "depth" in given:
+            whole_number(given["depth"], "params: depth", 1)
+
+    def _documents(self, rows: Rows) -> Dense:
+        return self._vectors.gather(rows)[0]
+
+    def _keep_only(self, allowed: Mask) -> None:
+        drop_rows(self.first, allowed)
+        self._vectors.keep_only(allowed)
+
+    def _stored_rows(self) -> int:
+        return len(self._vectors)
+
+    def _write(self, folder: Path) -> dict[str, Any]:
+        return {
+            "metric": self.metric,
+            "dimensions": self.dimensions,
+            "depth": self.depth,
+            FIRST: write_inner(self.first, folder / FIRST),
+            **self._vectors.write(folder),
+        }
+
+    @classmethod
+    def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
+        return cls._open(folder, facts, ())
+
+    @classmethod
+    def _open(cls, folder: Path, facts: Mapping[str, Any], allow: Collection[str]) -> Self:
+        first = open_inner(folder / FIRST, fact(facts, FIRST, dict, folder), allow)
+        try:
+            index = cls(
+                facts.get("dimensions"),
+                fact(facts, "depth", int, folder),
+                metric=fact(facts, "metric", str, folder),
+            )
+        except ConfigError as error:
+            raise IndexFormatError(f"{folder}: {error}") from None
+        index._vectors = DenseRows.read(folder, facts)
+        if first.rows != len(index._vectors):
+            raise IndexFormatError(
+                f"{folder}: the first pass has {first.rows:,} rows, the funnel "
+                f"{len(index._vectors):,}; rebuild the folder"
+            )
+        index.first = first
+        return index

@@ -1,0 +1,98 @@
+"""From the components of a config to encoders, indexes, losses and scorers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from sluice.encoders.foundation.build import build, check
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.table import ENCODERS
+from sluice.indexing.table import INDEXES
+from sluice.retrieval.config.sections import PruneSection, RetrieverSection
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.evaluation.measures import parse_measure
+from sluice.retrieval.pipelines.table import SCORERS
+from sluice.training.losses import LOSSES
+from sluice.training.losses.base import LossBase, as_loss
+
+Allow = Collection[str] | None  # classes of your own that types may name; None is all
+START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an encoder without one
+
+
+def make_encoder(spec: Mapping[str, Any], *, where: str, model: Callable[[str], str]) -> Any:
+    """Make the encoder or cross-encoder a component describes.
+
+    ``model`` maps the names of models trained in this experiment to their folders.
+    """
+    given = dict(spec)
+    if isinstance(given.get("model"), str):
+        given["model"] = model(given["model"])
+    for side, tower in towers_in(given).items():
+        if isinstance(tower.get("model"), str):
+            given[side] = {**tower, "model": model(tower["model"])}
+    return build(given, {**ENCODERS, **SCORERS}, where=where)
+
+
+def towers_in(spec: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the components of separate towers by side; none in another encoder's component."""
+    found = {side: spec.get(side) for side in ("query", "document")}
+    given = {side: tower for side, tower in found.items() if isinstance(tower, Mapping)}
+    return given if spec.get("type") == "towers" else {}
+
+
+def check_towers(spec: Mapping[str, Any], *, where: str) -> None:
+    """Check the towers in an encoder's component; one without any is right."""
+    known = {kind: ENCODERS[kind] for kind in ("dense", "splade")}
+    for side, tower in towers_in(spec).items():
+        check(tower, known, where=f"{where}.{side}", allow=())
+
+
+def vector_kind(spec: Mapping[str, Any]) -> Any:
+    """Return the type of encoder that makes a component's vectors: its towers', where it has any.
+
+    None for the saved folder of towers, which may not be there yet.
+    """
+    if spec.get("type") != "towers":
+        return spec.get("type")
+    return towers_in(spec).get("document", {}).get("type")
+
+
+def make_index(spec: Mapping[str, Any] | None, *, where: str) -> Any:
+    """Make the empty index a component describes; None lets the vectors decide."""
+    return None if spec is None else build(spec, INDEXES, where=where)
+
+
+def pruned(section: PruneSection | None, corpus: Iterable[Document]) -> Iterable[Document]:
+    """Return the corpus without the documents a config's section leaves out; None for all."""
+    if section is None:
+        return corpus
+    from sluice.retrieval.retrievers.quality.scores import PrunedCorpus, QualityScores
+
+    return PrunedCorpus(corpus, QualityScores.load(section.scores), section.share)
+
+
+def make_loss(spec: Mapping[str, Any], *, where: str, allow: Allow = None) -> LossBase:
+    """Make the loss a component describes."""
+    return as_loss(build(spec, LOSSES, where=where, allow=allow), where)
+
+
+def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) -> None:
+    """Check a retriever's encoder and index; what costs nothing to make is made."""
+    check(section.encoder, ENCODERS, where=f"{where}.encoder", allow=allow)
+    check_towers(section.encoder, where=f"{where}.encoder")
+    if section.encoder["type"] == "bm25":
+        build(section.encoder, ENCODERS, where=f"{where}.encoder")
+    if section.index is not None:
+        check(section.index, INDEXES, where=f"{where}.index", allow=allow)
+        if section.index["type"] in INDEXES:
+            build(section.index, INDEXES, where=f"{where}.index")
+
+
+def check_measures(measures: Iterable[str], where: str) -> None:
+    """Check that every measure is one we compute."""
+    for text in measures:
+        try:
+            parse_measure(text)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None

@@ -1,0 +1,91 @@
+"""The keys of an artefact, and cheap hashes of what its config only names: datasets, files.
+
+A hash is over relative file names, sizes and modification times; no file is read. What has no
+place on this disk (a hub id, an ir_datasets id) is its name alone.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sluice.encoders.foundation.files import fingerprint_of
+from sluice.retrieval.datasets.dataset import load_dataset
+from sluice.retrieval.datasets.source import find_split
+
+CORPUS = ("corpus.jsonl", "corpus.jsonl.gz")
+QUERIES = ("queries.jsonl", "queries.jsonl.gz")
+
+
+class Keys(NamedTuple):
+    """What decides an artefact: ``recipe`` hashes the settings, ``key`` also the files they name.
+
+    An artefact is made again when its key is another. It may be opened, where the files need not
+    be, when its recipe is the same.
+    """
+
+    recipe: str
+    key: str
+
+
+def normalised_dataset(dataset: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config's ``dataset`` as a mapping without defaults: equal for equal meanings.
+
+    ``level`` is left out: evaluation looks at it, and nothing is made by it.
+    """
+    given = dict(dataset) if isinstance(dataset, Mapping) else {"name": dataset}
+    given.pop("level", None)
+    defaults = {"split": None, "ignore_identical_ids": "auto"}
+    return {key: value for key, value in given.items() if value != defaults.get(key, "")}
+
+
+def corpus_contents(dataset: str | Mapping[str, Any]) -> str:
+    """Return a hash of the corpus a dataset's name stands for."""
+    return _dataset_contents(dataset, CORPUS, ())
+
+
+def training_contents(dataset: str | Mapping[str, Any]) -> str:
+    """Return a hash of all that a training reads: corpus, queries, judgements of train and dev."""
+    return _dataset_contents(dataset, (*CORPUS, *QUERIES), ("train", "dev"))
+
+
+def path_contents(name: Any) -> str | None:
+    """Return a hash of the file or folder ``name``, None where there is no such thing."""
+    path = Path(name).expanduser() if isinstance(name, str) and name else None
+    if path is None or not path.exists():
+        return None
+    if path.is_file():
+        return _hash(path.parent, [path])
+    inside = (file for file in path.rglob("*") if file.is_file())
+    return _hash(path, (f for f in inside if not _hidden(f.relative_to(path))))
+
+
+def _dataset_contents(
+    dataset: str | Mapping[str, Any], files: Iterable[str], splits: Iterable[str]
+) -> str:
+    name = str(dataset.get("name") if isinstance(dataset, Mapping) else dataset)
+    if name == "pydocs":
+        return f"pydocs of Python {platform.python_version()}"
+    if name.startswith(("hf:", "ir_datasets:")):
+        return path_contents(name.removeprefix("hf:")) or name
+    source = load_dataset(dataset, None).source
+    folder = getattr(source, "path", None)
+    if folder is None:
+        return name
+    found = [find_split(split, source.splits()) for split in splits]
+    parts = [*files, *(f"qrels/{split}.tsv" for split in found if split is not None)]
+    return _hash(folder, (folder / part for part in parts if (folder / part).exists()))
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _hash(folder: Path, files: Iterable[Path]) -> str:
+    facts = []
+    for file in sorted(files):
+        stat = file.stat()
+        facts.append([file.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns])
+    return fingerprint_of(facts)

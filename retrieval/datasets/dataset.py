@@ -1,0 +1,255 @@
+"""The dataset: a corpus to stream, the queries of one split, and their judgements."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.retrieval.datasets.identical_ids import IdenticalIds, decide_identical_ids
+from sluice.retrieval.datasets.source import Corpus, Qrels, Source, find_split
+from sluice.retrieval.documents.document import Document
+
+__all__ = ["Corpus", "Dataset", "Document", "load_dataset", "training_splits"]
+
+log = logging.getLogger("sluice")
+
+IgnoreIdenticalIds = bool | Literal["auto"]
+DATA_FOLDER = "SLUICE_DATA"  # the environment variable
+
+
+class Dataset:
+    """One split of a collection.
+
+    ``queries`` are those the split's qrels judge, in the order of the qrels; judged queries that
+    have no text stay in ``qrels``, where they score 0, and one warning names them.
+    ``split=None`` opens the corpus alone. ``level`` is the least grade that ``evaluate`` takes as
+    relevant (not nDCG, which has the grades themselves): 2 in T2Ranking and TREC Deep Learning.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        split: str | None = "test",
+        *,
+        ignore_identical_ids: IgnoreIdenticalIds = "auto",
+        level: int = 1,
+    ) -> None:
+        if ignore_identical_ids not in (True, False, "auto"):
+            raise ConfigError(
+                f"dataset.ignore_identical_ids: {ignore_identical_ids!r}, "
+                "expected auto, true or false"
+            )
+        self.source = source
+        self.name = source.name
+        self.ignore_identical_ids = ignore_identical_ids
+        self.level = whole_number(level, "dataset.level", 1)
+        self.corpus = Corpus(source)
+        self.split = None if split is None else self._available(split)
+        self._identical_ids: IdenticalIds | None = None
+
+    @classmethod
+    def from_memory(
+        cls,
+        documents: Iterable[Document],
+        queries: Mapping[str, str],
+        qrels: Mapping[str, Mapping[str, int]],
+        *,
+        name: str = "memory",
+        split: str = "test",
+    ) -> Dataset:
+        """Make a dataset of one split from what is at hand."""
+        from sluice.retrieval.datasets.memory import MemorySource
+
+        return cls(MemorySource(name, documents, {split: (queries, qrels)}), split)
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.name!r}, split={self.split!r})"
+
+    @property
+    def splits(self) -> list[str]:
+        """The names of the splits that have judgements."""
+        return self.source.splits()
+
+    def with_split(self, split: str | None) -> Dataset:
+        """Return another split over the same corpus."""
+        other = Dataset(
+            self.source, split, ignore_identical_ids=self.ignore_identical_ids, level=self.level
+        )
+        other.corpus = self.corpus
+        return other
+
+    @cached_property
+    def qrels(self) -> Qrels:
+        """The judgements: query id -> {document id: grade}."""
+        return self.source.qrels(self._split)
+
+    @cached_property
+    def queries(self) -> dict[str, str]:
+        """The texts of the judged queries by id, in the order of the qrels."""
+        judged = self.qrels
+        texts = {name: text for name, text in self.source.queries(self._split) if name in judged}
+        without = [name for name in judged if name not in texts]
+        place = self.source.places(self._split)
+        if not texts:
+            raise DataError(
+                f"{place.qrels}: judges {len(judged):,} queries ({', '.join(without[:3])}, ...), "
+                f"none of which is in {place.queries}; the files do not belong together"
+            )
+        if without:
+            log.warning(
+                "%s: %s judged queries have no text in %s and will score 0: %s",
+                place.qrels,
+                f"{len(without):,}",
+                place.queries,
+                ", ".join(without[:3]),
+            )
+        return {name: texts[name] for name in judged if name in texts}
+
+    def identical_ids(self, find: Callable[[str], Document | None] | None = None) -> IdenticalIds:
+        """Decide whether hits whose id is the query's own are dropped from this dataset's runs.
+
+        ``auto`` looks at the documents that share a query's id: by ``find`` (a document store's)
+        where one is at hand, otherwise by a pass over the corpus, once.
+        """
+        if self.ignore_identical_ids != "auto":
+            asked = bool(self.ignore_identical_ids)
+            return IdenticalIds(asked, 0, 0, f"ignore_identical_ids: {str(asked).lower()}")
+        if self._identical_ids is None:
+            found = decide_identical_ids(self.queries, self.qrels, find or self.corpus)
+            self._identical_ids = found
+        return self._identical_ids
+
+    @property
+    def _split(self) -> str:
+        if self.split is None:
+            raise DataError(
+                f"dataset {self.name}: opened without a split, so it has a corpus only; "
+                f"choose one of {', '.join(self.splits) or '(none has judgements)'}"
+            )
+        return self.split
+
+    def _available(self, split: str) -> str:
+        splits = self.splits
+        found = find_split(split, splits)
+        if found is None:
+            raise DataError(
+                f"dataset {self.name}: no split {split!r}; available: "
+                f"{', '.join(splits) or 'none has judgements'}{suggest(split, splits)}"
+                f" (looked for {self.source.places(split).qrels})"
+            )
+        return found
+
+
+def load_dataset(name: str | Path | Mapping[str, Any], split: str | None = "test") -> Dataset:
+    """Open a dataset by name; nothing but the list of splits is read before it is needed.
+
+    A name is tried as, in this order: ``hf:owner/name`` (BEIR layout on the hub),
+    ``ir_datasets:id``, the built-in ``pydocs``, a folder in BEIR layout, a folder of that name
+    under ``$SLUICE_DATA``, an ir_datasets id (one that names a split, ``beir/scifact/test``,
+    stands for its family). A mapping is the YAML form
+    ``{name: ..., split: ..., ignore_identical_ids: auto | true | false, level: 1}``.
+
+    ``split=None`` opens the corpus alone. Raises ``DataError`` for an unknown name or split.
+    """
+    if isinstance(name, Mapping):
+        known = ("name", "split", "ignore_identical_ids", "level")
+        for key in name:
+            if key not in known:
+                raise ConfigError(
+                    f"dataset.{key}: a dataset takes {', '.join(known)}{suggest(str(key), known)}"
+                )
+        if not isinstance(name.get("name"), (str, Path)):
+            raise ConfigError(
+                f"dataset.name: {name.get('name')!r}, expected the name of a dataset or a folder"
+            )
+        return Dataset(
+            find_source(name["name"]),
+            name.get("split", split),
+            ignore_identical_ids=name.get("ignore_identical_ids", "auto"),
+            level=name.get("level", 1),
+        )
+    return Dataset(find_source(name), split)
+
+
+def training_splits(
+    name: str | Path | Mapping[str, Any] | Dataset, seed: int
+) -> tuple[Dataset, Dataset]:
+    """Return what to train on and what to evaluate on meanwhile: never a test split.
+
+    These are ``train`` and ``dev`` where the dataset has both; without ``dev``, a tenth of the
+    train queries is held out of training, chosen by ``seed``
+    (``sluice.retrieval.datasets.held_out``).
+    """
+    train = name.with_split("train") if isinstance(name, Dataset) else load_dataset(name, "train")
+    if find_split("dev", train.splits) is None:
+        from sluice.retrieval.datasets.held_out import HeldOutSource
+
+        held_out = HeldOutSource(train.source, seed)
+        train = Dataset(held_out, "train", ignore_identical_ids=train.ignore_identical_ids)
+    return train, train.with_split("dev")
+
+
+def find_source(name: str | Path) -> Source:
+    """Return what ``name`` stands for, in the order that ``load_dataset`` documents."""
+    from sluice.retrieval.datasets.beir_folder import BeirFolder, is_beir_folder
+
+    text = str(name)
+    if text.startswith("hf:"):
+        from sluice.retrieval.datasets.hub import HubSource
+
+        return HubSource(text.removeprefix("hf:"))
+    if text.startswith("ir_datasets:"):
+        from sluice.retrieval.datasets.ir_datasets_library import IrDatasetsSource
+
+        return IrDatasetsSource(text.removeprefix("ir_datasets:"))
+    if text == "pydocs":
+        from sluice.retrieval.datasets.pydocs import PydocsSource
+
+        return PydocsSource()
+    path = Path(text).expanduser()
+    if text and is_beir_folder(path):
+        return BeirFolder(path)
+    if isinstance(name, Path) or path.is_absolute() or text.startswith(("./", "../", "~")):
+        raise _not_a_folder(path)
+    data = os.environ.get(DATA_FOLDER)
+    if text and data and is_beir_folder(Path(data).expanduser() / text):
+        return BeirFolder(Path(data).expanduser() / text)
+    return _from_ir_datasets(text, data)
+
+
+def _from_ir_datasets(name: str, data: str | None) -> Source:
+    from sluice.retrieval.datasets.ir_datasets_library import IrDatasetsSource, ir_datasets_ids
+
+    ids = ir_datasets_ids()
+    if name in ids:
+        return IrDatasetsSource(name)
+    from sluice.retrieval.datasets.beir_folder import beir_folders
+
+    local = beir_folders(Path(data).expanduser()) if data else []
+    under = (
+        f"a folder under ${DATA_FOLDER} ({data}: {', '.join(local) or 'no dataset there'})"
+        if data
+        else f"a folder under ${DATA_FOLDER} (which is not set)"
+    )
+    raise DataError(
+        f"dataset {name!r} not found; tried the built-in pydocs, a folder in BEIR layout at "
+        f"{Path(name)}, {under}, and an ir_datasets id"
+        f"{suggest(name, [*local, 'pydocs', *ids])}; a dataset on the hub is 'hf:owner/name'"
+    )
+
+
+def _not_a_folder(path: Path) -> DataError:
+    from sluice.retrieval.datasets.beir_folder import beir_folders
+
+    found = "is a folder without any of them" if path.is_dir() else "is no folder"
+    near = beir_folders(path.parent)
+    return DataError(
+        f"{path}: expected a folder in BEIR layout (corpus.jsonl, queries.jsonl, "
+        f"qrels/<split>.tsv), and it {found}{suggest(path.name, near)}"
+    )

@@ -1,0 +1,235 @@
+"""A dataset on the Hugging Face hub, in BEIR layout, through the ``datasets`` library."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sluice.encoders.foundation.errors import DataError, suggest
+from sluice.retrieval.datasets.source import Places, Qrels
+from sluice.retrieval.documents.document import NOTHING, Document
+from sluice.retrieval.documents.metadata import MetadataReader
+
+log = logging.getLogger("sluice")
+PATIENCE = 5.0  # seconds to wait for the hub before turning to its cache
+BATCH = 1000  # rows converted at a time
+QRELS_CONFIGS = ("qrels", "default")
+
+
+class _Table(NamedTuple):
+    """One configuration of one repository."""
+
+    repository: str
+    config: str
+
+    def __str__(self) -> str:
+        return f"hf:{self.repository} ({self.config})"
+
+
+class HubSource:
+    """Configurations ``corpus`` and ``queries``, and judgements wherever people put them.
+
+    Those are the configuration ``qrels`` or ``default`` of the same repository, or the repository
+    ``<name>-qrels``. A local folder that the ``datasets`` library can load works as well. Where the
+    hub does not answer within five seconds its cache on this computer is used.
+    """
+
+    def __init__(self, repository: str) -> None:
+        self.repository = repository
+        self.name = f"hf:{repository}"
+
+    def splits(self) -> list[str]:
+        """Return the splits of the judgements."""
+        import datasets
+
+        table = self._qrels_table
+        with _reachable(table.repository):
+            return list(datasets.get_dataset_split_names(table.repository, table.config))
+
+    def places(self, split: str) -> Places:
+        """Return repository and configuration of the parts."""
+        return Places(
+            str(_Table(self.repository, "corpus")),
+            str(_Table(self.repository, "queries")),
+            f"{self._qrels_table} {split}",
+        )
+
+    def documents(self) -> Iterator[Document]:
+        """Stream the corpus from the library's memory-mapped cache."""
+        table = _Table(self.repository, "corpus")
+        columns = [("_id", "id"), ("title",), ("text",), ("metadata",)]
+        optional, metadata = {"title", "metadata"}, MetadataReader()
+        for row, (name, title, text, found) in _rows(
+            table, self._corpus, columns, optional=optional
+        ):
+            kept = metadata.kept(found) if isinstance(found, dict) else NOTHING
+            yield Document(_id(table, row, name), title or "", _text(table, row, text), kept)
+        metadata.say_dropped(table)
+
+    def document_count(self) -> int | None:
+        """Return the size once the corpus has been opened."""
+        return len(self._corpus) if "_corpus" in self.__dict__ else None
+
+    def queries(self, split: str) -> Iterable[tuple[str, str]]:
+        """Stream the queries of all splits."""
+        table = _Table(self.repository, "queries")
+        columns = [("_id", "id"), ("text",)]
+        for row, (name, text) in _rows(table, _only_split(table), columns):
+            yield _id(table, row, name), _text(table, row, text)
+
+    def qrels(self, split: str) -> Qrels:
+        """Read the split's judgements."""
+        table = self._qrels_table
+        columns = [("query-id", "query_id"), ("corpus-id", "corpus_id"), ("score",)]
+        qrels: Qrels = {}
+        for row, (query_id, document_id, grade) in _rows(table, _load(table, split), columns):
+            if isinstance(grade, bool) or not isinstance(grade, (int, float)) or grade % 1:
+                raise DataError(
+                    f"{table} {split}, row {row}: score {grade!r} is not a whole number"
+                )
+            judged = qrels.setdefault(_id(table, row, query_id), {})
+            judged[_id(table, row, document_id)] = int(grade)
+        if not qrels:
+            raise DataError(f"{table} {split}: no judgements")
+        return qrels
+
+    @cached_property
+    def _corpus(self) -> Any:
+        return _only_split(_Table(self.repository, "corpus"))
+
+    @cached_property
+    def _qrels_table(self) -> _Table:
+        configs = _configs(self.repository)
+        for name in QRELS_CONFIGS:
+            if name in configs:
+                return _Table(self.repository, name)
+        repository = f"{self.repository}-qrels"
+        return _Table(repository, _configs(repository)[0])
+
+
+def _configs(repository: str) -> list[str]:
+    import datasets
+
+    with _reachable(repository):
+        return list(datasets.get_dataset_config_names(repository))
+
+
+def _load(table: _Table, split: str | None) -> Any:
+    import datasets
+
+    with _reachable(table.repository):
+        return datasets.load_dataset(table.repository, table.config, split=split)
+
+
+def _only_split(table: _Table) -> Any:
+    splits = _load(table, None)
+    if table.config in splits:
+        return splits[table.config]
+    if len(splits) != 1:
+        raise DataError(
+            f"{table}: has the splits {', '.join(splits)}; expected one, called {table.config!r}"
+        )
+    return next(iter(splits.values()))
+
+
+@contextmanager
+def _reachable(repository: str) -> Iterator[None]:
+    """Turn what goes wrong inside into one error; without the hub, let the library use its cache.
+
+    Left alone, the library retries an unreachable hub for most of a minute.
+    """
+    with ExitStack() as stack:
+        if not Path(repository).is_dir() and not _hub_answers(repository):
+            stack.enter_context(_offline())
+        try:
+            yield
+        except DataError:
+            raise
+        except Exception as error:  # the library's own tree, the hub's, and those of many parsers
+            raise DataError(
+                f"hf:{repository}: cannot be read ({type(error).__name__}: "
+                f"{str(error).splitlines()[0] if str(error) else 'no reason given'}); expected a "
+                "dataset in BEIR layout on the hub, or in its cache when the network is down"
+            ) from error
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Switch both libraries to their caches; they read the environment only when imported."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    before = config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+
+
+def _hub_answers(repository: str) -> bool:
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        HfApi().dataset_info(repository, timeout=PATIENCE)
+    except OfflineModeIsEnabled:
+        return False
+    except HfHubHTTPError as error:
+        raise DataError(
+            f"hf:{repository}: the hub says {str(error).splitlines()[0]}; expected 'hf:owner/name' "
+            "of a dataset you may read (huggingface-cli login)"
+        ) from None
+    except ValueError as error:
+        raise DataError(f"hf:{repository}: {error}; expected 'hf:owner/name'") from None
+    except Exception as error:  # whatever the transport raises: no name, no route, no answer
+        log.warning("the hub is not reachable (%s); using its cache", type(error).__name__)
+        return False
+    return True
+
+
+def _rows(
+    table: _Table,
+    data: Any,
+    columns: Sequence[tuple[str, ...]],
+    *,
+    optional: Iterable[str] = (),
+) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Stream (row number from 0, values); a column goes by the first of its names that is there."""
+    present = list(data.column_names)
+    chosen = []
+    for names in columns:
+        name = next((name for name in names if name in present), None)
+        if name is None and names[0] not in optional:
+            raise DataError(
+                f"{table}: no column {names[0]!r} among {', '.join(present)}"
+                f"{suggest(names[0], present)}; expected BEIR layout"
+            )
+        chosen.append(name)
+    row = 0
+    for batch in data.iter(batch_size=BATCH):
+        size = len(batch[present[0]])
+        values = [batch[name] if name is not None else [None] * size for name in chosen]
+        for entry in zip(*values, strict=True):
+            yield row, entry
+            row += 1
+
+
+def _id(table: _Table, row: int, value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value:
+        raise DataError(f"{table}, row {row}: id {value!r}, expected a string that is not empty")
+    return value
+
+
+def _text(table: _Table, row: int, value: Any) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"{table}, row {row}: text {value!r}, expected a string")
+    return value

@@ -1,0 +1,124 @@
+"""What is in a dataset: counts, lengths, grades, and what does not fit together."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sluice.encoders.foundation.progress import progress
+from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.datasets.identical_ids import IdenticalIdCheck
+from sluice.retrieval.datasets.source import Qrels
+
+log = logging.getLogger("sluice")
+EXAMPLES = 3
+
+
+def describe(dataset: Dataset) -> dict[str, Any]:
+    """Read a dataset once from end to end and return what is in it, ready for JSON.
+
+    Judgements of documents outside the corpus and queries that no split judges are warned of in
+    one line each, with the count and three examples. Memory: the queries and qrels, and the ids of
+    the judged documents. Bad input anywhere is a ``DataError``.
+    """
+    report: dict[str, Any] = {"name": dataset.name, "split": dataset.split}
+    judged = dataset.with_split(dataset.split)
+    queries = judged.queries if judged.split is not None else {}
+    qrels = judged.qrels if judged.split is not None else {}
+    report |= _described_corpus(judged, queries, qrels)
+    if judged.split is None:
+        return report
+    report |= {
+        "queries": len(queries),
+        "words_per_query": _spread([len(text.split()) for text in queries.values()]),
+        **_described_qrels(qrels),
+        **_described_splits(judged),
+    }
+    return report
+
+
+def _described_corpus(dataset: Dataset, queries: dict[str, str], qrels: Qrels) -> dict[str, Any]:
+    absent = {name for grades in qrels.values() for name in grades}
+    check = IdenticalIdCheck(queries, qrels)
+    documents = words = longest = empty = 0
+    with progress(f"reading {dataset.name}", dataset.corpus.size, "documents") as advance:
+        for document in dataset.corpus:
+            length = len(document.full_text.split())
+            documents += 1
+            words += length
+            longest = max(longest, length)
+            empty += length == 0
+            absent.discard(document.id)
+            check.see(document)
+            advance()
+    report: dict[str, Any] = {
+        "documents": documents,
+        "words_per_document": {"mean": words / max(documents, 1), "max": longest},
+        "empty_documents": empty,
+    }
+    if dataset.split is None:
+        return report
+    place = dataset.source.places(dataset.split)
+    # In the order of the qrels, so that the examples are the same every time.
+    missing = [name for name in _judged_documents(qrels) if name in absent]
+    decision = check.decide() if dataset.ignore_identical_ids == "auto" else dataset.identical_ids()
+    return {
+        **report,
+        "missing_documents": _reported(
+            missing, f"{place.qrels}: %s judged documents are not in {place.corpus}: %s"
+        ),
+        "identical_ids": decision._asdict(),
+    }
+
+
+def _judged_documents(qrels: Qrels) -> Iterable[str]:
+    return dict.fromkeys(name for grades in qrels.values() for name in grades)
+
+
+def _described_qrels(qrels: Qrels) -> dict[str, Any]:
+    grades = Counter(grade for judged in qrels.values() for grade in judged.values())
+    positives = [sum(grade > 0 for grade in judged.values()) for judged in qrels.values()]
+    return {
+        "judgements": sum(grades.values()),
+        "grades": dict(sorted(grades.items())),
+        "positives_per_query": _spread(positives),
+        "queries_without_positives": positives.count(0),
+    }
+
+
+def _described_splits(dataset: Dataset) -> dict[str, Any]:
+    """Count every split, and the queries that none of them judges."""
+    splits: dict[str, Any] = {}
+    judged: set[str] = set()
+    for split in dataset.splits:
+        qrels = dataset.qrels if split == dataset.split else dataset.source.qrels(split)
+        splits[split] = {"queries": len(qrels), "judgements": sum(map(len, qrels.values()))}
+        judged.update(qrels)
+    files = {dataset.source.places(split).queries: split for split in dataset.splits}
+    unjudged = list(
+        dict.fromkeys(
+            name
+            for split in files.values()
+            for name, _ in dataset.source.queries(split)
+            if name not in judged
+        )
+    )
+    message = f"{', '.join(files)}: %s queries are judged in no split and not used: %s"
+    return {"splits": splits, "unjudged_queries": _reported(unjudged, message)}
+
+
+def _reported(names: Sequence[str], message: str) -> dict[str, Any]:
+    examples = list(names[:EXAMPLES])
+    if names:
+        log.warning(message, f"{len(names):,}", ", ".join(examples))
+    return {"count": len(names), "examples": examples}
+
+
+def _spread(values: Sequence[int]) -> dict[str, float]:
+    return {
+        "mean": sum(values) / max(len(values), 1),
+        "min": min(values, default=0),
+        "max": max(values, default=0),
+    }

@@ -1,0 +1,84 @@
+"""What a dataset is read from: the protocol every kind of source fulfils, and the corpus stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from sluice.retrieval.documents.document import Document
+
+Qrels = dict[str, dict[str, int]]
+DEV_NAMES = ("dev", "validation", "valid", "val")  # one split, as different collections call it
+
+
+class Places(NamedTuple):
+    """Where the parts of a dataset lie, as messages name them."""
+
+    corpus: str
+    queries: str
+    qrels: str
+
+
+class Source(Protocol):
+    """What a kind of dataset (a folder, a hub, a library) has to tell; nothing is read before."""
+
+    @property
+    def name(self) -> str:
+        """The short name that reports use."""
+
+    def splits(self) -> list[str]:
+        """Return the names of the splits that have judgements."""
+
+    def places(self, split: str) -> Places:
+        """Return where the parts lie."""
+
+    def documents(self) -> Iterator[Document]:
+        """Stream the corpus from its beginning."""
+
+    def document_count(self) -> int | None:
+        """Return the corpus size if that is cheap to know."""
+
+    def queries(self, split: str) -> Iterable[tuple[str, str]]:
+        """Stream (id, text) of at least the split's queries."""
+
+    def qrels(self, split: str) -> Qrels:
+        """Return the split's judgements, not empty."""
+
+
+class Corpus:
+    """The documents as a stream that can be begun again; never whole in memory.
+
+    ``len`` works where the size is known: at once for most sources, after one full pass for all
+    (before, it raises ``TypeError``; ``size`` is None then).
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._passed: int | None = None
+
+    def __iter__(self) -> Iterator[Document]:
+        count = 0
+        for count, document in enumerate(self._source.documents(), 1):  # noqa: B007
+            yield document
+        self._passed = count
+
+    @property
+    def size(self) -> int | None:
+        """The number of documents, or None where only a pass would tell."""
+        return self._source.document_count() if self._passed is None else self._passed
+
+    def __len__(self) -> int:
+        size = self.size
+        if size is None:
+            raise TypeError(f"the corpus of {self._source.name} has no known length before a pass")
+        return size
+
+    def __bool__(self) -> bool:
+        return True  # a corpus without documents is an error when it is read
+
+
+def find_split(wanted: str, splits: Iterable[str]) -> str | None:
+    """Return the split called ``wanted``; ``dev`` and ``validation`` stand for each other."""
+    names = list(splits)
+    alike = DEV_NAMES if wanted in DEV_NAMES else ()
+    return next((name for name in [wanted, *alike] if name in names), None)

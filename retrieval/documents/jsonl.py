@@ -1,0 +1,66 @@
+"""Lines and JSON objects of text files, compressed or not; every bad line is one ``DataError``."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+from sluice.encoders.foundation.errors import DataError
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """Open a file for reading bytes, decompressing where its name ends in ``.gz``."""
+    return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Stream (line number from 1, text) of the lines that are not blank."""
+    number = 0
+    try:
+        with open_bytes(path) as stream:
+            for number, raw in enumerate(stream, 1):
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                if line and not line.isspace():
+                    yield number, line
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}:{number}: byte {error.start} of the line is not UTF-8 "
+            f"({error.reason}); convert the file, for instance with iconv -t UTF-8"
+        ) from None
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}:{number + 1}: cannot read on ({error}); fetch it again") from None
+
+
+def read_objects(path: Path, expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Stream (line number, object) of a JSON-lines file; ``expected`` shows one in messages."""
+    for number, line in read_lines(path):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"{path}:{number}: not JSON ({error}); expected one object a line: {expected}"
+            ) from None
+        if not isinstance(value, dict):
+            raise DataError(
+                f"{path}:{number}: a JSON {type(value).__name__}, expected an object: {expected}"
+            )
+        # Only an escape can put half a surrogate pair into valid UTF-8, so few lines are tested.
+        if "\\ud" in line or "\\uD" in line:
+            _refuse_surrogates(path, number, value)
+        yield number, value
+
+
+def _refuse_surrogates(path: Path, number: int, value: dict[str, Any]) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{path}:{number}: an escape \\ud... without its partner stands for no character; "
+            "remove it"
+        ) from None

@@ -1,0 +1,249 @@
+"""One immutable segment of a document store: ids to look up, titles and texts in small blocks."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise, repeat
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import DataError, IndexFormatError
+from sluice.retrieval.documents.column_writer import ColumnWriter
+from sluice.retrieval.documents.columns import Column, ColumnFiles, metadata_between, open_columns
+from sluice.retrieval.documents.document import NOTHING, Document, Metadata
+
+BLOCK_DOCUMENTS = 32
+BLOCK_BYTES = 32 * 1024  # a block ends when either bound is reached
+CACHED_BLOCKS = 64
+Compress = Callable[[bytes], bytes]
+
+
+class SegmentFiles(NamedTuple):
+    """The files of segment ``number`` (from 1); the last two only where a document has metadata."""
+
+    ids: Path  # the ids' UTF-8 bytes, one after the other
+    id_offsets: Path  # int64 [n + 1]
+    id_hashes: Path  # uint64 [n], ascending
+    id_rows: Path  # int64 [n]: the row of each hash
+    texts: Path  # compressed blocks, one after the other
+    blocks: Path  # int64 [blocks + 1, 3]: first row, first byte, size when decompressed
+    columns: Path  # metadata, see document_columns
+    column_table: Path
+
+    @classmethod
+    def of(cls, folder: Path, number: int) -> SegmentFiles:
+        """Return the paths inside a generation's folder."""
+        names = ("ids.bin", "id-offsets.npy", "id-hashes.npy", "id-rows.npy", "texts.bin")
+        later = ("blocks.npy", "columns.bin", "columns.json")
+        return cls(*(folder / f"{number:06d}-{name}" for name in (*names, *later)))
+
+
+def id_hash(document_id: str) -> int:
+    """Return 64 bits of an id, the same in every process."""
+    digest = hashlib.blake2b(document_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def write_segment(folder: Path, number: int, documents: Iterable[Document]) -> int:
+    """Write the documents as one segment; returns how many they were (for none, no file is left).
+
+    Memory: sixteen bytes a document, one block, and the columns of metadata. Raises ``DataError``
+    for an empty id, a text that is no text or holds half a surrogate pair, metadata that no column
+    can hold, and for an id that occurs twice.
+    """
+    files = SegmentFiles.of(folder, number)
+    offsets, hashes, columns = array("q", [0]), array("Q"), ColumnWriter()
+    with files.ids.open("wb") as ids, files.texts.open("wb") as texts:
+        blocks = _BlockWriter(texts)
+        for document in documents:
+            name, title, text = _encoded(document, len(hashes))
+            if document.metadata is not NOTHING:
+                columns.add(len(hashes), document)
+            ids.write(name)
+            offsets.append(offsets[-1] + len(name))
+            hashes.append(id_hash(document.id))
+            blocks.add(title, text)
+        blocks.finish()
+    count = len(hashes)
+    if count == 0:
+        files.ids.unlink()
+        files.texts.unlink()
+        return 0
+    order = np.argsort(np.frombuffer(hashes, np.uint64), kind="stable")
+    np.save(files.id_offsets, np.frombuffer(offsets, np.int64))
+    np.save(files.id_hashes, np.frombuffer(hashes, np.uint64)[order])
+    np.save(files.id_rows, order.astype(np.int64))
+    np.save(files.blocks, np.array(blocks.table, dtype=np.int64))
+    columns.write(ColumnFiles(files.columns, files.column_table), count)
+    Segment(folder, number).refuse_repetitions()
+    return count
+
+
+def _encoded(document: Document, row: int) -> tuple[bytes, bytes, bytes]:
+    if not all(isinstance(part, str) for part in document[:3]) or not document[0]:
+        raise DataError(
+            f"document {row}: {document!r:.200}; expected Document(id, title, text), "
+            "three strings, with an id that is not empty"
+        )
+    try:
+        name, title, text = (part.encode("utf-8") for part in document[:3])
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"document {document[0]!r}: character {error.start} is half a surrogate pair, which no "
+            "UTF-8 text can hold; remove it"
+        ) from None
+    return name, title, text
+
+
+class _BlockWriter:
+    """Collects titles and texts and writes a block whenever enough are together."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._compress = _compressor()
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._row = 0
+        self._offset = 0
+        self.table: list[tuple[int, int, int]] = []
+
+    def add(self, title: bytes, text: bytes) -> None:
+        """Take one more document."""
+        self._parts += (title, text)
+        self._size += len(title) + len(text)
+        if len(self._parts) == 2 * BLOCK_DOCUMENTS or self._size >= BLOCK_BYTES:
+            self._write()
+
+    def finish(self) -> None:
+        """Write what is left, and the end of the table."""
+        if self._parts:
+            self._write()
+        self.table.append((self._row, self._offset, 0))
+
+    def _write(self) -> None:
+        lengths = np.fromiter(map(len, self._parts), np.dtype("<u4"), len(self._parts))
+        raw = lengths.tobytes() + b"".join(self._parts)
+        packed = self._compress(raw)
+        self._stream.write(packed)
+        self.table.append((self._row, self._offset, len(raw)))
+        self._row += len(self._parts) // 2
+        self._offset += len(packed)
+        self._parts, self._size = [], 0
+
+
+def _compressor() -> Compress:
+    import pyarrow
+
+    codec = pyarrow.Codec("zstd", 1)
+    return lambda raw: bytes(codec.compress(raw, asbytes=True))
+
+
+class Segment:
+    """A memory-mapped segment; rows count from 0 within it. Nothing is read before it is asked."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.files = files = SegmentFiles.of(folder, number)
+        self._ids = _mapped(files.ids)
+        self._id_offsets: NDArray[np.int64] = _array(files.id_offsets)
+        self.id_hashes: NDArray[np.uint64] = _array(files.id_hashes)
+        self._id_rows: NDArray[np.int64] = _array(files.id_rows)
+        self._texts = _mapped(files.texts)
+        self._blocks: NDArray[np.int64] = _array(files.blocks)
+        # The metadata: key -> its columns, one for each kind of value. Opened now, because the
+        # files are gone once the folder has changed twice.
+        self.columns: dict[str, list[Column]] = open_columns(
+            ColumnFiles(files.columns, files.column_table), len(self)
+        )
+        self._block = lru_cache(CACHED_BLOCKS)(self._read_block)
+
+    def __len__(self) -> int:
+        return len(self.id_hashes)
+
+    def ids(self, rows: NDArray[np.int64]) -> list[str]:
+        """Return the ids of rows."""
+        starts, ends = self._id_offsets[rows].tolist(), self._id_offsets[rows + 1].tolist()
+        ids = self._ids
+        return [str(ids[a:b], "utf-8") for a, b in zip(starts, ends, strict=True)]
+
+    def rows_at(self, places: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Return the rows of places in ``id_hashes``."""
+        return self._id_rows[places]
+
+    def find(self, names: Sequence[str], hashes: NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
+        """Yield (position in ``names``, row) for each name that is here; deleted rows too."""
+        starts = np.searchsorted(self.id_hashes, hashes)
+        present = self.id_hashes[np.minimum(starts, len(self) - 1)] == hashes
+        for position in np.flatnonzero(present).tolist():
+            at = int(starts[position])
+            while at < len(self) and self.id_hashes[at] == hashes[position]:
+                row = int(self._id_rows[at])
+                if self.ids(np.array([row]))[0] == names[position]:
+                    yield position, row
+                at += 1
+
+    def refuse_repetitions(self) -> None:
+        """Raise ``DataError`` if an id occurs twice."""
+        equal = np.flatnonzero(self.id_hashes[1:] == self.id_hashes[:-1])
+        for at in equal.tolist():
+            first, second = self._id_rows[at : at + 2].tolist()
+            name, again = self.ids(np.array([first, second]))
+            if name == again:
+                raise DataError(
+                    f"documents {first} and {second} (counted from 0) have the same id {name!r}; "
+                    "ids are unique: remove or rename one"
+                )
+
+    def document(self, row: int) -> Document:
+        """Return one document, decompressing its block unless it was read lately."""
+        block = int(np.searchsorted(self._blocks[:, 0], row, side="right")) - 1
+        raw, bounds, first = self._block(block)
+        at = 2 * (row - first)
+        a, b, c = bounds[at : at + 3]
+        name = self.ids(np.array([row]))[0]
+        metadata = metadata_between(self.columns, row, row + 1)[0] if self.columns else NOTHING
+        return Document(name, str(raw[a:b], "utf-8"), str(raw[b:c], "utf-8"), metadata)
+
+    def documents(self) -> Iterator[Document]:
+        """Yield every document in row order."""
+        for block in range(len(self._blocks) - 1):
+            raw, bounds, first = self._read_block(block)
+            stop = int(self._blocks[block + 1, 0])
+            names = self.ids(np.arange(first, stop))
+            parts = [str(raw[a:b], "utf-8") for a, b in pairwise(bounds)]
+            metadata: Iterable[Metadata] = repeat(NOTHING)
+            if self.columns:
+                metadata = metadata_between(self.columns, first, stop)
+            yield from map(Document, names, parts[::2], parts[1::2], metadata)
+
+    def _read_block(self, number: int) -> tuple[bytes, list[int], int]:
+        """Return a block's bytes, the bounds of its titles and texts in them, and its first row."""
+        import pyarrow
+
+        (first, start, size), (following, end, _) = self._blocks[number : number + 2].tolist()
+        try:
+            packed = self._texts[start:end]
+            raw = pyarrow.decompress(packed, size, codec="zstd", asbytes=True)
+            lengths = np.frombuffer(raw, np.dtype("<u4"), 2 * (following - first)).tolist()
+        except (OSError, ValueError) as error:
+            raise IndexFormatError(
+                f"{self.files.texts}: block {number} at byte {start:,} cannot be decompressed "
+                f"({error}); the file is damaged: rebuild the folder"
+            ) from None
+        return raw, list(accumulate(lengths, initial=4 * len(lengths))), first
+
+
+def _array(path: Path) -> NDArray[Any]:
+    # As a plain view: indexing numpy's memmap class costs several times more.
+    return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)  # type: ignore[no-any-return]
+
+
+def _mapped(path: Path) -> memoryview:
+    with path.open("rb") as stream:
+        return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))

@@ -1,0 +1,281 @@
+"""The ``documents/`` part of a retriever folder: ids, titles and texts by row and by id."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sluice.encoders.foundation.errors import DataError, IndexFormatError
+from sluice.encoders.foundation.files import (
+    MANIFEST,
+    fingerprint_of,
+    new_generation,
+    open_generation,
+    read_json,
+)
+from sluice.retrieval.documents.columns import Column
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.segment import Segment, SegmentFiles, id_hash, write_segment
+
+FORMAT = "sluice.documents"
+VERSION = 1
+DELETED = "deleted.npy"  # int64, ascending: the rows without a document
+
+
+def write_documents(path: Path | str, documents: Iterable[Document]) -> DocumentStore:
+    """Write a stream of documents as the folder's new state and open it.
+
+    Row numbers are positions in the stream. Raises ``DataError`` for a document that is not valid
+    or an id that occurs twice; the folder then stays as it was.
+    """
+    path = Path(path)
+    facts: dict[str, Any] = {}
+    with new_generation(path, FORMAT, VERSION, facts) as folder:
+        count = write_segment(folder, 1, documents)
+        _describe(folder, facts, [count] if count else [], np.empty(0, np.int64))
+    return open_documents(path)
+
+
+def open_documents(path: Path | str, *, generation: str | None = None) -> DocumentStore:
+    """Open a folder's current (or the named) generation; no text is read yet."""
+    return DocumentStore(Path(path), generation=generation)
+
+
+class Placed(NamedTuple):
+    """Where ``update`` put documents: their ``rows``, and the rows of those they ``replaced``."""
+
+    rows: NDArray[np.int64]
+    replaced: NDArray[np.int64]
+
+
+class DocumentStore:
+    """Documents by row and by id, memory-mapped.
+
+    A row is a position over all segments and stays the same until ``compact``, as in an index that
+    is given the same documents. ``append``, ``update``, ``delete`` and ``compact`` write a new
+    generation and turn this object to it; other readers keep the state they opened. ``len`` counts
+    the documents that are not deleted.
+    """
+
+    def __init__(self, path: Path, *, generation: str | None = None) -> None:
+        self.path = path
+        self._open(generation)
+
+    def _open(self, generation: str | None) -> None:
+        manifest, folder = open_generation(self.path, FORMAT, VERSION, generation=generation)
+        counts = [int(count) for count in manifest["segments"]]
+        self.generation = str(manifest["generation"])
+        self.fingerprint = fingerprint_of(manifest["files"])  # of the documents and deletions
+        self._segments = [Segment(folder, number + 1) for number in range(len(counts))]
+        self._starts = np.cumsum([0, *counts])  # first row of each segment, and the end
+        self.deleted: NDArray[np.int64] = np.load(folder / DELETED, allow_pickle=False)
+
+    @property
+    def rows_total(self) -> int:
+        """The number of rows, those of deleted documents included: the next one to be given."""
+        return int(self._starts[-1])
+
+    def __len__(self) -> int:
+        return self.rows_total - len(self.deleted)
+
+    def __iter__(self) -> Iterator[Document]:
+        """Stream the documents in row order, without the deleted ones."""
+        dead = set(self.deleted.tolist())
+        for segment, start in zip(self._segments, self._starts.tolist(), strict=False):
+            for row, document in enumerate(segment.documents(), start):
+                if row not in dead:
+                    yield document
+
+    def __contains__(self, document_id: str) -> bool:
+        return self.row(document_id) is not None
+
+    # By row.
+
+    def id(self, row: int) -> str:
+        """Return the id of a row, deleted or not."""
+        return self.ids([row])[0]
+
+    def ids(self, rows: ArrayLike) -> list[str]:
+        """Return the ids of rows, in their order."""
+        wanted = self._checked(rows)
+        found: list[str] = [""] * len(wanted)
+        for segment, positions, local in self._parted(wanted):
+            for position, name in zip(positions.tolist(), segment.ids(local), strict=True):
+                found[position] = name
+        return found
+
+    def document(self, row: int) -> Document:
+        """Return the document of a row, deleted or not."""
+        return self.documents([row])[0]
+
+    def documents(self, rows: ArrayLike) -> list[Document]:
+        """Return the documents of rows, in their order; each block is decompressed once."""
+        wanted = self._checked(rows)
+        found: dict[int, Document] = {}
+        for segment, positions, local in self._parted(wanted):
+            order = np.argsort(local, kind="stable")
+            pairs = zip(positions[order].tolist(), local[order].tolist(), strict=True)
+            found.update((position, segment.document(row)) for position, row in pairs)
+        return [found[position] for position in range(len(wanted))]
+
+    # By id.
+
+    def row(self, document_id: str) -> int | None:
+        """Return the row of an id, or None if no document (that is not deleted) has it."""
+        row = int(self.rows([document_id])[0])
+        return None if row < 0 else row
+
+    def rows(self, document_ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return the row of each id, -1 where no document has it."""
+        found = np.full(len(document_ids), -1, dtype=np.int64)
+        hashes = np.fromiter(map(id_hash, document_ids), np.uint64, len(document_ids))
+        for segment, start in zip(self._segments, self._starts.tolist(), strict=False):
+            for position, row in segment.find(document_ids, hashes):
+                if not self._is_deleted(start + row):
+                    found[position] = start + row
+        return found
+
+    def find(self, document_id: str) -> Document | None:
+        """Return the document of an id, or None."""
+        row = self.row(document_id)
+        return None if row is None else self.document(row)
+
+    def text(self, document_id: str) -> str:
+        """Return what is encoded and reranked of a document: its title and text."""
+        return self.texts([document_id])[0]
+
+    def texts(self, document_ids: Sequence[str]) -> list[str]:
+        """Return the full text of each id, in their order."""
+        rows = self.rows(document_ids)
+        if len(rows) and rows.min() < 0:
+            absent = [document_ids[at] for at in np.flatnonzero(rows < 0).tolist()]
+            raise DataError(
+                f"{self.path}: {len(absent):,} of {len(rows):,} documents asked for are not in the "
+                f"store ({', '.join(map(repr, absent[:3]))}); was the run made on another corpus?"
+            )
+        return [document.full_text for document in self.documents(rows)]
+
+    # Metadata.
+
+    @property
+    def columns(self) -> list[tuple[int, dict[str, list[Column]]]]:
+        """The metadata in row order: of each segment its number of rows and its columns by key."""
+        return [(len(segment), segment.columns) for segment in self._segments]
+
+    # Changes.
+
+    def append(self, documents: Iterable[Document]) -> NDArray[np.int64]:
+        """Add documents behind the others; returns their rows.
+
+        Raises ``DataError`` for an id that is there already (one that was deleted may come again).
+        """
+        return self._extended(documents, refuse=True).rows
+
+    def update(self, documents: Iterable[Document]) -> Placed:
+        """Add documents behind the others and delete those of the same ids, in one step."""
+        return self._extended(documents, refuse=False)
+
+    def _extended(self, documents: Iterable[Document], *, refuse: bool) -> Placed:
+        start, known = self.rows_total, list[int]()
+        with self._next_generation() as (folder, facts):
+            counts = self._link_segments(folder)
+            count = write_segment(folder, len(counts) + 1, documents)
+            if count:
+                for name, row in self._known(Segment(folder, len(counts) + 1)):
+                    if refuse:
+                        raise DataError(
+                            f"{self.path}: document {name!r} is there already (row {row}); delete "
+                            "it first, update instead of adding, or give the new one another id"
+                        )
+                    known.append(row)
+                counts.append(count)
+            replaced = np.array(sorted(known), dtype=np.int64)
+            _describe(folder, facts, counts, np.union1d(self.deleted, replaced))
+        self._open(None)
+        return Placed(np.arange(start, start + count), replaced)
+
+    def delete(self, rows: ArrayLike) -> None:
+        """Delete the documents of rows; the rows stay, empty, until ``compact``."""
+        deleted = np.union1d(self.deleted, self._checked(rows))
+        with self._next_generation() as (folder, facts):
+            _describe(folder, facts, self._link_segments(folder), deleted)
+        self._open(None)
+
+    def compact(self) -> None:
+        """Write the documents that are left as one segment; rows are renumbered in their order."""
+        with self._next_generation() as (folder, facts):
+            count = write_segment(folder, 1, self)
+            _describe(folder, facts, [count] if count else [], np.empty(0, np.int64))
+        self._open(None)
+
+    @contextmanager
+    def _next_generation(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        facts: dict[str, Any] = {}
+        with new_generation(self.path, FORMAT, VERSION, facts) as folder:
+            current = read_json(self.path / MANIFEST).get("generation")
+            if current != self.generation:
+                raise IndexFormatError(
+                    f"{self.path}: generation {current} is current, this store opened "
+                    f"{self.generation}; open it again before changing it"
+                )
+            yield folder, facts
+
+    def _link_segments(self, folder: Path) -> list[int]:
+        """Put this state's segments into a new folder, without copying where links are possible."""
+        for number, segment in enumerate(self._segments, 1):
+            for source, target in zip(segment.files, SegmentFiles.of(folder, number), strict=True):
+                if not source.exists():  # a segment without metadata has no columns
+                    continue
+                try:
+                    os.link(source, target)
+                except OSError:  # another file system, or one without links
+                    shutil.copyfile(source, target)
+        return [len(segment) for segment in self._segments]
+
+    def _known(self, added: Segment) -> Iterator[tuple[str, int]]:
+        """Yield (id, row) of the documents here whose ids a new segment has too."""
+        for segment, start in zip(self._segments, self._starts.tolist(), strict=False):
+            shared = np.flatnonzero(np.isin(added.id_hashes, segment.id_hashes))
+            names = added.ids(added.rows_at(shared))
+            for position, row in segment.find(names, added.id_hashes[shared]):
+                if not self._is_deleted(start + row):
+                    yield names[position], start + row
+
+    # Rows.
+
+    def _checked(self, rows: ArrayLike) -> NDArray[np.int64]:
+        wanted = np.atleast_1d(np.asarray(rows, dtype=np.int64))
+        if len(wanted) and (wanted.min() < 0 or wanted.max() >= self.rows_total):
+            outside = wanted[(wanted < 0) | (wanted >= self.rows_total)]
+            raise DataError(
+                f"{self.path}: row {outside[0]} is outside the {self.rows_total:,} rows; "
+                "do index and documents belong together?"
+            )
+        return wanted
+
+    def _parted(
+        self, rows: NDArray[np.int64]
+    ) -> Iterator[tuple[Segment, NDArray[np.intp], NDArray[np.int64]]]:
+        """Yield (segment, positions in ``rows``, rows within the segment)."""
+        which = np.searchsorted(self._starts, rows, side="right") - 1
+        for number in np.unique(which).tolist():
+            positions = np.flatnonzero(which == number)
+            yield self._segments[number], positions, rows[positions] - self._starts[number]
+
+    def _is_deleted(self, row: int) -> bool:
+        at = int(np.searchsorted(self.deleted, row))
+        return at < len(self.deleted) and int(self.deleted[at]) == row
+
+
+def _describe(
+    folder: Path, facts: dict[str, Any], counts: list[int], deleted: NDArray[np.int64]
+) -> None:
+    np.save(folder / DELETED, deleted)
+    facts.update(documents=sum(counts) - len(deleted), deleted=len(deleted), segments=counts)

@@ -1,0 +1,31 @@
+"""Measures equal to trec_eval's, significance, comparison tables.
+
+May import: `retrieval.runs`, `retrieval.documents`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.encoders.foundation.lazy import lazy
+
+if TYPE_CHECKING:
+    from sluice.retrieval.evaluation.comparison import compare as compare
+    from sluice.retrieval.evaluation.hub_counts import Hubness as Hubness
+    from sluice.retrieval.evaluation.hub_counts import hubness as hubness
+    from sluice.retrieval.evaluation.measures import Measure as Measure
+    from sluice.retrieval.evaluation.measures import parse_measure as parse_measure
+    from sluice.retrieval.evaluation.scores import Scores as Scores
+    from sluice.retrieval.evaluation.scores import evaluate as evaluate
+    from sluice.retrieval.evaluation.table import Table as Table
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "sluice.retrieval.evaluation.comparison": ["compare"],
+            "sluice.retrieval.evaluation.hub_counts": ["Hubness", "hubness"],
+            "sluice.retrieval.evaluation.measures": ["Measure", "parse_measure"],
+            "sluice.retrieval.evaluation.scores": ["Scores", "evaluate"],
+            "sluice.retrieval.evaluation.table": ["Table"],
+        },
+    )

@@ -1,0 +1,208 @@
+"""Systems side by side: means, and which differences to a baseline are significant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.evaluation.measures import Measure
+from sluice.retrieval.evaluation.scores import Qrels, Scores, Truth, evaluate
+from sluice.retrieval.evaluation.significance import (
+    CORRECTIONS,
+    effect,
+    fisher_randomisation,
+    paired_bootstrap,
+    paired_t_test,
+)
+from sluice.retrieval.evaluation.table import Comparison, Table, Value
+from sluice.retrieval.runs.run import Run
+
+Values = NDArray[np.float64]  # of one measure, a query each
+
+MARK = "†"
+TESTS = {
+    "t-test": "paired two-sided t-test",
+    "fisher": "two-sided Fisher randomisation test",
+    "bootstrap": "two-sided paired bootstrap test",
+}
+SAID = {"holm": "Holm-corrected", "bonferroni": "Bonferroni-corrected", "none": "not corrected"}
+
+Test = Literal["t-test", "fisher", "bootstrap"]
+Correction = Literal["holm", "bonferroni", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class SignificanceTest:
+    """How differences are tested: which test, how many systems are corrected for, at what level.
+
+    ``permutations`` are those of Fisher's test and the samples of the bootstrap, drawn by ``seed``.
+    Raises ``ConfigError`` for an unknown test or correction and numbers out of range.
+    """
+
+    test: Test = "t-test"
+    correction: Correction = "holm"
+    alpha: float = 0.05
+    permutations: int = 10_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for what, name, known in (
+            ("test", self.test, TESTS), ("correction", self.correction, CORRECTIONS)
+        ):  # fmt: skip
+            if name not in known:
+                raise ConfigError(
+                    f"unknown {what} {name!r}; known: {', '.join(known)}{suggest(name, known)}"
+                )
+        if not 0 < self.alpha < 1:
+            raise ConfigError(f"alpha is {self.alpha}; expected a value between 0 and 1, as 0.05")
+        if self.permutations < 1:
+            raise ConfigError(f"permutations is {self.permutations}; expected 1 or more, as 10000")
+
+    def compared(
+        self, system: str, baseline: str, measure: str, one: Values, base: Values
+    ) -> Comparison:
+        """Test one system's values against the baseline's, query by query; nothing is corrected."""
+        found = effect(one, base, self.alpha)
+        low, high = (found.low, found.high) if len(one) > 1 else (None, None)
+        if self.test == "t-test":
+            p = paired_t_test(one, base)
+        elif self.test == "fisher":
+            p = fisher_randomisation(one, base, permutations=self.permutations, seed=self.seed)
+        else:
+            resampled = paired_bootstrap(
+                one, base, resamples=self.permutations, seed=self.seed, alpha=self.alpha
+            )
+            p = resampled.p_value
+            if len(one) > 1:
+                low, high = resampled.low, resampled.high
+        better = one - base
+        return Comparison(
+            system, baseline, measure, found.difference, p, p, p < self.alpha,
+            int((better > 0).sum()), int((better == 0).sum()), int((better < 0).sum()),
+            found.size, low, high,
+        )  # fmt: skip
+
+    def corrected(self, family: Sequence[Comparison]) -> list[Comparison]:
+        """Return the comparisons with p-values corrected over all of them together."""
+        p_values = CORRECTIONS[self.correction]([each.p for each in family])
+        return [
+            replace(each, p_corrected=p, significant=p < self.alpha)
+            for each, p in zip(family, p_values, strict=True)
+        ]
+
+    def caption(self, baseline: str, over: str) -> str:
+        """Return what the mark of a table means."""
+        said = f"{SAID[self.correction]}{'' if self.correction == 'none' else f' over {over}'}"
+        return f"{MARK} differs from {baseline}: {TESTS[self.test]}, p < {self.alpha:g}, {said}"
+
+    def table_caption(self, baseline: str, others: int, queries: int) -> str:
+        """Return the caption of a table of the baseline and ``others`` on the same queries."""
+        over = f"{others} system{'s' * (others > 1)}"
+        return f"{self.caption(baseline, over)}; {queries:,} queries."
+
+
+def compare(
+    runs: Mapping[str, Run | Mapping[str, Any]],
+    qrels: Truth | Qrels,
+    measures: Iterable[str | Measure],
+    *,
+    baseline: str | None = None,
+    test: Test = "t-test",
+    correction: Correction = "holm",
+    alpha: float = 0.05,
+    permutations: int = 10_000,
+    seed: int = 0,
+) -> Table:
+    """Score every run on the same judgements and test each against the baseline.
+
+    ``baseline`` is the first run unless named. P-values are corrected over the systems, measure by
+    measure; a dagger marks means that differ from the baseline's at ``alpha``. Queries a run lacks
+    count 0. Raises ``ConfigError`` for an unknown baseline, test or measure; see
+    ``SignificanceTest``.
+    """
+    wanted = [measures] if isinstance(measures, str | Measure) else list(measures)
+    if not runs:
+        raise ConfigError("compare got no runs; expected {name: run}")
+    testing = SignificanceTest(test, correction, alpha, permutations, seed)
+    truth = qrels.qrels if isinstance(qrels, Truth) else qrels
+    scores = {name: evaluate(run, truth, wanted) for name, run in runs.items()}
+    return compare_scores(scores, baseline=baseline, testing=testing)
+
+
+def compare_scores(
+    scores: Mapping[str, Scores],
+    *,
+    baseline: str | None = None,
+    testing: SignificanceTest | None = None,
+) -> Table:
+    """Do what ``compare`` does with scores that are there already, all of the same queries."""
+    testing = testing or SignificanceTest()
+    base = baseline_of(scores, baseline)
+    names = list(scores[base].mean)
+    table = Table(columns=dict.fromkeys(names, ".4f"))
+    table.rows = {system: {n: given.mean[n] for n in names} for system, given in scores.items()}
+    others = [system for system in scores if system != base]
+    for measure in names:
+        values = {system: aligned(scores[base], scores[system], measure) for system in scores}
+        family = [
+            testing.compared(system, base, measure, values[system], values[base])
+            for system in others
+        ]
+        table.comparisons += testing.corrected(family)
+    for found in table.comparisons:
+        if found.significant:
+            table.marks[found.system, found.measure] = MARK
+    if others:
+        table.caption = testing.table_caption(base, len(others), scores[base].queries)
+    return table
+
+
+def baseline_of(systems: Mapping[str, Any], baseline: str | None) -> str:
+    """Return the baseline's name, the first system's unless given; ``ConfigError`` if unknown."""
+    base = next(iter(systems)) if baseline is None else baseline
+    if base not in systems:
+        raise ConfigError(
+            f"baseline {base!r} is not among the systems {', '.join(systems)}"
+            f"{suggest(base, systems)}"
+        )
+    return base
+
+
+def differences(comparisons: Sequence[Comparison]) -> Table:
+    """Return the tests behind a table's marks as a table of their own."""
+    table = Table()
+    table.rows = {f"{c.system} - {c.baseline}, {c.measure}": {} for c in comparisons}
+    columns: dict[str, tuple[str, Callable[[Comparison], Value]]] = {
+        "difference": ("+.4f", lambda c: c.difference),
+        "interval": ("", _interval),
+        "effect d": ("+.2f", lambda c: c.effect_size),
+        "p": (".4g", lambda c: c.p),
+        "p corrected": (".4g", lambda c: c.p_corrected),
+        "win/tie/loss": ("", lambda c: f"{c.wins}/{c.ties}/{c.losses}"),
+    }
+    for name, (form, value) in columns.items():
+        cells = zip(table.rows, map(value, comparisons), strict=True)
+        table.add_column(name, dict(cells), form)
+    return table
+
+
+def _interval(found: Comparison) -> Value:
+    if found.low is None or found.high is None:
+        return None
+    return f"[{found.low:+.4f}, {found.high:+.4f}]"
+
+
+def aligned(base: Scores, given: Scores, measure: str) -> Values:
+    """Return the values of one measure in the baseline's order of queries."""
+    expected, values = base.per_query[measure], given.per_query[measure]
+    if expected.keys() != values.keys():
+        raise ConfigError(
+            f"{measure}: the systems were scored on different queries ({len(expected):,} and "
+            f"{len(values):,}); score all of them against the same qrels"
+        )
+    return np.array([values[query] for query in expected])

@@ -1,0 +1,258 @@
+"""Evaluation: a run against judgements, with trec_eval's values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.retrieval.evaluation.measure_values import Judgements, compute, over_queries
+from sluice.retrieval.evaluation.measures import Measure, at_level, depth_of, parse_measure
+from sluice.retrieval.runs.columns import RunColumns
+from sluice.retrieval.runs.queries import SelfExcluding, depth_for
+from sluice.retrieval.runs.run import Ranking, Run, check_unique
+
+Qrels = Mapping[str, Mapping[str, int]]  # query id -> {document id: grade}
+
+
+@runtime_checkable
+class Truth(Protocol):
+    """A dataset: queries and their judgements."""
+
+    @property
+    def queries(self) -> Mapping[str, str]: ...  # noqa: D102
+
+    @property
+    def qrels(self) -> Qrels: ...  # noqa: D102
+
+
+@runtime_checkable
+class Searcher(Protocol):
+    """Anything that answers queries with a run of ``k`` documents each."""
+
+    def run(self, queries: Mapping[str, str], k: int) -> Run: ...  # noqa: D102
+
+
+class ByMeasure(dict[str, Any]):
+    """Values under a measure's canonical text, found under any spelling of it."""
+
+    def __missing__(self, key: str) -> Any:
+        try:
+            canonical = str(parse_measure(key))
+        except ConfigError as error:
+            raise KeyError(str(error)) from None
+        if canonical == key or canonical not in self:
+            raise KeyError(f"{key!r} was not computed; there are {', '.join(self)}")
+        return self[canonical]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a run is worth.
+
+    ``mean`` and ``per_query`` are keyed by measure, in any spelling. Means are over the ``queries``
+    with judgements (totals of ``NumRet``, ``NumRel`` and ``NumRelRet``, the geometric mean of
+    ``GMAP``, whose values by query are logarithms); a query the run lacks scores 0, as one without
+    hits, and is counted in ``missing``; queries of the run without judgements are left out and
+    counted in ``ignored``.
+    """
+
+    mean: Mapping[str, float]
+    per_query: Mapping[str, Mapping[str, float]]
+    queries: int
+    missing: int = 0
+    ignored: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return means and counts for JSON; per-query values stay in ``per_query``."""
+        return {
+            "measures": dict(self.mean),
+            "queries": self.queries,
+            "missing": self.missing,
+            "ignored": self.ignored,
+        }
+
+    def __str__(self) -> str:
+        width = max(map(len, self.mean), default=0)
+        lines = [f"{name:<{width}}  {value:.4f}" for name, value in self.mean.items()]
+        counts = f"{self.queries:,} queries"
+        if self.missing:
+            counts += f", {self.missing:,} of them missing in the run (scored 0)"
+        if self.ignored:
+            counts += f"; {self.ignored:,} queries of the run have no judgements (ignored)"
+        return "\n".join([*lines, counts])
+
+
+def evaluate(
+    system: Searcher | Run | Mapping[str, Any],
+    truth: Truth | Qrels,
+    measures: Iterable[str | Measure],
+    *,
+    ignore_identical_ids: bool = False,
+    level: int | None = None,
+) -> Scores:
+    """Score a run, or a pipeline that is run first, against judgements.
+
+    ``truth`` is a dataset or its qrels; a pipeline needs the dataset. ``ignore_identical_ids``
+    drops a hit whose id is the query's own, as BEIR does. ``level`` is the least grade that counts
+    as relevant, the dataset's own where it is not given: see ``at_level``. Queries whose qrels hold
+    no judgement at all do not exist, as in a qrels file. Raises ``ConfigError`` for an unknown
+    measure and ``DataError`` if no query of the run has judgements.
+    """
+    least = getattr(truth, "level", 1) if level is None else level
+    wanted = at_level(_measures(measures), least)
+    qrels = _checked(truth.qrels if isinstance(truth, Truth) else truth)
+    run = _run_of(system, truth, qrels, wanted, ignore_identical_ids)
+    queries = [query for query, grades in qrels.items() if grades]
+    missing = sum(query not in run for query in queries)
+    if not queries:
+        raise DataError("the qrels hold no judgements: there is nothing to score against")
+    if missing == len(queries) and len(run):
+        raise DataError(
+            f"no query of {run.name!r} has judgements: the ids do not match (the run has "
+            f"{next(iter(run))!r}, the qrels have {queries[0]!r}); is this the right qrels file?"
+        )
+    judgements = _judgements(run, qrels, queries, depth_of(wanted), ignore_identical_ids)
+    values = {str(measure): compute(measure, judgements) for measure in wanted}
+    return Scores(
+        mean=ByMeasure({str(each): over_queries(each, values[str(each)]) for each in wanted}),
+        per_query=ByMeasure(
+            {
+                name: dict(zip(queries, value.tolist(), strict=True))
+                for name, value in values.items()
+            }
+        ),
+        queries=len(queries),
+        missing=missing,
+        ignored=len(run) - (len(queries) - missing),
+    )
+
+
+def _measures(measures: Iterable[str | Measure]) -> list[Measure]:
+    given = [measures] if isinstance(measures, str | Measure) else list(measures)
+    if not given:
+        raise ConfigError("no measure was named; expected some, as in ['nDCG@10', 'R@100']")
+    return list(dict.fromkeys(parse_measure(measure) for measure in given))
+
+
+def _run_of(
+    system: Searcher | Run | Mapping[str, Any],
+    truth: Truth | Qrels,
+    qrels: Qrels,
+    measures: Sequence[Measure],
+    ignore_identical_ids: bool,
+) -> Run:
+    if isinstance(system, Run):
+        return system
+    if isinstance(system, Mapping):
+        return Run(system)
+    if not isinstance(system, Searcher):
+        raise ConfigError(
+            f"evaluate got {type(system).__name__}; expected a Run, a mapping or a pipeline"
+        )
+    if not isinstance(truth, Truth):
+        raise ConfigError(
+            "a pipeline is evaluated on a dataset, which has the queries, and got only qrels; "
+            "pass the dataset, or the pipeline's run"
+        )
+    queries = {query: truth.queries[query] for query in qrels if query in truth.queries}
+    depth = depth_for(measures)
+    if ignore_identical_ids:  # retrievers leave the query out; others are asked for one more
+        return system.run(SelfExcluding(queries), k=depth + 1)
+    return system.run(queries, k=depth)
+
+
+def _checked(qrels: Qrels) -> Qrels:
+    if not isinstance(qrels, Mapping) or not all(isinstance(g, Mapping) for g in qrels.values()):
+        raise DataError("expected qrels as {query id: {document id: grade}}")
+    return qrels
+
+
+def _judgements(
+    run: Run, qrels: Qrels, queries: list[str], depth: int | None, ignore_identical_ids: bool
+) -> Judgements:
+    counts = [len(qrels[query]) for query in queries]
+    judged_query = np.repeat(np.arange(len(queries)), counts)
+    grades = np.array([grade for query in queries for grade in qrels[query].values()])
+    if grades.dtype.kind not in "iub" and not (
+        grades.dtype.kind == "f" and bool((grades == np.floor(grades)).all())
+    ):
+        raise DataError("qrels: a grade is no integer; expected 0 for not relevant, 1 or more")
+    judged_grade = grades.astype(np.int64)
+    if run.columns is not None and not ignore_identical_ids:
+        hits = _column_hits(run.columns, qrels, queries, depth, judged_query, judged_grade)
+    else:
+        hits = _ranking_hits(run, qrels, queries, depth, ignore_identical_ids)
+    query, rank, grade, retrieved = hits
+    return Judgements(query, rank, grade, judged_query, judged_grade, retrieved)
+
+
+Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+
+
+def _ranking_hits(
+    run: Run, qrels: Qrels, queries: list[str], depth: int | None, ignore_identical_ids: bool
+) -> Columns:
+    """Find the judged hits ranking by ranking: query place, rank, grade; and the hits' counts."""
+    found: list[tuple[int, int, int]] = []
+    retrieved = np.zeros(len(queries), dtype=np.int64)
+    empty = Ranking([], [])
+    for place, query in enumerate(queries):
+        doc_ids = list(run.get(query, empty).doc_ids)
+        check_unique(query, doc_ids)
+        if ignore_identical_ids and query in doc_ids:
+            doc_ids.remove(query)
+        retrieved[place] = len(doc_ids)
+        grades = qrels[query]
+        found += [
+            (place, rank, int(grades[doc_id]))
+            for rank, doc_id in enumerate(doc_ids[:depth])
+            if doc_id in grades
+        ]
+    table = np.array(found, dtype=np.int64).reshape(-1, 3)
+    return table[:, 0], table[:, 1], table[:, 2], retrieved
+
+
+def _column_hits(
+    columns: RunColumns,
+    qrels: Qrels,
+    queries: list[str],
+    depth: int | None,
+    judged_query: NDArray[np.int64],
+    judged_grade: NDArray[np.int64],
+) -> Columns:
+    """Find the judged hits of all queries by one join; documents are never decoded."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    codes = {doc_id: 0 for query in queries for doc_id in qrels[query]}
+    for code, doc_id in enumerate(codes):
+        codes[doc_id] = code
+    judged_code = np.array([codes[doc_id] for query in queries for doc_id in qrels[query]])
+    judged_key = judged_query * len(codes) + judged_code
+    by_key = np.argsort(judged_key)
+    judged_key = judged_key[by_key]
+
+    places = {query: place for place, query in enumerate(queries)}
+    place_of = np.array([places.get(query, -1) for query in columns.queries], dtype=np.int64)
+    retrieved = np.zeros(len(queries), dtype=np.int64)
+    judged_too = place_of >= 0
+    retrieved[place_of[judged_too]] = np.diff(columns.starts)[judged_too]
+
+    cut = columns if depth is None else columns.top(depth)
+    known = pa.array(list(codes), cut.documents.type)
+    code = pc.index_in(cut.documents, value_set=known).fill_null(-1).to_numpy(zero_copy_only=False)
+    row = np.flatnonzero(code >= 0)
+    owner = np.searchsorted(cut.starts, row, side="right") - 1
+    query = place_of[owner]
+    key = query * len(codes) + code[row]
+    match = np.minimum(np.searchsorted(judged_key, key), len(judged_key) - 1)
+    hit = (query >= 0) & (judged_key[match] == key)
+    query, rank = query[hit], (row - cut.starts[owner])[hit]
+    grade = judged_grade[by_key[match[hit]]]
+    order = np.argsort(query, kind="stable")  # rows of one query are in rank order already
+    return query[order], rank[order], grade[order], retrieved

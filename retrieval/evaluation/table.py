@@ -1,0 +1,167 @@
+"""Tables of systems and their figures, in the forms that pages, papers and programs want."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sluice.encoders.foundation.errors import ConfigError
+
+Value = float | int | str | None
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "†": r"$^{\dagger}$",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One system against the baseline, by one measure.
+
+    ``difference`` is system minus baseline, inside [``low``, ``high``] at the test's confidence
+    (None for a single query); ``effect_size`` is Cohen's d of paired values, None where they all
+    differ by one number. ``p_corrected`` is that of the whole family of tests; wins, ties and
+    losses count queries.
+    """
+
+    system: str
+    baseline: str
+    measure: str
+    difference: float
+    p: float
+    p_corrected: float
+    significant: bool
+    wins: int
+    ties: int
+    losses: int
+    effect_size: float | None
+    low: float | None
+    high: float | None
+    dataset: str = ""  # where a table is over several
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows of figures by system name, with marks on single figures and a caption for the marks.
+
+    ``columns`` maps a column's name to how its numbers are written (a format specification, ``.4f``
+    for measures). A figure a system lacks is None and shown as a dash. ``comparisons`` holds the
+    tests behind the marks, for programs.
+    """
+
+    columns: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, dict[str, Value]] = field(default_factory=dict)
+    marks: dict[tuple[str, str], str] = field(default_factory=dict)
+    caption: str = ""
+    comparisons: list[Comparison] = field(default_factory=list)
+
+    def add_column(self, name: str, values: Mapping[str, Value], form: str = ",.1f") -> None:
+        """Add a column such as a latency or a size: figures by system name, and their format.
+
+        Raises ``ConfigError`` for a column that is there already and an unknown system.
+        """
+        if name in self.columns:
+            raise ConfigError(f"the table has a column {name!r} already")
+        for system in values:
+            if system not in self.rows:
+                raise ConfigError(f"{name}: no system {system!r}; there are {', '.join(self.rows)}")
+        self.columns[name] = form
+        for system, row in self.rows.items():
+            row[name] = values.get(system)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return ``{"systems": [{"name", column: value, ...}], "comparisons", "caption"}``."""
+        return {
+            "systems": [
+                {"name": system, **{column: row.get(column) for column in self.columns}}
+                for system, row in self.rows.items()
+            ],
+            "comparisons": [asdict(comparison) for comparison in self.comparisons],
+            "caption": self.caption,
+        }
+
+    def to_json(self) -> str:
+        """Return ``to_dict`` as indented JSON."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    def to_csv(self) -> str:
+        """Return comma-separated lines, numbers in full and without marks."""
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(["system", *self.columns])
+        for system, row in self.rows.items():
+            values = (row.get(column) for column in self.columns)
+            writer.writerow([system, *("" if value is None else value for value in values)])
+        return stream.getvalue()
+
+    def to_markdown(self) -> str:
+        """Return a GitHub-flavoured table, the caption under it."""
+        head, *body = self._cells(lambda text: text.replace("|", r"\|").replace("<", "&lt;"))
+        rule = ["---"] + ["---:"] * len(self.columns)
+        lines = ["| " + " | ".join(cells) + " |" for cells in (head, rule, *body)]
+        return "\n".join(lines) + "\n" + (f"\n{self.caption}\n" if self.caption else "")
+
+    def to_latex(self) -> str:
+        """Return a ``tabular`` in booktabs style, the caption as a line under it."""
+        head, *body = self._cells(_latex)
+        lines = [rf"\begin{{tabular}}{{l{'r' * len(self.columns)}}}", r"\toprule"]
+        lines += [" & ".join(head) + r" \\", r"\midrule"]
+        lines += [" & ".join(cells) + r" \\" for cells in body]
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        lines += [r"\par " + _latex(self.caption)] if self.caption else []
+        return "\n".join(lines) + "\n"
+
+    def to_html(self) -> str:
+        """Return a ``<table>``; every text in it is escaped."""
+        head, *body = self._cells(html.escape)
+        lines = ["<table>"]
+        lines += [f"<caption>{html.escape(self.caption)}</caption>"] if self.caption else []
+        names = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+        lines += [f"<thead><tr>{names}</tr></thead>", "<tbody>"]
+        for system, *cells in body:
+            figures = "".join(f"<td>{cell}</td>" for cell in cells)
+            lines.append(f'<tr><th scope="row">{system}</th>{figures}</tr>')
+        return "\n".join([*lines, "</tbody>", "</table>"]) + "\n"
+
+    def __str__(self) -> str:
+        rows = self._cells(str)
+        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(
+                [cells[0].ljust(widths[0])]
+                + [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+            ).rstrip()
+            for cells in rows
+        ]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        return "\n".join([*lines, *([self.caption] if self.caption else [])])
+
+    def _cells(self, escape: Callable[[str], str]) -> list[list[str]]:
+        """Return the heading and the rows as texts; marks keep a place, so that digits align."""
+        marked = {column for _, column in self.marks}
+        rows = [["system", *self.columns]]
+        for system, row in self.rows.items():
+            cells = [" ".join(system.split())]
+            for column, form in self.columns.items():
+                text = _written(row.get(column), form)
+                mark = self.marks.get((system, column), " " if column in marked else "")
+                cells.append(text + mark)
+            rows.append(cells)
+        return [[escape(cell) for cell in cells] for cells in rows]
+
+
+def _written(value: Value, form: str) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else format(value, form)
+
+
+def _latex(text: str) -> str:
+    return re.sub(r"[\\&%$#_{}~^†]", lambda found: _LATEX[found[0]], text)

@@ -1,0 +1,4 @@
+"""Dense vectors in other tools' files: npy, parquet, safetensors, JSONL.
+
+May import: `retrieval.documents` and below.
+"""

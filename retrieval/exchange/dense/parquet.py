@@ -1,0 +1,234 @@
+"""Vectors in parquet files beside ids, and texts where there are any, read by row group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import DataError, suggest
+from sluice.encoders.foundation.files import replaced_file
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.metadata import MetadataReader
+from sluice.retrieval.exchange.dense.ids import ID_COLUMNS, id_text
+
+VECTOR_COLUMNS = ("embedding", "vector", "emb", "embeddings", "vectors")
+TEXT_COLUMNS = ("title", "text")
+DOCUMENTS = 4096  # ids and texts read at a time
+
+
+class ParquetSource:
+    """Files of one schema, one after the other; see ``read_dense_vectors``."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._path = paths[0]
+        self._files = [_opened(path) for path in paths]
+        schema = self._files[0].schema_arrow
+        self._id = _column(self._path, schema.names, ID_COLUMNS, "ids")
+        self._vector = _column(self._path, schema.names, VECTOR_COLUMNS, "vectors")
+        for path, file in zip(paths, self._files, strict=True):
+            _check_types(path, file.schema_arrow, self._id, self._vector)
+        self._kept = [
+            name
+            for name in schema.names
+            if name in (self._id, *TEXT_COLUMNS) or not _is_vector(schema.field(name).type)
+        ]
+        self._paths = paths
+        self.rows = sum(int(file.metadata.num_rows) for file in self._files)
+        self.has_texts = any(name in schema.names for name in TEXT_COLUMNS)
+        self.dim = self._width()
+
+    def _width(self) -> int:
+        size = getattr(self._files[0].schema_arrow.field(self._vector).type, "list_size", None)
+        if size is not None:
+            return int(size)
+        return next((block.shape[1] for block in self._read(1)), 0)
+
+    def documents(self) -> Iterator[tuple[str, Document]]:
+        """Yield (place, document); what is no id, title, text or vector is metadata."""
+        metadata = MetadataReader()
+        for path, file in zip(self._paths, self._files, strict=True):
+            names = [name for name in file.schema_arrow.names if name in self._kept]
+            row = 0
+            for batch in file.iter_batches(DOCUMENTS, columns=names):
+                for found in batch.to_pylist():
+                    yield (
+                        f"{path}: row {row:,}",
+                        self._document(f"{path}: row {row:,}", found, metadata),
+                    )
+                    row += 1
+        metadata.say_dropped(self._path)
+
+    def _document(self, place: str, found: dict[str, Any], metadata: MetadataReader) -> Document:
+        name = id_text(f"{place}, column {self._id!r}", found.pop(self._id))
+        title, text = (found.pop(column, None) for column in TEXT_COLUMNS)
+        for column, value in zip(TEXT_COLUMNS, (title, text), strict=True):
+            if value is not None and not isinstance(value, str):
+                raise DataError(f"{place}: column {column!r} is {value!r:.60}, expected a text")
+        nested = found.pop("metadata", None)  # as BEIR's files have it
+        if isinstance(nested, dict):
+            found = {**nested, **found}
+        elif nested is not None:
+            found["metadata"] = nested
+        return Document(name, title or "", text or "", metadata.kept(found))
+
+    def blocks(self, size: int) -> Iterator[NDArray[Any]]:
+        """Yield the vectors; ``DataError`` for missing ones and for other widths."""
+        first = 0
+        for block in self._read(size):
+            if block.shape[1] != self.dim:
+                raise DataError(
+                    f"{self._path}: {block.shape[1]} dimensions from vector {first:,} on, expected "
+                    f"{self.dim} as in the first"
+                )
+            first += len(block)
+            yield block
+
+    def _read(self, size: int) -> Iterator[NDArray[Any]]:
+        for path, file in zip(self._paths, self._files, strict=True):
+            row = 0
+            for batch in _batches(path, file, size, [self._vector]):
+                if len(batch):
+                    yield _matrix(f"{path}: column {self._vector!r}", batch.column(0), row)
+                row += len(batch)
+
+
+def open_source(path: Path) -> ParquetSource:
+    """Open a file, or all parquet files of a folder in the order of their names."""
+    paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not paths:
+        raise DataError(f"{path}: a folder without parquet files")
+    return ParquetSource(paths)
+
+
+def write_file(
+    path: Path,
+    entries: Iterable[str] | Iterable[Document],
+    chunks: Iterable[NDArray[np.float32]],
+    dim: int,
+) -> int:
+    """Write columns ``id`` and ``embedding``; of documents ``title`` and ``text`` as well."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    stream = iter(entries)
+    first = next(stream, None)
+    texts = isinstance(first, Document)
+    names = ["id", *(TEXT_COLUMNS if texts else ())]
+    vector = pa.list_(pa.float32(), dim) if dim else pa.list_(pa.float32())
+    schema = pa.schema([*((name, pa.string()) for name in names), ("embedding", vector)])
+    rows = 0
+    waiting: list[Any] = [] if first is None else [first]
+    with replaced_file(path) as file:
+        with parquet.ParquetWriter(
+            file, schema, use_dictionary=False, compression="zstd", compression_level=1
+        ) as writer:
+            for chunk in filter(len, chunks):
+                waiting += islice(stream, len(chunk) - len(waiting))
+                if len(waiting) != len(chunk):
+                    raise DataError(
+                        f"vectors: more than {rows + len(waiting):,} for {rows + len(waiting):,} "
+                        "ids; give one each"
+                    )
+                columns = [list(column) for column in zip(*waiting, strict=True)] if texts else []
+                ids = columns[:3] if texts else [waiting]
+                values = pa.array(np.ascontiguousarray(chunk).reshape(-1))
+                lists = pa.FixedSizeListArray.from_arrays(values, dim)
+                writer.write_table(pa.table([*map(_strings, ids), lists], schema=schema))
+                rows += len(chunk)
+                waiting = []
+        if waiting or next(stream, None) is not None:
+            raise DataError(f"vectors: {rows:,} for more ids; give one each")
+    return rows
+
+
+def _strings(values: list[str]) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.array(values, pa.string())
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"ids or texts: {error}; expected texts") from None
+
+
+def _opened(path: Path) -> Any:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        return parquet.ParquetFile(path, memory_map=True)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not readable as parquet ({error})") from None
+
+
+def _batches(path: Path, file: Any, size: int, columns: list[str]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    try:
+        yield from file.iter_batches(size, columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: cannot read on ({error}); fetch it again") from None
+
+
+def _column(path: Path, names: list[str], known: tuple[str, ...], what: str) -> str:
+    found = [name for name in names if name in known]
+    if len(found) != 1:
+        which = "several of them" if found else "none of them"
+        raise DataError(
+            f"{path}: columns {', '.join(names)}; the {what} are in one of {', '.join(known)}, and "
+            f"it has {which}{'' if found else suggest(known[0], names)}: rename a column"
+        )
+    return found[0]
+
+
+def _check_types(path: Path, schema: Any, name: str, vector: str) -> None:
+    from pyarrow import types
+
+    for column in (name, vector):
+        if column not in schema.names:
+            raise DataError(
+                f"{path}: columns {', '.join(schema.names)}; no {column!r}, which the first file "
+                "has; files of one folder have the same columns"
+            )
+    kind = schema.field(vector).type
+    if not _is_vector(kind):
+        raise DataError(f"{path}: column {vector!r} holds {kind}, expected lists of floats")
+    ids = schema.field(name).type
+    ids = ids.value_type if types.is_dictionary(ids) else ids
+    if not (types.is_string(ids) or types.is_large_string(ids) or types.is_integer(ids)):
+        raise DataError(f"{path}: column {name!r} holds {ids}, expected texts or whole numbers")
+
+
+def _is_vector(kind: Any) -> bool:
+    from pyarrow import types
+
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(test(kind) for test in lists) and types.is_floating(kind.value_type)
+
+
+def _matrix(place: str, column: Any, row: int) -> NDArray[Any]:
+    """Return a column of lists of equal length as ``[n, dim]``; ``row`` is the first one's."""
+    if column.null_count:
+        at = column.is_null().index(True).as_py()
+        raise DataError(f"{place}, row {row + at:,}: no vector; expected one in each row")
+    widths = np.asarray(column.value_lengths().to_numpy(zero_copy_only=False))
+    other = np.flatnonzero(widths != widths[0])
+    if len(other):
+        raise DataError(
+            f"{place}, row {row + other[0]:,}: {widths[other[0]]} values, and {widths[0]} in row "
+            f"{row:,}; vectors have one width"
+        )
+    if not widths[0]:
+        raise DataError(f"{place}, row {row:,}: an empty vector")
+    values = column.flatten()
+    if values.null_count:
+        at = values.is_null().index(True).as_py() // widths[0]
+        raise DataError(f"{place}, row {row + at:,}: null among the values; expected numbers")
+    matrix: NDArray[Any] = values.to_numpy(zero_copy_only=False).reshape(len(column), widths[0])
+    return matrix

@@ -1,0 +1,205 @@
+"""Retrievers to files of dense vectors and back: anyone's embeddings become an index."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.store import DocumentStore, write_documents
+from sluice.retrieval.exchange.dense.vectors import (
+    WRITTEN,
+    DenseVectors,
+    read_dense_vectors,
+    write_dense_vectors,
+)
+from sluice.retrieval.retrievers.retriever import Retriever
+
+if TYPE_CHECKING:
+    from sluice.encoders.encoder import Encoder
+    from sluice.indexing import Index
+
+log = logging.getLogger("sluice")
+
+CHUNK = 16_384  # documents held at a time
+LOOKED_AT = 8  # documents encoded to see whether the encoder is the one
+ALIKE = 0.99  # cosine above which two vectors are of one model, whatever the precision
+
+
+@dataclass(frozen=True, slots=True)
+class DenseExport:
+    """What was written; ``decoded`` says that the index keeps less than whole vectors."""
+
+    documents: int
+    dim: int
+    metric: str
+    decoded: bool
+
+    def __str__(self) -> str:
+        parts = [f"{self.documents:,} documents, {self.dim:,} dimensions, metric {self.metric}"]
+        if self.decoded:
+            parts.append("decoded from the index's codes, which is not what went in")
+        return "; ".join(parts)
+
+
+def export_dense(
+    retriever: Retriever, output: str | Path, form: str, *, texts: bool = False
+) -> DenseExport:
+    """Write a dense retriever's live documents, ids and vectors in row order.
+
+    ``form`` is ``npy``, ``parquet`` or ``safetensors``; see ``write_dense_vectors``. With
+    ``texts`` (parquet only) titles and texts go with them. From an index that keeps whole vectors
+    they are bit for bit those that were added.
+    """
+    from sluice.indexing import InvertedIndex
+
+    if form not in WRITTEN:
+        raise ConfigError(f"format: {form!r}; known: {', '.join(WRITTEN)}{suggest(form, WRITTEN)}")
+    if texts and form != "parquet":
+        raise ConfigError(f"texts: {form} holds ids and vectors only; choose parquet")
+    index: Any = retriever.index
+    if isinstance(index, InvertedIndex):
+        raise ConfigError(
+            f"{retriever.path}: its index is an InvertedIndex; {form} holds dense vectors, sparse "
+            "ones go to ciff, impact-json or vectors"
+        )
+    store = retriever.store
+    live = np.delete(np.arange(store.rows_total), store.deleted)
+    parts = [live[at : at + CHUNK] for at in range(0, len(live), CHUNK)]
+    entries: Iterable[Document] | Iterable[str] = store
+    if not texts:
+        entries = chain.from_iterable(map(store.ids, parts))
+    dim = int(getattr(index, "width", None) or 0)
+    chunks = map(index.documents, parts)
+    count = write_dense_vectors(output, entries, chunks, form, dim=dim)
+    decoded = bool(index.size_bytes < 4 * dim * index.rows)
+    return DenseExport(count, dim, index.metric or "ip", decoded)
+
+
+def import_dense(
+    path: str | Path,
+    output: str | Path,
+    form: str | None = None,
+    *,
+    documents: Iterable[Document] | None = None,
+    encoder: Encoder | None = None,
+    index: Index | None = None,
+) -> Retriever:
+    """Make a retriever folder of precomputed dense vectors; see ``read_dense_vectors``.
+
+    Titles and texts are those of ``documents``, in any order: as many as vectors, with the same
+    ids. Without them they come from the file, or are empty. ``encoder`` is the dense model that
+    made the vectors; it encodes the queries, and if its vectors of the first documents are not
+    those given, one warning says how near they are. Without one the encoder is a
+    ``PrecomputedEncoder``. ``index`` is empty and defaults to ``FlatIndex()``.
+    """
+    vectors = read_dense_vectors(path, form)
+    queries = _encoder(vectors) if encoder is None else _fitting(encoder, vectors)
+    folder = Path(output)
+    fresh = not folder.exists()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as drafts:
+        stored = None if documents is None else write_documents(Path(drafts) / "texts", documents)
+        if encoder is not None:
+            _compare(encoder, vectors, _described(vectors, stored))
+        try:
+            return Retriever.build(
+                queries,
+                _described(vectors, stored),
+                vectors=vectors.chunks(),
+                index=index,
+                queries={text: text for text in getattr(queries, "texts", [])} or None,
+                path=folder,
+                config={"imported": [str(path)], "format": vectors.form},
+            )
+        except BaseException:
+            if fresh:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+def _encoder(vectors: DenseVectors) -> Encoder:
+    from sluice.encoders.dense.precomputed import PrecomputedEncoder
+
+    return PrecomputedEncoder(dim=max(vectors.dim, 1))  # no vectors, no dimensions: any will do
+
+
+def _fitting(encoder: Any, vectors: DenseVectors) -> Encoder:
+    """Return the encoder if its vectors are dense and as wide as those given."""
+    made = encoder.encode_documents([])
+    kind = type(encoder).__name__
+    if not isinstance(made, np.ndarray):
+        raise ConfigError(f"encoder: a {kind} makes sparse vectors; expected a dense one")
+    if made.shape[1] != vectors.dim and len(vectors):
+        raise ConfigError(
+            f"encoder: this {kind} makes vectors of {made.shape[1]} dimensions, and {vectors.path} "
+            f"holds {vectors.dim}; name the model that made them"
+        )
+    fitting: Encoder = encoder
+    return fitting
+
+
+def _described(vectors: DenseVectors, stored: DocumentStore | None) -> Iterator[Document]:
+    """Yield the documents in the order of their vectors.
+
+    ``DataError`` behind the last one unless those stored have the ids of the vectors, no more.
+    """
+    if stored is None:
+        yield from vectors.documents()
+        return
+    absent, examples = 0, list[str]()
+    met = np.zeros(len(stored), dtype=np.bool_)
+    ids = vectors.ids()
+    while block := list(islice(ids, CHUNK)):
+        rows = stored.rows(block)
+        met[rows[rows >= 0]] = True
+        unknown = np.flatnonzero(rows < 0)
+        absent += len(unknown)
+        examples += [block[at] for at in unknown[: 3 - len(examples)].tolist()]
+        if not absent:
+            yield from stored.documents(rows)
+    if absent:
+        raise DataError(
+            f"{vectors.path}: {absent:,} of {len(vectors):,} ids are not in the corpus "
+            f"({', '.join(map(repr, examples))}); is it the corpus that was encoded?"
+        )
+    left = np.flatnonzero(~met)
+    if len(left):
+        shown = ", ".join(map(repr, stored.ids(left[:3])))
+        raise DataError(
+            f"{vectors.path}: {len(left):,} of {len(stored):,} documents of the corpus have no "
+            f"vector ({shown}); encode them too, or give the corpus without them"
+        )
+
+
+def _compare(encoder: Encoder, vectors: DenseVectors, documents: Iterator[Document]) -> None:
+    """Warn if the encoder's own vectors of the first documents are not those given."""
+    from sluice.encoders.dense.precomputed import PrecomputedEncoder
+
+    if isinstance(encoder, PrecomputedEncoder):
+        return
+    texts = [document.full_text for document in islice(documents, LOOKED_AT)]
+    chosen = [place for place, text in enumerate(texts) if text]
+    if not chosen:
+        return
+    own = np.asarray(encoder.encode_documents([texts[at] for at in chosen]), np.float64)
+    given = next(vectors.chunks())[chosen].astype(np.float64)
+    lengths = np.linalg.norm(own, axis=1) * np.linalg.norm(given, axis=1)
+    cosines = (own * given).sum(axis=1) / np.where(lengths > 0, lengths, 1.0)
+    if cosines.min() < ALIKE:
+        log.warning(
+            "%s: its vectors of the first documents have cosines from %.4f to %.4f with those of "
+            "the encoder; was another model, prompt or length used? Then queries do not fit",
+            vectors.path,
+            cosines.min(),
+            cosines.max(),
+        )

@@ -1,0 +1,208 @@
+"""CIFF, the Common Index File Format: an inverted index as a stream of protobuf messages.
+
+A file is a Header, then PostingsLists (a term; postings of docid and tf, docids as gaps), then
+DocRecords (docid, the collection's own id, length), each behind its length. Impacts stand in the
+place of tf. (Lin et al., 2020, arXiv 2003.08276; github.com/osirrc/ciff has the definition.)
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.progress import progress
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.repeated_ids import distinct
+from sluice.retrieval.exchange.sparse import ciff_wire as wire
+from sluice.retrieval.exchange.sparse.sparse_vectors import Column
+from sluice.retrieval.exchange.sparse.transposition import Transposition
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+VERSION = 1
+SHOWN = 100_000  # documents or postings lists from which on progress is shown
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a CIFF file says first; the totals may be of a larger index than what follows."""
+
+    postings_lists: int
+    documents: int
+    total_postings_lists: int = 0
+    total_documents: int = 0
+    total_terms: int = 0  # the sum of all tf
+    average_length: float = 0.0
+    description: str = ""
+
+
+class CiffFile:
+    """Reads a CIFF file (``.gz`` too) as a stream: once for its documents, once for its postings.
+
+    Weights are the tfs, exact up to 2^24. Documents come in the order of their records, terms in
+    that of the lists. ``DataError`` for what is no CIFF file, truncated, or contradicts itself,
+    with the byte at which it shows.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with wire.MessageStream(path) as stream:
+            self.header = _header(stream)
+        self._docids: NDArray[np.int64] | None = None  # of the records in their order
+
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents in the order of their records, without texts."""
+        return distinct(self._records)
+
+    def vectors(self, column: Column) -> Iterator[csr_array[Any]]:
+        """Yield the documents' weights in the order of ``documents``, some thousands at a time.
+
+        Memory: some 300 MB or the largest postings list; the postings wait, 12 bytes each, in a
+        temporary folder.
+        """
+        if self._docids is None:
+            for _ in self.documents():
+                pass
+        with TemporaryDirectory(prefix="sluice-") as folder:
+            turned = Transposition(Path(folder))
+            width = self._turn(turned, column)
+            turned.finish(self.header.documents)
+            for _, part in turned.ranges(width):
+                yield part
+
+    def _records(self) -> Iterator[tuple[str, Document]]:
+        docids, header = array("q"), self.header
+        with wire.MessageStream(self.path) as stream:
+            stream.skip("the Header")
+            for number in range(header.postings_lists):
+                stream.skip(f"PostingsList {number}")
+            for number in range(header.documents):
+                docid, name = _record(stream, number)
+                docids.append(docid)
+                yield f"{self.path}: DocRecord {number}", Document(name, "", "")
+            if not stream.ended():
+                stream.fail(
+                    f"more behind the last of {header.documents:,} DocRecords; the Header's "
+                    "numbers are wrong"
+                )
+        self._docids = np.array(docids, np.int64)
+
+    def _turn(self, turned: Transposition, column: Column) -> int:
+        """Give every posting to ``turned``; return the number of terms."""
+        docids = np.zeros(0, np.int64) if self._docids is None else self._docids
+        rows_of = _row_finder(docids, self.path)
+        lists = self.header.postings_lists
+        width = 0
+        with (
+            wire.MessageStream(self.path) as stream,
+            progress(f"read {self.path.name}", lists, "terms", show=lists > SHOWN) as advance,
+        ):
+            stream.skip("the Header")
+            for number in range(lists):
+                term, wanted, weights = _postings(stream, number)
+                rows = rows_of(wanted)
+                if len(rows) and rows.min() < 0:
+                    docid = wanted[int(np.argmin(rows))]
+                    stream.fail(f"PostingsList {number} ({term!r}): no DocRecord has docid {docid}")
+                place = column(term)
+                if place != width:
+                    stream.fail(f"PostingsList {number}: the term {term!r} again; terms are unique")
+                width += 1
+                turned.add(rows, np.full(len(rows), place), weights)
+                advance()
+        return width
+
+
+def _header(stream: wire.MessageStream) -> Header:
+    message = stream.read("the Header")
+    try:
+        found = dict(wire.fields(message))
+        version, *counts = (_whole(found, number) for number in range(1, 7))
+        if version != VERSION or min(counts) < 0:
+            raise ValueError(f"version {version}, counts {counts}")
+        average = found.get(7, 0.0)
+        if not isinstance(average, float):
+            raise ValueError("the average length is no double")
+        lists, documents, all_lists, all_documents, terms = counts
+        return Header(lists, documents, all_lists, all_documents, terms, average, _text(found, 8))
+    except ValueError as error:
+        stream.fail(f"no Header of CIFF version {VERSION} ({error}); is this a CIFF file?")
+
+
+def _record(stream: wire.MessageStream, number: int) -> tuple[int, str]:
+    message = stream.read(f"DocRecord {number}")
+    try:
+        found = dict(wire.fields(message))
+        docid, name = _whole(found, 1), _text(found, 2)
+        if docid < 0:
+            raise ValueError(f"docid {docid} is negative")
+        if not name:
+            raise ValueError("its collection_docid is empty")
+    except ValueError as error:
+        stream.fail(f"DocRecord {number}: {error}")
+    return docid, name
+
+
+def _postings(
+    stream: wire.MessageStream, number: int
+) -> tuple[str, NDArray[np.int64], NDArray[np.float32]]:
+    from sluice.retrieval.exchange.sparse.ciff_postings import decoded, outline
+
+    message = stream.read(f"PostingsList {number}")
+    what = f"PostingsList {number}"
+    try:
+        found = outline(message)
+        term = message[found.term_begin : found.term_end].decode("utf-8")
+        what += f" ({term!r})"
+        if found.documents != found.postings:
+            raise ValueError(f"df is {found.documents:,}, postings are {found.postings:,}")
+        return term, *decoded(message, found.postings)
+    except ValueError as error:
+        stream.fail(f"{what}: {error}")
+
+
+def _row_finder(
+    docids: NDArray[np.int64], path: Path
+) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+    """Return a function from docids to the places of their records, -1 where there is none."""
+    order = np.argsort(docids, kind="stable")
+    ascending = docids[order]
+    again = np.flatnonzero(ascending[1:] == ascending[:-1])
+    if len(again):
+        raise DataError(
+            f"{path}: DocRecords {order[again[0]]} and {order[again[0] + 1]} both have docid "
+            f"{ascending[again[0]]}; docids are unique"
+        )
+
+    usual = bool((docids == np.arange(len(docids))).all())
+
+    def rows(wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+        if usual:
+            return np.where(wanted < len(docids), wanted, -1)
+        places = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
+        return np.where(ascending[places] == wanted, order[places], -1)
+
+    return rows
+
+
+def _whole(found: dict[int, int | float | bytes], number: int) -> int:
+    value = found.get(number, 0)
+    if not isinstance(value, int):
+        raise ValueError(f"field {number} is no whole number")
+    return value
+
+
+def _text(found: dict[int, int | float | bytes], number: int) -> str:
+    value = found.get(number, b"")
+    if not isinstance(value, bytes):
+        raise ValueError(f"field {number} is no text")
+    return value.decode("utf-8")

@@ -1,0 +1,168 @@
+"""Protocol buffers as CIFF uses them: varints, fields, and messages that begin with their length.
+
+The encoding is https://protobuf.dev/programming-guides/encoding: a field is a key (number and wire
+type) and a value; a varint has seven bits a byte, the lowest first; a zero is left out.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+
+from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval.documents.jsonl import open_bytes
+
+LARGEST_MESSAGE = 2**31 - 1  # bytes; the limit of protocol buffers
+PIECE = 1 << 26  # bytes read at a time: a damaged length asks for no more memory than this
+VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5
+
+
+def varint(value: int) -> bytes:
+    """Return a whole number as a varint; a negative one as the 64 bits of its complement."""
+    value &= 2**64 - 1
+    made = bytearray()
+    while value > 0x7F:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
+
+
+def number_field(number: int, value: int) -> bytes:
+    """Return a field that holds a whole number; nothing for zero."""
+    return varint(number << 3 | VARINT) + varint(value) if value else b""
+
+
+def double_field(number: int, value: float) -> bytes:
+    """Return a field that holds a double; nothing for zero."""
+    return varint(number << 3 | DOUBLE) + struct.pack("<d", value) if value else b""
+
+
+def bytes_field(number: int, value: bytes) -> bytes:
+    """Return a field that holds bytes, a text or a message; nothing for none."""
+    return varint(number << 3 | BYTES) + delimited(value) if value else b""
+
+
+def delimited(message: bytes) -> bytes:
+    """Return a message behind its length."""
+    return varint(len(message)) + message
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+    """Yield (field number, value) in order; ``ValueError`` where the bytes are no message."""
+    place = 0
+    while place < len(message):
+        key, place = _varint_at(message, place)
+        kind, value = key & 7, b""
+        if kind == VARINT:
+            whole, place = _varint_at(message, place)
+            yield key >> 3, whole - 2**64 if whole >= 2**63 else whole
+            continue
+        size = 8 if kind == DOUBLE else 4
+        if kind == BYTES:
+            size, place = _varint_at(message, place)
+        elif kind not in (DOUBLE, FLOAT):
+            raise ValueError(f"wire type {kind} at byte {place}")
+        value = message[place : place + size]
+        place += size
+        if place > len(message):
+            raise ValueError(f"a field of {size:,} bytes goes beyond the message")
+        yield key >> 3, value if kind == BYTES else _floating(value)
+
+
+def _floating(value: bytes) -> float:
+    return float(struct.unpack("<d" if len(value) == 8 else "<f", value)[0])
+
+
+def _varint_at(message: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(message):
+            raise ValueError("a number goes beyond the message")
+        byte = message[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & (2**64 - 1), place
+    raise ValueError(f"a number of more than ten bytes ends at byte {place}")
+
+
+class MessageStream:
+    """Reads the messages of a file one after the other, decompressing a ``.gz``.
+
+    ``begin`` is the byte (of what was decompressed) at which the last message's length stands.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.begin, self.place = path, 0, 0
+        try:
+            # A second buffer, because gzip's own reading of single bytes is slow.
+            self._stream = io.BufferedReader(open_bytes(path), 1 << 20)  # type: ignore[type-var]
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._stream.close()
+
+    def read(self, what: str) -> bytes:
+        """Return the next message; ``what`` names it in errors."""
+        left = self._length(what)
+        pieces = []
+        while left:
+            pieces.append(self._bytes(min(left, PIECE)))
+            if not pieces[-1]:
+                self.fail(f"the file ends inside {what}; fetch it again")
+            left -= len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def skip(self, what: str) -> None:
+        """Pass over the next message. An end inside the last one is seen by the next reading."""
+        size = self._length(what)
+        try:
+            self._stream.seek(size, io.SEEK_CUR)
+        except (OSError, EOFError, zlib.error) as error:
+            self.fail(f"cannot read on ({error}); fetch it again")
+        self.place += size
+
+    def ended(self) -> bool:
+        """Return whether there is nothing more."""
+        self.begin = self.place
+        return not self._bytes(1)
+
+    def fail(self, found: str) -> NoReturn:
+        """Raise a ``DataError`` about the message read last."""
+        raise DataError(f"{self.path}: byte {self.begin:,}: {found}") from None
+
+    def _length(self, what: str) -> int:
+        self.begin = self.place
+        size = 0
+        for shift in range(0, 35, 7):
+            byte = self._bytes(1)
+            if not byte:
+                self.fail(f"the file ends before {what}; fetch it again")
+            size |= (byte[0] & 0x7F) << shift
+            if byte[0] < 0x80:
+                break
+        else:
+            size = LARGEST_MESSAGE + 1
+        if size > LARGEST_MESSAGE:
+            self.fail(f"{what} of more than 2 GiB; is this a CIFF file?")
+        return size
+
+    def _bytes(self, size: int) -> bytes:
+        try:
+            found = self._stream.read(size)
+        except (OSError, EOFError, zlib.error) as error:
+            self.fail(f"cannot read on ({error}); fetch it again")
+        self.place += len(found)
+        return found

@@ -1,0 +1,230 @@
+"""A folder of sparse vectors, lossless: ``vectors.npz``, ``ids.txt`` and ``vocabulary.txt``.
+
+``vectors.npz`` is a CSR matrix as ``scipy.sparse.load_npz`` reads it. Nothing in it is pickled.
+"""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.files import replaced_folder
+from sluice.encoders.foundation.progress import progress
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.repeated_ids import distinct
+from sluice.retrieval.exchange.sparse.sparse_vectors import (
+    Column,
+    checked_chunks,
+    refuse_count,
+    refuse_repeated,
+)
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+MATRIX = "vectors.npz"
+IDS = "ids.txt"
+TERMS = "vocabulary.txt"
+CHUNK = 16_384  # documents of one matrix
+BLOCK = 1 << 22  # values read at a time
+# What a zip file says that is damaged, encrypted (RuntimeError) or compressed in some other way.
+UNREADABLE = (
+    ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+    RuntimeError,
+)  # fmt: skip
+
+
+def write_vectors(
+    path: str | Path,
+    documents: Iterable[Document],
+    terms: Sequence[str],
+    vectors: csr_array[Any] | Iterable[csr_array[Any]],
+) -> int:
+    """Write the folder ``path``: ids, terms and float32 weights; return how many documents.
+
+    ``vectors`` is a matrix ``[documents, terms]``, or matrices of consecutive documents. Texts are
+    not kept. A folder of vectors that is there already is replaced, any other is refused.
+    """
+    refuse_repeated(terms)
+    with (
+        replaced_folder(Path(path), markers=(MATRIX,)) as folder,
+        progress(f"write {Path(path).name}", None, "documents") as advance,
+    ):
+        ends = [np.zeros(1, np.int64)]
+        drafts = [folder / name for name in ("data", "indices")]
+        with drafts[0].open("wb") as data, drafts[1].open("wb") as indices:
+            for chunk in checked_chunks(vectors, terms, whole=False):
+                data.write(chunk.data.astype("<f4").tobytes())
+                indices.write(chunk.indices.astype("<i4").tobytes())
+                ends.append(ends[-1][-1] + chunk.indptr[1:].astype(np.int64))
+                advance(int(chunk.shape[0]))
+        pointers = np.concatenate(ends)
+        rows = len(pointers) - 1
+        with zipfile.ZipFile(folder / MATRIX, "w", allowZip64=True) as archive:
+            facts = {
+                "indptr": pointers, "format": np.array(b"csr"),
+                "shape": np.array([rows, len(terms)], np.int64), "_is_array": np.array(True),
+            }  # fmt: skip
+            for name, value in facts.items():
+                with archive.open(f"{name}.npy", "w") as member:
+                    np.lib.format.write_array(member, value, allow_pickle=False)
+            for draft, dtype in zip(drafts, ("<f4", "<i4"), strict=True):
+                _move_in(archive, draft, dtype, int(pointers[-1]))
+        _write_names(folder / IDS, "id", (document.id for document in documents), rows)
+        _write_names(folder / TERMS, "term", terms, len(terms))
+    return rows
+
+
+class VectorsFolder:
+    """Reads a folder of vectors as a stream of matrices."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = path.parent if path.suffix == ".npz" else path
+        self.matrix = path if path.suffix == ".npz" else path / MATRIX
+        for file in (self.matrix, self.folder / IDS, self.folder / TERMS):
+            if not file.is_file():
+                raise DataError(
+                    f"{file}: no such file; expected {MATRIX}, {IDS} and {TERMS} in one folder"
+                )
+
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents in order, without texts."""
+        return distinct(self._documents)
+
+    def vectors(self, column: Column) -> Iterator[csr_array[Any]]:
+        """Yield the documents' weights in order, at most 16,384 documents at a time."""
+        import scipy.sparse as sp
+
+        terms = _read_names(self.folder / TERMS)
+        for number, term in enumerate(terms):
+            if column(term) != number:
+                raise DataError(
+                    f"{self.folder / TERMS}:{number + 1}: the term {term!r} again; terms are unique"
+                )
+        try:
+            with zipfile.ZipFile(self.matrix) as archive:
+                ends = self._ends(archive, len(terms))
+                with (
+                    archive.open("data.npy") as data_stream,
+                    archive.open("indices.npy") as index_stream,
+                ):
+                    sizes = (_begun(data_stream, "f")[0], _begun(index_stream, "i")[0])
+                    if sizes != (ends[-1], ends[-1]):
+                        raise ValueError(f"indptr ends at {ends[-1]:,}, the arrays have {sizes}")
+                    data_stream.seek(0)
+                    index_stream.seek(0)
+                    data, indices = _Values(data_stream, "f"), _Values(index_stream, "i")
+                    for first in range(0, len(ends) - 1, CHUNK):
+                        pointers = ends[first : first + CHUNK + 1]
+                        count = int(pointers[-1] - pointers[0])
+                        chunk = sp.csr_array(
+                            (data.take(count), indices.take(count), pointers - pointers[0]),
+                            shape=(len(pointers) - 1, len(terms)),
+                        )
+                        yield from checked_chunks(chunk, terms, whole=False)
+        except UNREADABLE as error:
+            raise DataError(
+                f"{self.matrix}: not a CSR matrix of {IDS} and {TERMS} ({error}); write it again"
+            ) from None
+        except DataError as error:
+            raise DataError(f"{self.matrix}: {error}") from None
+
+    def _documents(self) -> Iterator[tuple[str, Document]]:
+        path = self.folder / IDS
+        for number, name in enumerate(_read_names(path), 1):
+            if not name:
+                raise DataError(f"{path}:{number}: an empty id; expected one id a line")
+            yield f"{path}:{number}", Document(name, "", "")
+
+    def _ends(self, archive: zipfile.ZipFile, terms: int) -> NDArray[np.int64]:
+        with archive.open("format.npy") as stream:
+            form = np.lib.format.read_array(stream, allow_pickle=False)
+        if form.tolist() not in (b"csr", "csr"):
+            raise ValueError(f"its format is {form.tolist()!r:.80}, expected 'csr'")
+        expected = (len(_read_names(self.folder / IDS)), terms)
+        shape = tuple(_whole_numbers(archive, "shape", 2).tolist())
+        if shape != expected:
+            raise ValueError(f"its shape is {shape}; ids and terms make {expected}")
+        ends = _whole_numbers(archive, "indptr", expected[0] + 1)
+        if ends[0] != 0 or (np.diff(ends) < 0).any():
+            raise ValueError("its indptr does not ascend from 0")
+        return ends
+
+
+def _whole_numbers(archive: zipfile.ZipFile, name: str, count: int) -> NDArray[np.int64]:
+    """Read a member of ``count`` whole numbers; ``ValueError`` for anything else, unread."""
+    with archive.open(f"{name}.npy") as stream:
+        found, _ = _begun(stream, "i")
+        if found != count:
+            raise ValueError(f"{name} has {found:,} values, expected {count:,}")
+        stream.seek(0)
+        return _Values(stream, "i").take(count).astype(np.int64)
+
+
+class _Values:
+    """Takes values out of an ``.npy`` stream in pieces."""
+
+    def __init__(self, stream: IO[bytes], kind: str) -> None:
+        self._stream = stream
+        _, self._dtype = _begun(stream, kind)
+
+    def take(self, count: int) -> NDArray[Any]:
+        """Return the next ``count`` values."""
+        data = self._stream.read(count * self._dtype.itemsize)
+        if len(data) != count * self._dtype.itemsize:
+            raise ValueError("the file ends too early")
+        return np.frombuffer(data, self._dtype)
+
+
+def _begun(stream: IO[bytes], kind: str) -> tuple[int, np.dtype[Any]]:
+    """Read an ``.npy`` header; return the number of values and their dtype."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0
+    if version != (1, 0):
+        read = np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    if len(shape) != 1 or dtype.kind not in (kind, "u", "i"):
+        raise ValueError(f"an array of shape {shape} and dtype {dtype}")
+    return int(shape[0]), dtype
+
+
+def _move_in(archive: zipfile.ZipFile, draft: Path, dtype: str, count: int) -> None:
+    """Move raw values into the archive as an ``.npy`` file."""
+    header = {"descr": dtype, "fortran_order": False, "shape": (count,)}
+    with (
+        archive.open(f"{draft.name}.npy", "w", force_zip64=True) as member,
+        draft.open("rb") as source,
+    ):
+        np.lib.format.write_array_header_1_0(member, header)
+        shutil.copyfileobj(source, member, BLOCK)
+    draft.unlink()
+
+
+def _write_names(path: Path, what: str, names: Iterable[str], count: int) -> None:
+    written = 0
+    with path.open("w", encoding="utf-8", newline="\n") as stream:
+        for name in names:
+            if "\n" in name:
+                raise DataError(f"{what} {name!r}: holds a line break; {path.name} has one a line")
+            stream.write(f"{name}\n")
+            written += 1
+    refuse_count(written, count)
+
+
+def _read_names(path: Path) -> list[str]:
+    try:
+        names = path.read_bytes().decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start:,} is not UTF-8 ({error.reason})") from None
+    if names[-1]:
+        raise DataError(f"{path}:{len(names)}: the last line does not end; is the file whole?")
+    return names[:-1]

@@ -1,0 +1,196 @@
+"""What in an experiment is made from what, and the keys that say whether it must be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.vectors.forms import EXACT
+from sluice.retrieval.config.components import towers_in
+from sluice.retrieval.config.file_keys import (
+    Keys,
+    corpus_contents,
+    normalised_dataset,
+    path_contents,
+    training_contents,
+)
+from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, TrainingSection
+from sluice.retrieval.pipelines.expression import names_in
+from sluice.retrieval.retrievers.candidate_lists import SELF
+from sluice.retrieval.training_data.example_sources import example_files
+from sluice.retrieval.training_data.teachers.teachers import teacher_models
+
+# Keys of `trainer` that say what is told of a training, and change nothing that it makes.
+TOLD = ("logging_", "log_", "report_to", "disable_tqdm", "run_name", "project")
+
+
+class Dependencies:
+    """The parts of a config by node (``train.ft``, ``retrievers.bm25``, ...) and their needs.
+
+    In an expression a name is a retriever, a reranker or another pipeline, in this order. As
+    ``negatives.retriever`` a name is a pipeline or a retriever.
+    """
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        self.config = config
+        self._recipes: dict[str, str] = {}
+        self._keys: dict[str, Keys] = {}
+
+    def check(self) -> None:
+        """Raise ``ConfigError`` if anything needs itself."""
+        done: set[str] = set()
+        sections = ("train", "retrievers", "rerankers", "pipelines")
+        for node in [f"{s}.{name}" for s in sections for name in getattr(self.config, s)]:
+            self._walk(node, [], done)
+
+    def _walk(self, node: str, path: list[str], done: set[str]) -> None:
+        if node in path:
+            raise ConfigError(
+                f"{node}: needs itself: {' -> '.join([*path[path.index(node) :], node])}"
+            )
+        if node not in done:
+            for needed in self.needs(node):
+                self._walk(needed, [*path, node], done)
+            done.add(node)
+
+    def keys(self, node: str) -> Keys:
+        """Return the keys of a node; the files it names must be there."""
+        if node not in self._keys:
+            self._keys[node] = self.keys_of(self._section(node), self.needs(node))
+        return self._keys[node]
+
+    def recipe(self, node: str) -> str:
+        """Return the hash of the settings that decide a node; no file is looked at."""
+        if node not in self._recipes:
+            self._recipes[node] = self._recipe_of(self._section(node), self.needs(node))
+        return self._recipes[node]
+
+    def keys_of(self, section: Any, needs: Iterable[str] | None = None) -> Keys:
+        """Return the keys of a section: one of the config's, an inline retriever, a training."""
+        needed = list(self._needs_of(section) if needs is None else needs)
+        recipe = self._recipe_of(section, needed)
+        below = [self.keys(node).key for node in needed]
+        return Keys(recipe, fingerprint_of(recipe, below, self._files(section)))
+
+    def needs(self, node: str) -> Iterator[str]:
+        """Yield the nodes that ``node`` is made from."""
+        kind, _, name = node.partition(".")
+        section = self._section(node)
+        if kind == "pipelines":
+            for used in names_in(section, where=node):
+                yield self.in_expression(used, within=name)
+        else:
+            yield from self._needs_of(section)
+
+    def closure(self, node: str) -> Iterator[str]:
+        """Yield ``node`` and everything it is made from."""
+        for needed in self.needs(node):
+            yield from self.closure(needed)
+        yield node
+
+    def in_expression(self, name: str, *, within: str = "") -> str:
+        """Return the node a name in a pipeline stands for."""
+        for section in ("retrievers", "rerankers", "pipelines"):
+            if name in getattr(self.config, section) and (section, name) != ("pipelines", within):
+                return f"{section}.{name}"
+        return f"pipelines.{name}"
+
+    def _needs_of(self, section: Any) -> Iterator[str]:
+        for encoder in _encoders(section):
+            if encoder.get("model") in self.config.train:
+                yield f"train.{encoder['model']}"
+        for lists in _lists(section):
+            for kind in ("pipelines", "retrievers"):
+                if lists in getattr(self.config, kind):
+                    yield f"{kind}.{lists}"
+                    break
+        for judge in _judges(section):
+            if judge in self.config.rerankers:
+                yield f"rerankers.{judge}"
+            elif judge in self.config.train:
+                yield f"train.{judge}"
+
+    def _recipe_of(self, section: Any, needs: Iterable[str]) -> str:
+        plain = section
+        if isinstance(section, TrainingSection):  # one alone has keys of its own: output and such
+            plain = section.model_dump(include=set(TrainingSection.model_fields))
+            trainer = plain["trainer"].items()
+            plain["trainer"] = {key: value for key, value in trainer if not key.startswith(TOLD)}
+        elif isinstance(section, RetrieverSection):
+            plain = section.model_dump(exclude={"encoding"})
+            for key in ("passages", "prune"):
+                if getattr(section, key) is None:
+                    del plain[key]
+            if section.encoding is not None and section.encoding.store != EXACT:
+                plain["store"] = section.encoding.store  # all of encoding that changes the vectors
+        below = [self.recipe(node) for node in needs]
+        return fingerprint_of(
+            plain, normalised_dataset(self.config.dataset), self.config.seed, below
+        )
+
+    def _files(self, section: Any) -> list[str | None]:
+        """Hash the files a section names: the dataset's, models that are folders, lists."""
+        files: list[str | None] = []
+        if isinstance(section, RetrieverSection):
+            files.append(corpus_contents(self.config.dataset))
+            files += [] if section.prune is None else [path_contents(section.prune.scores)]
+        elif isinstance(section, TrainingSection):
+            files.append(training_contents(self.config.dataset))
+            files += [path_contents(str(file)) for file in example_files(section.examples)]
+        for encoder in _encoders(section):
+            model = encoder.get("model")
+            files.append(None if model in self.config.train else path_contents(model))
+        named = [*self.config.pipelines, *self.config.retrievers]
+        lists = _lists(section)
+        files += [path_contents(each) for each in lists if each not in named]
+        files += [None] if not lists else []
+        known = [*self.config.rerankers, *self.config.train]
+        files += [path_contents(judge) for judge in _judges(section) if judge not in known]
+        return files
+
+    def _section(self, node: str) -> Any:
+        kind, _, name = node.partition(".")
+        return getattr(self.config, kind)[name]
+
+
+def _lists(section: Any) -> list[str]:
+    """Return the names or paths that a training's negatives come from."""
+    named = _of_negatives(section, "retriever")
+    return [each for each in named if isinstance(each, str) and each != SELF]
+
+
+def _judges(section: Any) -> list[str]:
+    """Return the names or paths of what judges a training's negatives."""
+    judges = _of_negatives(section, "judge")
+    return [each for each in judges if isinstance(each, str)]
+
+
+def _of_negatives(section: Any, key: str) -> list[Any]:
+    """Return what a key of a training's negatives names, one or several."""
+    negatives = section.negatives if isinstance(section, TrainingSection) else None
+    named = (negatives or {}).get(key)
+    return named if isinstance(named, list) else [] if named is None else [named]
+
+
+def _encoders(section: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the encoder components of a section (none in a pipeline), and their towers."""
+    for encoder in _components(section):
+        yield encoder
+        yield from towers_in(encoder).values()
+
+
+def _components(section: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(section, (RetrieverSection, TrainingSection)):
+        yield section.encoder
+    elif isinstance(section, Mapping):
+        yield section
+    if isinstance(section, TrainingSection):
+        for lists in _of_negatives(section, "retriever"):
+            if isinstance(lists, Mapping):
+                yield dict(lists.get("encoder") or {})
+        yield from ({"model": name} for name in teacher_models(section.teacher))
+        for judge in _of_negatives(section, "judge"):
+            if isinstance(judge, Mapping):
+                yield from ({"model": name} for name in teacher_models(judge))

@@ -1,0 +1,130 @@
+"""An experiment's evaluation: runs, scores, significance, latency, size; results and report."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sluice.encoders.foundation.files import fingerprint_of, write_json, write_text
+from sluice.encoders.foundation.provenance import provenance
+from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.evaluation.comparison import compare_scores, differences
+from sluice.retrieval.evaluation.costs import add_costs
+from sluice.retrieval.evaluation.measures import parse_measure
+from sluice.retrieval.evaluation.scores import Scores, evaluate
+from sluice.retrieval.evaluation.table import Table
+from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.system import SystemResult, system_result
+from sluice.retrieval.runs.queries import depth_for
+
+
+class Evaluation:
+    """What ``evaluate_experiment`` found: the table, and what it was made from."""
+
+    def __init__(self, experiment: Experiment, dataset: Dataset) -> None:
+        self.experiment = experiment
+        self.dataset = dataset
+        self.scores: dict[str, Scores] = {}
+        self.systems: dict[str, SystemResult] = {}
+        self.table = Table()
+        self.seconds = 0.0
+
+    @property
+    def measures(self) -> list[str]:
+        """The measures, as they are written."""
+        return list(next(iter(self.scores.values())).mean)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``results.json`` says."""
+        systems = [
+            {
+                **system.to_dict(),
+                "measures": dict(self.scores[name].mean),
+                "queries": self.scores[name].queries,
+                "missing_queries": self.scores[name].missing,
+            }
+            for name, system in self.systems.items()
+        ]
+        config = self.experiment.config
+        return {
+            "dataset": self.dataset.name,
+            "split": self.dataset.split,
+            "contents": contents_of(self.dataset),
+            "systems": systems,
+            "comparisons": self.table.to_dict()["comparisons"],
+            "origin": provenance(config.model_dump(), seconds=self.seconds),
+        }
+
+
+def contents_of(dataset: Dataset) -> dict[str, str]:
+    """Return hashes of a split's queries and judgements, by which they are known again."""
+    judged = {query: sorted(grades.items()) for query, grades in dataset.qrels.items()}
+    return {
+        "queries": fingerprint_of(sorted(dataset.queries.items())),
+        "qrels": fingerprint_of(sorted(judged.items())),
+    }
+
+
+def evaluate_experiment(experiment: Experiment) -> Evaluation:
+    """Run and score every pipeline of an experiment, or take the run that is there.
+
+    Writes runs, ``results.json``, ``report.md``, ``table.csv`` and ``table.tex``. Latency is that
+    of single queries, encoding included; index bytes are those of every index a pipeline searches.
+    """
+    config = experiment.config.evaluate
+    start = time.monotonic()
+    dataset = experiment.dataset(config.split)
+    experiment.refuse_tested()
+    measures = [parse_measure(text) for text in config.measures]
+    depth = depth_for(measures)
+    found = Evaluation(experiment, dataset)
+    for name in experiment.systems:
+        found.systems[name], run = system_result(experiment, name, dataset, depth)
+        found.scores[name] = evaluate(run, dataset, measures)
+    found.table = compare_scores(found.scores, baseline=config.baseline, testing=config.testing)
+    add_costs(found.table, {name: each.to_dict() for name, each in found.systems.items()})
+    found.seconds = time.monotonic() - start
+    output = experiment.output
+    write_json(output / "results.json", found.to_dict())
+    write_text(output / "table.csv", found.table.to_csv())
+    write_text(output / "table.tex", found.table.to_latex())
+    write_text(output / "report.md", _report(experiment, dataset, found.table))
+    return found
+
+
+def _report(experiment: Experiment, dataset: Dataset, table: Table) -> str:
+    pipelines = experiment.config.pipelines
+    lines = [
+        f"# {experiment.output.name}",
+        "",
+        f"Dataset {dataset.name}, split {dataset.split}: {len(dataset.queries):,} queries.",
+        "",
+        table.to_markdown().rstrip(),
+        "",
+        *([differences(table.comparisons).to_markdown(), ""] if table.comparisons else []),
+        *(["| system | pipeline |", "|---|---|"] if pipelines else []),
+        *(f"| {name} | `{text.replace('|', chr(92) + '|')}` |" for name, text in pipelines.items()),
+        "",
+        "## What to try next",
+        "",
+        *(f"- {line}" for line in next_steps(experiment)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def next_steps(experiment: Experiment) -> list[str]:
+    """Return commands that go on from here, with this experiment's own names in them."""
+    output, last = experiment.output, experiment.systems[-1]
+    first = next(iter(experiment.config.retrievers))
+    config = str(experiment.file) if experiment.file else "experiment.yaml"
+    runs = f"{output}/runs/{experiment.systems[0]}.trec.gz {output}/runs/{last}.trec.gz"
+    compared = [f"two runs against each other: `sluice compare {runs} --qrels QRELS`"]
+    return [
+        f'search: `sluice search {output} "your question" --pipeline {last}`',
+        f'one retriever alone: `sluice search {output}/retrievers/{first} "your question"`',
+        f"the same on your data: `sluice run {config} dataset=FOLDER output=runs/mine` "
+        "(a folder in BEIR layout)",
+        f"other settings: `sluice run {config} evaluate.test=fisher` reuses all that is made",
+        *(compared if len(experiment.systems) > 1 else []),
+        f'from Python: `load_pipeline("{output}", "{last}").search("your question", k=10)`',
+    ]

@@ -1,0 +1,372 @@
+"""One experiment from a config: models, retrievers, rerankers and pipelines, made when needed.
+
+Everything lies under ``<output>`` by name and is made once: a rerun, or one after a kill, opens
+what is whole and makes the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError, suggest
+from sluice.encoders.foundation.files import MANIFEST, read_json, settle, write_text
+from sluice.encoders.foundation.same_text import same_text_key
+from sluice.retrieval.config.components import make_encoder, make_index, pruned
+from sluice.retrieval.config.file_keys import Keys, normalised_dataset
+from sluice.retrieval.config.sections import (
+    CachedEncoding,
+    ExperimentConfig,
+    RetrieverSection,
+    checked,
+    load_config,
+    named_file,
+)
+from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
+from sluice.retrieval.datasets.source import find_split
+from sluice.retrieval.experiments.checks import check_experiment, list_names
+from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.training.job import TrainingJob, train_model
+from sluice.retrieval.pipelines.expression import parse
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.retrievers.candidate_lists import Sources, open_lists
+from sluice.retrieval.retrievers.folder import HEAD, read_head
+from sluice.retrieval.retrievers.retriever import Retriever
+from sluice.retrieval.runs.run import Run
+from sluice.retrieval.training_data.files.text_examples import sees_queries
+from sluice.retrieval.training_data.teachers.judges import open_judge
+
+if TYPE_CHECKING:
+    from sluice.retrieval.documents.document import Document
+    from sluice.retrieval.retrievers.corpus.encoding_estimate import EncodingEstimate
+    from sluice.training.negatives.judge import Judge
+
+log = logging.getLogger("sluice")
+
+SETTINGS = "experiment.yaml"
+STRAYS = 0.05  # the share of the tested queries that may stand among the training's by chance
+
+
+class Experiment:
+    """The named parts of a config, opened or made on first use.
+
+    ``file`` is named in errors. ``allow`` restricts the classes of your own that types may name to
+    these; None, for a config that is yours, restricts nothing. With ``only_open`` nothing is made:
+    a part that is missing, or was made with other settings, is an ``IndexFormatError``.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        *,
+        file: str | Path | None = None,
+        allow: Collection[str] | None = None,
+        only_open: bool = False,
+    ) -> None:
+        self.config = config
+        self.file = file
+        self.allow = allow
+        self.only_open = only_open
+        self.output = Path(config.output)
+        self._untested = False  # whether the trainings are known to see no query of the evaluation
+        self._models: dict[str, Path] = {}
+        self._retrievers: dict[str, Retriever] = {}
+        self._scorers: dict[str, Any] = {}
+        self.needs = Dependencies(config)
+        with named_file(file):
+            check_experiment(config, allow, trainings=not only_open)
+
+    @property
+    def systems(self) -> list[str]:
+        """The names that are evaluated: the pipelines, or every retriever where there are none."""
+        return list(self.config.pipelines or self.config.retrievers)
+
+    def dataset(self, split: str | None) -> Dataset:
+        """Return the experiment's dataset, opened at a split."""
+        return load_dataset(self.config.dataset, split)
+
+    def write_settings(self, only: Sequence[str] | None = None) -> None:
+        """Save the resolved config beside the artefacts it describes, once they are made.
+
+        ``only`` names the retrievers that were made: what is saved of other parts stays as it is.
+        """
+        import yaml
+
+        path = self.output / SETTINGS
+        config = self.config
+        if only is not None and path.exists():
+            saved = load_config(path, ExperimentConfig)
+            there = (normalised_dataset(saved.dataset), saved.seed)
+            if there != (normalised_dataset(config.dataset), config.seed):
+                log.warning("%s: describes another dataset or seed, and is left as it is", path)
+                return
+            nodes = [part for name in only for part in self.needs.closure(f"retrievers.{name}")]
+            config = saved.model_copy(deep=True)
+            for section, _, name in (node.partition(".") for node in nodes):
+                getattr(config, section)[name] = getattr(self.config, section)[name]
+        text = yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)
+        write_text(path, text)
+
+    def model(self, name: str) -> str:
+        """Return what ``model: name`` means: a model trained here, else the name itself."""
+        if name not in self.config.train:
+            return name
+        if name not in self._models:
+            with named_file(self.file):
+                self._models[name] = self._trained(name)
+        return str(self._models[name])
+
+    def _trained(self, name: str) -> Path:
+        section = self.config.train[name]
+        model_path = self.output / "models" / name
+        if self.only_open:
+            settle(model_path)
+            found = read_json(model_path / MANIFEST) if (model_path / MANIFEST).exists() else None
+            self._check_found(model_path, found, self.needs.recipe(f"train.{name}"))
+            return model_path
+        if self.systems:
+            self.refuse_tested()
+        job = TrainingJob(
+            section,
+            lambda: self.dataset(None),
+            model_path=model_path,
+            work_path=self.output / "training" / name,
+            seed=self.config.seed,
+            where=f"train.{name}.",
+            source=self.lists,
+            judge=self.judge,
+            model=self.model,
+            keys=self.needs.keys(f"train.{name}"),
+        )
+        return train_model(job)
+
+    def refuse_tested(self) -> None:
+        """Raise ``ConfigError`` if the trainings that are evaluated see a query of the evaluation.
+
+        Whether their models are there already makes no difference. Queries are told by their texts,
+        under whatever id. A few texts that a collection has in both splits under two ids (NFCorpus:
+        4 of 323, SciFact: 2 of 300) are the collection's own, trained on in every published result:
+        up to ``STRAYS`` of the test they are warned of.
+        """
+        kind = "pipelines" if self.config.pipelines else "retrievers"
+        made_from = {node for name in self.systems for node in self.needs.closure(f"{kind}.{name}")}
+        trainings = [s for name, s in self.config.train.items() if f"train.{name}" in made_from]
+        if self._untested or not any(map(sees_queries, trainings)):
+            return
+        whole, asked = self.dataset(None), [s for s in trainings if sees_queries(s)]
+        if find_split("train", whole.splits) is None and all(s.examples for s in asked):
+            return  # files without the queries of dev and test, or pairs made from the corpus
+        train, _ = training_splits(whole, self.config.seed)
+        tested = self.dataset(self.config.evaluate.split).queries
+        trained: dict[str, set[str]] = {}  # ids by text
+        for query, text in train.queries.items():
+            trained.setdefault(same_text_key(text), set()).add(query)
+        keys = {query: same_text_key(text) for query, text in tested.items() if text.strip()}
+        shared = [query for query, key in keys.items() if key in trained]
+        if len(shared) > STRAYS * len(tested) or any(q in trained[keys[q]] for q in shared):
+            raise ConfigError(
+                f"dataset: {len(shared):,} of {len(tested):,} queries of the evaluation are "
+                f"training queries too (such as {shared[0]!r}); training on what is tested is "
+                "refused: use separate splits"
+            )
+        if shared:
+            log.warning(
+                "%s: %d of %s queries of the evaluation have the text of a training query with "
+                "another id (such as %r): they are trained on",
+                train.name, len(shared), f"{len(tested):,}", shared[0],
+            )  # fmt: skip
+        self._untested = True
+
+    def retriever(self, name: str) -> Retriever:
+        """Return a retriever by name, built if its folder does not hold this very one."""
+        if name not in self._retrievers:
+            with named_file(self.file):
+                section = self.config.retrievers[name]
+                if self.only_open:
+                    self._retrievers[name] = self._opened(name, section)
+                else:
+                    keys = self.needs.keys(f"retrievers.{name}")
+                    self._retrievers[name] = self._built(name, section, keys)
+        return self._retrievers[name]
+
+    def is_built(self, name: str) -> bool:
+        """Say whether ``retriever`` would open what is there, rather than build it."""
+        path = self.output / "retrievers" / name
+        if name in self._retrievers:
+            return True
+        try:
+            keys = self.needs.keys(f"retrievers.{name}")
+            return (path / HEAD).exists() and _noted(path).get("key") == keys.key
+        except IndexFormatError:
+            return False
+
+    def _opened(self, name: str, section: RetrieverSection) -> Retriever:
+        path = self.output / "retrievers" / name
+        found = _noted(path) if (path / HEAD).exists() else None
+        self._check_found(path, found, self.needs.recipe(f"retrievers.{name}"))
+        return Retriever.open(path, allow=_own(section), **_options(section.encoder))
+
+    def _check_found(self, path: Path, found: Any, recipe: str) -> None:
+        if not isinstance(found, Mapping) or found.get("recipe") != recipe:
+            state = "is not there" if found is None else "was made with other settings"
+            raise IndexFormatError(
+                f"{path}: {state}, and searching makes nothing; run `sluice run` with the "
+                f"experiment's YAML file (or with {self.file}) to make it"
+            )
+
+    def _built(self, name: str, section: RetrieverSection, keys: Keys) -> Retriever:
+        """Open ``<output>/retrievers/<name>`` if it has this key, else build it."""
+        path = self.output / "retrievers" / name
+        where = f"retrievers.{name}"
+        try:
+            if (path / HEAD).exists():
+                found = _noted(path)
+                if found.get("key") == keys.key:
+                    whole = Retriever.open(path, allow=_own(section), **_options(section.encoder))
+                    _ = whole.index  # one of an earlier format, or a damaged one, is built again
+                    return whole
+                changed = found.get("key", "") is None
+                why = "documents were" if changed else "settings, or the files they name, are"
+                log.info("%s: its %s changed; it is built again", path, why)
+        except IndexFormatError as error:
+            log.warning("%s; it is built again", error)
+        encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
+        log.info("index %s", name)
+        index = make_index(section.index, where=f"{where}.index")
+        return Retriever.build(
+            encoder,
+            pruned(section.prune, self.dataset(None).corpus),
+            index=index,
+            path=path,
+            name=name,
+            encoding=section.encoding or CachedEncoding(),
+            passages=section.passages,
+            queries=self._queries() if hasattr(index, "choose") else None,
+            config={
+                "retriever": section.model_dump(),
+                "dataset": self.config.dataset,
+                **keys._asdict(),
+            },
+        )
+
+    def _queries(self) -> Mapping[str, str]:
+        """Return queries to choose an index by: train's and dev's, never those of the test."""
+        try:
+            train, dev = training_splits(self.dataset(None), self.config.seed)
+            tested = self.dataset(self.config.evaluate.split).queries
+        except SluiceError as error:
+            log.info("index: no train queries to measure with (%s)", error)
+            return {}
+        keys = set(map(same_text_key, tested.values()))
+        queries = {**train.queries, **dev.queries}
+        return {
+            query: text
+            for query, text in queries.items()
+            if query not in tested and same_text_key(text) not in keys
+        }
+
+    def estimate(self, name: str) -> EncodingEstimate | None:
+        """Say what encoding the corpus for a retriever will take; None where nothing is encoded."""
+        from sluice.retrieval.retrievers.corpus.corpus_vectors import corpus_estimate
+
+        with named_file(self.file):
+            section = self.config.retrievers[name]
+            where = f"retrievers.{name}.encoder"
+            encoder = make_encoder(section.encoder, where=where, model=self.model)
+            passages = section.passages
+            corpus = pruned(section.prune, self.dataset(None).corpus)
+
+            def read() -> Iterable[Document]:
+                return corpus if passages is None else passages.parts(encoder, corpus)
+
+            return corpus_estimate(encoder, read, section.encoding or CachedEncoding())
+
+    def scorer(self, name: str) -> Any:
+        """Return a reranker's scorer by name."""
+        if name not in self._scorers:
+            spec = self.config.rerankers[name]
+            self._scorers[name] = make_encoder(spec, where=f"rerankers.{name}", model=self.model)
+        return self._scorers[name]
+
+    def stage(self, name: str) -> Stage:
+        """Return a pipeline or retriever by name (a pipeline comes before a retriever)."""
+        if name in self.config.pipelines:
+            with named_file(self.file):
+                text = self.config.pipelines[name]
+                return parse(text, self.parts(), where=f"pipelines.{name}")
+        if name in self.config.retrievers:
+            return self.retriever(name)
+        known = list_names(self.config)
+        raise ConfigError(f"no pipeline {name!r}; known: {', '.join(known)}{suggest(name, known)}")
+
+    def lists(self, named: Any, where: str) -> Stage | Run:
+        """Return the ranked lists that ``negatives.retriever`` stands for.
+
+        A name under ``pipelines`` or ``retrievers``, an inline ``{encoder, index}``, a retriever
+        folder, a run file, or a list of these, which are mined from apart.
+        """
+        if isinstance(named, list):
+            places = [f"{where}[{place}]" for place in range(len(named))]
+            parts = [self.lists(each, place) for each, place in zip(named, places, strict=True)]
+            pairs = zip(named, parts, strict=True)
+            return Sources([(n if isinstance(n, str) else p.name, p) for n, p in pairs])
+        if isinstance(named, Mapping):
+            section = checked(named, RetrieverSection)
+            keys = self.needs.keys_of(section)
+            return self._built(f"inline-{keys.recipe[:8]}", section, keys)
+        names = list_names(self.config)
+        return self.stage(str(named)) if named in names else open_lists(str(named), where, names)
+
+    def judge(self, named: Any, where: str) -> Judge:
+        """Return what ``negatives.judge`` stands for (``training_data.teachers.judges``)."""
+        return open_judge(
+            named, where, scorer=self.scorer, known=list(self.config.rerankers), model=self.model
+        )
+
+    def parts(self) -> dict[str, Callable[[], Any]]:
+        """Return what opens each name that a pipeline may use."""
+        opened = {
+            "pipelines": self.stage,
+            "rerankers": self.scorer,
+            "retrievers": self.retriever,  # last: in an expression a retriever's name wins
+        }
+        return {
+            name: functools.partial(make, name)
+            for section, make in opened.items()
+            for name in getattr(self.config, section)
+        }
+
+
+def load_pipeline(folder: str | Path, name: str, *, allow: Collection[str] = ()) -> Stage:
+    """Open a pipeline by name from an experiment's output folder.
+
+    Nothing is made and the dataset is not needed: what is missing, or was made with other settings
+    than the folder's ``experiment.yaml`` says, is an ``IndexFormatError``. ``allow`` names the
+    classes of your own that the folder may import.
+    """
+    path = Path(folder) / SETTINGS
+    if not path.exists():
+        raise IndexFormatError(
+            f"{folder}: no {SETTINGS} here; expected the output folder of sluice run"
+        )
+    config = load_config(path, ExperimentConfig)
+    moved = config.model_copy(update={"output": str(folder)})
+    return Experiment(moved, file=path, allow=allow, only_open=True).stage(name)
+
+
+def _noted(path: Path) -> dict[str, Any]:
+    """Return what a retriever's folder notes of its config, keys included."""
+    found = read_head(path).origin.get("config")
+    return found if isinstance(found, dict) else {}
+
+
+def _own(section: RetrieverSection) -> list[str]:
+    return [str(section.encoder["type"]), str((section.index or {}).get("type"))]
+
+
+def _options(encoder: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an encoder that a saved folder does not carry."""
+    return {k: encoder[k] for k in ("device", "dtype", "batch_tokens") if k in encoder}

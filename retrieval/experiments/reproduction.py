@@ -1,0 +1,188 @@
+"""Run an evaluation again from what its results say of it, and compare the figures."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
+from sluice.encoders.foundation.files import write_json
+from sluice.encoders.foundation.provenance import provenance
+from sluice.retrieval.config.sections import ExperimentConfig, checked
+from sluice.retrieval.evaluation.table import Table
+from sluice.retrieval.experiments.evaluation import Evaluation, contents_of, evaluate_experiment
+from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.results import RESULTS, read_results
+from sluice.retrieval.experiments.suite import DATASETS
+from sluice.retrieval.pipelines.expression import texts_in
+
+log = logging.getLogger("sluice")
+
+AGAIN = "reproduced"
+WHOLE = "reproduction.json"  # in the output, written last: a killed reproduction goes on
+TOLERANCE = 5e-5  # the same four decimals, but for what lies at a rounding edge
+
+
+@dataclass(slots=True)
+class Reproduction:
+    """Recorded and repeated figures: ``table`` has a row for each system and measure.
+
+    ``changed`` says what differs around them: packages, code, machine, trained models.
+    """
+
+    output: Path
+    table: Table = field(default_factory=Table)
+    changed: list[str] = field(default_factory=list)
+    same: bool = True
+
+
+def reproduce(
+    folder: str | Path, output: str | Path | None = None, *, tolerance: float = TOLERANCE
+) -> Reproduction:
+    """Train, index and evaluate again what ``folder`` holds, in ``output``, and compare.
+
+    ``folder`` is the output of ``sluice run`` or ``evaluate``, of one dataset or a suite;
+    ``output`` is ``folder/reproduced`` unless given. Figures are the same when they differ by at
+    most ``tolerance``. Raises ``DataError`` that names everything that is missing, before any work.
+    """
+    folder = Path(folder)
+    target = Path(output) if output is not None else folder / AGAIN
+    if target.resolve() == folder.resolve():
+        raise ConfigError(f"--output {output}: is the folder to reproduce; choose another")
+    if (target / WHOLE).exists():
+        raise ConfigError(
+            f"{target}: holds a reproduction already; delete it, or choose another with --output"
+        )
+    found = Reproduction(target)
+    found.table.columns = {"recorded": ".4f", "now": ".4f", "difference": "+.4f"}
+    experiments = list(_experiments(folder, target))
+    for prefix, recorded, experiment in experiments:
+        log.info("reproduce %s", experiment.output)
+        _compare(found, prefix, recorded, evaluate_experiment(experiment), tolerance)
+        experiment.write_settings()
+    found.table.caption = (
+        "All figures are the same" if found.same else "Marked figures are not the same"
+    ) + f", to within {tolerance:g}."
+    write_json(target / WHOLE, {**found.table.to_dict(), "changed": found.changed})
+    return found
+
+
+def _experiments(folder: Path, target: Path) -> Iterator[tuple[str, Mapping[str, Any], Experiment]]:
+    """Yield each dataset's prefix, recorded results, and the experiment that makes them again."""
+    whole = read_results(folder)
+    names = whole.get(DATASETS)
+    parts = [("", folder, whole)] if names is None else [
+        (f"{name}: ", folder / DATASETS / name, read_results(folder / DATASETS / name))
+        for name in names
+    ]  # fmt: skip
+    for prefix, place, recorded in parts:
+        config = _config(place, recorded)
+        missing = list(_missing(config, recorded))
+        if missing:
+            raise DataError(f"{place}: cannot be reproduced: {'; '.join(missing)}")
+        moved = target if names is None else target / DATASETS / place.name
+        yield (
+            prefix,
+            recorded,
+            Experiment(config.model_copy(update={"output": str(moved)}), file=place / RESULTS),
+        )
+
+
+def _config(folder: Path, recorded: Mapping[str, Any]) -> ExperimentConfig:
+    config = (recorded.get("origin") or {}).get("config")
+    if not isinstance(config, Mapping):
+        raise DataError(f"{folder / RESULTS}: does not say what it was made from (origin.config)")
+    try:
+        return checked(config, ExperimentConfig)
+    except ConfigError as error:
+        raise DataError(
+            f"{folder / RESULTS}: its origin.config is not understood ({error}); it was written "
+            "by another version"
+        ) from error
+
+
+def _missing(config: ExperimentConfig, recorded: Mapping[str, Any]) -> Iterator[str]:
+    """Say what the evaluation was made from and is not there, or is not what it was."""
+    try:
+        dataset = Experiment(config).dataset(config.evaluate.split)
+        now = contents_of(dataset)
+        for part, known in (recorded.get("contents") or {}).items():
+            if now.get(part) != known:
+                yield f"the {part} of {dataset.name} ({dataset.split}) are not those it had"
+    except SluiceError as error:
+        yield f"dataset: {error}"
+    for where, text in _paths(config):
+        if not Path(text).expanduser().exists():
+            yield f"{where}: {text} is not there (seen from {Path.cwd()})"
+
+
+def _paths(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
+    """Yield the places of a config that name a file or folder, and what they name."""
+    for kind in ("train", "retrievers", "rerankers"):
+        for name, section in getattr(config, kind).items():
+            plain = section if isinstance(section, Mapping) else section.model_dump()
+            for key, value in _texts(plain, f"{kind}.{name}"):
+                if key.endswith((".model", ".path", ".file", ".retriever", ".teacher", ".scores")):
+                    known = {*config.train, *config.retrievers, *config.pipelines}
+                    if value not in known and _is_path(value):
+                        yield key, value
+    for name, expression in config.pipelines.items():
+        for text in texts_in(expression, where=f"pipelines.{name}"):
+            if _is_path(text):
+                yield f"pipelines.{name}", text
+
+
+def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(inner, f"{where}.{key}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner, where)
+    elif isinstance(value, str):
+        yield where, value
+
+
+def _is_path(text: str) -> bool:
+    """Say whether a text can only be a path: a hub's ``owner/name`` has one slash and no dot."""
+    return bool(re.match(r"(/|~|\.{1,2}/)", text)) or text.count("/") > 1
+
+
+def _compare(
+    found: Reproduction,
+    prefix: str,
+    recorded: Mapping[str, Any],
+    evaluation: Evaluation,
+    tolerance: float,
+) -> None:
+    now = evaluation.to_dict()
+    systems = {system["name"]: system for system in now["systems"]}
+    for before in recorded.get("systems", []):
+        name = before["name"]
+        after = systems.get(name, {"measures": {}, "fingerprints": {}})
+        for measure, value in before["measures"].items():
+            again = after["measures"].get(measure)
+            row = f"{prefix}{name}, {measure}"
+            difference = None if again is None else again - value
+            found.table.rows[row] = {"recorded": value, "now": again, "difference": difference}
+            if difference is None or not abs(difference) <= tolerance:
+                found.same = False
+                found.table.marks[row, "difference"] = "*"
+        for retriever, known in before.get("fingerprints", {}).items():
+            if after["fingerprints"].get(retriever) != known:
+                found.changed.append(f"{prefix}the encoder of {retriever} is another")
+    origin = recorded["systems"][0].get("origin") or recorded.get("origin", {})
+    fresh = provenance({})
+    changes = [
+        f"{package} {version} -> {fresh['packages'].get(package, 'not installed')}"
+        for package, version in origin.get("packages", {}).items()
+        if fresh["packages"].get(package) != version
+    ]
+    for what in ("git_commit", "machine"):
+        if origin.get(what) != fresh[what]:
+            changes.append(f"{what.replace('_', ' ')}: {origin.get(what)} -> {fresh[what]}")
+    found.changed += [change for change in changes if change not in found.changed]

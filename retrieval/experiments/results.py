@@ -1,0 +1,51 @@
+"""``results.json``: read and checked, for those who go on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.files import read_json
+
+RESULTS = "results.json"
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """Return what an evaluation left in ``folder``: of one dataset, or of a suite of some.
+
+    A suite has ``datasets``, names of its own; one dataset has ``dataset``, ``split`` and
+    ``systems``, each with its ``name`` and ``measures``. Raises ``DataError`` for a folder without
+    results, and for what is not these.
+    """
+    path = folder / RESULTS
+    if not path.is_file():
+        raise DataError(
+            f"{folder}: no {RESULTS} here; expected the output folder of sluice run or evaluate"
+        )
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: expected an object; evaluate again to write it")
+    names = found.get("datasets")
+    if names is not None:
+        if not (isinstance(names, list) and names and all(isinstance(n, str) for n in names)):
+            raise DataError(f"{path}: datasets: expected names; evaluate again to write it")
+        return found
+    systems = found.get("systems")
+    whole = {"dataset", "split"} <= found.keys() and isinstance(systems, list) and bool(systems)
+    if not whole or not all(map(_is_system, systems or [])):
+        raise DataError(
+            f"{path}: expected dataset, split, and systems with a name and measures (or datasets); "
+            "evaluate again to write it"
+        )
+    return found
+
+
+def _is_system(system: Any) -> bool:
+    if not (isinstance(system, Mapping) and isinstance(system.get("name"), str)):
+        return False
+    measures = system.get("measures")
+    return isinstance(measures, Mapping) and all(
+        isinstance(value, int | float) for value in measures.values()
+    )

@@ -1,0 +1,245 @@
+"""Many datasets by many pipelines: every dataset an experiment, one table over all of them."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.files import write_json, write_text
+from sluice.retrieval.config.sections import ExperimentConfig, checked, named_file
+from sluice.retrieval.evaluation.comparison import MARK, SignificanceTest, aligned
+from sluice.retrieval.evaluation.scores import Scores
+from sluice.retrieval.evaluation.table import Comparison, Table
+from sluice.retrieval.experiments.beir_names import CQADUPSTACK, beir_datasets
+from sluice.retrieval.experiments.evaluation import evaluate_experiment
+from sluice.retrieval.experiments.experiment import Experiment
+
+log = logging.getLogger("sluice")
+
+DATASETS = "datasets"
+AVERAGE = "average"
+CQADUPSTACK_MEAN = "cqadupstack"
+
+
+@dataclass(slots=True)
+class Suite:
+    """What the datasets of a suite gave: tables by measure, and those that failed, with why."""
+
+    output: Path
+    report: bool = True
+    tables: dict[str, Table] = field(default_factory=dict)
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``results.json`` says."""
+        return {
+            "datasets": list(self.results),
+            "failed": self.failed,
+            "tables": {measure: table.to_dict() for measure, table in self.tables.items()},
+            "results": self.results,
+        }
+
+    def __str__(self) -> str:
+        blocks = [f"{measure}\n{table}" for measure, table in self.tables.items()]
+        blocks += [f"failed: {name}: {why}" for name, why in self.failed.items()]
+        return "\n\n".join(blocks)
+
+
+def is_suite(dataset: Any) -> bool:
+    """Say whether a config's ``dataset`` stands for several: a list, or ``beir:*``."""
+    return isinstance(dataset, list) or (isinstance(dataset, str) and dataset.startswith("beir:"))
+
+
+def evaluate_suite(values: Mapping[str, Any], *, file: str | Path | None = None) -> Suite:
+    """Evaluate the pipelines of a config on each of its datasets, one after another.
+
+    Each lies in ``<output>/datasets/NAME`` as an experiment of its own; what is there already is
+    not made again. A dataset that fails is reported and the others go on; when all fail it is a
+    ``DataError``. P-values are corrected over systems and datasets together, measure by measure.
+    """
+    experiments = _experiments(values, file)
+    section = next(iter(experiments.values())).config.evaluate
+    suite = Suite(_output(values), section.report)
+    found: dict[str, dict[str, Scores]] = {}
+    for name in list(experiments):
+        log.info("dataset %s", name)
+        try:
+            found[name], suite.results[name] = _evaluated(experiments.pop(name))
+        except Exception as error:  # whatever it is, the other datasets are not its business
+            why = " ".join(f"{error}".split()) or type(error).__name__
+            suite.failed[name] = textwrap.shorten(why, 400, placeholder=" ...")
+            log.error("%s: %s; going on with the other datasets", name, suite.failed[name])
+            log.debug("%s", name, exc_info=True)
+        gc.collect()  # models, indexes and documents of the dataset
+    if not found:
+        raise DataError(
+            f"none of the {len(suite.failed)} datasets could be evaluated, for the reasons above"
+        )
+    for measure in next(iter(next(iter(found.values())).values())).mean:
+        suite.tables[measure] = _table(
+            measure, found, section.baseline, section.testing, suite.failed
+        )
+    _write(suite)
+    return suite
+
+
+def _evaluated(experiment: Experiment) -> tuple[dict[str, Scores], dict[str, Any]]:
+    evaluation = evaluate_experiment(experiment)
+    experiment.write_settings()
+    return evaluation.scores, evaluation.to_dict()
+
+
+def _output(values: Mapping[str, Any]) -> Path:
+    given = values.get("output", ExperimentConfig.model_fields["output"].default)
+    if not isinstance(given, str) or not given:
+        raise ConfigError(f"output: {given!r}; expected a folder")
+    return Path(given)
+
+
+def _experiments(values: Mapping[str, Any], file: str | Path | None) -> dict[str, Experiment]:
+    """Return one experiment for each dataset; a fault of the config is found before any work."""
+    given = values["dataset"]
+    section = values.get("evaluate", {})
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"evaluate: {section!r}; expected a section of keys and values")
+    output = _output(values)
+    with named_file(file):
+        expanded = [
+            each for entry in (given if isinstance(given, list) else [given])
+            for each in beir_datasets(entry)
+        ]  # fmt: skip
+        if not expanded:
+            raise ConfigError("dataset: an empty list; expected names, or beir:* for all of BEIR")
+        found: dict[str, Experiment] = {}
+        for entry in expanded:
+            name = _slug(entry, found)
+            evaluated = {**section, **entry.pop("evaluate", {})}
+            config = {
+                **values, **entry, "evaluate": evaluated,
+                "output": str(output / DATASETS / name),
+            }  # fmt: skip
+            made = Experiment(checked(config, ExperimentConfig), file=file)
+            if not made.systems:
+                raise ConfigError("has no retrievers and no pipelines; nothing to evaluate")
+            found[name] = made
+        return found
+
+
+def _slug(entry: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
+    """Return a dataset's folder: its name without ``beir/`` and what a file name cannot hold."""
+    dataset = entry["dataset"]
+    if isinstance(dataset, Mapping):
+        if not dataset.get("name"):
+            raise ConfigError(f"dataset: {json.dumps(dataset)}: expected a name")
+        parts = (dataset.get("name"), dataset.get("split"))
+        name = "-".join(str(part) for part in parts if part)
+    else:
+        name = str(dataset)
+    short = Path(name).name if Path(name).is_absolute() else name.removeprefix("beir/")
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", short).strip("-.") or "dataset"
+    if slug in (AVERAGE, CQADUPSTACK_MEAN):
+        raise ConfigError(
+            f"dataset: {slug!r} is a column of the table; give the folder another name"
+        )
+    if slug in taken:
+        raise ConfigError(
+            f"dataset: {json.dumps(dataset)} comes twice, or shares the name {slug!r} with another"
+        )
+    return slug
+
+
+def _table(
+    measure: str,
+    found: Mapping[str, Mapping[str, Scores]],
+    baseline: str | None,
+    testing: SignificanceTest,
+    failed: Mapping[str, str],
+) -> Table:
+    """Return one measure's table: systems by datasets, and the average of all of them."""
+    systems = list(next(iter(found.values())))
+    base = systems[0] if baseline is None else baseline
+    others = [system for system in systems if system != base]
+    family: list[Comparison] = []
+    for name, scores in found.items():
+        values = {system: aligned(scores[base], scores[system], measure) for system in systems}
+        tested = (
+            testing.compared(system, base, measure, values[system], values[base])
+            for system in others
+        )
+        family += [replace(each, dataset=name) for each in tested]
+    means = {name: {s: e[s].mean[measure] for s in systems} for name, e in found.items()}
+    columns = _with_cqadupstack(means)
+    table = Table(rows={system: {} for system in systems})
+    for name, by_system in columns.items():
+        table.add_column(name, dict(by_system), ".4f")
+    parts = [name for name in columns if name in CQADUPSTACK]
+    whole = [columns[name] for name in columns if name not in parts]
+    if len(whole) > 1:
+        averages = {s: sum(c[s] for c in whole) / len(whole) for s in systems}
+        table.add_column(AVERAGE, dict(averages), ".4f")
+    table.comparisons = testing.corrected(family)
+    for found_here in table.comparisons:
+        if found_here.significant and found_here.dataset in columns:
+            table.marks[found_here.system, found_here.dataset] = MARK
+    said = []
+    if others:
+        over = f"{len(others)} system{'s' * (len(others) > 1)} on {len(found)} datasets"
+        said.append(f"{testing.caption(base, over)}.")
+    if len(whole) > 1:
+        said.append(f"The average is over {len(whole)} datasets.")
+    if parts:
+        said.append(f"It leaves out CQADupStack, of which {len(parts)} of 12 parts are here.")
+    if failed:
+        said.append(f"Without {', '.join(failed)}, which failed.")
+    table.caption = " ".join(said)
+    return table
+
+
+def _with_cqadupstack(means: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+    """Put the mean of CQADupStack's twelve parts in their place, where all of them are there."""
+    parts = [name for name in means if name in CQADUPSTACK]
+    if len(parts) < len(CQADUPSTACK):
+        return dict(means)
+    merged: dict[str, Mapping[str, float]] = {}
+    for name, values in means.items():
+        if name not in CQADUPSTACK:
+            merged[name] = values
+        elif CQADUPSTACK_MEAN not in merged:
+            merged[CQADUPSTACK_MEAN] = {
+                system: sum(means[part][system] for part in parts) / len(parts) for system in values
+            }
+    return merged
+
+
+def _write(suite: Suite) -> None:
+    suite.output.mkdir(parents=True, exist_ok=True)
+    write_json(suite.output / "results.json", suite.to_dict())
+    lines = [f"# {suite.output.name}", ""]
+    for measure, table in suite.tables.items():
+        lines += [f"## {measure}", "", table.to_markdown().rstrip(), ""]
+    lines += [f"- failed: {name}: {why}" for name, why in suite.failed.items()]
+    lines += ["", "Costs and tests of each dataset: its own report.md.", ""]
+    lines += [f"- [{name}]({DATASETS}/{name}/report.md)" for name in suite.results]
+    write_text(suite.output / "report.md", "\n".join(lines) + "\n")
+    write_text(suite.output / "table.csv", _csv(suite.tables))
+    tables: Sequence[str] = [f"% {m}\n{table.to_latex()}" for m, table in suite.tables.items()]
+    write_text(suite.output / "table.tex", "\n".join(tables))
+
+
+def _csv(tables: Mapping[str, Table]) -> str:
+    """Return all measures in one table, a column for each measure and dataset."""
+    whole = Table(rows={system: {} for system in next(iter(tables.values())).rows})
+    for measure, table in tables.items():
+        for column in table.columns:
+            cells = {system: row[column] for system, row in table.rows.items()}
+            whole.add_column(f"{column} {measure}", cells)
+    return whole.to_csv()

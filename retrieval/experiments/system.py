@@ -1,0 +1,212 @@
+"""One pipeline on one dataset: its run, what it costs, and what both were made from.
+
+A system that is there already, of the same settings, files and queries, is not run again: adding a
+pipeline costs that pipeline, and an evaluation that was killed goes on at the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.errors import SluiceError
+from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
+from sluice.encoders.foundation.provenance import provenance
+from sluice.retrieval.config.file_keys import path_contents
+from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.peak_memory import peak_memory
+from sluice.retrieval.pipelines.expression import texts_in
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.retrievers.dataset_runs import asked, run_on
+from sluice.retrieval.retrievers.folder import read_head
+from sluice.retrieval.retrievers.latency import Latency, alone, measure_latency
+from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
+from sluice.retrieval.runs.run import Run
+
+log = logging.getLogger("sluice")
+
+VERSION = 2
+TRACED = 20  # queries that each stage's share of the latency is measured on
+
+
+@dataclass(slots=True)
+class SystemResult:
+    """What a pipeline's run cost.
+
+    ``queries_per_second`` is that of all queries in one call, ``latency`` that of one at a time;
+    ``index_bytes`` and ``documents_per_second`` (of building: reading, encoding, indexing) are
+    those of all retrievers the pipeline searches; ``peak_memory_bytes`` is of the whole process
+    while it ran, models included. ``origin`` is the code, packages and machine of the run.
+    """
+
+    name: str
+    pipeline: str
+    documents: int = 0
+    index_bytes: int = 0
+    documents_per_second: float | None = None
+    queries_per_second: float | None = None
+    peak_memory_bytes: int = 0
+    latency: Latency | None = None
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def bytes_per_document(self) -> float | None:
+        """Bytes of index for each document, None where nothing is searched."""
+        return self.index_bytes / self.documents if self.documents else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts for ``results.json``."""
+        found = asdict(self)
+        found["bytes_per_document"] = self.bytes_per_document
+        found["latency_ms"] = self.latency.to_dict() if self.latency else None
+        del found["latency"]
+        return found
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> SystemResult:
+        """Return what ``to_dict`` made."""
+        given = dict(found)
+        del given["bytes_per_document"]
+        latency = given.pop("latency_ms")
+        return cls(**given, latency=None if latency is None else Latency.from_dict(latency))
+
+
+def system_result(
+    experiment: Experiment, name: str, dataset: Dataset, depth: int
+) -> tuple[SystemResult, Run]:
+    """Return a pipeline's costs and its run of ``depth`` documents a query, kept or made now.
+
+    Both lie in ``<output>/runs``: ``NAME.trec.gz`` and, written last, ``NAME.json``.
+    """
+    folder = experiment.output / "runs"
+    run_file, noted = folder / f"{name}.trec.gz", folder / f"{name}.json"
+    key = _key(experiment, name, dataset, depth)
+    kept = _kept(experiment, name, run_file, noted, key)
+    if kept is not None:
+        log.info("evaluate %s: its run is there", name)
+        return kept
+    noted.unlink(missing_ok=True)
+    stage = experiment.stage(name)
+    queries = asked(dataset, stage)
+    log.info("evaluate %s on %s queries", name, f"{len(dataset.queries):,}")
+    for query in list(queries)[:1]:  # what is loaded or compiled on first use is not timed
+        stage.run(alone(queries, query), None, depth)
+    with peak_memory() as peak:
+        start = time.perf_counter()
+        run = run_on(stage, dataset, depth)
+        seconds = time.perf_counter() - start
+        held = peak()
+    run.name = name
+    run.save(run_file, tag=name)
+    result = SystemResult(
+        name,
+        experiment.config.pipelines.get(name, name),
+        queries_per_second=len(queries) / seconds if queries else None,
+        peak_memory_bytes=held,
+        latency=measure_latency(
+            stage, queries, sample=experiment.config.evaluate.latency_queries, traced=TRACED
+        ),
+    )  # fmt: skip
+    _describe(result, retrievers_of(stage))
+    facts = provenance({}, seconds=seconds)
+    result.origin = {part: fact for part, fact in facts.items() if part != "config"}
+    held_by = {"run": path_contents(str(run_file)), "models": _reranking_models(experiment, name)}
+    write_json(noted, {"key": key, **held_by, "result": result.to_dict()})
+    return result, run
+
+
+def retrievers_of(stage: Stage) -> list[Retriever]:
+    """Return every retriever a pipeline searches, once each."""
+    if not stage.inner:
+        retriever = retriever_of(stage)
+        return [] if retriever is None else [retriever]
+    found = {each.path: each for part in stage.inner for each in retrievers_of(part)}
+    return list(found.values())
+
+
+def _describe(result: SystemResult, retrievers: list[Retriever]) -> None:
+    heads = [retriever.head for retriever in retrievers]
+    if not heads:
+        return
+    result.documents = heads[0].documents
+    result.index_bytes = sum(head.index_bytes for head in heads)
+    result.fingerprints = {r.name: r.head.encoder_fingerprint for r in retrievers}
+    spent = sum(float(head.origin.get("seconds") or 0) for head in heads)
+    if spent > 0:
+        result.documents_per_second = result.documents / spent
+
+
+def _key(experiment: Experiment, name: str, dataset: Dataset, depth: int) -> str:
+    """Hash all that decides a system's run: settings, the files they name, the queries."""
+    config = experiment.config
+    kind = "pipelines" if name in config.pipelines else "retrievers"
+    nodes = [f"{kind}.{name}"]
+    expressions = [
+        config.pipelines[node.partition(".")[2]]
+        for node in experiment.needs.closure(nodes[0])
+        if node.startswith("pipelines.")
+    ]
+    named = {text for each in expressions for text in texts_in(each, where=f"pipelines.{name}")}
+    return fingerprint_of(
+        VERSION,
+        experiment.needs.keys(nodes[0]).key,
+        sorted((text, path_contents(text)) for text in named),
+        sorted(dataset.queries.items()),
+        depth,
+        config.evaluate.latency_queries,
+    )
+
+
+def _kept(
+    experiment: Experiment, name: str, run_file: Path, noted: Path, key: str
+) -> tuple[SystemResult, Run] | None:
+    """Return the run that is there, if it is this one and its retrievers are there too."""
+    if not (run_file.exists() and noted.exists()):
+        return None
+    try:
+        found = read_json(noted)
+        now = {
+            "key": key, "run": path_contents(str(run_file)),
+            "models": _reranking_models(experiment, name),
+        }  # fmt: skip
+        if any(found[part] != known for part, known in now.items()):
+            return None
+        result = SystemResult.from_dict(found["result"])
+        for _, part in _needed(experiment, name, "retrievers"):
+            path = experiment.output / "retrievers" / part
+            if not experiment.is_built(part):
+                return None
+            if result.fingerprints.get(part) != read_head(path).encoder_fingerprint:
+                return None  # trained anew: the same recipe, other weights
+        run = Run.load(run_file)
+    except (SluiceError, KeyError, TypeError, AttributeError, ValueError) as error:
+        log.warning("%s: not what an evaluation writes (%s); the run is made again", noted, error)
+        return None
+    run.name = name
+    return result, run
+
+
+def _needed(experiment: Experiment, name: str, section: str) -> list[tuple[str, str]]:
+    """Return the parts of a section that a system is made from, as (node, name)."""
+    kind = "pipelines" if name in experiment.config.pipelines else "retrievers"
+    nodes = dict.fromkeys(experiment.needs.closure(f"{kind}.{name}"))
+    parts = (node.partition(".") for node in nodes)
+    return [(f"{kind}.{part}", part) for kind, _, part in parts if kind == section]
+
+
+def _reranking_models(experiment: Experiment, name: str) -> dict[str, str | None]:
+    """Return what the folders hold of models that are trained here and rerank, None if absent."""
+    trained = {
+        needed.partition(".")[2]
+        for node, _ in _needed(experiment, name, "rerankers")
+        for needed in experiment.needs.needs(node)
+        if needed.startswith("train.")
+    }
+    folder = experiment.output / "models"
+    return {model: path_contents(str(folder / model)) for model in sorted(trained)}

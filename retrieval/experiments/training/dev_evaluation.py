@@ -1,0 +1,114 @@
+"""Dev evaluation while training: a callable from the encoder as it is now to measures."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sluice.encoders.foundation.reservoir import Reservoir
+from sluice.retrieval.config.sections import DevSection
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.evaluation.measures import depth_of, parse_measure
+from sluice.retrieval.evaluation.scores import Qrels, evaluate
+from sluice.retrieval.runs.queries import DEPTH
+from sluice.retrieval.runs.run import Ranking, Run
+
+if TYPE_CHECKING:
+    from sluice.retrieval.datasets.dataset import Dataset
+
+Evaluate = Callable[[Any], Mapping[str, float]]
+PAIR_DEPTH = 20  # candidates a cross-encoder reranks for each dev query
+
+
+def dev_measure(section: DevSection) -> str:
+    """Return the measure that chooses the best model, spelled as ``evaluate`` names it."""
+    return str(parse_measure(section.measures[0]))
+
+
+def dev_depth(section: DevSection) -> int:
+    """Return how many documents per query the section's measures look at."""
+    return depth_of([parse_measure(text) for text in section.measures]) or DEPTH
+
+
+def dev_evaluation(
+    dataset: Dataset, section: DevSection, *, seed: int, candidates: Run | None
+) -> Evaluate:
+    """Return ``evaluate(encoder) -> measures`` over a sample of a dev split.
+
+    Bi-encoders search a sample of the corpus (all relevant documents, and others up to
+    ``section.documents``) exactly. Cross-encoders rerank ``candidates``, a run of the dev queries.
+    """
+    chosen = list(dataset.queries)
+    random.Random(f"dev {seed}").shuffle(chosen)
+    queries = {query: dataset.queries[query] for query in sorted(chosen[: section.queries])}
+    qrels = {query: dataset.qrels[query] for query in queries}
+    if candidates is not None:
+        return _by_reranking(dataset, queries, qrels, section.measures, candidates)
+    return _by_searching(dataset, queries, qrels, section, seed)
+
+
+def _by_searching(
+    dataset: Dataset, queries: dict[str, str], qrels: Qrels, section: DevSection, seed: int
+) -> Evaluate:
+    texts = _sampled(dataset, qrels, section.documents, seed)
+    ids = np.array(list(texts), dtype=object)
+    found = {name: Document(name, "", text) for name, text in texts.items()}
+    drop = dataset.identical_ids(found.get).drop  # what is not in the sample is no hit either
+    depth = dev_depth(section) + drop
+
+    def measured(encoder: Any) -> Mapping[str, float]:
+        from sluice.indexing import FlatIndex, InvertedIndex
+
+        vectors = encoder.encode_documents(list(texts.values()))
+        index = FlatIndex() if isinstance(vectors, np.ndarray) else InvertedIndex()
+        index.add(vectors)
+        hits = index.search(encoder.encode_queries(list(queries.values())), depth)
+        rankings = {}
+        for query, rows, scores in zip(queries, hits.rows, hits.scores, strict=True):
+            hit = rows >= 0
+            rankings[query] = list(zip(ids[rows[hit]].tolist(), scores[hit], strict=True))
+        run = Run(rankings)
+        return dict(evaluate(run, qrels, section.measures, ignore_identical_ids=drop).mean)
+
+    return measured
+
+
+def _by_reranking(
+    dataset: Dataset, queries: dict[str, str], qrels: Qrels, measures: list[str], candidates: Run
+) -> Evaluate:
+    from sluice.retrieval.pipelines.rerank import Rerank
+
+    given = Run({query: candidates.get(query, Ranking([], [])) for query in queries})
+    wanted = {doc for ranking in given.values() for doc in ranking[:PAIR_DEPTH].doc_ids}
+    texts = _Held({d.id: d.full_text for d in dataset.corpus if d.id in wanted})
+
+    def measured(encoder: Any) -> Mapping[str, float]:
+        run = Rerank(encoder, PAIR_DEPTH, documents=texts).run(queries, given)
+        return dict(evaluate(run, qrels, measures).mean)
+
+    return measured
+
+
+class _Held:
+    def __init__(self, held: dict[str, str]) -> None:
+        self._held = held
+
+    def texts(self, document_ids: Any) -> list[str]:
+        return [self._held[name] for name in document_ids]
+
+
+def _sampled(dataset: Dataset, qrels: Qrels, limit: int, seed: int) -> dict[str, str]:
+    """Return id -> text: every relevant document, and a reservoir sample of the others."""
+    relevant = {doc for grades in qrels.values() for doc, grade in grades.items() if grade > 0}
+    chance = random.Random(f"dev corpus {seed}")
+    others: Reservoir[tuple[str, str]] = Reservoir(max(0, limit - len(relevant)), chance)
+    texts: dict[str, str] = {}
+    for document in dataset.corpus:
+        if document.id in relevant:
+            texts[document.id] = document.full_text
+        else:
+            others.add((document.id, document.full_text))
+    return {**texts, **dict(others.items)}

@@ -1,0 +1,269 @@
+"""One training from a config: dataset, negatives, examples, dev evaluation, the model's folder."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.files import MANIFEST, read_json, settle, write_json
+from sluice.encoders.foundation.provenance import provenance
+from sluice.retrieval.config.components import START_KEY, make_encoder, make_loss
+from sluice.retrieval.config.file_keys import Keys
+from sluice.retrieval.config.sections import TrainingSection
+from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.experiments.training.dev_evaluation import (
+    PAIR_DEPTH,
+    dev_depth,
+    dev_evaluation,
+    dev_measure,
+)
+from sluice.retrieval.experiments.training.live_training import (
+    frozen_documents,
+    live_candidates,
+    live_examples,
+)
+from sluice.retrieval.retrievers.dataset_runs import run_on
+from sluice.retrieval.training_data.example_sources import changes, refuse_unlearnable
+from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingExamples
+from sluice.retrieval.training_data.files.text_examples import splits_of
+
+if TYPE_CHECKING:
+    from sluice.training import Example
+    from sluice.training.losses.base import LossBase
+
+log = logging.getLogger("sluice")
+
+# What a training puts into its folder; anything else there is somebody's and stays.
+WORK = (
+    "checkpoint-*", "examples-*.jsonl", "metrics.jsonl", "mining*.json", "negatives*.parquet",
+    "running.json", "teacher*", "training.json",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """One training: its settings, where it stands, and what opens the things it names.
+
+    The model goes to ``model_path``; checkpoints, ``metrics.jsonl``, the mining report and the
+    negatives' provenance to ``work_path``. ``where`` is put before the keys in errors. ``source``
+    and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained in the same
+    experiment to folders. ``keys`` stand for everything that decides the result.
+    """
+
+    section: TrainingSection
+    open_dataset: Callable[[], Dataset]
+    model_path: Path
+    work_path: Path
+    seed: int
+    where: str
+    source: Source
+    judge: OpenJudge
+    model: Callable[[str], str]
+    keys: Keys
+
+
+def train_model(job: TrainingJob) -> Path:
+    """Train a model; return its folder, untouched if the same training made it before.
+
+    A killed training goes on from its last checkpoint, one with another key starts anew. Under
+    ``torchrun`` the first process prepares and writes, and all train.
+    """
+    from sluice.training.batches.processes import first_process, rank, wait
+    from sluice.training.batches.processes import start as start_processes
+
+    section, model_path, work_path, where = job.section, job.model_path, job.work_path, job.where
+    if made_before(model_path, job.keys.key):
+        return model_path
+    start_processes()
+    start = time.monotonic()
+    with first_process():
+        if rank() == 0:
+            _begin(work_path, job.keys.key)
+        train, dev = splits_of(section, job.open_dataset(), job.seed)
+        encoder = _starting_encoder(job, train)
+        loss = make_loss(section.loss, where=f"{where}loss")
+        maker = TrainingExamples(
+            section, train, seed=job.seed, work_path=work_path, where=where, source=job.source,
+            judge=job.judge, model=job.model, answered=loss.wants_answered,
+        )  # fmt: skip
+        live = None
+        asked_live = (section.negatives or {}).get("type") == "live"
+        if asked_live:
+            encoder = frozen_documents(encoder, where=where)
+        _narrow(encoder, job)
+        if asked_live:
+            examples = live_examples(maker.make(encoder), train)
+            live = live_candidates(encoder, train, examples, section.negatives or {}, where=where)
+        else:
+            examples = maker.make(encoder)
+            if hasattr(encoder, "tokenize_pairs") or loss.negatives == "own":
+                alone = f"{section.loss['type']} learns from each query's own documents"
+                refuse_unlearnable(examples, alone, where=f"{where}examples")
+    report = _fitted(job, encoder, examples, loss, dev, maker, live)
+    wait()  # every process has read the best checkpoint, which is removed below
+    if rank() == 0:
+        _save(encoder, loss, section, model_path)
+        settings = {"training": section.model_dump(), "dataset": train.name, "seed": job.seed}
+        manifest = {
+            **job.keys._asdict(),
+            "steps": report.steps,
+            "best_step": report.best_step,
+            "best_value": report.best_value,
+            "examples": len(examples),
+            "fingerprint": encoder.fingerprint,
+            **provenance(settings, seconds=time.monotonic() - start),
+        }
+        write_json(model_path / MANIFEST, manifest)
+        _remove(work_path, ("checkpoint-*",))
+    wait()
+    name = where.rstrip(".") or "training"
+    log.info("%s: %d steps in %.0f s, in %s", name, report.steps, report.seconds, model_path)
+    return model_path
+
+
+def _narrow(encoder: Any, job: TrainingJob) -> None:
+    """Freeze what the section says, and leave only what its tuning adds to be trained."""
+    section, where = job.section, job.where
+    if section.freeze is not None:
+        from sluice.encoders.tuning.freezing import freeze
+
+        try:
+            freeze(encoder, layers=section.freeze.layers, embeddings=section.freeze.embeddings)
+        except ConfigError as error:
+            raise ConfigError(f"{where}{error}") from None
+        if not any(parameter.requires_grad for parameter in encoder.module.parameters()):
+            raise ConfigError(f"{where}freeze: leaves no parameter of the encoder to be trained")
+    if section.tuning is not None:
+        from sluice.encoders.tuning.tune import tune
+
+        tune(encoder, section.tuning, where=f"{where}tuning", seed=job.seed)
+
+
+def _save(encoder: Any, loss: LossBase, section: TrainingSection, model_path: Path) -> None:
+    """Write the model, with what its loss has to put beside it."""
+    if section.tuning is not None:
+        from sluice.encoders.tuning.tune import merge
+
+        merge(encoder)
+    encoder.save_pretrained(model_path)
+    loss.save(model_path)
+
+
+def made_before(model_path: Path, key: str) -> bool:
+    """Return whether a folder holds the model of this very training, whole."""
+    settle(model_path)
+    manifest = model_path / MANIFEST
+    return manifest.exists() and read_json(manifest).get("key") == key
+
+
+def _begin(work_path: Path, key: str) -> None:
+    note = work_path / "job.json"
+    if note.exists() and read_json(note).get("key") != key:
+        log.info("%s: the settings changed; the training starts anew", work_path)
+        _remove(work_path, WORK)
+    write_json(note, {"key": key})
+
+
+def _remove(work_path: Path, patterns: Iterable[str]) -> None:
+    for item in [found for pattern in patterns for found in work_path.glob(pattern)]:
+        if item.is_dir():
+            shutil.rmtree(item, ignore_errors=True)
+        else:
+            item.unlink()
+
+
+def _starting_encoder(job: TrainingJob, train: Dataset) -> Any:
+    from sluice.encoders.transformer.from_scratch import fresh_from_config, is_fresh
+
+    def texts() -> Iterator[str]:
+        return (document.full_text for document in train.corpus)
+
+    spec, place = dict(job.section.encoder), f"{job.where}encoder"
+    if is_fresh(spec.get(START_KEY)):
+        spec = fresh_from_config(spec, texts(), job.work_path / "fresh", where=place, seed=job.seed)
+    start = spec.pop(START_KEY, None)
+    if start is None:
+        encoder = make_encoder(spec, where=place, model=job.model)
+    else:
+        from sluice.encoders.splade.start import start_from_config
+
+        spec["model"] = job.model(str(spec.get("model")))
+        start = _aimed(start, job.section.sparsity)
+        encoder = start_from_config(spec, start, texts(), where=place, seed=job.seed)
+    quantile = getattr(encoder, "prune_quantile", None)
+    if quantile is not None:
+        raise ConfigError(
+            f"{place}.model: was saved with prune_quantile {quantile}, which prunes documents "
+            "after encoding and does nothing in training; start from the model before pruning"
+        )
+    if getattr(encoder, "needs_idf", False):
+        from sluice.encoders.splade.static_queries import fit_idf
+
+        log.info("%s: the weights of query terms are counted in the corpus", place)
+        fit_idf(encoder, texts())
+    return encoder
+
+
+def _aimed(start: Any, sparsity: Mapping[str, Any] | None) -> Any:
+    """Let a SPLADE start begin a third above the documents' target: training only thins out."""
+    from sluice.training.sparsity.settings import Sparsity
+
+    document = Sparsity.from_config(sparsity or {}).document
+    if document is None or document.target_terms is None:
+        return start
+    settings = {} if start is True else start
+    aimed = {"terms": 4 / 3 * document.target_terms}
+    return {**aimed, **settings} if isinstance(settings, Mapping) else start
+
+
+def _fitted(
+    job: TrainingJob,
+    encoder: Any,
+    examples: list[Example],
+    loss: LossBase,
+    dev: Dataset,
+    maker: TrainingExamples,
+    live: Any,
+) -> Any:
+    from sluice.training import fit
+
+    section = job.section
+    settings: dict[str, Any] = {}
+    if section.evaluate is not None:
+        candidates = None
+        if hasattr(encoder, "tokenize_pairs"):
+            if maker.lists is None:
+                raise ConfigError(
+                    f"{job.where}evaluate: a cross-encoder reranks what the negatives' retriever "
+                    "finds; give negatives, or leave evaluate out"
+                )
+            candidates = run_on(maker.lists, dev, max(PAIR_DEPTH, dev_depth(section.evaluate)))
+        settings = {
+            "evaluate": dev_evaluation(dev, section.evaluate, seed=job.seed, candidates=candidates),
+            "evaluate_every": section.evaluate.every,
+            "metric": dev_measure(section.evaluate),
+            "patience": section.evaluate.patience,
+        }
+    refresh = (section.negatives or {}).get("refresh")
+    if refresh is not None or changes(section.examples):
+        settings["refresh"] = lambda step: maker.make(encoder, step)
+        settings["refresh_every"] = refresh if isinstance(refresh, int) else None
+    return fit(
+        encoder,
+        examples,
+        loss,
+        output=job.work_path,
+        trainer=section.trainer,
+        sparsity=section.sparsity,
+        gradient_cache=section.gradient_cache,
+        live=live,
+        seed=job.seed,
+        head_learning_rate=section.head_learning_rate,
+        **settings,
+    )

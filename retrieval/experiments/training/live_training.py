@@ -1,0 +1,124 @@
+"""Training queries against live results of a frozen index (``negatives: {type: live}``, ADORE)."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.retrieval.config.components import make_index
+from sluice.retrieval.datasets.dataset import Dataset
+
+if TYPE_CHECKING:
+    from sluice.training import Example
+    from sluice.training.loop.live_candidates import LiveCandidates
+
+log = logging.getLogger("sluice")
+
+KEYS = ("type", "depth", "index")
+
+
+def frozen_documents(encoder: Any, *, where: str) -> Any:
+    """Return the encoder as two towers, of which the documents' stays what it is."""
+    from sluice.encoders.towers import TowerEncoder
+
+    if isinstance(encoder, TowerEncoder):
+        if encoder.freeze != "document":
+            raise ConfigError(
+                f"{where}negatives: live candidates come from a frozen index, so the documents' "
+                "tower must not move: set encoder.freeze: document"
+            )
+        return encoder
+    if not hasattr(encoder, "embed"):
+        raise ConfigError(f"{where}negatives: live candidates are for encoders of queries alone")
+    log.info("%snegatives: live: the documents' side is frozen, and saved as a tower", where)
+    return TowerEncoder(encoder, copy.deepcopy(encoder), freeze="document")
+
+
+def live_examples(examples: list[Example], train: Dataset) -> list[Example]:
+    """Return one example a query: its documents are what the index finds.
+
+    Queries of which no relevant document is in the corpus are left out, with a warning; raises
+    ``DataError`` where none is left.
+    """
+    corpus = {document.id for document in train.corpus}
+    first: dict[str, Example] = {}
+    for example in examples:
+        first.setdefault(example.query.id, example)
+    made = [each for each in first.values() if not _relevant(each, train).keys().isdisjoint(corpus)]
+    absent = [query for query, each in first.items() if each not in made]
+    if not made:
+        raise DataError(
+            f"{train.name}: live candidates are documents of the corpus, and none of "
+            f"{len(first):,} queries (such as {absent[0]!r}) has a relevant one among them; name "
+            "documents by the corpus' ids, or mine the negatives: negatives: {type: mined, ...}"
+        )
+    if absent:
+        log.warning(
+            "%s: %s of %s training queries have no relevant document in the corpus, and are left "
+            "out (such as %s)", train.name, f"{len(absent):,}", f"{len(first):,}", absent[0],
+        )  # fmt: skip
+    return made
+
+
+def _relevant(example: Example, train: Dataset) -> dict[str, float]:
+    """Return the grades of an example's relevant documents, the dataset's judgements first."""
+    judged = train.qrels.get(example.query.id, {}) if train.split is not None else {}
+    grades = {doc: float(grade) for doc, grade in judged.items() if grade > 0}
+    return grades or dict.fromkeys(sorted(example.relevant), 1.0)
+
+
+def live_candidates(
+    encoder: Any, train: Dataset, examples: list[Example], spec: Mapping[str, Any], *, where: str
+) -> LiveCandidates:
+    """Encode and index the corpus of a train split once, for the queries of ``examples``.
+
+    ``spec`` is ``{type: live, depth: 200, index: {type: flat}}``. The documents' vectors are held
+    in memory beside the index, so that scores are exact under any of them.
+    """
+    import scipy.sparse as sp
+
+    from sluice.indexing import FlatIndex, InvertedIndex
+    from sluice.training.loop.live_candidates import LiveCandidates
+
+    ids, texts = [], []
+    for document in train.corpus:
+        ids.append(document.id)
+        texts.append(document.full_text)
+    vectors = encoder.encode_documents(texts)
+    index = make_index(spec.get("index"), where=f"{where}negatives.index")
+    if index is None:
+        index = InvertedIndex() if sp.issparse(vectors) else FlatIndex()
+    index.train(vectors)
+    index.add(vectors)
+    row_of = {name: row for row, name in enumerate(ids)}
+    relevant = {
+        each.query.id: {
+            row_of[doc]: grade for doc, grade in _relevant(each, train).items() if doc in row_of
+        }
+        for each in examples
+    }
+
+    def gather(rows: np.ndarray) -> np.ndarray:
+        found = vectors[rows]
+        return np.asarray(found.toarray() if isinstance(found, sp.csr_array) else found)
+
+    return LiveCandidates(
+        index, gather, relevant, depth=spec.get("depth", 200), sparse=sp.issparse(vectors)
+    )
+
+
+def check_live(spec: Mapping[str, Any], where: str) -> None:
+    """Check a section ``negatives`` of type live."""
+    for key in spec:
+        if key not in KEYS:
+            raise ConfigError(
+                f"{where}.{key}: live negatives take {', '.join(KEYS)}{suggest(str(key), KEYS)}"
+            )
+    whole_number(spec.get("depth", 200), f"{where}.depth", 2)
+    make_index(spec.get("index"), where=f"{where}.index")

@@ -1,0 +1,177 @@
+"""What the stages of a pipeline cost one query on this machine: measured once, then summed up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sluice.encoders.foundation.progress import progress
+from sluice.retrieval.experiments.tuning.recall import (
+    COST,
+    Costs,
+    Recalled,
+    RecalledRetriever,
+    Remembered,
+    Spent,
+)
+from sluice.retrieval.pipelines.stage import Stage, Texts
+from sluice.retrieval.pipelines.tracing import Span
+from sluice.retrieval.retrievers.latency import ASKED
+from sluice.retrieval.retrievers.retriever import retriever_of
+from sluice.retrieval.runs.queries import Queries, SelfExcluding
+from sluice.retrieval.runs.run import Run
+from sluice.retrieval.stages.feedback.stage import Feedback
+
+WARM = 3  # queries before the clock counts
+COUNTS = (1, 5, 20, 50)  # pairs that a reranker is timed with
+
+
+class PairCost(NamedTuple):
+    """Milliseconds that scoring a query's pairs takes: ``fixed`` and for each pair."""
+
+    fixed: float
+    each: float
+
+    def of(self, pairs: Costs) -> Costs:
+        """Return the milliseconds for numbers of pairs; none for none."""
+        return np.where(pairs > 0, self.fixed + self.each * pairs, 0.0)
+
+
+class CostModel:
+    """Milliseconds and money by query, for pipelines whose parts are measured apart.
+
+    A retriever, and one asked again with feedback, is timed on the sampled queries one by one, to
+    the depth it is asked for. A reranker is timed on lists of several lengths, and a line is
+    fitted. What is left (fusion, ordering, scorers of whole lists) counts as it was measured over
+    the batch. ``prices`` are per pair, by the reranker of ``scorers`` that is asked in the end.
+    """
+
+    def __init__(self, timed: Queries, prices: Mapping[str, float] | None = None) -> None:
+        self.timed = timed
+        self.prices = dict(prices or {})
+        self.pairs: dict[str, PairCost] = {}
+        self.scorers: list[tuple[str, Any]] = []  # the plain ones by name, for their prices
+        self._retrievers: dict[tuple[Stage, int | None], Costs] = {}
+
+    def time_retriever(self, retriever: Stage, k: int | None) -> Costs:
+        """Return the milliseconds of each timed query at this depth; measured once."""
+        key = (retriever, k)
+        if key not in self._retrievers:
+            alone = self._one_by_one()
+            for query in alone[:WARM]:
+                retriever.run(query, None, k)
+            self._retrievers[key] = np.array([_milliseconds(retriever, q, k) for q in alone])
+        return self._retrievers[key]
+
+    def _one_by_one(self) -> list[Queries]:
+        kind = SelfExcluding if isinstance(self.timed, SelfExcluding) else dict
+        return [kind({query: text}) for query, text in self.timed.items()]
+
+    def time_scorer(self, name: str, scorer: Any, lists: Run, documents: Texts) -> PairCost:
+        """Time a scorer on the first documents of the timed queries' lists, and fit a line."""
+        asked: list[tuple[int, float]] = []
+        queries = [query for query in self.timed if len(lists.get(query, ()))]
+        rounds = [(query, count) for query in queries[: 4 * WARM] for count in COUNTS]
+        with progress(f"time {name}", len(rounds), unit="lists") as advance:
+            for place, (query, count) in enumerate(rounds):
+                texts = documents.texts(list(lists[query].doc_ids)[:count])
+                pairs = [(self.timed[query], text) for text in texts]
+                start = time.perf_counter()
+                scorer.score(pairs)
+                if place >= WARM:
+                    asked.append((len(pairs), (time.perf_counter() - start) * 1000))
+                advance(1)
+        self.pairs[name] = fitted_line(asked)
+        return self.pairs[name]
+
+    def of_span(self, span: Span) -> Spent:
+        """Return what a pipeline's run costs, its parts summed."""
+        if COST in span.facts:
+            found: Spent = span.facts[COST]
+            return found
+        parts = [self.of_span(part) for part in span.inner]
+        pairs = _mean_pairs(span)
+        price = self._price(span) * pairs
+        return Spent(
+            np.sum([self._own(span), *(part.milliseconds for part in parts)], axis=0),
+            price + sum(part.price for part in parts),
+            pairs + sum(part.pairs for part in parts),
+        )
+
+    def of_pipeline(self, stage: Stage, span: Span) -> Spent:
+        """Return what a whole pipeline's run costs, as ``measure_latency`` would find it.
+
+        A retriever alone is asked for the few documents that a user wants.
+        """
+        plain = stage.plain if isinstance(stage, Recalled | RecalledRetriever) else stage
+        if isinstance(plain, Feedback) or _is_timed_alone(plain):
+            return Spent(self.time_retriever(plain, ASKED))
+        return self.of_span(span)
+
+    def of_first(self, stage: Stage, span: Span, k: int | None) -> Spent:
+        """Return the cost of a stage that finds documents: a retriever is timed for it."""
+        if _is_timed_alone(stage) and COST not in span.facts:
+            return Spent(self.time_retriever(stage, k))
+        return self.of_span(span)
+
+    def _price(self, span: Span) -> float:
+        """Return the price of a pair: that of the scorer, or of the one it hands pairs on to."""
+        for scorer in span.stage.ranking_models:
+            while scorer is not None:
+                if isinstance(scorer, Remembered):
+                    return self.prices.get(scorer.name, 0.0)
+                for name, plain in self.scorers:
+                    if scorer is plain:
+                        return self.prices.get(name, 0.0)
+                scorer = getattr(scorer, "scorer", None)
+        return 0.0
+
+    def _own(self, span: Span) -> Costs:
+        name = _scorer_name(span)
+        if name in self.pairs:
+            counts = np.array([span.facts["pairs"].get(query, 0) for query in self.timed])
+            return self.pairs[name].of(counts.astype(np.float64))
+        if isinstance(span.stage, Feedback) and span.result is not None:
+            depth = max([1, *map(len, span.result.values())])
+            alone = self._one_by_one()
+            return np.array([_milliseconds(span.stage, q, depth, span.given) for q in alone])
+        asked = len(span.result) if span.result is not None else 0
+        return np.full(len(self.timed), span.own_seconds * 1000 / max(1, asked))
+
+
+def fitted_line(measured: Sequence[tuple[int, float]]) -> PairCost:
+    """Return the line of least relative squares through (pairs, milliseconds), 0 at the least."""
+    counts = np.array([count for count, _ in measured], np.float64)
+    taken = np.maximum([taken for _, taken in measured], 1e-6)
+    if len(np.unique(counts)) < 2:
+        return PairCost(0.0, float(np.mean(taken / np.maximum(counts, 1))) if len(counts) else 0.0)
+    sides = np.stack([np.ones_like(counts), counts], axis=1) / taken[:, None]
+    fixed, each = np.linalg.lstsq(sides, np.ones_like(counts), rcond=None)[0].tolist()
+    if fixed < 0 or each < 0:
+        return PairCost(0.0, float(np.median(taken / counts)))
+    return PairCost(fixed, each)
+
+
+def _is_timed_alone(stage: Stage) -> bool:
+    """Say whether it is a retriever, or passes one on, whose cost nobody remembers."""
+    retriever = retriever_of(stage)
+    return retriever is not None and not isinstance(retriever, RecalledRetriever)
+
+
+def _scorer_name(span: Span) -> str:
+    names = (each.name for each in span.stage.ranking_models if isinstance(each, Remembered))
+    return next(names, "")
+
+
+def _mean_pairs(span: Span) -> float:
+    pairs = span.facts.get("pairs", {})
+    return float(sum(pairs.values()) / max(1, len(pairs)))
+
+
+def _milliseconds(stage: Stage, query: Queries, k: int | None, given: Run | None = None) -> float:
+    start = time.perf_counter()
+    stage.run(query, given, k)
+    return (time.perf_counter() - start) * 1000

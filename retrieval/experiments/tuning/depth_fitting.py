@@ -1,0 +1,110 @@
+"""Fitting cut-offs and exits on the judged queries of an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.retrieval.config.sections import ConfigSource, ExperimentConfig, config_of
+from sluice.retrieval.datasets.dataset import Dataset, training_splits
+from sluice.retrieval.datasets.source import find_split
+from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.pipelines.rerank import Rerank
+from sluice.retrieval.pipelines.stage import Then
+from sluice.retrieval.retrievers.dataset_runs import asked, run_on
+from sluice.retrieval.runs.queries import DEPTH
+from sluice.retrieval.stages.adaptive_depth import (
+    DepthReport,
+    PredictedDepth,
+    depth_report,
+    fit_cut_off,
+)
+from sluice.retrieval.stages.confidence_exit import FittedExit, fit_exit
+
+
+def fit_experiment_cut_off(
+    config: ConfigSource,
+    pipeline: str,
+    overrides: Sequence[str] = (),
+    *,
+    split: str = "dev",
+    depth: int = 100,
+    **options: Any,
+) -> tuple[PredictedDepth, DepthReport]:
+    """Fit a cut-off to what a pipeline or retriever finds; see ``fit_cut_off`` for ``options``.
+
+    ``split`` is ``dev`` (a tenth of train where there is none) or ``train``. Returns the rule, and
+    what it is worth on the queries it was fitted to.
+    """
+    experiment, dataset = _opened(config, pipeline, overrides, split)
+    run = run_on(experiment.stage(pipeline), dataset, depth).top(depth)
+    rule = fit_cut_off(run, dataset.qrels, **options)
+    return rule, depth_report(rule, run, dataset.qrels)
+
+
+def fit_experiment_exit(
+    config: ConfigSource,
+    pipeline: str,
+    overrides: Sequence[str] = (),
+    *,
+    split: str = "dev",
+    **options: Any,
+) -> FittedExit:
+    """Fit an exit to the last reranker of a pipeline; see ``fit_exit`` for ``options``.
+
+    The pipeline must end in a reranker, ``first >> cross(depth=50)``, without an exit of its own.
+    """
+    experiment, dataset = _opened(config, pipeline, overrides, split)
+    stage = experiment.stage(pipeline)
+    if not isinstance(stage, Then) or not isinstance(stage.second, Rerank):
+        raise ConfigError(
+            f"pipelines.{pipeline}: {stage.name} does not end in a reranker, whose exit is fitted; "
+            "expected retriever >> reranker(depth=50)"
+        )
+    queries = asked(dataset, stage)
+    before = stage.first.run(queries, None, DEPTH)
+    after = stage.second.run(queries, before, DEPTH)
+    return fit_exit(run_on(before, dataset), run_on(after, dataset), dataset.qrels, **options)
+
+
+def _opened(
+    config: ConfigSource, pipeline: str, overrides: Sequence[str], split: str
+) -> tuple[Experiment, Dataset]:
+    """Return the experiment without the other pipelines, which may name the file to be made."""
+    whole, file = config_of(config, ExperimentConfig, overrides)
+    if split not in ("train", "dev"):
+        raise ConfigError(f"split: {split!r}; expected dev or train, never what is tested")
+    names = [*whole.pipelines, *whole.retrievers]
+    if pipeline not in names:
+        raise ConfigError(
+            f"no pipeline {pipeline!r}; known: {', '.join(names)}{suggest(pipeline, names)}"
+        )
+    needed = _needed(whole, pipeline)
+    kept = {name: text for name, text in whole.pipelines.items() if name in needed}
+    evaluate = whole.evaluate.model_copy(update={"baseline": None})
+    experiment = Experiment(
+        whole.model_copy(update={"pipelines": kept, "evaluate": evaluate}), file=file
+    )
+    data = experiment.dataset(None)
+    source = find_split(split, data.splits) or "train"  # without dev it is a part of train
+    if source == find_split(whole.evaluate.split, data.splits):
+        raise ConfigError(
+            f"split: {split} is of {source}, which the experiment is evaluated on; fitting on what "
+            "is tested is refused: choose another split, or another evaluate.split"
+        )
+    train, dev = training_splits(data, whole.seed)
+    dataset = train if split == "train" else dev
+    if not dataset.queries:
+        raise DataError(f"dataset {dataset.name}: no {split} queries to fit on")
+    return experiment, dataset
+
+
+def _needed(config: ExperimentConfig, pipeline: str) -> set[str]:
+    """Return the pipelines that a pipeline, and the models it searches with, are made from."""
+    from sluice.retrieval.experiments.dependencies import Dependencies
+
+    kind = "pipelines" if pipeline in config.pipelines else "retrievers"
+    nodes = Dependencies(config).closure(f"{kind}.{pipeline}")
+    return {name for node in nodes for section, _, name in [node.partition(".")]
+            if section == "pipelines"}  # fmt: skip

@@ -1,0 +1,248 @@
+"""``sluice tune``: an experiment's parts put together by a budget, and checked on the test."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
+from sluice.encoders.foundation.files import write_json, write_text
+from sluice.encoders.foundation.provenance import provenance
+from sluice.retrieval.config.components import check_measures
+from sluice.retrieval.config.sections import ExperimentConfig, TuneConfig
+from sluice.retrieval.datasets.dataset import Dataset, training_splits
+from sluice.retrieval.evaluation.measures import parse_measure
+from sluice.retrieval.evaluation.scores import Scores, evaluate
+from sluice.retrieval.evaluation.significance import paired_t_test
+from sluice.retrieval.evaluation.table import Table, Value
+from sluice.retrieval.experiments.checks import check_pipeline
+from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.tuning.plot import plot_front
+from sluice.retrieval.experiments.tuning.space import expanded
+from sluice.retrieval.experiments.tuning.tuner import Trial, Tuner, Tuning, tuned
+from sluice.retrieval.pipelines.expression import names_in, options_in, parse
+from sluice.retrieval.retrievers.dataset_runs import asked, run_on
+from sluice.retrieval.retrievers.latency import measure_latency
+from sluice.retrieval.stages.rerankers.cached import Cached
+from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
+
+log = logging.getLogger("sluice")
+
+FOLDER = "tune"
+SYSTEMS = ("tuned", "best", "full")  # pipelines that tuned.yaml names
+
+
+def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, Tuning]:
+    """Tune on the split that the settings name, then measure what was chosen on the test.
+
+    Writes ``<output>/tune/``: ``trials.csv`` (every pipeline), ``front.json``, ``report.md``,
+    ``front.svg`` (with matplotlib), and ``tuned.yaml``, an experiment for ``sluice evaluate``: the
+    pipeline chosen, the best at any cost, the best that scores the most pairs, and each retriever
+    alone. Raises ``ConfigError`` for a budget that nothing meets; ``trials.csv`` is there even so.
+    """
+    start = time.monotonic()
+    check_tuning(config)
+    dataset = _split(config, experiment)
+    parts = [*config.retrievers, *config.rerankers]
+    names = {name: made for name, made in experiment.parts().items() if name in parts}
+    pipelines = {name: text for name, text in config.pipelines.items() if name not in parts}
+    folder = experiment.output / FOLDER
+    with contextlib.closing(ScoreCache(folder / "scores.sqlite")) as cache:
+        tuner = Tuner(
+            names, asked(dataset), dataset.qrels, config.tune,
+            seed=config.seed, cache=cache, pipelines=pipelines,
+        )  # fmt: skip
+        try:
+            found = tuned(tuner, list(config.retrievers), list(config.rerankers))
+        finally:
+            if tuner.trials:
+                write_text(folder / "trials.csv", _csv(list(tuner.trials.values())))
+        systems = {"tuned": found.chosen, "best": found.best, "full": found.full}
+        table, checked = _checked(config, experiment, systems, cache)
+    write_json(
+        folder / "front.json",
+        {
+            "measure": found.measure,
+            "cost": found.cost,
+            "budget": config.tune.budget.model_dump(),
+            "chosen": asdict(found.chosen),
+            "best": asdict(found.best),
+            "full": asdict(found.full),
+            "front": [asdict(trial) for trial in found.front],
+            "pairs_ms": {name: cost._asdict() for name, cost in tuner.costs.pairs.items()},
+            "test": checked,
+            "origin": provenance(config.model_dump(), seconds=time.monotonic() - start),
+        },
+    )
+    write_text(folder / "tuned.yaml", _settings(config, systems))
+    write_text(folder / "report.md", _report(config, dataset, found, table))
+    try:
+        plot_front(found, folder / "front.svg")
+    except MissingPackageError as error:
+        log.info("tune: no figure (%s)", error)
+    return table, found
+
+
+def check_tuning(config: TuneConfig) -> None:
+    """Raise ``ConfigError`` for what can be known to be wrong before any work is done."""
+    if not config.retrievers:
+        raise ConfigError("tune: there are no retrievers to make pipelines of")
+    if config.tune.split == config.evaluate.split:
+        raise ConfigError(
+            f"tune.split: {config.tune.split!r} is what is evaluated; tuning on what is tested is "
+            "refused: expected dev or train"
+        )
+    for name in SYSTEMS:
+        for section in ("retrievers", "rerankers", "pipelines"):
+            if name in getattr(config, section):
+                raise ConfigError(
+                    f"{section}.{name}: tuned.yaml calls a pipeline it found so; choose another "
+                    f"name than {', '.join(SYSTEMS)}"
+                )
+    check_measures([config.tune.measure], "tune.measure")
+    for name, price in config.tune.prices.items():
+        if name not in config.rerankers:
+            near = suggest(name, config.rerankers)
+            raise ConfigError(f"tune.prices.{name}: rerankers has no such name{near}")
+        if not 0 <= price < float("inf"):
+            raise ConfigError(f"tune.prices.{name}: {price}; expected 0 or more per pair")
+    if config.tune.pipelines is None and config.tune.choices:
+        raise ConfigError("tune.choices: there are no tune.pipelines to put them in")
+    for text in expanded(config.tune.pipelines or [], config.tune.choices):
+        check_pipeline(config, text, "tune.pipelines")
+        _check_deadlines(config, text)
+
+
+def _check_deadlines(config: TuneConfig, text: str) -> None:
+    """Refuse ``deadline_ms``: what is scored in time cannot be told from scores that are kept."""
+    if "deadline_ms" in options_in(text, where="tune.pipelines"):
+        raise ConfigError(
+            f"tune.pipelines: deadline_ms in {text!r} cannot be tuned, because scores are kept; "
+            "leave it out, and limit tune.budget.p95_ms instead"
+        )
+    for name in names_in(text, where="tune.pipelines"):
+        if name in config.pipelines and name not in config.retrievers:
+            _check_deadlines(config, config.pipelines[name])
+
+
+def _split(config: TuneConfig, experiment: Experiment) -> Dataset:
+    """Return the queries to tune on."""
+    wanted = config.tune.split
+    train, dev = training_splits(experiment.dataset(None), config.seed)
+    if wanted not in ("dev", "train"):
+        return experiment.dataset(wanted)
+    return dev if wanted == "dev" else train
+
+
+def _checked(
+    config: TuneConfig, experiment: Experiment, systems: dict[str, Trial], cache: ScoreCache
+) -> tuple[Table, dict[str, Any]]:
+    """Run the systems on the test, one query at a time too; promised beside measured."""
+    dataset = experiment.dataset(config.evaluate.split)
+    measure = str(parse_measure(config.tune.measure))
+    table = Table()
+    facts: dict[str, dict[str, Any]] = {}
+    scores: dict[str, Scores] = {}
+    plain = experiment.parts()
+    kept = {**plain, **{name: _cached(plain[name], cache, name) for name in config.rerankers}}
+    for name, trial in systems.items():
+        same = next((n for n, fact in facts.items() if fact["pipeline"] == trial.pipeline), None)
+        if same is not None:
+            scores[name], facts[name] = scores[same], dict(facts[same])
+            continue
+        log.info("tune: %s on %s test queries", name, f"{len(dataset.queries):,}")
+        stage = parse(trial.pipeline, kept, where=f"tune.{name}")
+        scores[name] = evaluate(run_on(stage, dataset), dataset, [measure])
+        stage = parse(trial.pipeline, plain, where=f"tune.{name}")  # a cache would be timed
+        latency = measure_latency(stage, asked(dataset, stage), sample=config.tune.timed_queries)
+        facts[name] = {
+            "pipeline": trial.pipeline,
+            "value": float(next(iter(scores[name].mean.values()))),
+            "p50_ms": latency.p50 if latency else None,
+            "p95_ms": latency.p95 if latency else None,
+        }
+    columns: dict[str, dict[str, Value]] = {
+        f"{measure} tuning": {name: trial.value for name, trial in systems.items()},
+        f"{measure} test": {name: fact["value"] for name, fact in facts.items()},
+        "p50 ms promised": {name: trial.p50_ms for name, trial in systems.items()},
+        "p50 ms measured": {name: fact["p50_ms"] for name, fact in facts.items()},
+        "p95 ms promised": {name: trial.p95_ms for name, trial in systems.items()},
+        "p95 ms measured": {name: fact["p95_ms"] for name, fact in facts.items()},
+    }
+    table.rows = {name: {} for name in systems}
+    for name, values in columns.items():
+        table.add_column(name, values, ".4f" if name.startswith(measure) else ",.1f")
+    one, full = (next(iter(scores[name].per_query.values())) for name in ("tuned", "full"))
+    shared = [query for query in one if query in full]
+    sides = (np.array([side[query] for query in shared]) for side in (one, full))
+    facts["tuned"]["p"] = paired_t_test(*sides)  # against the full cascade
+    return table, facts
+
+
+def _cached(make: Callable[[], Any], cache: ScoreCache, name: str) -> Callable[[], Any]:
+    """Return what makes the scorer with its scores kept, if it scores pairs."""
+
+    def made() -> Any:
+        scorer = make()
+        of_lists = callable(getattr(scorer, "score_lists", None))
+        return scorer if of_lists else Cached(scorer, cache, name=name)
+
+    return made
+
+
+def _csv(trials: list[Trial]) -> str:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow([field.name for field in fields(Trial)])
+    rows.writerows([asdict(trial).values() for trial in trials])
+    return text.getvalue()
+
+
+def _settings(config: TuneConfig, systems: dict[str, Trial]) -> str:
+    """Return an experiment's YAML with the pipelines found beside its own and its retrievers."""
+    known = config.model_dump(include=set(ExperimentConfig.model_fields))
+    alone = {name: name for name in config.retrievers}
+    found = {name: trial.pipeline for name, trial in systems.items()}
+    known["pipelines"] = {**alone, **config.pipelines, **found}
+    known["evaluate"]["baseline"] = next(iter(alone), None)
+    return yaml.safe_dump(known, sort_keys=False, allow_unicode=True)
+
+
+def _report(config: TuneConfig, dataset: Dataset, found: Tuning, table: Table) -> str:
+    lines = [
+        f"# Tuning of {Path(config.output).name}",
+        "",
+        f"{len(found.trials):,} pipelines on {dataset.name}, split {dataset.split}; "
+        f"{found.measure} against {found.cost}.",
+        "",
+        "## The front",
+        "",
+        f"| pipeline | {found.measure} | p50 ms | p95 ms | price |",
+        "|---|---|---|---|---|",
+        *(
+            f"| `{trial.pipeline.replace('|', chr(92) + '|')}` | {trial.value:.4f} | "
+            f"{trial.p50_ms:,.1f} | {trial.p95_ms:,.1f} | {trial.price:g} |"
+            for trial in found.front
+        ),
+        "",
+        "## Promised and measured on the test",
+        "",
+        table.to_markdown().rstrip(),
+        "",
+        f"tuned: `{found.chosen.pipeline}`",
+        "",
+        f"best: `{found.best.pipeline}`",
+        "",
+        f"full: `{found.full.pipeline}`",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,231 @@
+"""``sluice ltr``: a ranker trained on an experiment's candidates and judgements.
+
+Labels are looked at in one place, ``judged``, after the features are there: those are a function of
+a query, its candidates and the corpus.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.progress import progress
+from sluice.retrieval.datasets.dataset import Dataset, training_splits
+from sluice.retrieval.datasets.source import Qrels, find_split
+from sluice.retrieval.experiments.checks import list_names
+from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.pipelines.stage import Stage, Texts
+from sluice.retrieval.retrievers.candidate_lists import check_lists
+from sluice.retrieval.retrievers.dataset_runs import run_on
+from sluice.retrieval.runs.queries import Queries
+from sluice.retrieval.runs.run import Ranking, Run
+from sluice.retrieval.stages.ltr.features import CandidateFeatures, selected
+from sluice.retrieval.stages.ltr.query_folds import query_folds
+from sluice.retrieval.stages.ltr.ranker import LearnedRanker, check_model, part_fingerprint
+from sluice.retrieval.training_data.files.text_examples import sees_queries
+
+if TYPE_CHECKING:
+    from sluice.retrieval.config.sections import RankerSection
+    from sluice.retrieval.experiments.experiment import Experiment
+    from sluice.training.rankers.lambda_gradients import JudgedLists
+
+log = logging.getLogger("sluice")
+
+CUTOFF = 10  # of the nDCG that training is stopped by
+HELD_OUT = 10  # one query in so many stops the training, where a split has no dev beside it
+
+
+class RankerParts(NamedTuple):
+    """What a ranker is trained on: the stages that score, and the one that gives candidates."""
+
+    section: RankerSection
+    stages: tuple[Stage, ...]
+    candidates: Stage
+    features: CandidateFeatures
+
+    @property
+    def documents(self) -> Texts | None:
+        """The store of the candidates, as a pipeline would hand it to the stage."""
+        return self.candidates.documents
+
+
+class TrainedRanker(NamedTuple):
+    """A ranker on disk and what it was worth on dev, beside the order it was given."""
+
+    ranker: LearnedRanker
+    path: Path
+    queries: int  # that taught it
+    dev_queries: int
+    dev: float  # nDCG@10
+    dev_given: float
+
+
+def ranker_parts(experiment: Experiment) -> RankerParts:
+    """Open what the section ``ranker`` of an experiment names; ``ConfigError`` without one."""
+    section = experiment.config.ranker
+    if section is None:
+        raise ConfigError(
+            f"{experiment.file or 'config'}: no section ranker; expected one with stages and "
+            "candidates, see configs/ltr.yaml"
+        )
+    check_model(section.model, "ranker.model")
+    names = list_names(experiment.config)
+    for name, where in _named(section):
+        if name not in names:
+            check_lists(name, where, names)
+    stages = tuple(_stage(experiment, n, "ranker.stages") for n in section.stages)
+    features = CandidateFeatures(stages, language=section.language)
+    selected(features.names, section.features)
+    candidates = _stage(experiment, section.candidates, "ranker.candidates")
+    return RankerParts(section, stages, candidates, features)
+
+
+def train_ranker(experiment: Experiment) -> TrainedRanker:
+    """Train the ranker that an experiment's section ``ranker`` describes, and write its folder.
+
+    It learns from the split's queries and stops by nDCG@10 on dev: the dataset's own, else a tenth
+    of the split held out as ``query_folds`` says, also where dev is what the experiment is
+    evaluated on. ``ConfigError`` if the split itself is.
+    """
+    from sluice.training.rankers.lambda_gradients import ndcg_of
+
+    parts = ranker_parts(experiment)
+    train, dev = _splits(experiment, parts.section.split)
+    _warn_of_stacking(experiment, parts.section)
+    taught = _lists_of(parts, train)
+    watched = _lists_of(parts, dev)
+    chosen = selected(parts.features.names, parts.section.features)
+    folder = Path(parts.section.output or experiment.output / "ranker")
+    usable = taught.teaching()
+    ranker = LearnedRanker.fit(
+        taught.taking(chosen.columns),
+        chosen.names,
+        dev=watched.taking(chosen.columns),
+        model=parts.section.model,
+        parts={stage.name: part_fingerprint(stage) for stage in parts.stages},
+        language=parts.section.language,
+        facts={
+            "dataset": train.name, "split": parts.section.split, "queries": len(usable),
+            "candidates": parts.section.candidates, "depth": parts.section.depth,
+            "model": check_model(parts.section.model, "ranker.model"),
+        },
+    )  # fmt: skip
+    dev_value = ndcg_of(ranker.score(watched.features[:, chosen.columns]).astype(float), watched)
+    given = ndcg_of(np.zeros(len(watched.grades)), watched)
+    ranker.save(folder, parts.features.terms(parts.documents))
+    return TrainedRanker(ranker, folder, len(usable), len(watched), _mean(dev_value), _mean(given))
+
+
+def candidates_of(parts: RankerParts, dataset: Dataset) -> dict[str, Ranking]:
+    """Return the first ``depth`` candidates of each query of a dataset; an empty list for none."""
+    run = run_on(parts.candidates, dataset, parts.section.depth).top(parts.section.depth)
+    if not any(len(ranking) for ranking in run.values()):
+        raise DataError(f"ranker.candidates: {parts.section.candidates} finds nothing at all")
+    empty = Ranking([], [])
+    return {query: run.get(query, empty) for query in dataset.queries}
+
+
+def judged(
+    features: CandidateFeatures,
+    queries: Queries,
+    heads: Mapping[str, Ranking],
+    qrels: Qrels,
+    documents: Texts | None = None,
+) -> JudgedLists:
+    """Return the features of every candidate with its grade, list by list in the order of heads."""
+    from sluice.training.rankers.lambda_gradients import JudgedLists, ideal_dcg
+
+    show = len(heads) > 100
+    with progress("features", len(heads), "queries", show=show) as advance:
+        matrix = features.matrix(queries, heads, documents)
+        advance(len(heads))
+    grades = [
+        max(int(qrels.get(query, {}).get(doc, 0)), 0)
+        for query, head in heads.items()
+        for doc in head.doc_ids
+    ]
+    return JudgedLists(
+        matrix,
+        np.array(grades, np.int64),
+        np.concatenate([[0], np.cumsum([len(head) for head in heads.values()])]).astype(np.int64),
+        np.array([ideal_dcg(list(qrels.get(query, {}).values()), CUTOFF) for query in heads]),
+    )
+
+
+def _lists_of(parts: RankerParts, dataset: Dataset) -> JudgedLists:
+    heads = candidates_of(parts, dataset)
+    return judged(parts.features, dataset.queries, heads, dataset.qrels, parts.documents)
+
+
+def _named(section: RankerSection) -> list[tuple[str, str]]:
+    stages = [(name, "ranker.stages") for name in section.stages]
+    return [*stages, (section.candidates, "ranker.candidates")]
+
+
+def _stage(experiment: Experiment, name: str, where: str) -> Stage:
+    found = experiment.lists(name, where)
+    if isinstance(found, Run):
+        raise ConfigError(f"{where}: {name} is a run; expected a retriever or a pipeline")
+    return found
+
+
+def _splits(experiment: Experiment, split: str) -> tuple[Dataset, Dataset]:
+    """Return what to learn from and what to stop by."""
+    whole = experiment.dataset(None)
+    tested = find_split(experiment.config.evaluate.split, whole.splits)
+    chosen = find_split(split, whole.splits)
+    if chosen is not None and chosen == tested:
+        raise ConfigError(
+            f"ranker.split: {split}, which the experiment is evaluated on; training on what is "
+            "tested is refused: choose another split, or --folds, which tests on what it held out"
+        )
+    dev = find_split("dev", whole.splits)
+    if chosen == find_split("train", whole.splits) and dev not in (None, tested):
+        return training_splits(whole, experiment.config.seed)
+    data = whole.with_split(split)
+    folds = min(HELD_OUT, max(2, len(data.queries)))
+    fold = query_folds(data.queries, data.qrels, folds, experiment.config.seed).fold
+    return (
+        _part_of(data, [query for query in data.queries if fold[query]]),
+        _part_of(data, [query for query in data.queries if not fold[query]]),
+    )
+
+
+def _part_of(dataset: Dataset, queries: Sequence[str]) -> Dataset:
+    part = dataset.with_split(dataset.split)
+    part.queries = {query: dataset.queries[query] for query in queries}
+    part.qrels = {query: dataset.qrels[query] for query in queries}
+    return part
+
+
+def _warn_of_stacking(experiment: Experiment, section: RankerSection) -> None:
+    """Say so where a stage learned from the very queries that the ranker learns from."""
+    config = experiment.config
+    if find_split(section.split, ["train"]) is None:
+        return
+    needs = Dependencies(config)
+    for name, _ in dict.fromkeys(_named(section)):
+        kind = next(
+            (kind for kind in ("pipelines", "retrievers") if name in getattr(config, kind)), ""
+        )
+        learned = [
+            node.removeprefix("train.")
+            for node in (needs.closure(f"{kind}.{name}") if kind else ())
+            if node.startswith("train.") and sees_queries(config.train[node[6:]])
+        ]
+        if learned:
+            log.warning(
+                "ranker: %s learned from the train queries (model %s): its scores of them are "
+                "better than those of new queries, and the ranker will trust them too much; "
+                "ranker.split: dev avoids it",
+                name, learned[0],
+            )  # fmt: skip
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else 0.0

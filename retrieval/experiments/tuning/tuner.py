@@ -1,0 +1,303 @@
+"""The tuner: which pipeline of many is the best that a budget allows, and what it will cost.
+
+Every retriever searches once for each depth, every pair is scored once, and every part is timed on
+this machine; the pipelines are then the very stages that will run, over what is remembered.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.progress import progress
+from sluice.retrieval.config.sections import BudgetSection, TuneSection
+from sluice.retrieval.evaluation.measures import parse_measure
+from sluice.retrieval.evaluation.scores import Qrels, evaluate
+from sluice.retrieval.experiments.tuning.costs import CostModel
+from sluice.retrieval.experiments.tuning.recall import Remembered, recalled
+from sluice.retrieval.experiments.tuning.space import (
+    CUT,
+    EXITS,
+    cascades,
+    expanded,
+    first_stages,
+    with_exit,
+)
+from sluice.retrieval.pipelines.expression import names_in, parse
+from sluice.retrieval.pipelines.stage import Stage, Texts
+from sluice.retrieval.pipelines.tracing import tracing
+from sluice.retrieval.runs.queries import Queries, SelfExcluding
+from sluice.retrieval.runs.run import Run
+from sluice.retrieval.stages.confidence_exit import NEVER, ConfidenceExit
+from sluice.retrieval.stages.rerankers.cached import Cached
+from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
+
+COSTS = ("p95_ms", "p50_ms", "price")
+KEPT = 3  # fused first stages that cascades are made of, beside every retriever alone
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One pipeline: its measure on the tuning queries, and what it is expected to cost a query.
+
+    ``pairs`` are those that rerankers score, the mean over the queries.
+    """
+
+    pipeline: str
+    value: float
+    p50_ms: float
+    p95_ms: float
+    price: float
+    pairs: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What was tried, in order; ``front`` are those that nothing beats in measure and cost.
+
+    ``best`` is the best at any cost, ``full`` the best of those that score the most pairs.
+    """
+
+    trials: list[Trial]
+    front: list[Trial]
+    chosen: Trial
+    best: Trial
+    full: Trial
+    measure: str
+    cost: str
+
+
+class Tuner:
+    """Tries pipelines of some parts on some queries.
+
+    ``names`` opens the retrievers and scorers by name, as for ``parse``. ``queries`` and ``qrels``
+    are those to tune on, never those of the test. ``cache`` keeps pair scores between runs.
+    ``pipelines`` are expressions by name, for names that are no part.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[str, Callable[[], Any]],
+        queries: Queries,
+        qrels: Qrels,
+        settings: TuneSection,
+        *,
+        seed: int = 13,
+        cache: ScoreCache | None = None,
+        pipelines: Mapping[str, str] | None = None,
+    ) -> None:
+        self.settings = settings
+        kind = SelfExcluding if isinstance(queries, SelfExcluding) else dict
+        judged = kind({query: text for query, text in queries.items() if qrels.get(query)})
+        if not judged:
+            raise DataError("tune: none of the queries has judgements; there is nothing to tune on")
+        self.queries = _sampled(judged, settings.queries, seed)
+        self.qrels = {query: qrels[query] for query in self.queries}
+        self.costs = CostModel(
+            _sampled(self.queries, settings.timed_queries, seed), settings.prices
+        )
+        self._names = names
+        self._cache = cache
+        self._pipelines = dict(pipelines or {})
+        self._open: dict[str, Any] = {}
+        self._firsts: dict[str, Stage] = {}
+        self.trials: dict[str, Trial] = {}
+
+    def stage(self, pipeline: str) -> Stage:
+        """Return a pipeline over what is remembered."""
+        known = [*self._names, *self._pipelines]
+        names = {name: (lambda name=name: self._part(name)) for name in known}
+        return parse(pipeline, names, where="tune.pipelines", first=self._first, part=self._plain)
+
+    def run(self, pipeline: str) -> Run:
+        """Return what a pipeline finds for the tuning queries."""
+        return self.stage(pipeline).run(self.queries)
+
+    def measured(self, pipeline: str) -> Trial:
+        """Return a pipeline's measure and cost; one that was tried is not tried again."""
+        if pipeline not in self.trials:
+            stage = self.stage(pipeline)
+            with tracing() as spans:
+                found = stage.run(self.queries)
+            score = evaluate(found, self.qrels, [self.settings.measure])
+            spent = self.costs.of_pipeline(stage, spans[0])
+            p50, p95 = (round(float(np.percentile(spent.milliseconds, p)), 3) for p in (50, 95))
+            value = float(next(iter(score.mean.values())))
+            price = round(spent.price, 9)
+            self.trials[pipeline] = Trial(pipeline, value, p50, p95, price, round(spent.pairs, 3))
+        return self.trials[pipeline]
+
+    def measure(self, pipelines: Sequence[str]) -> list[Trial]:
+        """Try pipelines in the order given."""
+        if not pipelines:
+            return []
+        with progress("tune", len(pipelines), unit="pipelines") as advance:
+            found = []
+            for pipeline in pipelines:
+                found.append(self.measured(pipeline))
+                advance(1)
+        return found
+
+    def search(self, retrievers: Sequence[str], rerankers: Sequence[str]) -> None:
+        """Try the usual cascades: fusions first, then rerankers on the best of these, then exits.
+
+        Rerankers are taken in the order of their measured cost per pair. Cascades are made of every
+        retriever alone and of the best ``KEPT`` fusions; early exits of the pipelines on the front.
+        """
+        firsts = self.measure(first_stages(retrievers))
+        fused = [trial for trial in firsts if trial.pipeline not in retrievers]
+        fused.sort(key=lambda trial: -trial.value)
+        kept = [*retrievers, *(trial.pipeline for trial in fused[:KEPT])]
+        self.time_rerankers([kept[-1], *rerankers])
+        ordered = self._by_cost(rerankers)
+        made = [cascade for first in kept for cascade in cascades(first, ordered)]
+        front = front_of(self.measure(made), cost_of(self.settings.budget))
+        self.measure([early for trial in front for early in self._exits(trial.pipeline)])
+
+    def time_rerankers(self, pipelines: Sequence[str]) -> None:
+        """Time every reranker of pairs that the pipelines name, on candidates they will see."""
+        parts = {name: self._part(name) for text in pipelines for name in self._used(text)}
+        stages = [
+            name
+            for name, part in parts.items()
+            if isinstance(part, Stage) and not part.needs_candidates
+        ]
+        lists = self.run(f"{stages[0]} % {CUT}") if stages else Run({})
+        texts = parts[stages[0]].documents if stages else None
+        for name, part in parts.items():
+            if isinstance(part, Remembered) and name not in self.costs.pairs:
+                self.costs.time_scorer(name, part.plain, lists, texts or self._store())
+
+    def _used(self, pipeline: str) -> Iterator[str]:
+        """Yield the names of the parts a pipeline is made of, through the pipelines it names."""
+        for name in names_in(pipeline, where="tune.pipelines"):
+            if name in self._names:
+                yield name
+            elif name in self._pipelines:
+                yield from self._used(self._pipelines[name])
+
+    def _by_cost(self, rerankers: Sequence[str]) -> list[str]:
+        """Return rerankers by what twenty pairs take; those of whole lists, not timed, first."""
+        known, few = self.costs.pairs, np.array([20.0])
+        return sorted(rerankers, key=lambda n: float(known[n].of(few)[0]) if n in known else 0.0)
+
+    def _store(self) -> Texts:
+        stages = (part for part in self._open.values() if isinstance(part, Stage))
+        found = next((s.documents for s in stages if s.documents is not None), None)
+        if found is None:
+            raise ConfigError("tune: no retriever here has a document store to read texts from")
+        return found
+
+    def _exits(self, pipeline: str) -> list[str]:
+        """Return the pipeline with early exits for some shares of the queries."""
+        before, arrow, last = pipeline.rpartition(" >> ")
+        if not arrow:
+            return []
+        confidence = ConfidenceExit(NEVER).confidence
+        found = [confidence(ranking) for ranking in self.run(before).values()]
+        thresholds = np.quantile(found, [1 - share for share in EXITS]).round(6)
+        return [with_exit(before, last, float(each)) for each in dict.fromkeys(thresholds)]
+
+    def _part(self, name: str) -> Any:
+        if name not in self._names:
+            return self.stage(self._pipelines[name])
+        if name not in self._open:
+            made = self._names[name]()
+            if isinstance(made, Stage):
+                self.costs.scorers += [(name, scorer) for scorer in made.ranking_models]
+                self._open[name] = recalled(made, self.costs.of_first)
+                return self._open[name]
+            self.costs.scorers.append((name, made))
+            if callable(getattr(made, "score_lists", None)):
+                self._open[name] = made  # what it says of a document depends on the others
+            else:
+                told = getattr(made, "fingerprint", None) is not None  # from another of its name
+                use = self._cache if told else None
+                kept = made if use is None else Cached(made, use, name=name)
+                self._open[name] = Remembered(kept, name, plain=made)
+        return self._open[name]
+
+    def _first(self, text: str, stage: Stage) -> Stage:
+        if text not in self._firsts:
+            self._firsts[text] = recalled(stage, self.costs.of_first)
+        return self._firsts[text]
+
+    @staticmethod
+    def _plain(part: Any) -> Any:
+        """Return what a call makes its own scorer or stage of: a scorer that remembers nothing."""
+        return part.plain if isinstance(part, Remembered) else part
+
+
+def front_of(trials: Sequence[Trial], cost: str) -> list[Trial]:
+    """Return the trials that no other beats, from the cheapest to the best.
+
+    One is beaten by another that is not dearer and not worse, and differs in one of the two.
+    """
+    found: list[Trial] = []
+    for trial in sorted(trials, key=lambda each: (getattr(each, cost), -each.value)):
+        if not found or trial.value > found[-1].value:
+            found.append(trial)
+    return found
+
+
+def chosen_of(trials: Sequence[Trial], budget: BudgetSection) -> Trial:
+    """Return the best trial within the budget, the cheapest of equals.
+
+    With ``share_of_best`` it is the cheapest that reaches that share of the best one's measure.
+    Raises ``ConfigError`` that names the cheapest there is where none is within the budget.
+    """
+    limits = {key: limit for key in COSTS if (limit := getattr(budget, key)) is not None}
+    within = [t for t in trials if all(getattr(t, key) <= limit for key, limit in limits.items())]
+    cost = cost_of(budget)
+    if not within:
+        cheapest = min(trials, key=lambda trial: (getattr(trial, cost), -trial.value))
+        asked = ", ".join(f"{key} {limit:g}" for key, limit in limits.items())
+        raise ConfigError(
+            f"tune.budget: nothing costs as little as {asked}; the cheapest there is, "
+            f"{cheapest.pipeline}, has p50 {cheapest.p50_ms:g} ms, p95 {cheapest.p95_ms:g} ms, "
+            f"price {cheapest.price:g}"
+        )
+    if budget.share_of_best is not None:
+        enough = budget.share_of_best * max(trial.value for trial in within)
+        return min(
+            (trial for trial in within if trial.value >= enough),
+            key=lambda trial: (getattr(trial, cost), -trial.value),
+        )
+    return max(within, key=lambda trial: (trial.value, -getattr(trial, cost)))
+
+
+def cost_of(budget: BudgetSection) -> str:
+    """Return which cost the front is drawn over: the one that is limited, else p95."""
+    limited = [key for key in COSTS if getattr(budget, key) is not None]
+    return limited[0] if limited else "p95_ms"
+
+
+def tuned(tuner: Tuner, retrievers: Sequence[str], rerankers: Sequence[str]) -> Tuning:
+    """Try what the settings name, or the usual cascades, and choose by the budget."""
+    settings = tuner.settings
+    if settings.pipelines is None:
+        tuner.search(retrievers, rerankers)
+    else:
+        pipelines = expanded(settings.pipelines, settings.choices)
+        tuner.time_rerankers(pipelines)
+        tuner.measure(pipelines)
+    trials = list(tuner.trials.values())
+    cost = cost_of(settings.budget)
+    best = max(trials, key=lambda trial: (trial.value, -getattr(trial, cost)))
+    chosen = chosen_of(trials, settings.budget)
+    most = 0.99 * max(trial.pairs for trial in trials)
+    full = max((t for t in trials if t.pairs >= most), key=lambda trial: trial.value)
+    measure = str(parse_measure(settings.measure))
+    return Tuning(trials, front_of(trials, cost), chosen, best, full, measure, cost)
+
+
+def _sampled(queries: Queries, count: int, seed: int) -> Queries:
+    """Return ``count`` queries chosen by the seed, in the order they had."""
+    chosen = set(random.Random(f"tune {seed}").sample(list(queries), min(count, len(queries))))
+    kind = SelfExcluding if isinstance(queries, SelfExcluding) else dict
+    return kind({query: text for query, text in queries.items() if query in chosen})

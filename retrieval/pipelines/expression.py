@@ -1,0 +1,234 @@
+"""Pipelines written as text: ``(bm25 | dense) % 200 >> cross(depth=50)``, parsed safely.
+
+The grammar is Python's, read by ``ast`` and never executed: names, ``|``, ``%`` and ``>>``, calls
+of scorers with constants, and calls of what ``stage_table`` has. Nothing else is understood.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sluice.encoders.foundation.build import check_arguments, resolve
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.pipelines.rerank import Rerank
+from sluice.retrieval.pipelines.stage import Cut, Stage
+from sluice.retrieval.pipelines.table import DEPTH_RULES, STAGES
+
+Make = Callable[[], Any]  # opens the stage or scorer a name stands for
+
+NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"  # what a retriever, a reranker or a pipeline may be called
+RERANK_OPTIONS = ("depth", "interpolate", "deadline_ms")
+MAX_PARTS = 200  # operators, calls and names in one expression
+
+
+def names_in(text: str, *, where: str) -> Iterator[str]:
+    """Yield the names of retrievers and rerankers an expression uses, once each."""
+    nodes = list(ast.walk(_tree(text, where)))
+    called = {id(n.func) for n in nodes if isinstance(n, ast.Call) and _in_table(n.func)}
+    names = [n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in called]
+    yield from dict.fromkeys(map(_spelled, names))
+
+
+def texts_in(text: str, *, where: str) -> list[str]:
+    """Return the texts an expression holds, such as the folders its stages read."""
+    nodes = ast.walk(_tree(text, where))
+    return [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+
+
+def options_in(text: str, *, where: str) -> set[str]:
+    """Return the names of all options that an expression's calls are given."""
+    nodes = ast.walk(_tree(text, where))
+    return {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg is not None}
+
+
+def parse(
+    text: str,
+    names: Mapping[str, Make],
+    *,
+    where: str = "pipeline",
+    first: Callable[[str, Stage], Stage] = lambda _, stage: stage,
+    part: Callable[[Any], Any] = lambda made: made,
+) -> Stage:
+    """Return the stage an expression describes.
+
+    ``names`` opens retrievers, pipelines (a ``Stage``) and scorers by name; a scorer called with
+    ``depth`` is a ``Rerank``. ``first`` is given the text and the stage before each ``>>`` and
+    returns what is to stand there; ``part`` is given what the name in a call's parentheses opens
+    and returns what the call gets. Raises ``ConfigError`` for anything else, with the nearest name.
+    """
+    return _Reader(text, names, where, first, part).stage(_tree(text, where))
+
+
+def _tree(text: str, where: str) -> ast.expr:
+    try:
+        tree = ast.parse(_joined(text.strip()), mode="eval").body
+    except (RecursionError, MemoryError):
+        raise ConfigError(f"{where}: a pipeline this long or deep is not understood") from None
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: {text!r} is not a pipeline ({getattr(error, 'msg', error)}); expected names "
+            "joined by |, % and >>, as in (bm25 | dense) % 200 >> cross(depth=50)"
+        ) from None
+    parts = sum(isinstance(node, (ast.Name, ast.Call, ast.BinOp)) for node in ast.walk(tree))
+    if parts > MAX_PARTS:
+        raise ConfigError(f"{where}: {parts:,} names and operators; expected {MAX_PARTS} or fewer")
+    return tree
+
+
+def _in_table(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in STAGES
+
+
+_HYPHEN, _DOT = "ー", "〆"  # letters to Python, and in nobody's name
+_TOKENS = re.compile(
+    rf"""'[^']*' | "[^"]*" | \d[\w.]*(?:(?<=[eE])[-+]\d+)? | ({NAME})""", re.VERBOSE
+)
+
+
+def _joined(text: str) -> str:
+    """Make names with hyphens and dots (``dense-zero-shot``) names to Python."""
+
+    def replaced(token: re.Match[str]) -> str:
+        return token[0].replace("-", _HYPHEN).replace(".", _DOT) if token[1] else token[0]
+
+    return _TOKENS.sub(replaced, text)
+
+
+def _spelled(name: str) -> str:
+    return name.replace(_HYPHEN, "-").replace(_DOT, ".")
+
+
+class _Reader:
+    def __init__(
+        self,
+        text: str,
+        names: Mapping[str, Make],
+        where: str,
+        first: Callable[[str, Stage], Stage],
+        part: Callable[[Any], Any],
+    ) -> None:
+        self.text, self.names, self.where, self.first = text, names, where, first
+        self.part = part
+
+    def fail(self, reason: str) -> ConfigError:
+        return ConfigError(f"{self.where}: {reason} in {self.text!r}")
+
+    def stage(self, node: ast.expr) -> Stage:
+        if isinstance(node, ast.BinOp):
+            return self._operation(node)
+        if isinstance(node, ast.Name):
+            return self._named(node.id, {})
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            made: Stage = self._call(node, node.func.id)
+            return made
+        raise self.fail(f"{_spelled(ast.unparse(node))!r} is not a name, a call, |, % or >>")
+
+    def _operation(self, node: ast.BinOp) -> Stage:
+        if isinstance(node.op, ast.Mod):
+            cut: Cut = self._made(Cut, self.stage(node.left), self._constant(node.right))
+            return cut
+        if isinstance(node.op, ast.RShift):
+            first = self.first(ast.unparse(node.left), self.stage(node.left))
+            return first >> self.stage(node.right)
+        if isinstance(node.op, ast.BitOr):
+            return self.stage(node.left) | self.stage(node.right)
+        raise self.fail(f"operator {type(node.op).__name__} has no meaning")
+
+    def _call(self, node: ast.Call, name: str, *, part: bool = False) -> Any:
+        options = {}
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                raise self.fail("** has no meaning")
+            options[keyword.arg] = self._constant(keyword.value)
+        if name in STAGES:
+            return self._from_table(name, node.args, options, part=part)
+        if node.args:
+            raise self.fail(f"{_spelled(name)} takes named arguments only, as in depth=50")
+        return self._named(name, options)
+
+    def _from_table(
+        self, name: str, nodes: Sequence[ast.expr], options: dict[str, Any], *, part: bool
+    ) -> Any:
+        """Make a stage of the table, or rerank by the scorer that its name makes.
+
+        As the part of another call, a scorer without options of reranking stays one.
+        """
+        make = resolve(STAGES[name])
+        parts = [self._part(node) for node in nodes]
+        signature = inspect.signature(make)
+        own = {key: value for key, value in options.items() if key in signature.parameters}
+        rest = {key: value for key, value in options.items() if key not in own}
+        try:
+            check_arguments(make, own, where=name, kind=name)
+            signature.bind(*parts, **own)
+        except ConfigError as error:
+            raise self.fail(str(error)) from None
+        except TypeError as error:
+            raise self.fail(f"{name}(...): {error}") from None
+        made: Any = self._made(make, *parts, **own)
+        if isinstance(made, Stage):
+            known = [key for key, p in signature.parameters.items() if p.kind is p.KEYWORD_ONLY]
+            self._check(rest, known, name)
+            return made
+        if part and not rest:
+            return made
+        return self._reranker(made, name, rest, shown=options)
+
+    def _part(self, node: ast.expr) -> Any:
+        """Return the stage, or the scorer, that an argument of a call describes."""
+        name = _spelled(node.id) if isinstance(node, ast.Name) else ""
+        if name in self.names:
+            return self.part(self.names[name]())
+        if isinstance(node, ast.Call) and _in_table(node.func):
+            return self._call(node, ast.unparse(node.func), part=True)
+        return self.stage(node)
+
+    def _named(self, name: str, options: dict[str, Any]) -> Stage:
+        name = _spelled(name)
+        if name not in self.names and name in STAGES:
+            raise self.fail(f"{name} is called with its parts, as in {name}(...),")
+        if name not in self.names:
+            known = ", ".join(sorted(self.names)) or "none are defined"
+            near = suggest(name, [*self.names, *STAGES])
+            raise self.fail(f"unknown name {name!r} (known: {known}{near})")
+        made = self.names[name]()
+        if isinstance(made, Stage):
+            self._check(options, (), name)
+            return made
+        return self._reranker(made, name, options, shown=options)
+
+    def _reranker(
+        self, scorer: Any, name: str, options: Mapping[str, Any], *, shown: Mapping[str, Any]
+    ) -> Stage:
+        self._check(options, (*RERANK_OPTIONS, *DEPTH_RULES), name)
+        rules = [
+            self._made(resolve(rule), options[key])
+            for key, rule in DEPTH_RULES.items()
+            if key in options
+        ]
+        given = {"depth": 100, **{key: options[key] for key in RERANK_OPTIONS if key in options}}
+        text = ", ".join(f"{key}={value}" for key, value in {"depth": 100, **shown}.items())
+        made: Rerank = self._made(Rerank, scorer, **given, rules=rules, name=f"{name}({text})")
+        return made
+
+    def _made(self, kind: Callable[..., Any], /, *parts: Any, **options: Any) -> Any:
+        try:
+            return kind(*parts, **options)
+        except (ConfigError, TypeError, ValueError) as error:
+            raise self.fail(str(error)) from None
+
+    def _check(self, options: Mapping[str, Any], known: Sequence[str], name: str) -> None:
+        for key in options:
+            if key not in known:
+                takes = f"takes {', '.join(known)}" if known else "takes no arguments"
+                raise self.fail(f"{name} {takes}, not {key!r}{suggest(key, known)}")
+
+    def _constant(self, node: ast.expr) -> Any:
+        try:
+            return ast.literal_eval(node)
+        except (ValueError, TypeError, SyntaxError):
+            raise self.fail(f"{_spelled(ast.unparse(node))!r} is not a constant") from None

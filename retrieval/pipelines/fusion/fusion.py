@@ -1,0 +1,204 @@
+"""Fusion of runs: by ranks, by normalised scores, and by how many runs found a document.
+
+A method is one entry of ``METHODS``; ``Fusion`` holds its options, so that it is written once for
+stages, expressions and fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.numbers import is_number
+from sluice.retrieval.pipelines.fusion.normalisation import (
+    Shares,
+    check_normalisation,
+    normalised_shares,
+)
+from sluice.retrieval.runs.pool import Array, Lists, Pool
+from sluice.retrieval.runs.run import Ranking, Run
+
+
+class Method(NamedTuple):
+    """A method that adds up what each run gives: ``shares`` of a run's lists, times its weight.
+
+    With ``multiplied`` the sum is multiplied by the number of runs that found the document.
+    ``grid`` are the options that ``fit_fusion`` tries.
+    """
+
+    shares: Callable[[Lists, Fusion, float | None], Shares]
+    multiplied: bool = False
+    grid: Sequence[Mapping[str, Any]] = ({},)
+
+
+def _reciprocal_rank(lists: Lists, fusion: Fusion, minimum: float | None) -> Shares:
+    return Shares(1.0 / (fusion.rank_constant + lists.ranks), np.zeros(len(lists.lengths)))
+
+
+def _rank_biased(lists: Lists, fusion: Fusion, minimum: float | None) -> Shares:
+    weights = (1.0 - fusion.phi) * fusion.phi ** (lists.ranks - 1.0)
+    return Shares(weights, np.zeros(len(lists.lengths)))
+
+
+def _normalised(lists: Lists, fusion: Fusion, minimum: float | None) -> Shares:
+    return normalised_shares(lists, fusion.normalise, minimum)
+
+
+def _found(lists: Lists, fusion: Fusion, minimum: float | None) -> Shares:
+    shares = normalised_shares(lists, fusion.normalise, minimum)
+    return Shares(shares.found, np.zeros(len(lists.lengths)))
+
+
+_BY_SCORE = tuple({"normalise": name} for name in ("min-max", "z-score"))
+
+METHODS: Final[Mapping[str, Method]] = {
+    "rrf": Method(_reciprocal_rank, grid=tuple({"rank_constant": c} for c in (2, 10, 60))),
+    "weighted": Method(_normalised, grid=_BY_SCORE),
+    "rank_biased": Method(_rank_biased, grid=tuple({"phi": phi} for phi in (0.8, 0.9, 0.95, 0.98))),
+    "comb_sum": Method(_found, grid=({"normalise": "min-max"},)),
+    "comb_mnz": Method(_found, multiplied=True, grid=({"normalise": "min-max"},)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """A way to make one run of several, with all its options.
+
+    Ours, all a sum over the runs of weight x share: ``rrf`` 1 / (rank_constant + rank) (Cormack,
+    Clarke and Buettcher, 2009); ``weighted`` the normalised score, a missing document as the list's
+    lowest; ``rank_biased`` (1 - phi) phi^(rank - 1) (Bailey et al., 2017); ``comb_sum`` the
+    normalised score, nothing for a missing document; ``comb_mnz`` that, times the number of runs
+    that found it (Fox and Shaw, 1994). The others are ranx's, see ``ranx_fusion``. ``minimum`` is
+    for ``theoretical-min``: a number, or one for each run. Raises ``ConfigError`` for a value no
+    method could use, and for weights with a method that takes none.
+    """
+
+    method: str = "rrf"
+    weights: Sequence[float] | None = None
+    normalise: str = "min-max"
+    minimum: float | Sequence[float | None] | None = None
+    rank_constant: float = 60
+    phi: float = 0.8
+    gamma: float = 0.5
+    sigma: float = 0.01
+
+    def __post_init__(self) -> None:
+        from sluice.retrieval.pipelines.fusion.ranx_fusion import RANX
+
+        known = (*METHODS, *RANX)
+        if not isinstance(self.method, str) or self.method not in known:
+            near = suggest(str(self.method), known)
+            raise ConfigError(f"fusion {self.method!r}; known: {', '.join(known)}{near}")
+        try:
+            check_normalisation(self.normalise)
+        except ConfigError as error:
+            raise ConfigError(f"fusion: normalise={self.normalise!r}; {error}") from None
+        _check(self.rank_constant, "rank_constant", "0 or more", lambda value: value >= 0)
+        _check(self.phi, "phi", "a share between 0 and 1", lambda value: 0 < value < 1)
+        _check(self.gamma, "gamma", "0 or more", lambda value: value >= 0)
+        _check(self.sigma, "sigma", "a share from 0 to 1", lambda value: 0 <= value <= 1)
+        if isinstance(self.minimum, (list, tuple)):
+            object.__setattr__(self, "minimum", tuple(self.minimum))
+        weights = self.weights
+        if weights is None:
+            return
+        if not (
+            isinstance(weights, (list, tuple))
+            and all(is_number(weight) and weight >= 0 for weight in weights)
+            and any(weights)
+        ):
+            raise ConfigError(
+                f"fusion: weights={weights!r}; expected a list of numbers, 0 or more, not all of "
+                "them 0"
+            )
+        if self.method in RANX and not RANX[self.method].weighted:
+            raise ConfigError(f"fusion: {self.method} takes no weights")
+        object.__setattr__(self, "weights", tuple(map(float, weights)))
+
+    def fuse(self, runs: Sequence[Run]) -> Run:
+        """Fuse runs query by query, in order of appearance; scores are float32, ties by id.
+
+        A run of weight 0 is left out, so that its documents do not enter; a query's empty list
+        adds nothing. Ranks are the runs' own orders, whatever their scores. ``ConfigError`` for no
+        runs and unless there is one weight, and one minimum, for each.
+        """
+        used = self.used(len(runs))
+        name = f"{self.method}({', '.join(runs[place].name for place in used)})"
+        if self.method not in METHODS:
+            from sluice.retrieval.pipelines.fusion.ranx_fusion import ranx_fusion
+
+            return ranx_fusion(self, runs, name=name)
+        kept = [runs[place] for place in used]
+        weights = [self.weight(place) for place in used]
+        minima = [self.minimum_of(place) for place in used]
+        rankings: dict[str, Ranking] = {}
+        for pool in Pool.blocks(kept):
+            columns = [
+                pool.spread(lists, weight * shares.found, weight * shares.missing)
+                for lists, weight, shares in zip(
+                    pool.lists, weights, map(self.shares, pool.lists, minima), strict=True
+                )
+            ]
+            rankings.update(pool.ranked(self.total(pool, columns)))
+        return Run(rankings, name=name)
+
+    def shares(self, lists: Lists, minimum: float | None) -> Shares:
+        """Return what a run gives to its documents, at weight 1."""
+        return METHODS[self.method].shares(lists, self, minimum)
+
+    def total(self, pool: Pool, columns: Sequence[Array]) -> Array:
+        """Add up what the pool's runs give, run by run in float64."""
+        sums = np.zeros(len(pool.at))
+        for column in columns:
+            sums += column
+        if METHODS[self.method].multiplied:
+            sums *= sum(pool.spread(lists, np.ones(len(lists.scores))) for lists in pool.lists)
+        return sums
+
+    def used(self, runs: int) -> list[int]:
+        """Return the places of the runs that are fused, after a look at their number."""
+        if not runs:
+            raise ConfigError("fusion got no runs; expected one or more")
+        if self.weights is not None and len(self.weights) != runs:
+            raise ConfigError(f"fusion: {len(self.weights)} weights for {runs} runs")
+        if isinstance(self.minimum, (list, tuple)) and len(self.minimum) != runs:
+            raise ConfigError(f"fusion: {len(self.minimum)} values of minimum for {runs} runs")
+        return [place for place in range(runs) if self.weight(place) > 0]
+
+    def weight(self, place: int) -> float:
+        """Return the weight of a run, 1 unless given."""
+        return 1.0 if self.weights is None else float(self.weights[place])
+
+    def minimum_of(self, place: int) -> float | None:
+        """Return the least score that a run could give, None where none was said."""
+        found = self.minimum[place] if isinstance(self.minimum, (list, tuple)) else self.minimum
+        return None if found is None else float(found)  # type: ignore[arg-type]
+
+
+def _check(value: Any, name: str, expected: str, fits: Callable[[float], bool]) -> None:
+    if not is_number(value) or not fits(value):
+        raise ConfigError(f"fusion: {name}={value!r}; expected {expected}")
+
+
+def reciprocal_rank_fusion(
+    runs: Sequence[Run], k: float = 60, weights: Sequence[float] | None = None
+) -> Run:
+    """Fuse runs by the sum of weight / (k + rank), ranks from 1; see ``Fusion``."""
+    given = None if weights is None else list(weights)
+    return Fusion("rrf", rank_constant=k, weights=given).fuse(runs)
+
+
+def weighted_fusion(
+    runs: Sequence[Run],
+    weights: Sequence[float] | None = None,
+    normalise: str = "min-max",
+    *,
+    minimum: float | Sequence[float | None] | None = None,
+) -> Run:
+    """Fuse runs by the weighted sum of normalised scores; see ``Fusion``, ``normalised_shares``."""
+    given = None if weights is None else list(weights)
+    return Fusion("weighted", given, normalise, minimum).fuse(runs)

@@ -1,0 +1,100 @@
+"""The fusions of pipeline expressions: ``rrf(a, b)``, ``weighted(a, b)`` and the other methods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.pipelines.fusion.fit import FusionFit
+from sluice.retrieval.pipelines.fusion.fusion import Fusion
+from sluice.retrieval.pipelines.stage import Fuse, Stage
+
+
+def fused(
+    *stages: Stage,
+    method: str | None = None,
+    weights: list[float] | None = None,
+    normalise: str | None = None,
+    minimum: float | list[float] | None = None,
+    rank_constant: float | None = None,
+    phi: float | None = None,
+    gamma: float | None = None,
+    sigma: float | None = None,
+    fitted: str | None = None,
+) -> Fuse:
+    """``fused(a, b, method='isr')`` of a pipeline: see ``Fusion``; any of its methods.
+
+    ``fitted`` is a file that ``FusionFit.save`` wrote: its method, options and weights, before
+    those given here.
+    """
+    options: dict[str, Any] = {
+        "weights": weights, "normalise": normalise, "minimum": minimum, "phi": phi,
+        "rank_constant": rank_constant, "gamma": gamma, "sigma": sigma,
+    }  # fmt: skip
+    given = {name: value for name, value in options.items() if value is not None}
+    if len(stages) < 2 or not all(isinstance(stage, Stage) for stage in stages):
+        raise ConfigError("fuses two stages or more")
+    if rank_constant is not None and rank_constant <= 0:
+        raise ConfigError(f"fusion: rank_constant={rank_constant!r}; expected a number above 0")
+    if fitted is None:
+        return Fuse(stages, method=Fusion(method or "rrf", **given))
+    fit = FusionFit.load(fitted)
+    if method not in (None, fit.fusion.method):
+        raise ConfigError(
+            f"fitted={fitted!r}: was fitted as {fit.fusion.method}, not {method}; write "
+            f"fused(..., fitted={fitted!r})"
+        )
+    if weights is not None:
+        raise ConfigError("weights and fitted: both say the weights; expected one of the two")
+    count = len(fit.fusion.weights or ())
+    if count != len(stages):
+        raise ConfigError(
+            f"fitted={fitted!r}: was fitted to {count} stages ({', '.join(fit.names)}), here are "
+            f"{len(stages)}; fit it again"
+        )
+    return Fuse(stages, method=replace(fit.fusion, **given))
+
+
+def rrf(
+    *stages: Stage,
+    rank_constant: float | None = None,
+    weights: list[float] | None = None,
+    fitted: str | None = None,
+) -> Fuse:
+    """``rrf(a, b, ...)`` of a pipeline: sums of reciprocal ranks, see ``Fusion``."""
+    return fused(*stages, method="rrf", rank_constant=rank_constant, weights=weights, fitted=fitted)
+
+
+def weighted(
+    *stages: Stage,
+    weights: list[float] | None = None,
+    normalise: str | None = None,
+    minimum: float | list[float] | None = None,
+    fitted: str | None = None,
+) -> Fuse:
+    """``weighted(a, b, ...)`` of a pipeline: sums of normalised scores, see ``Fusion``."""
+    return fused(
+        *stages, method="weighted", weights=weights, normalise=normalise, minimum=minimum,
+        fitted=fitted,
+    )  # fmt: skip
+
+
+def rank_biased(
+    *stages: Stage,
+    phi: float | None = None,
+    weights: list[float] | None = None,
+    fitted: str | None = None,
+) -> Fuse:
+    """``rank_biased(a, b, phi=0.8)`` of a pipeline: rank-biased centroids, see ``Fusion``."""
+    return fused(*stages, method="rank_biased", phi=phi, weights=weights, fitted=fitted)
+
+
+def comb_sum(*stages: Stage, normalise: str | None = None) -> Fuse:
+    """``comb_sum(a, b)`` of a pipeline: sums of the scores of those that found it."""
+    return fused(*stages, method="comb_sum", normalise=normalise)
+
+
+def comb_mnz(*stages: Stage, normalise: str | None = None) -> Fuse:
+    """``comb_mnz(a, b)`` of a pipeline: these sums times how many found it."""
+    return fused(*stages, method="comb_mnz", normalise=normalise)

@@ -1,0 +1,251 @@
+"""Reranking: a scorer looks at each query's best candidates, and those are reordered."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain, repeat
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.numbers import is_number, whole_number
+from sluice.retrieval.pipelines.stage import Stage, Texts
+from sluice.retrieval.pipelines.tracing import note
+from sluice.retrieval.runs.queries import Queries
+from sluice.retrieval.runs.run import Ranking, Run
+
+if TYPE_CHECKING:
+    from sluice.retrieval.documents.where import Where
+
+Scores = NDArray[np.float32]
+AT_ONCE = 16  # pairs between two looks at the clock
+
+
+class Scorer(Protocol):
+    """Anything that scores (query, document) pairs: a cross-encoder, a model of your own."""
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> Any:
+        """Return one finite number per pair, higher is better."""
+        ...
+
+
+class ListScorer(Protocol):
+    """Anything that scores a query's candidates by more than their texts.
+
+    Ids, earlier scores and places are in ``heads``; ``documents`` has the texts, where there are
+    any. An attribute ``stages`` names the retrievers it looks into.
+    """
+
+    def score_lists(
+        self, queries: Queries, heads: Mapping[str, Ranking], documents: Texts | None
+    ) -> Mapping[str, Any]:
+        """Return for each query of ``heads`` one finite number per candidate, higher is better."""
+        ...
+
+
+class DepthRule(Protocol):
+    """Says for one query how many of its candidates are worth reranking."""
+
+    def depth(self, ranking: Ranking) -> int:
+        """Return how many, 0 for none; the reranker's own depth is never exceeded."""
+        ...
+
+
+class Rerank(Stage):
+    """Reorder the first ``depth`` documents of each query by a scorer.
+
+    Documents below the depth keep their order; their scores are shifted under the reranked
+    minimum, so that scores still decrease. Documents that the scorer ties keep the order they had.
+    ``depth=0`` is the identity. ``interpolate`` is the share of the earlier score in the new one,
+    both as z-scores over the query's head: 0, the default, leaves it all to the scorer. Texts come
+    from ``documents``, or from the store of the stage before it in a pipeline.
+
+    ``rules`` make the depth smaller query by query. With ``deadline_ms`` no more pairs of a query
+    are scored when that many milliseconds have gone, or the next few would exceed them: the others
+    stay below, in the order they had. A scorer of lists is done with them at once and takes none.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer | ListScorer,
+        depth: int = 100,
+        *,
+        interpolate: float = 0.0,
+        documents: Texts | None = None,
+        name: str = "",
+        rules: Sequence[DepthRule] = (),
+        deadline_ms: float | None = None,
+    ) -> None:
+        if not is_number(interpolate) or not 0 <= interpolate <= 1:
+            raise ConfigError(f"interpolate: {interpolate!r}; expected a share from 0 to 1")
+        self._of_lists = callable(getattr(scorer, "score_lists", None))
+        if not self._of_lists and not callable(getattr(scorer, "score", None)):
+            raise ConfigError(
+                f"Rerank: {type(scorer).__name__} has no score(pairs) method; "
+                "expected a CrossEncoder or an object like it"
+            )
+        if deadline_ms is not None and not (is_number(deadline_ms) and deadline_ms > 0):
+            raise ConfigError(f"deadline_ms: {deadline_ms!r}; expected milliseconds above 0")
+        if deadline_ms is not None and self._of_lists:
+            raise ConfigError(f"deadline_ms: {type(scorer).__name__} scores a list at once")
+        self.scorer: Any = scorer
+        self.depth = whole_number(depth, "depth", 0)
+        self.interpolate = float(interpolate)
+        self.name = name or f"{type(scorer).__name__}(depth={depth})"
+        self.rules = tuple(rules)
+        self.deadline_ms = deadline_ms
+        self._documents = documents
+
+    @property
+    def needs_candidates(self) -> bool:
+        """It does."""
+        return True
+
+    @property
+    def inner(self) -> tuple[Stage, ...]:
+        """The retrievers that the scorer looks into."""
+        return tuple(getattr(self.scorer, "stages", ()))
+
+    @property
+    def ranking_models(self) -> tuple[Any, ...]:
+        """The scorer."""
+        return (self.scorer,)
+
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return the reranker itself: a scorer keeps the retrievers it was made with."""
+        return self
+
+    def attached(self, documents: Texts) -> Stage:
+        """Return the reranker with a store, unless it has its own."""
+        if self._documents is not None:
+            return self
+        made = copy.copy(self)
+        made._documents = documents
+        return made
+
+    def filtered(self, where: Where) -> Stage:
+        """Return the reranker itself: its candidates were filtered before."""
+        return self
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Rerank the given run; queries it lacks get an empty ranking."""
+        if given is None:
+            raise ConfigError(
+                f"{self.name}: a reranker needs candidates; put a retriever before it: "
+                "retriever >> reranker"
+            )
+        empty = Ranking([], [])
+        rankings = {query: given.get(query, empty) for query in queries}
+        heads = {query: ranking[: self._depth(ranking)] for query, ranking in rankings.items()}
+        found = self._scored(queries, {q: head for q, head in heads.items() if len(head)})
+        note({"pairs": {query: len(found.get(query, ())) for query in heads}})
+        merged = {}
+        for query, ranking in rankings.items():
+            scores = found.get(query, np.zeros(0, np.float32))
+            if self.interpolate:
+                earlier = z_scores(ranking.scores[: len(scores)])
+                mixed = (1 - self.interpolate) * z_scores(scores) + self.interpolate * earlier
+                scores = mixed.astype(np.float32)
+            merged[query] = _merged(ranking, scores)
+        return Run(merged, name=self.name)
+
+    def _depth(self, ranking: Ranking) -> int:
+        return max(0, min([self.depth, *(rule.depth(ranking) for rule in self.rules)]))
+
+    def _scored(self, queries: Queries, heads: dict[str, Ranking]) -> dict[str, Scores]:
+        """Return the scores of each query's head, or of its first documents under a deadline."""
+        if not heads:
+            return {}
+        if self._of_lists:
+            lists = self.scorer.score_lists(queries, heads, self._documents)
+            return {query: self._list_scores(lists, query, head) for query, head in heads.items()}
+        if self._documents is None:
+            raise ConfigError(
+                f"{self.name}: needs the documents' texts; pass documents=, or compose it "
+                "behind a retriever with a document store"
+            )
+        wanted = list(chain.from_iterable(head.doc_ids for head in heads.values()))
+        read = list(dict.fromkeys(wanted))  # each document once
+        texts = self._documents.texts(read)
+        if len(read) < len(wanted):
+            texts = list(map(dict(zip(read, texts, strict=True)).__getitem__, wanted))
+        asked = chain.from_iterable(repeat(queries[q], len(head)) for q, head in heads.items())
+        pairs = list(zip(asked, texts, strict=True))
+        ends = list(accumulate(map(len, heads.values())))
+        if self.deadline_ms is not None:
+            spans = zip(heads, [0, *ends], ends, strict=False)
+            return {query: self._in_time(pairs[start:end]) for query, start, end in spans}
+        scores = self._pair_scores(pairs)
+        return dict(zip(heads, np.split(scores, ends[:-1]), strict=True))
+
+    def _in_time(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """Score pairs few by few, as long as the next few can be expected to be done in time."""
+        limit = float(self.deadline_ms or 0) / 1000
+        found: list[Scores] = []
+        start, took = time.perf_counter(), 0.0
+        for place in range(0, len(pairs), AT_ONCE):
+            before = time.perf_counter()
+            if found and before - start + took > limit:
+                break
+            found.append(self._pair_scores(pairs[place : place + AT_ONCE]))
+            took = time.perf_counter() - before
+        return np.concatenate(found)
+
+    def _list_scores(self, lists: Mapping[str, Any], query: str, head: Ranking) -> Scores:
+        if query not in lists:
+            raise DataError(f"{self.name}: returned no scores for query {query!r}")
+        return self._checked(lists[query], len(head), "candidates", lambda _: f"query {query!r}")
+
+    def _pair_scores(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        found = self.scorer.score(pairs)
+        return self._checked(found, len(pairs), "pairs", lambda i: f"the query {pairs[i][0]!r}")
+
+    def _checked(self, found: Any, count: int, what: str, of: Any) -> Scores:
+        try:
+            with np.errstate(over="ignore"):
+                scores = np.asarray(found, np.float32)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{self.name}: returned {type(found).__name__}, no list of numbers ({error})"
+            ) from None
+        if scores.shape != (count,):
+            raise DataError(
+                f"{self.name}: returned scores of shape {scores.shape} for {count} {what}"
+            )
+        bad = np.flatnonzero(~np.isfinite(scores))
+        if len(bad):
+            raise DataError(
+                f"{self.name}: score {scores[bad[0]]} for {of(bad[0])}; "
+                "a scorer must return finite numbers"
+            )
+        return scores
+
+
+def z_scores(scores: np.ndarray) -> np.ndarray:
+    """Return scores less their mean, over their deviation; zeros where all are the same."""
+    values = scores.astype(np.float64)
+    if len(values) == 0 or values.min() == values.max():
+        return np.zeros(len(values))
+    centred = values - values.mean()
+    scaled: np.ndarray = centred / np.sqrt(np.mean(centred**2))
+    return scaled
+
+
+def _merged(ranking: Ranking, scores: Scores) -> Ranking:
+    """Return the ranking with its head reordered by ``scores`` and its tail shifted under it."""
+    depth = len(scores)
+    if depth == 0:
+        return ranking
+    order = np.argsort(-scores, kind="stable")
+    doc_ids = [ranking.doc_ids[place] for place in order]
+    tail = ranking[depth:]
+    if len(tail) == 0:
+        return Ranking(doc_ids, scores[order])
+    lowest = np.finfo(np.float32).min
+    ceiling = np.nextafter(scores.min(), np.float32("-inf"))
+    shifted = np.maximum(tail.scores - tail.scores.max() + ceiling, lowest)
+    return Ranking([*doc_ids, *tail.doc_ids], np.concatenate([scores[order], shifted]))

@@ -1,0 +1,322 @@
+"""Stages and their algebra: ``a >> b`` then, ``a % k`` cut, ``a | b`` fuse."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sized
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.retrieval.pipelines.fusion.fusion import Fusion
+from sluice.retrieval.pipelines.tracing import traced
+from sluice.retrieval.runs.queries import DEPTH, Queries
+from sluice.retrieval.runs.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sluice.retrieval.documents.where import Where
+
+
+class Texts(Protocol):
+    """Where a stage finds the text of a document: a retriever's document store."""
+
+    def texts(self, document_ids: Sequence[str]) -> list[str]:
+        """Return the full texts of documents, in the order of the ids."""
+        ...
+
+
+class Hit(NamedTuple):
+    """One document found: its id, its score (higher is better) and its text."""
+
+    doc_id: str
+    score: float
+    text: str
+
+
+class Stage(ABC):
+    """A step of a pipeline: queries, and the run so far, to a run.
+
+    Every operator returns a stage again. Retrievers ignore the run they are given; rerankers need
+    one. ``k`` is how many documents per query the caller will look at: a stage may return fewer
+    (there are no more) or more (it had them anyway).
+
+    A stage made of others says so by ``inner`` and ``over``; its store, filter and cost follow.
+    What else is asked of a stage has a default too: ``base_retriever`` and ``base_where`` for those
+    that look into its index, ``least_score`` for fusions, ``ranking_models`` for prices and the
+    check of circular evaluation, ``looks_inside`` for stress tests.
+    """
+
+    name: str = ""
+    # Whether it looks into the index of its retrievers rather than runs them: then no document can
+    # be replaced for it alone.
+    looks_inside: bool = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let a ``Trace`` see each run of the stage."""
+        super().__init_subclass__(**options)
+        if "run" in cls.__dict__:
+            cls.run = traced(cls.run)  # type: ignore[method-assign]
+
+    @abstractmethod
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Return a ranking for each query, best first.
+
+        It may be longer than ``k``: ``stage % k`` and ``Run.top(k)`` cut.
+        """
+
+    @property
+    def inner(self) -> tuple[Stage, ...]:
+        """The stages this one is made of, none of most."""
+        return ()
+
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return the same stage made of others, one for each of ``inner``."""
+        return self
+
+    @property
+    def needs_candidates(self) -> bool:
+        """Whether it works on a run that must be given to it."""
+        return any(stage.needs_candidates for stage in self.inner)
+
+    @property
+    def documents(self) -> Texts | None:
+        """Where the texts of this stage's documents are, None if it has no store.
+
+        Of several stores the largest, then the first: one of a pruned corpus lacks some documents.
+        """
+        found = [store for s in self.inner if (store := s.documents) is not None]
+        return max(found, key=_size) if found and _size(found[0]) >= 0 else next(iter(found), None)
+
+    @property
+    def base_retriever(self) -> Stage | None:
+        """The one ``Retriever`` that this stage passes on, for those that look into its index.
+
+        By default that of the only stage it is made of. None where there is none, or several, and
+        where hits or scores are not the retriever's: a stage that changes them says so here.
+        """
+        if len(self.inner) != 1 or self.needs_candidates:
+            return None
+        return self.inner[0].base_retriever
+
+    @property
+    def base_where(self) -> Where | None:
+        """What the documents of ``base_retriever`` are filtered by, None without a filter."""
+        return self.inner[0].base_where if len(self.inner) == 1 else None
+
+    @property
+    def ranking_models(self) -> tuple[Any, ...]:
+        """The scorers that it ranks by itself, those of the stages it is made of left out."""
+        return ()
+
+    @property
+    def least_score(self) -> float | None:
+        """The least score that the stage can give, None where it is not known.
+
+        Fusions normalise by it (``normalise='theoretical-min'``).
+        """
+        return None
+
+    def attached(self, documents: Texts) -> Stage:
+        """Return the stage with a document store to read texts from, if it needs one."""
+        return self.over([stage.attached(documents) for stage in self.inner])
+
+    def filtered(self, where: Where) -> Stage:
+        """Return the stage whose retrievers find only documents that match ``where``.
+
+        ``ConfigError`` for a stage that finds documents without knowing their metadata.
+        """
+        if not self.inner:
+            raise ConfigError(
+                f"{self.name}: where filters the documents of retrievers, and it is none"
+            )
+        made = self.over([stage.filtered(where) for stage in self.inner])
+        if made is self:
+            raise ConfigError(
+                f"{self.name}: where cannot be put into its retrievers: "
+                f"{type(self).__name__}.over returns the stage itself"
+            )
+        return made
+
+    def search(self, query: str, k: int = 10) -> list[Hit]:
+        """Return the ``k`` best documents for one query."""
+        return searched(self.run, self.documents, query, k)
+
+    def __rshift__(self, second: Stage) -> Then:
+        return Then(self, second) if isinstance(second, Stage) else NotImplemented
+
+    def __mod__(self, k: int) -> Cut:
+        return Cut(self, k)
+
+    def __or__(self, other: Stage) -> Fuse:
+        return Fuse.joining(self, other) if isinstance(other, Stage) else NotImplemented
+
+
+def _size(store: Texts) -> int:
+    """Return how many documents a store has, -1 where it does not say."""
+    return len(store) if isinstance(store, Sized) else -1
+
+
+def searched(
+    run: Callable[[Queries, Run | None, int], Run], documents: Texts | None, query: str, k: int
+) -> list[Hit]:
+    """Return the ``k`` best documents for one query that ``run`` finds, with their texts."""
+    if not isinstance(query, str):
+        raise ConfigError(f"query: {query!r}; expected text")
+    k = whole_number(k, "k", 1)
+    ranking = run({"query": query}, None, k)["query"][:k]
+    texts = [""] * len(ranking)
+    if documents is not None:
+        texts = list(documents.texts(list(ranking.doc_ids)))
+    return [Hit(doc, score, text) for (doc, score), text in zip(ranking, texts, strict=True)]
+
+
+class Then(Stage):
+    """``first >> second``: the second stage works on what the first returns."""
+
+    def __init__(self, first: Stage, second: Stage) -> None:
+        self.first = first
+        self.second = second if first.documents is None else second.attached(first.documents)
+        self.name = f"{first.name} >> {second.name}"
+
+    @property
+    def needs_candidates(self) -> bool:
+        """Whether the first stage does."""
+        return self.first.needs_candidates
+
+    @property
+    def inner(self) -> tuple[Stage, ...]:
+        """The two, the first one's store being the first looked at."""
+        return (self.first, self.second)
+
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return another pair."""
+        return Then(*inner)
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Run the first stage to its full depth, then the second on its run."""
+        return self.second.run(queries, self.first.run(queries, given, max(DEPTH, k or 0)), k)
+
+
+class Cut(Stage):
+    """``stage % k``: at most the first ``k`` documents; a retriever then searches no deeper."""
+
+    def __init__(self, stage: Stage, k: int) -> None:
+        self.stage = stage
+        self.k = k = whole_number(k, "the cut of %", 1)
+        self.name = f"({stage.name}) % {k}" if " " in stage.name else f"{stage.name} % {k}"
+
+    @property
+    def inner(self) -> tuple[Stage, ...]:
+        """The stage that is cut."""
+        return (self.stage,)
+
+    @property
+    def base_retriever(self) -> None:
+        """None: it returns less than the retriever."""
+        return None
+
+    @property
+    def least_score(self) -> float | None:
+        """That of the stage that is cut."""
+        return self.stage.least_score
+
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return the cut of another stage."""
+        (stage,) = inner
+        return Cut(stage, self.k)
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Run the stage for no more documents than the cut lets through."""
+        depth = self.k if k is None else min(k, self.k)
+        return self.stage.run(queries, given, depth).top(self.k)
+
+
+class Fuse(Stage):
+    """Fuse the runs of ``stages``: by reciprocal rank, normalised scores, or another method.
+
+    ``Fusion`` has the methods and what the options mean; it may be given whole, as ``method``.
+    Weights are 1 unless given, one a stage. Raises ``ConfigError`` for any other value.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        *,
+        method: str | Fusion = "rrf",
+        rank_constant: float = 60,
+        weights: Sequence[float] | None = None,
+        normalise: str = "min-max",
+        minimum: float | Sequence[float | None] | None = None,
+    ) -> None:
+        if not isinstance(method, Fusion):
+            if rank_constant == 0:
+                raise ConfigError("fusion: rank_constant=0; expected a number above 0")
+            method = Fusion(method, weights, normalise, minimum, rank_constant=rank_constant)
+        if method.weights is not None and len(method.weights) != len(stages):
+            raise ConfigError(f"fusion: {len(method.weights)} weights for {len(stages)} stages")
+        if isinstance(method.minimum, (list, tuple)) and len(method.minimum) != len(stages):
+            raise ConfigError(
+                f"fusion: {len(method.minimum)} values of minimum for {len(stages)} stages"
+            )
+        self.stages = tuple(stages)
+        self.fusion = method
+        joint = " | " if self._plain else ", "
+        inner = joint.join(stage.name for stage in stages)
+        self.name = f"({inner})" if self._plain else f"{method.method}({inner})"
+
+    @classmethod
+    def joining(cls, left: Stage, right: Stage) -> Fuse:
+        """Return ``left | right``; ``a | b | c`` is one fusion of three lists, not two of two."""
+        parts: list[Stage] = []
+        for stage in (left, right):
+            parts += stage.stages if isinstance(stage, Fuse) and stage._plain else [stage]
+        return cls(parts)
+
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """The weights, None where all are 1."""
+        return None if self.fusion.weights is None else tuple(self.fusion.weights)
+
+    @property
+    def normalise(self) -> str:
+        """The normalisation of methods that add scores."""
+        return self.fusion.normalise
+
+    @property
+    def _plain(self) -> bool:
+        return self.fusion == Fusion()
+
+    @property
+    def inner(self) -> tuple[Stage, ...]:
+        """The stages that are fused."""
+        return self.stages
+
+    @property
+    def base_retriever(self) -> None:
+        """None: even one list is scored anew."""
+        return None
+
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return the fusion of other stages."""
+        return Fuse(inner, method=self.fusion)
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Run every stage to its full depth and fuse their runs."""
+        depth = max(DEPTH, k or 0)
+        runs = [stage.run(queries, given, depth) for stage in self.stages]
+        fusion = self.fusion
+        if fusion.normalise == "theoretical-min" and fusion.minimum is None:
+            fusion = replace(fusion, minimum=[_least_score_of(stage) for stage in self.stages])
+        return fusion.fuse(runs)
+
+
+def _least_score_of(stage: Stage) -> float:
+    if (least := stage.least_score) is not None:
+        return least
+    raise ConfigError(
+        f"normalise='theoretical-min': the least score of {stage.name} is not known; give "
+        "minimum=, a number or one for each stage, such as 0 for BM25 and SPLADE, -1 for cosine"
+    )

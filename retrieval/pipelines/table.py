@@ -1,0 +1,44 @@
+"""What YAML and pipeline expressions may name: types of ``rerankers``, and callable stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from sluice.encoders.table import RERANKERS
+
+# The types of ``rerankers``: what scores pairs or lists without naming another part.
+SCORERS: Final[Mapping[str, str]] = {
+    **RERANKERS,
+    "generative": "sluice.retrieval.stages.generative.rerankers:generative",
+    "http": "sluice.retrieval.stages.generative.rerankers:generative_http",
+    "max_sim": "sluice.retrieval.stages.rerankers.max_sim:MaxSim.from_pretrained",
+}
+
+# name(part, ..., option=constant): parts are stages and scorers, options are checked against the
+# signature. What is made is a stage, or a scorer, which takes the options of Rerank besides. What
+# is called is made from stand-ins first, to check a config: it looks into its parts when it runs.
+STAGES: Final[Mapping[str, str]] = {
+    "cached": "sluice.retrieval.stages.rerankers.cached:cached",
+    "dot": "sluice.retrieval.stages.rerankers.dot:dot",
+    "ltr": "sluice.retrieval.stages.ltr.reranker:ltr",
+    "pair_head": "sluice.retrieval.stages.rerankers.pair_head:pair_head",
+    "passages": "sluice.retrieval.stages.rerankers.passages:by_passages",
+    "summarised": "sluice.retrieval.stages.rerankers.summaries:summarised",
+    "rrf": "sluice.retrieval.pipelines.fusion_calls:rrf",
+    "weighted": "sluice.retrieval.pipelines.fusion_calls:weighted",
+    "rank_biased": "sluice.retrieval.pipelines.fusion_calls:rank_biased",
+    "comb_sum": "sluice.retrieval.pipelines.fusion_calls:comb_sum",
+    "comb_mnz": "sluice.retrieval.pipelines.fusion_calls:comb_mnz",
+    "fused": "sluice.retrieval.pipelines.fusion_calls:fused",
+    "normalised": "sluice.retrieval.stages.hubs:normalised",
+    "prf": "sluice.retrieval.stages.feedback.dense:prf",
+    "rm3": "sluice.retrieval.stages.feedback.sparse:rm3",
+}
+
+# Options of Rerank by which each query's depth is chosen: factories of a ``DepthRule`` from a
+# number, or from the file of what was fitted.
+DEPTH_RULES: Final[Mapping[str, str]] = {
+    "cut_off": "sluice.retrieval.stages.adaptive_depth:cut_off",
+    "exit": "sluice.retrieval.stages.confidence_exit:exit_rule",
+}

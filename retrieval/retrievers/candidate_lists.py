@@ -1,0 +1,102 @@
+"""Ranked lists by name or path; several at once are mined apart, fused where one is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.pipelines.fusion.fusion import reciprocal_rank_fusion
+from sluice.retrieval.pipelines.stage import Stage, Texts
+from sluice.retrieval.retrievers.retriever import Retriever
+from sluice.retrieval.runs.queries import DEPTH, Queries
+from sluice.retrieval.runs.run import Run
+
+if TYPE_CHECKING:
+    from sluice.retrieval.documents.where import Where
+
+
+SELF = "self"  # of `negatives.retriever`: the encoder that is being trained, as it is
+
+
+def named_sources(spec: Mapping[str, Any], where: str) -> list[tuple[str, Any]]:
+    """Return what ``retriever:`` of a section ``negatives`` names, one or several, and where.
+
+    The trained encoder itself, ``self``, is left out: there is nothing to open.
+    """
+    named = spec.get("retriever")
+    if not isinstance(named, list):
+        return [] if named == SELF else [(where, named)]
+    if not named:
+        raise ConfigError(f"{where}: an empty list; name at least one retriever")
+    texts = [each for each in named if isinstance(each, str)]
+    twice = next((name for name in texts if texts.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{where}: {twice!r} is named twice")
+    return [(f"{where}[{place}]", each) for place, each in enumerate(named) if each != SELF]
+
+
+def listed(named: Any) -> list[Any]:
+    """Return one or several as a list."""
+    return list(named) if isinstance(named, list) else [named]
+
+
+def check_lists(named: str, where: str, known: Sequence[str]) -> None:
+    """Raise ``ConfigError`` unless ``named`` is one of the known names, a folder or a file."""
+    if named not in known and not Path(named).exists():
+        raise ConfigError(
+            f"{where}: {named!r} is no pipeline or retriever here ({', '.join(known) or 'none'}), "
+            f"and no retriever folder or run file{suggest(named, known)}"
+        )
+
+
+def open_lists(named: str, where: str, known: Sequence[str] = ()) -> Stage | Run:
+    """Open a retriever folder or a TREC run by path."""
+    check_lists(named, where, known)
+    return Retriever.open(named) if Path(named).is_dir() else Run.load(Path(named))
+
+
+class Sources(Stage):
+    """Stages and runs by name, such as ``negatives.retriever: [bm25, dense]`` names.
+
+    The miner takes candidates from each and notes who found them; asked as one stage (dev
+    evaluation of a cross-encoder) they are fused by reciprocal rank.
+    """
+
+    def __init__(self, parts: Sequence[tuple[str, Stage | Run]]) -> None:
+        if not parts:
+            raise ConfigError("negatives.retriever: an empty list; name at least one retriever")
+        names = [name for name, _ in parts]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise ConfigError(f"negatives.retriever: {twice[0]!r} is named twice")
+        self.parts: dict[str, Stage | Run] = dict(parts)
+        self.name = ", ".join(names)
+
+    @property
+    def documents(self) -> Texts | None:
+        """The first store among the parts."""
+        stores = (part.documents for part in self.parts.values() if isinstance(part, Stage))
+        return next((store for store in stores if store is not None), None)
+
+    def filtered(self, where: Where) -> Sources:
+        """Return the sources with every stage filtered; runs cannot be."""
+        parts: list[tuple[str, Stage | Run]] = []
+        for name, part in self.parts.items():
+            if isinstance(part, Run):
+                raise ConfigError(f"{name}: is a run; where filters the documents of retrievers")
+            parts.append((name, part.filtered(where)))
+        return Sources(parts)
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Return the fusion of all parts' lists; of runs, those of the queries asked."""
+        depth = max(DEPTH, k or 0)
+        runs = [
+            Run({query: part[query] for query in queries if query in part})
+            if isinstance(part, Run)
+            else part.run(queries, given, depth)
+            for part in self.parts.values()
+        ]
+        fused = reciprocal_rank_fusion(runs, k=60, weights=None)
+        return fused if k is None else fused.top(k)

@@ -1,0 +1,22 @@
+"""From a stream of documents to a filled index: encoding, passages, estimates.
+
+May import: `retrieval.documents`, `retrieval.runs`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.encoders.foundation.lazy import lazy
+
+if TYPE_CHECKING:
+    from sluice.retrieval.retrievers.corpus.encoding import Encoding as Encoding
+    from sluice.retrieval.retrievers.corpus.passages import Passages as Passages
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "sluice.retrieval.retrievers.corpus.encoding": ["Encoding"],
+            "sluice.retrieval.retrievers.corpus.passages": ["Passages"],
+        },
+    )

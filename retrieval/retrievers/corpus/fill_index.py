@@ -1,0 +1,179 @@
+"""From documents to an index: encoding, training, choosing, filling, and later changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.progress import progress
+from sluice.retrieval.documents.encoder_input import document_input
+from sluice.retrieval.documents.store import DocumentStore
+from sluice.retrieval.retrievers.corpus.encoding import Encoding
+from sluice.retrieval.retrievers.corpus.passage_indexing import (
+    filled_by_passages,
+    index_passages,
+    passage_inputs,
+)
+from sluice.retrieval.retrievers.corpus.passages import Passages
+
+if TYPE_CHECKING:
+    from sluice.indexing import Index
+
+log = logging.getLogger("sluice")
+
+CHUNK = 16_384  # documents added at a time: bounds memory while indexing
+SEED = 13
+QUERIES = 400  # that an index may be chosen by
+
+
+def filled_index(
+    encoder: Any,
+    documents: DocumentStore,
+    index: Index | None,
+    vectors: Iterable[Any] | None = None,
+    *,
+    work: Path,
+    encoding: Encoding | None = None,
+    queries: Mapping[str, str] | None = None,
+    passages: Passages | None = None,
+) -> Index:
+    """Return an index of every document of the store, in row order.
+
+    ``work`` is a folder for files that are needed until the index is saved: what a killed run left
+    there is gone on with. An index that chooses by measuring (``type: auto``) does so with
+    ``queries``, or with documents where there are none.
+    """
+    if index is not None and not _chooses(index) and index.rows:
+        raise ConfigError(f"index: has {index.rows:,} rows already; build takes an empty one")
+    if passages is not None:
+        return filled_by_passages(
+            passages, encoder, documents, index, filled_index=filled_index, work=work,
+            encoding=encoding, queries=queries,
+        )  # fmt: skip
+    if vectors is None and hasattr(encoder, "fit_documents"):
+        filled = _default_index(dense=False) if index is None else index
+        filled.add(encoder.fit_documents(document_input(encoder, each) for each in documents))
+        return filled
+    if vectors is not None and getattr(encoder, "needs_term_floors", False):
+        raise ConfigError(
+            f"encoder.prune_quantile: {encoder.prune_quantile}; the vectors are given already, so "
+            "it would prune nothing: leave it out"
+        )
+    width = getattr(encoder, "dim", None)
+    if index is None:
+        index = _default_index(dense=isinstance(encoder.encode_documents([]), np.ndarray))
+    elif vectors is None and not _chooses(index) and isinstance(width, int):
+        index.check_fit(width, len(documents))
+    with _found(encoder, documents, index, vectors, work, encoding or Encoding()) as found:
+        if _chooses(index):
+            filled = _chosen(encoder, index, found, queries, work)
+        else:
+            filled = _fill(index, found, len(documents), work)
+    if filled.rows != len(documents):
+        raise DataError(f"vectors: {filled.rows:,} for {len(documents):,} documents; give one each")
+    return filled
+
+
+def _default_index(*, dense: bool) -> Index:
+    from sluice.indexing import FlatIndex, InvertedIndex
+
+    return FlatIndex() if dense else InvertedIndex()
+
+
+@contextmanager
+def _found(
+    encoder: Any,
+    documents: DocumentStore,
+    index: Index,
+    vectors: Iterable[Any] | None,
+    work: Path,
+    encoding: Encoding,
+) -> Iterator[Any]:
+    """Yield the vectors in chunks; as an ``EncodedCorpus`` where the index looks at them before."""
+    from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus, kept_vectors
+
+    if vectors is None:
+        with encoded_corpus(encoder, documents, work, encoding) as encoded:
+            yield encoded
+    elif _chooses(index) or index.training_rows(len(documents)):
+        with kept_vectors(vectors, work) as kept:
+            yield kept
+    else:
+        yield vectors
+
+
+def _chooses(index: Any) -> bool:
+    """Say whether this is a recipe that measures, and becomes another index."""
+    return hasattr(index, "choose")
+
+
+def _chosen(
+    encoder: Any, recipe: Any, vectors: Any, queries: Mapping[str, str] | None, work: Path
+) -> Index:
+    """Return the index the recipe chooses, filled; at most ``QUERIES`` of the queries are asked."""
+    asked = None
+    if queries:
+        from sluice.retrieval.retrievers.corpus.corpus_encoding import sampled_rows
+
+        texts = list(queries.values())
+        rows = sampled_rows(len(texts), QUERIES, SEED)
+        asked = encoder.encode_queries([texts[row] for row in rows.tolist()])
+    chosen: Index = recipe.choose(vectors, asked, work=work).index
+    return chosen
+
+
+def _fill(index: Index, vectors: Any, count: int, work: Path) -> Index:
+    """Train an index that wants it on a sample of all vectors, then add them chunk by chunk."""
+    wanted = index.training_rows(count) if count else 0
+    if wanted:
+        index.train(vectors.sample(wanted, int(getattr(index, "seed", SEED))))
+    index.spool(work)
+    with progress("index", count, "documents", show=count > CHUNK) as advance:
+        for chunk in vectors:
+            advance(len(index.add(chunk)))
+    return index
+
+
+def index_rows(
+    encoder: Any,
+    documents: DocumentStore,
+    index: Index,
+    rows: NDArray[np.int64],
+    passages: Passages | None = None,
+) -> None:
+    """Encode and index rows that the store has and the index does not."""
+    if passages is not None:
+        index_passages(passages, encoder, documents, index, rows)
+        return
+    grow = getattr(encoder, "add_documents", encoder.encode_documents)
+    for chunk in _inputs(encoder, documents, rows):
+        index.add(grow(chunk))
+
+
+def forget_rows(
+    encoder: Any,
+    documents: DocumentStore,
+    index: Index,
+    rows: NDArray[np.int64],
+    passages: Passages | None = None,
+) -> None:
+    """Delete rows from the index and from what the encoder counted; the store still has them."""
+    if hasattr(encoder, "remove_documents"):
+        parts = None if passages is None else passage_inputs(passages, encoder, documents, rows)
+        cut = _inputs(encoder, documents, rows) if parts is None else (each for each, _ in parts)
+        for chunk in cut:
+            encoder.remove_documents(chunk)
+    index.delete(rows)
+
+
+def _inputs(encoder: Any, documents: DocumentStore, rows: NDArray[np.int64]) -> Iterator[list[Any]]:
+    for start in range(0, len(rows), CHUNK):
+        chunk = documents.documents(rows[start : start + CHUNK])
+        yield [document_input(encoder, document) for document in chunk]

@@ -1,0 +1,138 @@
+"""From documents to an index by way of their passages: built whole, and added to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.documents.encoder_input import document_input
+from sluice.retrieval.documents.store import DocumentStore
+from sluice.retrieval.retrievers.corpus.encoding import Encoding
+from sluice.retrieval.retrievers.corpus.means import mean_vectors
+from sluice.retrieval.retrievers.corpus.passage_documents import PassageDocuments
+from sluice.retrieval.retrievers.corpus.passages import Passages
+
+if TYPE_CHECKING:
+    from sluice.indexing import Index
+
+log = logging.getLogger("sluice")
+
+CHUNK = 4_096  # documents cut and encoded at a time when they are added to an index
+Rows = NDArray[np.int64]
+
+
+def filled_by_passages(
+    passages: Passages,
+    encoder: Any,
+    documents: DocumentStore,
+    index: Index | None,
+    *,
+    filled_index: Callable[..., Index],
+    work: Path,
+    encoding: Encoding | None = None,
+    queries: Mapping[str, str] | None = None,
+) -> Index:
+    """Return an index of every document of the store, in row order, made from their passages.
+
+    For ``aggregate="max"`` it is a ``PassageIndex`` over ``index``, else ``index`` itself.
+    ``filled_index`` is that of ``corpus_indexing``, which hands itself in: it fills an index with
+    the passages as it does with documents. The other arguments are its own.
+    """
+    from sluice.indexing.wrappers.passages import PassageIndex
+
+    by_best = isinstance(index, PassageIndex)
+    if by_best and passages.aggregate != "max":
+        raise ConfigError(
+            f"passages.aggregate: {passages.aggregate!r} makes one vector of a document, and the "
+            "index is of type 'passages'; give it the index that is inside"
+        )
+    inner = index.inner if isinstance(index, PassageIndex) else index  # or a recipe, or None
+    parts: Any = PassageDocuments(passages, encoder, documents)  # read as a store of documents
+    if passages.aggregate == "mean":
+        normalize = _normalizes(encoder)
+        with _mean_vectors(encoder, parts, work, encoding, normalize=normalize) as means:
+            filled = filled_index(encoder, documents, inner, means, work=work, queries=queries)
+    else:
+        filled = filled_index(encoder, parts, inner, work=work, encoding=encoding, queries=queries)
+        if passages.aggregate == "max":
+            filled = PassageIndex.over(filled, parts.counts)
+    log.info("index: %s passages of %s documents", f"{len(parts):,}", f"{len(documents):,}")
+    return filled
+
+
+@contextmanager
+def _mean_vectors(
+    encoder: Any, parts: Any, work: Path, encoding: Encoding | None, *, normalize: bool
+) -> Iterator[Iterable[Any]]:
+    """Yield the documents' vectors, the means of their passages', in chunks."""
+    from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus
+
+    if hasattr(encoder, "fit_documents"):
+        fitted = encoder.fit_documents(document_input(encoder, each) for each in parts)
+        yield [mean_vectors(fitted, parts.counts, normalize=normalize)]
+        return
+    with encoded_corpus(encoder, parts, work, encoding or Encoding()) as encoded:
+        yield _means(encoded, parts.counts, normalize=normalize)
+
+
+def _means(chunks: Any, counts: Rows, *, normalize: bool) -> Iterator[Any]:
+    """Yield the documents' means from chunks of passages, which may end within a document."""
+    ends = np.cumsum(counts)
+    first = done = 0  # document and passage that the next mean begins with
+    held: list[Any] = []
+    read = 0
+    for chunk in chunks:
+        held.append(chunk)
+        read += int(chunk.shape[0])
+        last = int(np.searchsorted(ends, read, side="right"))
+        if last > first:
+            whole = _stacked(held)
+            size = int(ends[last - 1]) - done
+            yield mean_vectors(whole[:size], counts[first:last], normalize=normalize)
+            held, first, done = [whole[size:]], last, done + size
+
+
+def _stacked(parts: list[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    from scipy import sparse
+
+    return sparse.vstack(parts, format="csr")
+
+
+def index_passages(
+    passages: Passages, encoder: Any, documents: DocumentStore, index: Any, rows: Rows
+) -> None:
+    """Encode and index rows that the store has and the index does not."""
+    grow = getattr(encoder, "add_documents", encoder.encode_documents)
+    for inputs, counts in passage_inputs(passages, encoder, documents, rows):
+        vectors = grow(inputs)
+        if passages.aggregate == "max":
+            index.add(vectors, counts)
+        else:  # "first" is the mean of one
+            index.add(mean_vectors(vectors, counts, normalize=_normalizes(encoder)))
+
+
+def passage_inputs(
+    passages: Passages, encoder: Any, documents: DocumentStore, rows: Rows
+) -> Iterator[tuple[list[Any], Rows]]:
+    """Yield the encoder inputs of rows' passages, and how many are of each document."""
+    for start in range(0, len(rows), CHUNK):
+        chunk = documents.documents(rows[start : start + CHUNK])
+        cut = list(passages.split(encoder, chunk))
+        counts = np.array([len(parts) for parts in cut], dtype=np.int64)
+        yield [document_input(encoder, part) for part in chain.from_iterable(cut)], counts
+
+
+def _normalizes(encoder: Any) -> bool:
+    return getattr(encoder, "similarity", None) == "cosine"

@@ -1,0 +1,186 @@
+"""Long documents: overlapping passages that an encoder reads whole, and one score a document."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
+from typing import Annotated, Any, Literal, Self
+
+from annotated_types import Ge
+
+from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.retrievers.corpus.windows import Pieces, TokenPieces, windows, word_pieces
+
+log = logging.getLogger("sluice")
+
+_SAID: set[tuple[str, int, int]] = set()  # titles that were said to be too long
+
+BLOCK = 256  # documents cut at a time: the tokens of many texts are large in memory
+AGGREGATES = ("max", "first", "mean")
+
+
+@dataclass(frozen=True)
+class Passages:
+    """How documents are cut into passages, and how the passages' scores become the document's.
+
+    A passage is a part of the text of at most ``length`` tokens of the encoder, or white-space
+    words where it has no fast tokenizer (BM25); neighbours share ``overlap`` of them. Passages
+    begin and end with whole words, and the last one ends with the text and is as long as the
+    others (it shares more), so that none is a mere tail. A document that fits is one passage and is
+    encoded exactly as without passages.
+
+    ``aggregate``: ``"max"`` scores a document by its best passage, ``"first"`` encodes only the
+    first (MaxP and FirstP; Dai and Callan, 2019, arXiv 1905.09217), ``"mean"`` encodes all and
+    keeps one vector, their mean. For inner products the score of the mean is the mean of the
+    scores. Vectors of an encoder that normalises are normalised again, so that a document is not
+    scored lower because its passages differ; sparse weights are averaged as they are.
+
+    With ``repeat_title`` the title stands before every passage and is not counted; where it is too
+    long for the encoder beside ``length`` tokens it is cut. Without, it is the beginning of the
+    text. ``most`` reads only that many passages of a document, the first ones.
+    """
+
+    length: Annotated[int, Ge(1)] = 200
+    overlap: Annotated[int, Ge(0)] = 50
+    aggregate: Literal["max", "first", "mean"] = "max"
+    repeat_title: bool = True
+    most: Annotated[int, Ge(1)] | None = None
+
+    def __post_init__(self) -> None:
+        whole_number(self.length, "length", 1)
+        whole_number(self.overlap, "overlap", 0)
+        if self.overlap >= self.length:
+            raise ConfigError(
+                f"overlap: {self.overlap} of passages of {self.length}; expected less than length"
+            )
+        if self.aggregate not in AGGREGATES:
+            raise ConfigError(
+                f"aggregate: {self.aggregate!r}; known: {', '.join(AGGREGATES)}"
+                f"{suggest(str(self.aggregate), AGGREGATES)}"
+            )
+        if not isinstance(self.repeat_title, bool):
+            raise ConfigError(f"repeat_title: {self.repeat_title!r}; expected true or false")
+        if self.most is not None:
+            whole_number(self.most, "most", 1)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments that make these passages again."""
+        return asdict(self)
+
+    @classmethod
+    def noted(cls, settings: Mapping[str, Any], where: str) -> Self:
+        """Make the passages whose ``settings`` stand in a saved folder."""
+        try:
+            return cls(**settings)
+        except (ConfigError, TypeError) as error:
+            raise IndexFormatError(f"{where}: passages: {error}; rebuild the retriever") from None
+
+    def check(self, encoder: Any) -> None:
+        """Raise ``ConfigError`` unless passages of this length fit into what the encoder reads."""
+        _Cutter(self, encoder)
+
+    def parts(self, encoder: Any, documents: Iterable[Document]) -> Iterator[Document]:
+        """Yield all passages of all documents, one after the other."""
+        return chain.from_iterable(self.split(encoder, documents))
+
+    def split(self, encoder: Any, documents: Iterable[Document]) -> Iterator[list[Document]]:
+        """Yield each document's passages, at least one, as documents with a part of the text.
+
+        ``ConfigError`` if passages of this length do not fit into what the encoder reads.
+        """
+        cutter = _Cutter(self, encoder)
+        stream = iter(documents)
+        while block := list(islice(stream, BLOCK)):
+            yield from cutter.cut(block)
+
+
+class _Cutter:
+    """Cuts documents for one encoder into documents that are a passage each."""
+
+    def __init__(self, passages: Passages, encoder: Any) -> None:
+        self._passages = passages
+        self._fields = bool(getattr(encoder, "fields", None))
+        self._most = 1 if passages.aggregate == "first" else passages.most
+        self._pieces: Callable[[Sequence[str]], list[Pieces]] = word_pieces
+        self._capacity: int | None = None  # tokens of title and text that the encoder reads
+        self._said = False
+        tokenizer = getattr(encoder, "tokenizer", None)
+        if getattr(tokenizer, "is_fast", False):
+            tokens = TokenPieces(tokenizer)
+            self._pieces = tokens
+            self._capacity = _capacity(encoder, tokens)
+            self._check_length(self._capacity)
+        elif tokenizer is not None:
+            log.warning(
+                "passages: %s has no fast tokenizer, so their length of %d counts words; the "
+                "encoder may cut them",
+                type(encoder).__name__, passages.length,
+            )  # fmt: skip
+
+    def _check_length(self, capacity: int | None) -> None:
+        length = self._passages.length
+        if capacity is None or length < capacity:
+            return
+        if length > capacity:
+            raise ConfigError(
+                f"passages.length: {length} tokens; beside prompt and special tokens the encoder "
+                f"reads {capacity} of a document: take a smaller length, or a larger "
+                "document_length if the model allows it"
+            )
+        if self._passages.repeat_title:
+            raise ConfigError(
+                f"passages.length: {length} tokens are all the encoder reads of a document, and "
+                "leave no room for titles: take a smaller length, or repeat_title: false"
+            )
+
+    def cut(self, documents: Sequence[Document]) -> Iterator[list[Document]]:
+        """Yield each document's passages."""
+        joined = not self._passages.repeat_title and not self._fields
+        texts = [document.full_text if joined else document.text for document in documents]
+        pieces = self._pieces(texts)
+        titles = self._pieces(["" if joined else document.title for document in documents])
+        for document, text, *counted in zip(documents, texts, pieces, titles, strict=True):
+            yield self._cut(document, text, *counted)
+
+    def _cut(self, document: Document, text: str, pieces: Pieces, title: Pieces) -> list[Document]:
+        length, overlap = self._passages.length, self._passages.overlap
+        if len(pieces) <= length:
+            whole = self._titled(document, title, len(pieces)) if len(pieces) else document
+            return [whole]
+        parts = [
+            document._replace(text=pieces.cut(text, first, last))
+            for first, last in windows(pieces.begins, length, overlap)[: self._most]
+        ]
+        if self._passages.repeat_title:
+            heading = self._titled(document, title, length).title
+            return [part._replace(title=heading) for part in parts]
+        kept = 1 if self._fields else 0
+        return parts[:kept] + [part._replace(title="") for part in parts[kept:]]
+
+    def _titled(self, document: Document, title: Pieces, used: int) -> Document:
+        """Return the document with as much of its title as goes before ``used`` tokens of text."""
+        if self._capacity is None or len(title) <= (room := self._capacity - used):
+            return document
+        first = (document.id, len(title), room)
+        if not self._said and first not in _SAID:  # a corpus is read several times
+            _SAID.add(first)
+            log.warning(
+                "passages: the title of %r has %d tokens, and the encoder has room for %d; it is "
+                "cut, and others like it are",
+                document.id, len(title), room,
+            )  # fmt: skip
+        self._said = True
+        last = windows(title.begins, room, 0)[0][1] if room else 0
+        return document._replace(title=title.cut(document.title, 0, last) if last else "")
+
+
+def _capacity(encoder: Any, tokens: TokenPieces) -> int | None:
+    lengths = getattr(encoder, "lengths", None)
+    if not isinstance(lengths, dict) or "document" not in lengths:
+        return None
+    prompt = getattr(encoder, "prompts", {}).get("document", "")
+    return int(lengths["document"]) - tokens.overhead(prompt)

@@ -1,0 +1,106 @@
+"""Why a document was found: what each term adds to its score, for BM25 and SPLADE alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from sluice.indexing.inverted.search.plan import Plan
+    from sluice.retrieval.retrievers.state import RetrieverState
+
+
+class TermPart(NamedTuple):
+    """One term's part of a score: ``contribution`` is ``query_weight`` times ``impact``."""
+
+    term: str
+    query_weight: float
+    impact: float
+    contribution: float
+
+
+class Explanation(NamedTuple):
+    """The score of a document for a query, and the parts it is the sum of, largest first.
+
+    The score is that of the hit, a float32; the parts add up to it in the index's term order.
+    ``rank`` is the hit's place, from 1, and None for one that is not among those searched; a
+    document that shares no term with the query is no hit: score 0, no parts. ``plan`` is what the
+    index's planner chose for the query and why, None for an index that has no planner.
+
+    Of a document that is searched by its passages the best one is explained, and the plan is that
+    of searching passages; ``passage`` is its number, from 1.
+    """
+
+    doc_id: str
+    score: float
+    rank: int | None
+    terms: list[TermPart]
+    plan: Plan | None = None
+    passage: int | None = None
+
+    @property
+    def plan_text(self) -> str:
+        """The plan in one line, empty without one."""
+        if self.plan is None:
+            return ""
+        scored, total = self.plan.scored_blocks, self.plan.blocks
+        blocks = f", {scored:,} of {total:,} blocks scored" if scored else ""
+        return f"engine: {self.plan.engine}, {self.plan.reason}{blocks}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the explanation as JSON has it."""
+        terms = [part._asdict() for part in self.terms]
+        plan = None if self.plan is None else self.plan._asdict()
+        return {**self._asdict(), "terms": terms, "plan": plan}
+
+
+def explained(
+    retriever: RetrieverState, query: str, doc_id: str, *, depth: int, k: int
+) -> Explanation:
+    """Explain a document's score; its rank is looked for among the first ``depth`` hits.
+
+    The plan is that of a search for ``k`` hits. ``ConfigError`` for an index that is not sparse,
+    ``DataError`` for an unknown document.
+    """
+    from sluice.indexing.wrappers.passages import PassageIndex
+
+    searched = retriever.index
+    index: Any = searched.innermost
+    if not hasattr(index, "explain"):
+        raise ConfigError(
+            f"{retriever.path}: explain needs a sparse index (BM25, SPLADE), this retriever has "
+            f"{type(index).__name__}; a dense score has no terms"
+        )
+    if not isinstance(query, str):
+        raise ConfigError(f"query: {query!r:.80}; expected text")
+    row = retriever.store.row(doc_id)
+    if row is None:
+        raise DataError(f"{retriever.path}: no document {doc_id!r} to explain")
+    vector = retriever.encoder.encode_queries([query])
+    plan = index.plan(vector, k)[0] if hasattr(index, "plan") else None
+    if isinstance(searched, PassageIndex):
+        hits = searched.best_passages(vector, [row])
+    else:
+        hits = searched.search(vector, 1, keep=np.array([row]))
+    found = int(hits.rows[0, 0])
+    if not query.strip() or found < 0:
+        return Explanation(doc_id, 0.0, None, [], plan)
+    parts = index.explain(vector, found)
+    texts = term_texts(retriever.encoder, [part.term for part in parts])
+    terms = [TermPart(text, *part[1:]) for text, part in zip(texts, parts, strict=True)]
+    terms.sort(key=lambda part: (-part.contribution, part.term))
+    ids = list(retriever.run({"query": query}, depth)["query"].doc_ids)
+    rank = ids.index(doc_id) + 1 if doc_id in ids else None
+    passage = None
+    if isinstance(searched, PassageIndex):
+        passage = found - int(searched.first_passages([row])[0]) + 1
+    return Explanation(doc_id, float(hits.scores[0, 0]), rank, terms, plan, passage)
+
+
+def term_texts(encoder: Any, columns: list[int]) -> list[str]:
+    """Return the texts of an encoder's columns; their numbers where it has no ``terms``."""
+    named = getattr(encoder, "terms", None)
+    return list(named(columns)) if callable(named) else [f"[{column}]" for column in columns]

@@ -1,0 +1,63 @@
+"""A retriever that finds only documents whose metadata match: a stage like any other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.documents.where import Where, conditions
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.runs.queries import Queries
+from sluice.retrieval.runs.run import Run
+
+if TYPE_CHECKING:
+    from sluice.retrieval.pipelines.stage import Hit, Texts
+    from sluice.retrieval.retrievers.retriever import Retriever
+
+
+class Filtered(Stage):
+    """``retriever.filtered(where)``: ``where`` holds for every hit."""
+
+    def __init__(self, retriever: Retriever, where: Where) -> None:
+        conditions(where)  # what is no condition is said here, not at the first query
+        self.retriever, self.where = retriever, dict(where)
+        self.name = retriever.name
+
+    @property
+    def documents(self) -> Texts:
+        """The retriever's store."""
+        return self.retriever.documents
+
+    @property
+    def base_retriever(self) -> Retriever:
+        """The retriever."""
+        return self.retriever
+
+    @property
+    def base_where(self) -> Where:
+        """The condition."""
+        return self.where
+
+    @property
+    def least_score(self) -> float | None:
+        """The retriever's."""
+        return self.retriever.least_score
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Search every query among the documents that match."""
+        return self.retriever.run(queries, given, k, where=self.where)
+
+    def filtered(self, where: Where) -> Filtered:
+        """Return the stage for which both hold; ``ConfigError`` for two conditions on one key."""
+        conditions(where)
+        for key in self.where:
+            if key in where and where[key] != self.where[key]:
+                raise ConfigError(
+                    f"where: {key!r} is filtered by {self.where[key]!r} already; expected one "
+                    "condition on a key"
+                )
+        return Filtered(self.retriever, {**self.where, **where})
+
+    def search(self, query: str, k: int = 10) -> list[Hit]:
+        """Return the ``k`` best documents that match, with the texts they were found with."""
+        return self.retriever.search(query, k, where=self.where)

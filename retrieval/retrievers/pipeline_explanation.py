@@ -1,0 +1,192 @@
+"""What each stage of a pipeline did with one query: who found a document, where it moved, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.tracing import Span, tracing
+from sluice.retrieval.retrievers.retriever import retriever_of
+from sluice.retrieval.runs.queries import DEPTH
+
+if TYPE_CHECKING:
+    from sluice.retrieval.retrievers.explanation import TermPart
+
+QUERY = "query"
+TERMS = 5  # of each sparse retriever, the largest contributions
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One stage that ran: what it took by itself, what it returned, and what it noted."""
+
+    name: str
+    finds: bool  # whether it is a retriever, or asks one again
+    milliseconds: float
+    documents: int
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a document stood after a step: its rank, from 1, and its score; None if not there."""
+
+    step: str
+    rank: int | None
+    score: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPath:
+    """One document's way through the pipeline.
+
+    ``found_by`` names the retrievers that returned it. ``decided`` is the step behind them that
+    moved it furthest, with its ranks before and after; None where nothing moved it. ``terms`` are
+    the largest parts of its score by each sparse retriever.
+    """
+
+    doc_id: str
+    rank: int | None
+    score: float | None
+    places: list[Place]
+    found_by: list[str]
+    decided: tuple[str, int, int] | None
+    terms: dict[str, list[TermPart]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineExplanation:
+    """The steps of a pipeline for one query, in the order they ended, and its documents' ways."""
+
+    query: str
+    milliseconds: float
+    steps: list[Step]
+    documents: list[DocumentPath]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the explanation as JSON has it."""
+        found = asdict(self)
+        for document, path in zip(found["documents"], self.documents, strict=True):
+            document["terms"] = {
+                name: [part._asdict() for part in parts] for name, parts in path.terms.items()
+            }
+        return found
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def explain_pipeline(
+    stage: Stage, query: str, k: int = 10, *, doc_ids: Sequence[str] | None = None
+) -> PipelineExplanation:
+    """Run a pipeline for one query and say what each stage did with its best ``k`` documents.
+
+    ``doc_ids`` names other documents to follow instead. Times are of this run, loading
+    included if it is the first. ``ConfigError`` for a query that is no text.
+    """
+    if not isinstance(query, str):
+        raise ConfigError(f"query: {query!r}; expected text")
+    k = whole_number(k, "k", 1)
+    with tracing() as spans:
+        found = stage.run({QUERY: query}, None, max(k, DEPTH) if doc_ids is not None else k)
+    wanted = list(found[QUERY].doc_ids)[:k] if doc_ids is None else list(doc_ids)
+    shown = [span for span in _shown(spans[0]) if span.result is not None]
+    steps = [
+        Step(
+            span.stage.name,
+            _finds(span),
+            span.own_seconds * 1000,
+            len(_ranking(span)),
+            {name: _of_query(value) for name, value in span.facts.items()},
+        )
+        for span in shown
+    ]
+    paths = [_path(doc_id, query, shown) for doc_id in wanted]
+    return PipelineExplanation(query, spans[0].seconds * 1000, steps, paths)
+
+
+def _shown(span: Span) -> Iterator[Span]:
+    """Yield the spans that a user knows: no mere wrapping."""
+    for part in span.inner:
+        yield from _shown(part)
+    if not span.inner or span.inner[-1].result is not span.result:
+        yield span
+
+
+def _finds(span: Span) -> bool:
+    """Say whether a stage finds documents itself: it is a retriever, or asks one in its own way."""
+    return not (span.inner or span.stage.needs_candidates)
+
+
+def _ranking(span: Span) -> Any:
+    return span.result[QUERY] if span.result is not None and QUERY in span.result else ()
+
+
+def _of_query(value: Any) -> Any:
+    return value[QUERY] if isinstance(value, dict) and set(value) == {QUERY} else value
+
+
+def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
+    places, found_by, terms = [], [], {}
+    decided: tuple[str, int, int] | None = None
+    for span in spans:
+        ids = list(getattr(_ranking(span), "doc_ids", ()))
+        at = ids.index(doc_id) if doc_id in ids else None
+        score = None if at is None else float(_ranking(span).scores[at])
+        place = Place(span.stage.name, None if at is None else at + 1, score)
+        places.append(place)
+        if _finds(span) and at is not None:
+            found_by.append(span.stage.name)
+        retriever = retriever_of(span.stage) if _finds(span) else None
+        if retriever is not None:
+            if at is not None and hasattr(retriever.index, "explain"):
+                terms[span.stage.name] = retriever.explain(query, doc_id).terms[:TERMS]
+            continue
+        before = _before(doc_id, span)
+        if before is None or place.rank is None:
+            continue
+        if abs(before - place.rank) > (abs(decided[1] - decided[2]) if decided else 0):
+            decided = (span.stage.name, before, place.rank)
+    last = places[-1]
+    return DocumentPath(doc_id, last.rank, last.score, places, found_by, decided, terms)
+
+
+def _before(doc_id: str, span: Span) -> int | None:
+    """Return the document's best rank among what a stage was given, or what its parts found."""
+    given = span.stage.needs_candidates or not span.inner  # what a scorer asks is no part
+    lists = [span.given] if given else [part.result for part in span.inner]
+    ranks = [
+        list(run[QUERY].doc_ids).index(doc_id) + 1
+        for run in lists
+        if run is not None and QUERY in run and doc_id in run[QUERY].doc_ids
+    ]
+    return min(ranks, default=None)
+
+
+def _lines(found: PipelineExplanation) -> Iterator[str]:
+    yield f"{found.query!r}: {found.milliseconds:,.1f} ms"
+    width = max(len(step.name) for step in found.steps)
+    for step in found.steps:
+        facts = ", ".join(f"{name} {value}" for name, value in step.facts.items())
+        noted = f"  ({facts})" if facts else ""
+        yield (
+            f"  {step.name:<{width}}  {step.milliseconds:9.2f} ms  "
+            f"{step.documents:>5,} documents{noted}"
+        )
+    for path in found.documents:
+        rank = "not returned" if path.rank is None else f"rank {path.rank}, score {path.score:.4f}"
+        yield f"\n{path.doc_id}: {rank}"
+        for place in path.places:
+            stood = "-" if place.rank is None else f"{place.rank:>5,}  {place.score:10.4f}"
+            yield f"  {place.step:<{width}}  {stood}"
+        yield f"  found by {', '.join(path.found_by) or 'no retriever'}"
+        if path.decided is not None:
+            name, before, after = path.decided
+            yield f"  moved furthest by {name}: {before:,} -> {after:,}"
+        for name, parts in path.terms.items():
+            shown = ", ".join(f"{part.term} {part.contribution:.3f}" for part in parts)
+            yield f"  {name}: {shown or 'no shared term'}"

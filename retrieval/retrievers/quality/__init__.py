@@ -1,0 +1,4 @@
+"""Which documents are worth indexing: scores of passage quality and their files.
+
+May import: `retrieval.retrievers` and below.
+"""

@@ -1,0 +1,348 @@
+"""The retriever: an encoder, an index and the documents, as one folder and one stage."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.files import writer_lock
+from sluice.encoders.foundation.provenance import provenance
+from sluice.retrieval.documents.store import DocumentStore, write_documents
+from sluice.retrieval.documents.where import Where
+from sluice.retrieval.pipelines.stage import Hit, Stage, searched
+from sluice.retrieval.pipelines.tracing import traced
+from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
+from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.filtered import Filtered
+from sluice.retrieval.retrievers.folder import (
+    DOCUMENTS,
+    ENCODING,
+    INDEX,
+    Head,
+    discard_unfinished,
+    head_of,
+    read_head,
+    refuse_foreign,
+    roll_back,
+    write_head,
+)
+from sluice.retrieval.retrievers.state import RetrieverState
+from sluice.retrieval.runs.queries import DEPTH, Queries
+from sluice.retrieval.runs.run import Run
+
+if TYPE_CHECKING:
+    from sluice.encoders.encoder import Encoder
+    from sluice.indexing import Index
+    from sluice.retrieval.documents.document import Document
+    from sluice.retrieval.retrievers.corpus.encoding import Encoding
+    from sluice.retrieval.retrievers.explanation import Explanation
+
+
+class Updated(NamedTuple):
+    """What ``Retriever.update`` did: documents that are new, and that took another's place."""
+
+    added: int
+    replaced: int
+
+
+class Retriever(Stage):
+    """Finds documents for queries: ``build`` once, ``open`` anywhere, ``search`` or ``run``.
+
+    The folder binds the index to its encoder's fingerprint; another encoder is refused. ``add``,
+    ``update`` and ``delete`` work by document id and are on disk when they return; a kill leaves
+    the state before or after. Threads may search meanwhile: each search sees one state. ``len`` is
+    the number of documents.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        head: Head,
+        *,
+        encoder: Encoder | None = None,
+        allow: Collection[str] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path = path
+        self.name = head.name
+        self._lock = threading.Lock()
+        self._state = RetrieverState(path, head, encoder=encoder, allow=allow, options=options)
+
+    @classmethod
+    def build(
+        cls,
+        encoder: Encoder,
+        corpus: Iterable[Document],
+        *,
+        vectors: Iterable[Any] | None = None,
+        index: Index | None = None,
+        path: str | Path | None = None,
+        name: str = "",
+        config: Mapping[str, Any] | None = None,
+        encoding: Encoding | None = None,
+        queries: Mapping[str, str] | None = None,
+        passages: Passages | None = None,
+    ) -> Retriever:
+        """Encode a corpus into an index and write the folder ``path`` in one step.
+
+        ``index`` is empty and defaults to ``FlatIndex()`` for dense and ``InvertedIndex()`` for
+        sparse vectors. Encoders that learn from the corpus (BM25) are fitted to it. An existing
+        retriever at ``path`` stays until the new one is whole. Without ``path`` the folder is
+        temporary and goes with the object. ``config`` is noted in ``retriever.json``.
+
+        ``vectors`` are the documents' vectors where they exist already: matrices in corpus order,
+        read after the corpus; ``encoder`` then encodes queries only.
+
+        ``encoding`` says how the corpus is encoded. A build that was killed goes on, when it is
+        called again with the same encoder, behind the last shard that was whole. ``queries`` are
+        what an index of type ``auto`` measures with. ``passages`` cuts long documents into parts
+        that the encoder reads whole; later additions are cut the same way.
+        """
+        if passages is not None and vectors is not None:
+            raise ConfigError("passages: the vectors are given already; expected one or the other")
+        if passages is not None:
+            passages.check(encoder)
+        if path is None:
+            temporary = Path(tempfile.mkdtemp(prefix="sluice-"))
+            try:
+                made = cls.build(
+                    encoder, corpus, vectors=vectors, index=index, path=temporary, name=name,
+                    config=config, encoding=encoding, queries=queries, passages=passages,
+                )  # fmt: skip
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+            weakref.finalize(made, shutil.rmtree, temporary, ignore_errors=True)
+            return made
+        folder = Path(path)
+        start = time.monotonic()
+        refuse_foreign(folder)
+        with writer_lock(folder):
+            discard_unfinished(folder)
+            documents = write_documents(folder / DOCUMENTS, corpus)
+            work = folder / ENCODING
+            filled = filled_index(
+                encoder, documents, index, vectors, work=work, encoding=encoding, queries=queries,
+                passages=passages,
+            )  # fmt: skip
+            filled.encoder_fingerprint = str(encoder.fingerprint)
+            filled.save(folder / INDEX)
+            origin = provenance(config or {}, seconds=time.monotonic() - start)
+            noted = None if passages is None else passages.settings()
+            head = head_of(folder, name or folder.name, encoder, documents, origin, noted)
+            write_head(folder, head)
+            shutil.rmtree(work, ignore_errors=True)
+        return cls(folder, head, encoder=encoder)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        encoder: Encoder | None = None,
+        allow: Collection[str] = (),
+        **options: Any,
+    ) -> Retriever:
+        """Open a folder; the encoder is loaded when the first query needs it.
+
+        ``options`` (``device``, ``dtype``) go to the encoder. ``allow`` names encoder classes of
+        your own that the folder may import. Raises ``IndexFormatError`` for a folder that is
+        missing, damaged or newer, and for an ``encoder`` other than the index was built with.
+        """
+        folder = Path(path)
+        return cls(folder, read_head(folder), encoder=encoder, allow=allow, options=options)
+
+    @property
+    def head(self) -> Head:
+        """What ``retriever.json`` says of the state that is searched."""
+        return self._state.head
+
+    @property
+    def state(self) -> RetrieverState:
+        """Encoder, index and documents as they are now: they belong together, whatever changes."""
+        return self._state
+
+    @property
+    def encoder(self) -> Any:
+        """The encoder the index is bound to; after a change of BM25's counts another object."""
+        return self._state.encoder
+
+    @property
+    def index(self) -> Index:
+        """The index, memory-mapped."""
+        return self._state.index
+
+    @property
+    def store(self) -> DocumentStore:
+        """The ids and texts, memory-mapped."""
+        return self._state.store
+
+    @property
+    def documents(self) -> DocumentStore:
+        """Where later stages read texts."""
+        return self.store
+
+    @property
+    def base_retriever(self) -> Retriever:
+        """It is one."""
+        return self
+
+    @property
+    def least_score(self) -> float | None:
+        """0 for impacts, -1 for cosine; None for products of vectors of any length, and for l2."""
+        metric = self.index.innermost.metric
+        if metric is None:
+            return 0.0
+        if metric == "cosine" or (metric == "ip" and getattr(self.encoder, "normalize", False)):
+            return -1.0
+        return None
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def search(self, query: str, k: int = 10, *, where: Where | None = None) -> list[Hit]:
+        """Return the ``k`` best documents for one query, of those that match ``where``."""
+        state = self._state  # hits and texts are of one, whatever changes meanwhile
+        return searched(partial(self._asked, state=state, where=where), state.store, query, k)
+
+    def filtered(self, where: Where) -> Filtered:
+        """Return the stage that finds only documents matching ``where``, for pipelines."""
+        return Filtered(self, where)
+
+    def run(
+        self,
+        queries: Queries,
+        given: Run | None = None,
+        k: int | None = None,
+        *,
+        where: Where | None = None,
+    ) -> Run:
+        """Search every query to depth ``k`` (1,000 unless given): ties by document id descending.
+
+        Of documents that tie with the last one, those that were added first are found.
+
+        ``where`` filters by metadata, as in ``{"lang": "en", "year": {"gte": 2020}}``; the module
+        ``sluice.retrieval.documents.where`` has the conditions. A query of white space has no hits;
+        that is said once.
+        """
+        return self._state.run(queries, k, where=where)
+
+    @traced
+    def _asked(
+        self,
+        queries: Queries,
+        given: Run | None,
+        k: int | None,
+        *,
+        state: RetrieverState,
+        where: Where | None,
+    ) -> Run:
+        """Search a state, to be traced as ``run`` is."""
+        return state.run(queries, k, where=where)
+
+    def explain(self, query: str, doc_id: str, *, k: int = 10) -> Explanation:
+        """Return each term's part of a document's score, and its rank down to 1,000.
+
+        With it comes what the index's planner chose for a search of ``k`` hits, and why.
+        ``ConfigError`` unless the index is sparse, ``DataError`` for an unknown document.
+        """
+        from sluice.retrieval.retrievers.explanation import explained
+
+        return explained(self._state, query, doc_id, depth=DEPTH, k=k)
+
+    def add(self, documents: Iterable[Document]) -> int:
+        """Add documents and return how many; an id that is there already is a ``DataError``.
+
+        BM25 counts the new documents into idf at once; its average length stays that of the build
+        until ``compact``.
+        """
+        with self._changing() as state:
+            rows = state.store.append(documents)
+            index_rows(state.encoder, state.store, state.index, rows, state.passages)
+        return len(rows)
+
+    def update(self, documents: Iterable[Document]) -> Updated:
+        """Replace the documents whose ids are there already and add the others, in one step.
+
+        BM25 counts as ``delete`` and ``add`` do. An id given twice is a ``DataError``.
+        """
+        with self._changing() as state:
+            rows, replaced = state.store.update(documents)
+            forget_rows(state.encoder, state.store, state.index, replaced, state.passages)
+            index_rows(state.encoder, state.store, state.index, rows, state.passages)
+        return Updated(len(rows) - len(replaced), len(replaced))
+
+    def delete(self, document_ids: Sequence[str]) -> int:
+        """Delete documents by id and return how many; an unknown id is a ``DataError``."""
+        if isinstance(document_ids, str):
+            raise ConfigError(f"delete({document_ids!r}): expected a list of ids, not one text")
+        wanted = list(dict.fromkeys(document_ids))
+        with self._changing() as state:
+            rows = state.store.rows(wanted)
+            unknown = [name for name, row in zip(wanted, rows, strict=True) if row < 0]
+            if unknown:
+                raise DataError(
+                    f"{self.path}: no document {unknown[0]!r} (and {len(unknown) - 1} more); "
+                    "nothing was deleted"
+                )
+            forget_rows(state.encoder, state.store, state.index, rows, state.passages)
+            state.store.delete(rows)
+        return len(wanted)
+
+    def compact(self) -> None:
+        """Give back the room of deleted documents; BM25 is refitted, average length included."""
+        with self._changing() as state:
+            state.store.compact()
+            if hasattr(state.encoder, "fit_documents"):
+                emptied: Any = state.index  # an inverted one, whose settings stay
+                work = self.path / ENCODING
+                state.index = filled_index(
+                    state.encoder, state.store, emptied.empty(), work=work, passages=state.passages
+                )
+            else:
+                state.index.compact()
+
+    @contextmanager
+    def _changing(self) -> Iterator[RetrieverState]:
+        """Yield a state to change, committed by ``retriever.json`` and dropped on an error.
+
+        Others search the state before until it takes its place.
+        """
+        with self._lock, writer_lock(self.path):
+            if read_head(self.path) != self.head:
+                raise IndexFormatError(
+                    f"{self.path}: changed by another process since it was opened; open it again"
+                )
+            roll_back(self.path)
+            state = self._state.forked()
+            try:
+                yield state
+                state.index.encoder_fingerprint = str(state.encoder.fingerprint)
+                state.index.save(self.path / INDEX)
+                # What stands here is no longer what its config made: no key to reuse it by.
+                config = {**self.head.origin.get("config", {}), "key": None}
+                origin = {**self.head.origin, "config": config}
+                noted = self.head.passages
+                state.head = head_of(
+                    self.path, self.name, state.encoder, state.store, origin, noted
+                )
+                write_head(self.path, state.head)
+            except BaseException:
+                roll_back(self.path)
+                raise
+            self._state = state
+
+
+def retriever_of(stage: Stage) -> Retriever | None:
+    """Return the retriever that a stage passes on, see ``Stage.base_retriever``."""
+    base = stage.base_retriever
+    return base if isinstance(base, Retriever) else None

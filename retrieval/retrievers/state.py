@@ -1,0 +1,204 @@
+"""One state of a retriever: the encoder, index and documents that belong together, and searching.
+
+A change makes a new state beside this one and puts it into its place when it is whole, so what
+searches at that moment goes on in the state it began with.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import IndexFormatError
+from sluice.encoders.foundation.progress import progress
+from sluice.retrieval.documents.store import DocumentStore, open_documents
+from sluice.retrieval.documents.where import Where, conditions, matching_rows
+from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.folder import (
+    DOCUMENTS,
+    HEAD,
+    INDEX,
+    Head,
+    check_encoder,
+    open_placed_encoder,
+    read_head,
+)
+from sluice.retrieval.runs.order import canonical_order
+from sluice.retrieval.runs.queries import DEPTH, Queries, SelfExcluding
+from sluice.retrieval.runs.run import Ranking, Run, without
+
+if TYPE_CHECKING:
+    from sluice.encoders.encoder import Encoder
+    from sluice.indexing import Index
+    from sluice.retrieval.documents.columns import Mask
+
+log = logging.getLogger("sluice")
+
+BATCH = 512  # queries searched at a time
+MASKS = 8  # masks of ``where`` that are kept
+
+Part = TypeVar("Part")
+
+
+class RetrieverState:
+    """The state that ``head`` describes; each part is opened when it is first needed.
+
+    It is no stage: a ``Retriever`` is, and asks its state of the moment.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        head: Head,
+        *,
+        encoder: Encoder | None = None,
+        allow: Collection[str] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path = path
+        self.head = head
+        self.name = head.name
+        self._allow, self._options = allow, dict(options or {})
+        self._masks: dict[str, Mask] = {}  # of the latest ``where``s
+        if encoder is not None:
+            check_encoder(path, head, encoder)
+            self.encoder = encoder
+
+    @cached_property
+    def encoder(self) -> Any:
+        """The encoder the index is bound to."""
+        return self._part(
+            lambda: open_placed_encoder(
+                self.path, self.head, allow=self._allow, options=self._options
+            )
+        )
+
+    @cached_property
+    def index(self) -> Index:
+        """The index, memory-mapped."""
+        from sluice.indexing import open_index
+
+        def opened() -> Index:
+            generation = self.head.index_generation
+            return open_index(self.path / INDEX, generation=generation, allow=self._allow)
+
+        found = self._part(opened)
+        if found.encoder_fingerprint != self.head.encoder_fingerprint:
+            raise IndexFormatError(
+                f"{self.path}: the index was built with encoder {found.encoder_fingerprint[:12]}, "
+                f"retriever.json says {self.head.encoder_fingerprint[:12]}; rebuild it"
+            )
+        if found.rows != self.store.rows_total:
+            raise IndexFormatError(
+                f"{self.path}: the index has {found.rows:,} rows and the documents "
+                f"{self.store.rows_total:,}; they do not belong together: rebuild it"
+            )
+        return found
+
+    @cached_property
+    def store(self) -> DocumentStore:
+        """The ids and texts, memory-mapped."""
+        return self._part(
+            lambda: open_documents(self.path / DOCUMENTS, generation=self.head.documents_generation)
+        )
+
+    @property
+    def passages(self) -> Passages | None:
+        """How documents are cut into passages; None where they are indexed whole."""
+        noted = self.head.passages
+        return None if noted is None else Passages.noted(noted, str(self.path / HEAD))
+
+    def _part(self, opened: Callable[[], Part]) -> Part:
+        """Open a part of the state in ``head``; take the newer state if no part is open yet."""
+        try:
+            return opened()
+        except IndexFormatError as error:
+            head = read_head(self.path)
+            if head == self.head:
+                raise
+            if self.__dict__.keys() & {"encoder", "index", "store"}:
+                raise IndexFormatError(
+                    f"{self.path}: changed since it was opened; open it again"
+                ) from error
+            self.head = head
+            return opened()
+
+    def forked(self) -> RetrieverState:
+        """Return this state in objects of their own, all open, which may be changed."""
+        fork = RetrieverState(self.path, self.head, allow=self._allow, options=self._options)
+        changing = hasattr(self.encoder, "fit_documents")
+        fork.encoder = copy.deepcopy(self.encoder) if changing else self.encoder
+        _ = fork.index, fork.store
+        return fork
+
+    def run(self, queries: Queries, k: int | None = None, *, where: Where | None = None) -> Run:
+        """Search every query, see ``Retriever.run``."""
+        wanted = self.asked(queries)
+        vectors = (
+            self.encoder.encode_queries([queries[query] for query in wanted]) if wanted else ()
+        )
+        return self.nearest(queries, wanted, vectors, k, where=where)
+
+    def asked(self, queries: Queries) -> list[str]:
+        """Return the queries that have a text; the others have no hits, and that is said."""
+        blank = [query for query, text in queries.items() if not text.strip()]
+        if blank:
+            log.warning("%d empty queries have no hits (first: %r)", len(blank), blank[0])
+        return [query for query in queries if queries[query].strip()]
+
+    def nearest(
+        self,
+        queries: Queries,
+        wanted: Sequence[str],
+        vectors: Any,
+        k: int | None = None,
+        *,
+        where: Where | None = None,
+    ) -> Run:
+        """Search with the vectors of the queries in ``wanted``, a row each; others find nothing."""
+        depth = DEPTH if k is None else k
+        keep = None if where is None else self._matching(where)
+        excluding = isinstance(queries, SelfExcluding)
+        rankings = dict.fromkeys(queries, Ranking([], []))
+        show = len(wanted) > 2 * BATCH
+        with progress(f"search {self.name}", len(wanted), "queries", show=show) as advance:
+            for start in range(0, len(wanted), BATCH):
+                block = wanted[start : start + BATCH]
+                part = vectors[start : start + BATCH]
+                for query, ranking in self._searched(block, part, depth + excluding, keep):
+                    found = without(ranking, query) if excluding else ranking
+                    rankings[query] = found[:depth]
+                advance(len(block))
+        return Run(rankings, name=self.name)
+
+    def _matching(self, where: Where) -> Mask:
+        """Return the mask over rows, made once for a ``where``."""
+        wanted = conditions(where)
+        key = repr(wanted)
+        found = self._masks.get(key)
+        if found is None:
+            found = matching_rows(self.store, wanted)
+            kept = list(self._masks.items())[1 - MASKS :]
+            self._masks = dict([*kept, (key, found)])  # replaced whole: others may be reading
+        return found
+
+    def _searched(
+        self, queries: Sequence[str], vectors: Any, k: int, keep: Mask | None
+    ) -> Iterator[tuple[str, Ranking]]:
+        hits = self.index.search(vectors, min(k, len(self.store)), keep=keep)
+        found = hits.rows >= 0
+        ids = np.array(self.store.ids(hits.rows[found]), dtype=object)
+        stops = np.cumsum(found.sum(axis=1))
+        for place, query in enumerate(queries):
+            doc_ids = ids[stops[place] - found[place].sum() : stops[place]].tolist()
+            scores = hits.scores[place][found[place]]
+            if len(scores) > 1 and (scores[1:] == scores[:-1]).any():
+                order = canonical_order(doc_ids, scores)
+                doc_ids, scores = [doc_ids[at] for at in order.tolist()], scores[order]
+            yield query, Ranking(doc_ids, scores)

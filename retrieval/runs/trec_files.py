@@ -1,0 +1,379 @@
+"""Run and qrels files: TREC's and Tevatron's runs, TREC's and BEIR's qrels.
+
+Fields of a run are separated by any ASCII white space. Runs go through pyarrow's parser, several
+million lines a second; what it refuses is read again line by line, which finds the line to name.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import logging
+import math
+import re
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval.runs.columns import RunColumns, columns_of, may_repeat
+
+log = logging.getLogger("sluice")
+
+RUN_FIELDS = {
+    6: ("query", "q0", "document", "rank", "score", "tag"),  # TREC
+    3: ("query", "document", "score"),  # Tevatron
+}
+RUN_EXPECTED = "6 columns 'query Q0 document rank score tag' or 3 columns 'query document score'"
+GRADE = re.compile(r"[+-]?[0-9]{1,9}")
+QRELS_EXPECTED = "4 columns 'query 0 document grade' or 3 columns 'query-id corpus-id score'"
+_WHITE = b"\t\v\f\r"
+_SCAN = 1 << 18  # bytes looked at together
+_BLOCK = 1 << 22  # bytes parsed together
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+class _Rows(NamedTuple):
+    queries: list[str]
+    codes: NDArray[np.int32]  # [rows], places in queries
+    documents: Any  # pyarrow string array [rows]
+    scores: NDArray[np.float64]  # [rows]
+    mixed: bool  # whether the first and the last line have different tags
+
+
+def read_run(path: Path) -> RunColumns:
+    """Read a run file, gzipped or not, ordered by score then document id.
+
+    The rank column is not looked at. Raises ``DataError`` naming file and line for a wrong number
+    of columns, a score that is no finite number, a document twice in a query, text that is not
+    UTF-8, and for an empty file. Where the last line has another tag than the first, as when runs
+    are put one behind the other, a warning names the line of the change.
+    """
+    rows = _parsed(path)
+    if rows is None:
+        rows = _read_lines(path, read_data(path))
+    if rows.mixed:
+        _warn_of_tags(path, read_data(path))
+    with np.errstate(over="ignore"):
+        scores = rows.scores.astype(np.float32)
+    if not np.isfinite(scores).all() or may_repeat(rows.codes, rows.documents):
+        _check_lines(path, read_data(path))
+    return columns_of(rows.queries, rows.codes, rows.documents, scores)
+
+
+def read_qrels(path: Path) -> dict[str, dict[str, int]]:
+    """Read relevance judgements, gzipped or not: ``query id -> {document id: grade}``.
+
+    BEIR's three columns, with or without their header, or TREC's four. A line with tabs is split at
+    these, so that ids may hold spaces; another at ASCII white space. Every verb reads every qrels
+    file here, so that no two of them score by different grades.
+
+    A pair judged twice alike is counted once, with a warning. A pair judged twice differently is
+    refused, as by trec_eval: either grade would be a guess, and one that changes every number.
+    Raises ``DataError`` naming file and line for that, for a wrong number of columns, an empty id,
+    a grade that is no whole number, text that is not UTF-8, and for a file without judgements.
+    """
+    qrels: dict[str, dict[str, int]] = {}
+    text = _text(path, read_data(path))
+    columns = 0
+    again: list[int] = []  # lines that say what an earlier one says
+    for number, line in enumerate(text.split("\n"), 1):
+        fields = _qrels_fields(line)
+        if not fields or (columns == 0 and fields[0].lower() in ("query-id", "query_id")):
+            continue
+        if len(fields) != (columns or len(fields)) or len(fields) not in (3, 4):
+            raise DataError(
+                f"{path}:{number}: {_counted(fields)}, expected {QRELS_EXPECTED}, "
+                "the same in every line"
+            )
+        query, document, grade = fields[0], fields[-2], _grade(path, number, fields[-1], columns)
+        columns = len(fields)
+        if not query or not document:
+            raise DataError(f"{path}:{number}: an empty id; expected {QRELS_EXPECTED}")
+        judged = qrels.setdefault(query, {})
+        earlier = judged.get(document)
+        judged[document] = grade
+        if earlier == grade:
+            again.append(number)
+        elif earlier is not None:
+            first = _line_of(text, query, document)
+            raise DataError(
+                f"{path}:{number}: document {document!r} of query {query!r} has grade {grade}, "
+                f"and {earlier} in line {first}; keep one of the two lines"
+            )
+    if not qrels:
+        raise DataError(f"{path}: the file holds no judgements; expected lines of {QRELS_EXPECTED}")
+    if again:
+        log.warning(
+            "%s:%d: judged before, with the same grade (%s such lines); counted once",
+            path, again[0], f"{len(again):,}",
+        )  # fmt: skip
+    return qrels
+
+
+def _qrels_fields(line: str) -> list[str]:
+    """Return the columns of a line: at tabs where these make a judgement, else at white space."""
+    fields = line.rstrip(" \t\r\v\f").split("\t")
+    if len(fields) == 4:  # TREC's: an id there holds no white space, so what surrounds it pads
+        return [field.strip() for field in fields]
+    return fields if len(fields) == 3 else _fields(line)
+
+
+def _grade(path: Path, number: int, written: str, columns: int) -> int:
+    if not GRADE.fullmatch(written.strip()):
+        hint = "" if columns else "; a header line begins with 'query-id'"
+        raise DataError(
+            f"{path}:{number}: grade {written!r} is not a whole number; write 0 for not relevant, "
+            f"1 or more for relevant{hint}"
+        )
+    return int(written)
+
+
+def _line_of(text: str, query: str, document: str) -> int:
+    """Return the number of the line that judges a pair first."""
+    lines = enumerate(map(_qrels_fields, text.split("\n")), 1)
+    return next(n for n, fields in lines if fields[:1] + fields[-2:-1] == [query, document])
+
+
+def run_text(
+    queries: Iterable[tuple[str, list[str], NDArray[np.float32]]], tag: str
+) -> Iterable[str]:
+    """Yield the TREC text of one query after another; scores are printed so that they read back.
+
+    The shortest digits of a float32 may land on its neighbour when read as a double first, as
+    trec_eval does; such scores are written in full.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for query, doc_ids, scores in queries:
+        _check_writable(query, "query")
+        printed: list[str] = pc.cast(pa.array(scores), pa.string()).to_pylist()
+        read = np.array([float(text) for text in printed]).astype(np.float32)
+        for place in np.flatnonzero(read != scores).tolist():
+            printed[place] = repr(float(scores[place]))
+        lines = [
+            f"{query} Q0 {document} {rank} {score} {tag}\n"
+            for rank, (document, score) in enumerate(zip(doc_ids, printed, strict=True), 1)
+        ]
+        # One look at all ids: white space inside one would make another number of words.
+        if len("\n".join(doc_ids).split()) != len(doc_ids) or not all(doc_ids):
+            for document in doc_ids:
+                _check_writable(document, "document")
+        yield "".join(lines)
+
+
+def read_data(path: Path) -> bytes:
+    """Return a file's bytes, unpacked when they are gzip (told by content, not by name)."""
+    try:
+        data = path.read_bytes()
+        if data[:2] == GZIP_MAGIC:
+            data = gzip.decompress(data)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path}: damaged gzip data ({error}); write the file again") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    return data.removeprefix(codecs.BOM_UTF8)
+
+
+def _parsed(path: Path) -> _Rows | None:
+    """Parse all lines at once, or return None where that finds anything out of order."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    line, separator = _first_line(path), b" "
+    if _is_plain(path, line):
+        separator = b"\t" if b"\t" in line else b" "
+        source = pa.OSFile(str(path))  # in blocks: the text is never whole in memory
+        last = _last_line(path)
+    else:
+        data = _plain(read_data(path))
+        line = data[: data.find(b"\n") + 1] or data
+        last = data[-_SCAN:].rstrip().rpartition(b"\n")[2]
+        source = pa.BufferReader(data)
+    names = RUN_FIELDS.get(len(line.split()))
+    if names is None:
+        return None
+    wanted = {
+        "query": pa.dictionary(pa.int32(), pa.string()),
+        "document": pa.string(),
+        "score": pa.float64(),
+    }
+    try:
+        table = csv.read_csv(
+            source,
+            read_options=csv.ReadOptions(column_names=names, block_size=_BLOCK),
+            parse_options=csv.ParseOptions(delimiter=separator.decode(), quote_char=False),
+            convert_options=csv.ConvertOptions(
+                column_types=wanted, include_columns=list(wanted), null_values=[]
+            ),
+        )
+        queries = table["query"].unify_dictionaries()
+        documents = table["document"]
+        if documents.nbytes >= 1 << 31:
+            documents = documents.cast(pa.large_string())
+        documents = documents.combine_chunks()
+    except pa.ArrowInvalid:
+        return None
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in queries.chunks])
+    mixed = line.split()[5:] != last.split()[5:]
+    scores = table["score"].to_numpy()
+    return _Rows(queries.chunk(0).dictionary.to_pylist(), codes, documents, scores, mixed)
+
+
+def _first_line(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return stream.readline(_SCAN)
+    except OSError:
+        return b""
+
+
+def _last_line(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - _SCAN))
+        return stream.read().rstrip().rpartition(b"\n")[2]
+
+
+def _is_plain(path: Path, line: bytes) -> bool:
+    """Say whether single spaces (or tabs, if line 1 has one) part fields, newlines lines."""
+    if line[:1] <= b" " or line[:2] == GZIP_MAGIC or line.startswith(codecs.BOM_UTF8):
+        return False
+    separator = 9 if b"\t" in line else 32
+    store = bytearray(b"@") * (_SCAN + 1)  # the last byte of the block before, then the block
+    block = np.frombuffer(store, dtype=np.uint8)
+    with path.open("rb") as stream:
+        while count := stream.readinto(memoryview(store)[1:]):
+            part = block[: count + 1]
+            white = part <= 32
+            strange = white & (part != separator) & (part != 10)
+            strange[0] = False  # was looked at with its own block
+            strange[1:] |= white[1:] & white[:-1]
+            if bool(strange.any()):
+                return False
+            store[0] = store[count]
+    return True
+
+
+def _plain(data: bytes) -> bytes:
+    """Part fields by one space and lines by one newline; as many lines as before."""
+    import re
+
+    data = data.translate(bytes.maketrans(_WHITE, b" " * len(_WHITE)))
+    data = re.sub(rb"  +", b" ", data).replace(b" \n", b"\n").replace(b"\n ", b"\n")
+    return data.strip(b" ")
+
+
+def _read_lines(path: Path, data: bytes) -> _Rows:
+    """Parse line by line: slow, exact, and it knows where it is."""
+    import pyarrow as pa
+
+    text = _text(path, data)
+    if not text.strip():
+        raise DataError(f"{path}: the file is empty; expected lines of {RUN_EXPECTED}")
+    places: dict[str, int] = {}
+    codes: list[int] = []
+    documents: list[str] = []
+    scores: list[float] = []
+    tags: list[str] = []
+    columns = 0
+    for number, line in enumerate(text.split("\n"), 1):
+        fields = _fields(line)
+        if not fields:
+            continue
+        columns = columns or len(fields)
+        if len(fields) != columns or columns not in RUN_FIELDS:
+            raise DataError(
+                f"{path}:{number}: {_counted(fields)}, expected {RUN_EXPECTED}, "
+                "the same in every line"
+            )
+        codes.append(places.setdefault(fields[0], len(places)))
+        documents.append(fields[2 if columns == 6 else 1])
+        scores.append(_score(path, number, fields[4 if columns == 6 else 2]))
+        tags += fields[5:]
+    return _Rows(
+        list(places),
+        np.array(codes, dtype=np.int32),
+        pa.array(documents, pa.large_string()),
+        np.array(scores, dtype=np.float64),
+        tags[:1] != tags[-1:],
+    )
+
+
+def _warn_of_tags(path: Path, data: bytes) -> None:
+    """Say where another tag than the first stands first."""
+    first = ""
+    for number, line in enumerate(_text(path, data).split("\n"), 1):
+        tag = _fields(line)[5:]
+        first = first or "".join(tag)
+        if tag and tag[0] != first:
+            log.warning(
+                "%s:%d: tag %r, the lines before have %r; read as one run: check that no two runs "
+                "were put together",
+                path, number, tag[0], first,
+            )  # fmt: skip
+            return
+
+
+def _check_lines(path: Path, data: bytes) -> None:
+    """Raise for the first unusable score or repeated document; return if there is none."""
+    seen: set[tuple[str, str]] = set()
+    for number, line in enumerate(_text(path, data).split("\n"), 1):
+        fields = _fields(line)
+        if not fields:
+            continue
+        pair = (fields[0], fields[2 if len(fields) == 6 else 1])
+        _score(path, number, fields[4 if len(fields) == 6 else 2])
+        if pair in seen:
+            raise DataError(
+                f"{path}:{number}: document {pair[1]!r} is in the list of query {pair[0]!r} "
+                "a second time; expected each document once per query"
+            )
+        seen.add(pair)
+
+
+def _score(path: Path, number: int, written: str) -> float:
+    try:
+        score = float(written) if "_" not in written else math.nan
+    except ValueError:
+        score = math.nan
+    if not abs(score) <= float(np.finfo(np.float32).max):
+        raise DataError(
+            f"{path}:{number}: score {written!r} is no finite number of float32, "
+            "which is what trec_eval reads"
+        )
+    return score
+
+
+def _text(path: Path, data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{path}:{number}: byte 0x{data[error.start]:02x} is not UTF-8; "
+            "convert the file to UTF-8"
+        ) from None
+
+
+def _fields(line: str) -> list[str]:
+    """Split at ASCII white space only, as trec_eval does: ids may hold other spaces."""
+    return line.split() if line.isascii() else [p.decode() for p in line.encode().split()]
+
+
+def _counted(fields: list[str]) -> str:
+    return "1 column" if len(fields) == 1 else f"{len(fields)} columns"
+
+
+def _check_writable(name: str, kind: str) -> None:
+    if len(name.encode().split()) != 1 or name.encode().split()[0] != name.encode():
+        raise DataError(
+            f"{kind} id {name!r} is empty or holds white space, which a TREC file has no room for; "
+            "rename it"
+        )

@@ -1,0 +1,188 @@
+"""Confidence exit: queries whose ranking is sure already skip the reranker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.numbers import finite_number, is_number, whole_number
+from sluice.retrieval.evaluation.fitted_file import number, read_fitted, write_fitted
+from sluice.retrieval.evaluation.measures import parse_measure
+from sluice.retrieval.evaluation.scores import Qrels, evaluate
+from sluice.retrieval.runs.run import Ranking, Run
+
+Kind = Literal["margin", "softmax"]
+Bound = Literal["dev", "expected", "hoeffding"]
+FILE = "exit"
+WIDTH = 25  # candidates that confidence looks at
+NEVER = 2.0  # a threshold that no confidence reaches
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceExit:
+    """Skip the reranker for a query whose confidence is ``threshold`` or more.
+
+    Confidence lies in 0 to 1 and looks at the first ``width`` scores. ``margin`` is how far the
+    first is above the second, as a share of its distance from the lowest: the scores' unit and
+    zero do not matter. ``softmax`` is the first one's part of the softmax. A ranking of at most one
+    document is sure.
+    """
+
+    threshold: float
+    kind: Kind = "margin"
+    width: int = WIDTH
+
+    def __post_init__(self) -> None:
+        value = self.threshold
+        if not is_number(value) or not 0 <= value <= 2:
+            raise ConfigError(
+                f"exit: {value!r}; expected a confidence from 0 (every query) to 1, or 2 for none"
+            )
+        if self.kind not in get_args(Kind):
+            near = suggest(str(self.kind), get_args(Kind))
+            raise ConfigError(f"exit: kind {self.kind!r}; expected margin or softmax{near}")
+        whole_number(self.width, "width", 2)
+
+    def depth(self, ranking: Ranking) -> int:
+        """Return 0 for a query that is sure, else every candidate."""
+        return 0 if self.confidence(ranking) >= self.threshold else len(ranking)
+
+    def confidence(self, ranking: Ranking) -> float:
+        """Return how sure the order of a ranking's top is, 0 to 1."""
+        scores = ranking.scores[: self.width].astype(np.float64)
+        if len(scores) < 2:
+            return 1.0
+        if self.kind == "softmax":
+            highest = scores.max()
+            return float(np.exp(scores[0] - highest) / np.exp(scores - highest).sum())
+        spread = scores.max() - scores.min()
+        return float(max(0.0, (scores[0] - scores[1]) / spread)) if spread > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FittedExit:
+    """An exit calibrated on judged queries, and what it did to them.
+
+    ``exited`` is the share of ``queries`` that skip the reranker; ``loss`` the mean of what they
+    lose by it, gains not counted against it; ``value`` the measure with the exit, ``full`` without.
+    """
+
+    rule: ConfidenceExit
+    exited: float
+    loss: float
+    value: float
+    full: float
+    queries: int
+    measure: str
+    epsilon: float
+    bound: Bound = "dev"
+
+    def save(self, path: str | Path) -> None:
+        """Write a JSON file that ``exit='file.json'`` reads."""
+        facts = asdict(self)
+        write_fitted(path, FILE, {**facts.pop("rule"), "fitted": facts})
+
+
+def exit_rule(value: float | str) -> ConfidenceExit:
+    """Return the rule of ``exit=0.4`` (a margin) or ``exit='file.json'`` (what was fitted)."""
+    if not isinstance(value, str):
+        return ConfidenceExit(value)
+    found = read_fitted(value, FILE)
+    try:
+        return ConfidenceExit(number(found["threshold"]), found["kind"], found["width"])
+    except (KeyError, ValueError, ConfigError) as error:
+        raise ConfigError(f"{value}: no fitted exit ({error}); fit it again") from None
+
+
+def fit_exit(
+    before: Run,
+    after: Run,
+    qrels: Qrels,
+    *,
+    measure: str = "nDCG@10",
+    epsilon: float = 0.01,
+    kind: Kind = "margin",
+    width: int = WIDTH,
+    bound: Bound = "dev",
+    delta: float = 0.1,
+) -> FittedExit:
+    """Find the exit that saves most queries while the loss stays within ``epsilon``.
+
+    ``before`` is the run that the reranker gets, ``after`` what it makes of it. A query's loss is
+    how much lower ``measure`` is before than after, 0 where it is higher: so the loss only grows as
+    the threshold falls, and gains of one query never pay for another. ``epsilon=0`` asks for the
+    full cascade, which is then what runs. Queries of equal confidence exit together.
+
+    ``bound`` says what is kept within epsilon:
+
+    - ``dev``: the mean loss R of these n queries.
+    - ``expected``: (n R + 1) / (n + 1), and with it the expected loss of a new query of the same
+      kind (Angelopoulos et al. 2024, Conformal Risk Control, Theorem 1; losses are at most 1).
+    - ``hoeffding``: R + sqrt(ln(1 / delta) / 2n), and with it, but for a chance of ``delta``, the
+      mean loss of all such queries (Bates et al. 2021, Distribution-Free, Risk-Controlling
+      Prediction Sets).
+
+    ``DataError`` if no query has judgements.
+    """
+    rule = ConfidenceExit(NEVER, kind, width)
+    _check_bounds(epsilon, bound, delta)
+    values = [_values(run, qrels, measure) for run in (before, after)]
+    queries = list(values[0])
+    empty = Ranking([], [])
+    confidence = np.array([rule.confidence(before.get(query, empty)) for query in queries])
+    one, full = (np.array([found[query] for query in queries]) for found in values)
+    losses = np.maximum(full - one, 0.0)
+    order = np.argsort(-confidence, kind="stable")
+    count = len(queries)
+    risks = np.cumsum(losses[order]) / count  # of the surest 1, 2, ... queries
+    ends = np.append(np.diff(confidence[order]) != 0, True)  # where no tie is cut
+    allowed = np.flatnonzero(ends & (_upper(risks, count, bound, delta) <= epsilon))
+    loss = 0.0
+    if epsilon > 0 and len(allowed):
+        last = allowed[-1]
+        rule = ConfidenceExit(float(confidence[order[last]]), kind, width)
+        loss = float(risks[last])
+    out = confidence >= rule.threshold
+    return FittedExit(
+        rule,
+        exited=float(out.mean()),
+        loss=loss,
+        value=float(np.where(out, one, full).mean()),
+        full=float(full.mean()),
+        queries=count,
+        measure=str(parse_measure(measure)),
+        epsilon=float(epsilon),
+        bound=bound,
+    )
+
+
+def _upper(
+    risks: NDArray[np.float64], count: int, bound: Bound, delta: float
+) -> NDArray[np.float64]:
+    if bound == "expected":
+        return (count * risks + 1) / (count + 1)
+    if bound == "hoeffding":
+        return risks + math.sqrt(math.log(1 / delta) / (2 * count))
+    return risks
+
+
+def _values(run: Run, qrels: Qrels, measure: str) -> Mapping[str, float]:
+    values: Mapping[str, float] = evaluate(run, qrels, [measure]).per_query[measure]
+    return values
+
+
+def _check_bounds(epsilon: Any, bound: Any, delta: Any) -> None:
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        finite_number(value, name, 0, 1)
+    if bound not in get_args(Bound):
+        near = suggest(str(bound), get_args(Bound))
+        raise ConfigError(f"bound: {bound!r}; expected dev, expected or hoeffding{near}")
+    if bound == "hoeffding" and delta == 0:
+        raise ConfigError("delta: 0; no finite number of queries makes a bound certain")

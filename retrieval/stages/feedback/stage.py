@@ -1,0 +1,168 @@
+"""Pseudo-relevance feedback: a retriever is asked again, by what the first documents say.
+
+Where the feedback comes from is the pipeline's to say. In front, the stage asks its retriever
+first and takes the feedback from that list; behind a list, from the list it is given. With a
+sparse list fused in, that makes the four ways of Li et al. (2022, "To interpolate or not to
+interpolate"):
+
+    none     weighted(bm25, dense)
+    before   (bm25 | dense) >> prf(dense)
+    after    weighted(bm25, prf(dense))
+    both     weighted(bm25, (bm25 | dense) >> prf(dense))
+
+A fusion hands the list it is given to its parts: ``x >> weighted(bm25, prf(dense))`` takes the
+feedback from ``x``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.tracing import is_traced, note
+from sluice.retrieval.retrievers.retriever import retriever_of
+from sluice.retrieval.runs.queries import Queries, SelfExcluding
+from sluice.retrieval.runs.run import Ranking, Run, without
+
+if TYPE_CHECKING:
+    from sluice.retrieval.documents.where import Where
+    from sluice.retrieval.retrievers.state import RetrieverState
+
+BATCH = 512  # queries whose feedback documents are held at a time
+
+
+class Lists(NamedTuple):
+    """The documents that feedback may come from: a line per query, best first.
+
+    ``lengths`` ``[n]`` say how many places of a line are filled; ``rows`` ``[n, depth]`` are -1
+    there where the retriever does not hold the document, and behind the line's end.
+    """
+
+    rows: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    lengths: NDArray[np.int64]
+
+
+class Feedback(Stage):
+    """Asks ``retriever`` with queries that the first ``depth`` documents of a list have changed.
+
+    Without a list before it, the list is the retriever's own first ``depth``; queries are encoded
+    once and searched twice, all together. A query without a list, or whose documents the retriever
+    does not hold, is asked as it is; one of white space has no hits. The query's own document
+    gives no feedback where it is no hit either (``SelfExcluding``).
+    """
+
+    looks_inside = True
+
+    def __init__(self, retriever: Stage, *, depth: int, name: str) -> None:
+        made_of_others = isinstance(retriever, Stage) and retriever.inner
+        if not isinstance(retriever, Stage) or (made_of_others and retriever_of(retriever) is None):
+            found = getattr(retriever, "name", "") or type(retriever).__name__
+            raise ConfigError(f"feedback needs a retriever to ask again, {found!r} is none")
+        self.retriever = retriever
+        self.depth = depth
+        self.name = name
+
+    @property
+    def inner(self) -> tuple[Stage, ...]:
+        """The retriever that is asked again."""
+        return (self.retriever,)
+
+    @property
+    def base_retriever(self) -> None:
+        """None: the retriever is asked with other queries."""
+        return None
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Take feedback from the given run, or the retriever's own, and search with it."""
+        state, where = self._searched()
+        wanted = state.asked(queries)
+        vectors: Any = ()
+        if wanted:
+            vectors = state.encoder.encode_queries([queries[query] for query in wanted])
+            self._check(state, vectors)
+        if wanted and self.depth:
+            if given is None:
+                given = state.nearest(queries, wanted, vectors, self.depth, where=where)
+            rankings = [self._first(queries, query, given) for query in wanted]
+            vectors = self._changed(state, vectors, rankings)
+            if is_traced():
+                heads = zip(wanted, rankings, strict=True)
+                note({"feedback": {query: list(head.doc_ids) for query, head in heads}})
+                note(self._facts(state, wanted, vectors))
+        found = state.nearest(queries, wanted, vectors, k, where=where)
+        found.name = self.name
+        return found
+
+    def _first(self, queries: Queries, query: str, given: Run) -> Ranking:
+        """Return the documents of a query's list that feedback may come from."""
+        ranking = given.get(query, Ranking([], []))
+        if isinstance(queries, SelfExcluding):
+            ranking = without(ranking[: self.depth + 1], query)
+        return ranking[: self.depth]
+
+    def _searched(self) -> tuple[RetrieverState, Where | None]:
+        """Return the state to ask, one for both searches, and the filter on its documents."""
+        retriever = retriever_of(self.retriever)
+        if retriever is not None:
+            return retriever.state, self.retriever.base_where
+        raise ConfigError(
+            f"{self.name}: needs a retriever to ask again, {self.retriever.name!r} is a "
+            f"{type(self.retriever).__name__}"
+        )
+
+    def _check(self, state: RetrieverState, vectors: Any) -> None:
+        from sluice.indexing.wrappers.passages import PassageIndex
+
+        if isinstance(state.index, PassageIndex):
+            raise ConfigError(
+                f"{self.name}: {state.path} indexes passages, of which a document has several; "
+                "feedback needs one vector a document: build the retriever without passages"
+            )
+
+    def _changed(self, state: RetrieverState, vectors: Any, rankings: Sequence[Ranking]) -> Any:
+        """Return the queries' new vectors, a batch at a time."""
+        parts = []
+        for start in range(0, len(rankings), BATCH):
+            batch = slice(start, start + BATCH)
+            lists = lists_of(state, rankings[batch], self.depth)
+            parts.append(self._moved(state, vectors[batch], lists))
+        return self._joined(parts)
+
+    @abstractmethod
+    def _moved(self, state: RetrieverState, vectors: Any, lists: Lists) -> Any:
+        """Return the new vectors of some queries."""
+
+    def _facts(
+        self, state: RetrieverState, wanted: Sequence[str], vectors: Any
+    ) -> Mapping[str, Any]:
+        """Return what is told of the new queries to whoever traces the stage."""
+        return {}
+
+    @abstractmethod
+    def _joined(self, parts: Sequence[Any]) -> Any:
+        """Return the vectors of all batches as one."""
+
+
+def lists_of(state: RetrieverState, rankings: Sequence[Ranking], depth: int) -> Lists:
+    """Return rankings of at most ``depth`` documents by the rows of a retriever's index."""
+    lengths = np.array([len(ranking) for ranking in rankings], np.int64)
+    rows = np.full((len(rankings), depth), -1, np.int64)
+    scores = np.zeros((len(rankings), depth), np.float32)
+    filled = np.arange(depth) < lengths[:, None]
+    rows[filled] = state.store.rows([doc for ranking in rankings for doc in ranking.doc_ids])
+    if filled.any():
+        scores[filled] = np.concatenate([ranking.scores for ranking in rankings])
+    return Lists(rows, scores, lengths)
+
+
+def places_in(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the distinct rows, ascending, and where in them each row stands; -1 stays."""
+    distinct = np.unique(rows[rows >= 0])
+    return distinct, np.where(rows >= 0, np.searchsorted(distinct, rows), -1)

@@ -1,0 +1,153 @@
+"""JSON over HTTP: one request after another, tried again where that may help."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import os
+import threading
+import time
+import urllib.error
+import urllib.request
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+
+log = logging.getLogger("sluice")
+
+TRIED_AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+LONGEST_WAIT = 60.0  # seconds between two tries, whatever the server asks for
+LONGEST = 86_400  # seconds of a request
+MOST = 1_000  # retries
+LARGEST = 16 * 1024 * 1024  # bytes of an answer
+SHOWN = 200  # characters of a server's message
+
+
+class HttpJson:
+    """Posts JSON to one address and reads JSON.
+
+    A request is given up after ``timeout_s`` seconds, its answer included. It is sent again up to
+    ``retries`` times behind timeouts, broken connections, answers that cannot be read, and the
+    statuses 408, 429 and 5xx: after ``backoff_s`` seconds, twice as many each further time, or as
+    many as a ``Retry-After`` asks for. The key is read from the environment variable
+    ``api_key_env`` each time and is in no message. Redirects are not followed: they could carry it
+    elsewhere. Proxies are those of the environment.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key_env: str | None = None,
+        timeout_s: float = 60.0,
+        retries: int = 4,
+        backoff_s: float = 1.0,
+    ) -> None:
+        try:
+            parts = urlsplit(url)
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except (AttributeError, ValueError):  # no text; half an address; a port that is none
+            good = False
+        if not good:
+            raise ConfigError(f"url: {url!r}; expected one like https://host/v1")
+        if parts.username or parts.password or parts.query:
+            raise ConfigError("url: holds a user, a password or a query; keys go to api_key_env")
+        if not 0 < timeout_s <= LONGEST or not backoff_s >= 0 or not 0 <= retries <= MOST:
+            raise ConfigError(
+                f"timeout_s {timeout_s}, backoff_s {backoff_s}, retries {retries}: expected a time "
+                f"above 0 and up to {LONGEST:,}, 0 or more, and 0 to {MOST}"
+            )
+        self.url = url
+        self.api_key_env = api_key_env
+        self.timeout_s = timeout_s
+        self.retries = retries
+        self.backoff_s = backoff_s
+        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._key()
+
+    def post(self, body: Any, check: Any = None, stop: threading.Event | None = None) -> Any:
+        """Return the answer to ``body``; ``ModelError`` if none can be had.
+
+        ``check`` is called with the answer and raises ``ValueError`` for one that is none.
+        ``stop``, once set, ends the waiting between tries.
+        """
+        waiting = stop or threading.Event()
+        for left in range(self.retries, -1, -1):
+            try:
+                answer = self._sent(body)
+                return answer if check is None else check(answer)
+            except urllib.error.HTTPError as error:
+                reason, asked = self._status(error)
+            except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+                reason, asked = f"{type(error).__name__}: {self._safe(str(error))}", None
+            if left == 0 or waiting.is_set():
+                break
+            wait = self.backoff_s * 2 ** (self.retries - left) if asked is None else asked
+            log.info("%s: %s; tried again, %d times at most", self.url, reason, left)
+            waiting.wait(min(wait, LONGEST_WAIT))
+        raise ModelError(
+            f"{self.url}: {reason} ({self.retries + 1} tries of {self.timeout_s:g} s); check the "
+            "address and the server, or raise retries or timeout_s"
+        )
+
+    def _sent(self, body: Any) -> Any:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        key = self._key()
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        data = json.dumps(body).encode()
+        request = urllib.request.Request(self.url, data, headers)
+        ends = time.monotonic() + self.timeout_s
+        with self._opener.open(request, timeout=self.timeout_s) as response:
+            return json.loads(_read(response, ends))
+
+    def _status(self, error: urllib.error.HTTPError) -> tuple[str, float | None]:
+        """Return what to say of a refusal, and the seconds it asks to wait; raise if it stands."""
+        with error:
+            try:
+                said = error.read(4 * SHOWN).decode("utf-8", "replace")
+            except (OSError, http.client.HTTPException):
+                said = ""
+            asked = error.headers.get("Retry-After", "") if error.headers else ""
+        reason = f"status {error.code} {self._safe(said)}".strip()
+        if error.code not in TRIED_AGAIN and error.code < 500:
+            hint = "; check api_key_env" if error.code in (401, 403) else ""
+            raise ModelError(f"{self.url}: {reason}{hint}")
+        return reason, float(asked) if asked.strip().isdecimal() else None
+
+    def _key(self) -> str:
+        if self.api_key_env is None:
+            return ""
+        key = os.environ.get(self.api_key_env, "").strip()
+        if not key or not key.isascii() or not key.isprintable():
+            raise ConfigError(
+                f"api_key_env: the environment variable {self.api_key_env} is not set to a key"
+            )
+        return key
+
+    def _safe(self, text: str) -> str:
+        """Return a message in one line, without the key."""
+        key = os.environ.get(self.api_key_env or "", "").strip()
+        text = text.replace(key, "***") if key else text
+        return " ".join(text.split())[:SHOWN]
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _read(response: IO[bytes], ends: float) -> bytes:
+    """Read an answer that may come drop by drop, until ``ends``."""
+    parts, size = list[bytes](), 0
+    read = getattr(response, "read1", response.read)
+    while part := read(65_536):
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST:
+            raise ValueError(f"an answer of more than {LARGEST:,} bytes")
+        if time.monotonic() > ends:
+            raise TimeoutError("the answer took too long")
+    return b"".join(parts)

@@ -1,0 +1,253 @@
+"""A language model behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.progress import progress
+from sluice.encoders.rerankers.prompt import Prompt
+from sluice.encoders.rerankers.prompt_fitting import fitted
+from sluice.retrieval.stages.generative.http_json import HttpJson
+from sluice.retrieval.stages.generative.permutation import spoken
+
+PATH = "/chat/completions"
+TOP = 20  # alternatives to a token that are asked for
+ANSWER_TOKENS = 16  # of an answer in one word, where it is read from the text
+BYTES_A_TOKEN = 3  # fewer than most tokenizers need, so that what is cut by it fits
+AROUND = 32  # tokens that a server's chat template may put around a message
+SHOWN_FROM = 200  # prompts; fewer stay silent
+_RARE = 1e-9  # the least probability of an answer that is not among the alternatives
+
+
+class HttpLanguageModel:
+    """A ``LanguageModel`` that asks ``/chat/completions``, one message a prompt, at temperature 0.
+
+    ``url`` is the base of an OpenAI-compatible endpoint, such as ``https://host/v1``, and
+    ``api_key_env`` names the environment variable with its key.
+    Probabilities come from the log-probabilities of the first token, where the endpoint returns
+    them (``logprobs``); else the answer is read from the text and has probability 1. Texts are cut
+    so that a prompt takes ``context_length`` tokens at most, counted as one for every three bytes.
+    ``concurrency`` requests are under way at a time. ``body`` is added to each request, or takes
+    from it what it gives as null. An endpoint that fails is ``ModelError``, see ``HttpJson``; an
+    answer that says nothing of use is the caller's to handle.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        api_key_env: str | None = None,
+        logprobs: bool = True,
+        context_length: int = 4096,
+        document_length: int | None = None,
+        concurrency: int = 4,
+        timeout_s: float = 60.0,
+        retries: int = 4,
+        backoff_s: float = 1.0,
+        body: dict[str, Any] | None = None,
+    ) -> None:
+        address = url.rstrip("/")
+        self.endpoint = HttpJson(
+            address if address.endswith(PATH) else address + PATH,
+            api_key_env=api_key_env,
+            timeout_s=timeout_s,
+            retries=retries,
+            backoff_s=backoff_s,
+        )
+        if not model.strip():
+            raise ConfigError("model: empty; expected the name the endpoint knows it by")
+        self.model = model
+        self.logprobs = logprobs
+        self.context_length = whole_number(context_length, "context_length", 128)
+        self.document_length = document_length
+        if document_length is not None:
+            whole_number(document_length, "document_length", 1)
+        self.concurrency = whole_number(concurrency, "concurrency", 1, 64)
+        self.body = dict(body or {})
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of address, model name and settings: what the server loads, nobody can see."""
+        settings = [self.logprobs, self.context_length, self.document_length, self.body]
+        return fingerprint_of("http", self.endpoint.url, self.model, settings)
+
+    def answers(self, prompts: Sequence[Prompt], choices: Sequence[str]) -> NDArray[np.floating]:
+        """Return log-probabilities ``[prompts, choices]``; NaN where no choice was named."""
+        options: dict[str, Any] = {"max_tokens": ANSWER_TOKENS}
+        if self.logprobs:
+            options |= {"logprobs": True, "top_logprobs": TOP}
+        found = np.full((len(prompts), len(choices)), np.nan)
+        for row, choice in enumerate(self._asked(prompts, ANSWER_TOKENS, options)):
+            shares = first_token_shares(choice, choices)
+            if shares is not None:
+                found[row] = shares
+            elif (place := named_choice(_text_of(choice), choices)) is not None:
+                found[row] = -np.inf
+                found[row, place] = 0.0
+        return found
+
+    def completions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[str]:
+        """Return what the model writes to each prompt."""
+        found = self._asked(prompts, max_new_tokens, {"max_tokens": max_new_tokens})
+        return [_text_of(choice) for choice in found]
+
+    def _asked(
+        self, prompts: Sequence[Prompt], new_tokens: int, options: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Return the first choice of each answer, in the order of the prompts."""
+        room = self.context_length - new_tokens - AROUND
+        if room < 1:
+            raise ConfigError(
+                f"context_length: {self.context_length} with an answer of {new_tokens} tokens; "
+                "raise it, or take a smaller window"
+            )
+
+        def ask(prompt: Prompt, stop: threading.Event) -> dict[str, Any]:
+            given = {
+                "model": self.model,
+                "messages": [{"role": "user", "content": self._text(prompt, room)}],
+                "temperature": 0,
+                **options,
+                **self.body,
+            }
+            body = {key: value for key, value in given.items() if value is not None}
+            try:
+                chosen: dict[str, Any] = self.endpoint.post(body, _first_choice, stop)
+            except ModelError as error:
+                refused = "logprobs" in body and "logprobs" in str(error)
+                raise ModelError(f"{error}; set logprobs: false") if refused else error from None
+            return chosen
+
+        with progress("ask", len(prompts), "prompts", show=len(prompts) >= SHOWN_FROM) as advance:
+            return _in_threads(ask, prompts, self.concurrency, advance)
+
+    def _text(self, prompt: Prompt, room: int) -> str:
+        measure = _Bytes()
+        if self.document_length is not None:
+            prompt = prompt.having(measure.cut(prompt.slots, self.document_length))
+        return fitted(prompt, room, measure).text
+
+
+def first_token_shares(choice: Mapping[str, Any], choices: Sequence[str]) -> list[float] | None:
+    """Return log-probabilities of ``choices`` from those of an answer's first word.
+
+    Spellings that differ in case and spacing are added up. A choice that is not among the
+    alternatives can have what they leave, and no more than the least of them. None where there are
+    no log-probabilities, or none of the choices is among them.
+    """
+    told = choice.get("logprobs")
+    content = told.get("content") if isinstance(told, dict) else None
+    for place in content if isinstance(content, list) else []:
+        if not isinstance(place, dict) or not str(place.get("token", "")).strip():
+            continue  # a line break before the answer
+        others = place.get("top_logprobs")
+        listed = [
+            each
+            for each in (others if others and isinstance(others, list) else [place])
+            if _is_listed(each)
+        ]
+        chances = [math.exp(min(0.0, each["logprob"])) for each in listed]
+        words = [_folded(each["token"]) for each in listed]
+        found = [
+            sum(p for p, word in zip(chances, words, strict=True) if word == _folded(name))
+            for name in choices
+        ]
+        if not any(found):
+            return None
+        rest = max(_RARE, min(1.0 - sum(chances), min(chances)))
+        return [math.log(chance or rest) for chance in found]
+    return None
+
+
+def named_choice(text: str, choices: Sequence[str]) -> int | None:
+    """Return which choice a text names first, as a whole word; None where it names none.
+
+    Case does not count, but for letters: a lone ``a`` is an article where there is an ``A`` or a
+    ``B`` besides.
+    """
+    said = spoken(text)
+    letters = all(len(choice) == 1 for choice in choices)
+    for flags in (0, re.IGNORECASE) if letters else (re.IGNORECASE,):
+        found = []
+        for place, choice in enumerate(choices):
+            match = re.search(rf"(?<!\w){re.escape(choice)}(?!\w)", said, flags)
+            if match:
+                found.append((match.start(), -len(choice), place))
+        if found:
+            return min(found)[2]
+    return None
+
+
+def _folded(word: str) -> str:
+    return word.strip().casefold()
+
+
+def _is_listed(each: Any) -> bool:
+    if not isinstance(each, dict) or not isinstance(each.get("token"), str):
+        return False
+    chance = each.get("logprob")
+    try:
+        return isinstance(chance, (int, float)) and math.isfinite(chance)
+    except OverflowError:  # a whole number that no float holds
+        return False
+
+
+def _first_choice(answer: Any) -> dict[str, Any]:
+    """Return the first choice of an answer; ``ValueError`` for what has none."""
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    chosen = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(chosen, dict) or not isinstance(chosen.get("message"), dict):
+        raise ValueError("an answer without choices; expected an OpenAI-compatible endpoint")
+    return chosen
+
+
+def _text_of(choice: Mapping[str, Any]) -> str:
+    content = choice["message"].get("content")
+    return content if isinstance(content, str) else ""
+
+
+class _Bytes:
+    """Lengths of texts by their bytes: a ``Measure`` where there is no tokenizer."""
+
+    def whole(self, prompt: Prompt) -> int:
+        return self.lengths([prompt.text])[0]
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        return [-(-len(text.encode()) // BYTES_A_TOKEN) for text in texts]
+
+    def cut(self, texts: Sequence[str], length: int) -> list[str]:
+        most = length * BYTES_A_TOKEN
+        return [text.encode()[:most].decode("utf-8", "ignore") for text in texts]
+
+
+def _in_threads(
+    ask: Callable[[Prompt, threading.Event], dict[str, Any]],
+    prompts: Sequence[Prompt],
+    workers: int,
+    advance: Callable[[int], None],
+) -> list[dict[str, Any]]:
+    """Return what ``ask`` says to each prompt; the first error ends the others soon."""
+    stop = threading.Event()
+    found = []
+    with ThreadPoolExecutor(workers, thread_name_prefix="sluice-http") as pool:
+        waiting = [pool.submit(ask, prompt, stop) for prompt in prompts]
+        try:
+            for each in waiting:
+                found.append(each.result())
+                advance(1)
+        finally:
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+    return found

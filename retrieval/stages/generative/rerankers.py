@@ -1,0 +1,81 @@
+"""Generative rerankers by their YAML keys: a model loaded here or behind HTTP, and a style."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.stages.generative.http_language_model import HttpLanguageModel
+from sluice.retrieval.stages.generative.listwise import Listwise
+from sluice.retrieval.stages.generative.options import ModelSpec, local_model, with_model
+from sluice.retrieval.stages.generative.pairwise import Pairwise
+from sluice.retrieval.stages.generative.pointwise import Pointwise
+
+if TYPE_CHECKING:
+    from sluice.encoders.rerankers.language_model import LanguageModel
+
+Style: TypeAlias = Literal["yes_no", "graded", "pairwise", "listwise"]
+Reranker: TypeAlias = Pointwise | Pairwise | Listwise
+
+# The keys of each style. Those not given keep the defaults of its class.
+STYLE_KEYS: dict[str, tuple[str, ...]] = {
+    "yes_no": ("prompt", "answers"),
+    "graded": ("prompt", "answers", "grades"),
+    "pairwise": ("prompt", "answers", "depth", "opponents"),
+    "listwise": ("prompt", "window", "step", "passes"),
+}
+FULL = 0  # as a window: all candidates in one prompt
+
+
+def _reranker(
+    model: ModelSpec,
+    *,
+    style: Style = "yes_no",
+    prompt: str | None = None,
+    answers: list[str] | None = None,
+    grades: int | None = None,
+    depth: int | None = None,
+    opponents: int | None = None,
+    window: int | None = None,
+    step: int | None = None,
+    passes: int | None = None,
+) -> Reranker:
+    """Return the reranker of a style over a language model.
+
+    ``yes_no`` and ``graded`` score pairs (``Pointwise``), ``pairwise`` and ``listwise`` lists; each
+    takes its own keys, see those classes. ``window: 0`` is full ranking.
+    """
+    given = {"prompt": prompt, "answers": answers, "grades": grades, "depth": depth,
+             "opponents": opponents, "window": window, "step": step, "passes": passes}  # fmt: skip
+    options = _options(style, given)
+    return _styled(style, model.open(), options)
+
+
+generative = with_model(_reranker, local_model)
+generative_http = with_model(_reranker, HttpLanguageModel)
+
+
+def _options(style: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that were given; ``ConfigError`` for one of another style."""
+    options = {key: value for key, value in given.items() if value is not None}
+    for key in options:
+        if key not in STYLE_KEYS[style]:
+            right = [name for name, keys in STYLE_KEYS.items() if key in keys]
+            raise ConfigError(
+                f"{key}: style {style} takes {', '.join(STYLE_KEYS[style])}; {key} is for "
+                f"{' and '.join(right)}"
+            )
+    return options
+
+
+def _styled(style: Style, model: LanguageModel, options: dict[str, Any]) -> Reranker:
+    if style == "yes_no":
+        return Pointwise.yes_no(model, **options)
+    if style == "graded":
+        return Pointwise.graded(model, **options)
+    if style == "pairwise":
+        return Pairwise(model, **options)
+    if options.get("window") == FULL:
+        options = {**options, "window": None}
+    return Listwise(model, **options)

@@ -1,0 +1,153 @@
+"""The features a learned ranker sees of (query, candidate), by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.documents.store import DocumentStore
+from sluice.retrieval.pipelines.stage import Stage, Texts
+from sluice.retrieval.runs.queries import Queries
+from sluice.retrieval.runs.run import Ranking
+from sluice.retrieval.stages.ltr.collection_terms import CollectionTerms, collection_terms
+from sluice.retrieval.stages.ltr.lexical_features import LEXICAL, lexical_features
+from sluice.retrieval.stages.rerankers.candidate_scores import candidate_scores
+
+GIVEN = "given"  # the list that is reranked
+OF_LIST = ("score", "rank", "reciprocal_rank")
+AT_ONCE = 64  # queries
+
+
+class CandidateFeatures:
+    """Computes features of candidates, given the retrievers that also score them.
+
+    ``names`` are ``given.score``, ``given.rank`` and ``given.reciprocal_rank`` of the list that is
+    reranked, those of ``lexical_features``, and ``NAME.score``, ``NAME.rank`` and
+    ``NAME.reciprocal_rank`` for each of ``parts``. Ranks of a part, from 1, are among the
+    candidates, so they say the same of lists of one depth only.
+
+    Nothing but the query's text, its candidates and the corpus is looked at: no judgements, and no
+    other query. ``saved`` is a folder of ``CollectionTerms``, used where it is of these documents;
+    otherwise the corpus is read once, at the first query.
+    """
+
+    def __init__(
+        self, parts: Sequence[Stage], *, language: str = "en", saved: Path | None = None
+    ) -> None:
+        self.parts = tuple(parts)
+        self.language = language
+        taken = {GIVEN, *(name.partition(".")[0] for name in LEXICAL)}
+        for part in self.parts:
+            if part.name in taken:
+                raise ConfigError(
+                    f"ltr: a part named {part.name!r}, which is the name of other features; give "
+                    "each retriever a name of its own"
+                )
+            taken.add(part.name)
+        sources = (GIVEN, *(part.name for part in self.parts))
+        lists = [tuple(f"{source}.{name}" for name in OF_LIST) for source in sources]
+        self.names: tuple[str, ...] = (
+            *lists[0], *LEXICAL, *(name for each in lists[1:] for name in each)
+        )  # fmt: skip
+        self._saved = saved
+        self._terms: tuple[tuple[str, str], CollectionTerms] | None = None
+
+    def matrix(
+        self, queries: Queries, heads: Mapping[str, Ranking], documents: Texts | None = None
+    ) -> NDArray[np.float32]:
+        """Return ``[candidates, features]``, the candidates of the first of ``heads`` first.
+
+        ``documents`` is the store of titles and texts; without it, that of the first part that has
+        one. Encodes each query once for each part.
+        """
+        names = list(heads)
+        terms = self.terms(documents)
+        store = self.store(documents)
+        found = [np.empty((0, len(self.names)), np.float32)]
+        for start in range(0, len(names), AT_ONCE):
+            some = {query: heads[query] for query in names[start : start + AT_ONCE]}
+            found.append(self._of_some(queries, some, terms, store))
+        return np.concatenate(found)
+
+    def _of_some(
+        self,
+        queries: Queries,
+        heads: Mapping[str, Ranking],
+        terms: CollectionTerms,
+        store: DocumentStore,
+    ) -> NDArray[np.float32]:
+        sizes = [len(head) for head in heads.values()]
+        ends = np.cumsum(sizes)
+        rows = np.split(store.rows([d for h in heads.values() for d in h.doc_ids]), ends[:-1])
+        place = np.concatenate([np.arange(size) for size in sizes]) + 1.0
+        given = np.concatenate([head.scores for head in heads.values()])
+        columns = [np.stack([given, place, 1.0 / place], axis=1)]
+        columns.append(lexical_features(terms, [queries[query] for query in heads], rows))
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        for part in self.parts:
+            scores = candidate_scores(part, queries, heads)
+            order = np.lexsort((place, -scores, owner))
+            rank = np.empty(len(scores))
+            rank[order] = place  # of each list the first rank is 1, in the order of the lists
+            columns.append(np.stack([scores, rank, 1.0 / rank], axis=1))
+        return np.concatenate(columns, axis=1).astype(np.float32)
+
+    def store(self, documents: Texts | None) -> DocumentStore:
+        """Return the document store that titles and texts are read from."""
+        for source in (documents, *(part.documents for part in self.parts)):
+            if isinstance(source, DocumentStore):
+                return source
+        raise ConfigError(
+            "ltr: no document store to count terms in; put it behind a retriever, or name one as a "
+            "part, as in ltr(bm25, ...)"
+        )
+
+    def terms(self, documents: Texts | None) -> CollectionTerms:
+        """Return the terms of the corpus: the saved ones, or counted now and kept."""
+        store = self.store(documents)
+        key = (str(store.path), store.generation)
+        if self._terms is None or self._terms[0] != key:
+            self._terms = (key, self._opened(store))
+        return self._terms[1]
+
+    def _opened(self, store: DocumentStore) -> CollectionTerms:
+        if self._saved is not None and self._saved.is_dir():
+            found = CollectionTerms.open(self._saved)
+            if found.fingerprint == store.fingerprint:
+                return found
+        return collection_terms(store, self.language)
+
+
+class Selected(NamedTuple):
+    """Features by name, and the columns of the whole matrix they stand in."""
+
+    names: tuple[str, ...]
+    columns: NDArray[np.int64]
+
+
+def selected(names: Sequence[str], patterns: Sequence[str] | None) -> Selected:
+    """Return the features that one of ``patterns`` (``dense.*``, ``all.bm25``) matches.
+
+    None takes all of them. ``ConfigError`` for a pattern that matches none.
+    """
+    from fnmatch import fnmatchcase
+
+    from sluice.encoders.foundation.errors import suggest
+
+    for pattern in patterns or ():
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ConfigError(
+                f"features: {pattern!r} matches none; known: {', '.join(names)}"
+                f"{suggest(pattern, names)}"
+            )
+    keep = [
+        column
+        for column, name in enumerate(names)
+        if patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)
+    ]
+    return Selected(tuple(names[column] for column in keep), np.array(keep, np.int64))

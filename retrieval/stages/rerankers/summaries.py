@@ -1,0 +1,128 @@
+"""Long documents for scorers of pairs: a summary made for the query is read in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.foundation.numbers import finite_number, whole_number
+from sluice.retrieval.pipelines.rerank import Scorer
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.retrievers.corpus.windows import WORD
+from sluice.retrieval.stages.rerankers.extract import Part, Terms, chosen_parts, parts_of
+from sluice.retrieval.stages.rerankers.scorer_identity import ScorerIdentity, check_pair_scorer
+from sluice.retrieval.stages.rerankers.stored_vectors import retriever_state
+
+if TYPE_CHECKING:
+    from sluice.encoders.lexical.bm25 import BM25Encoder
+
+Weigh = Callable[[str], Mapping[str, float]]  # a query to the weights of its terms
+
+
+class Summarised:
+    """``scorer`` reads a summary of each document instead: at most ``words`` words, for the query.
+
+    A document of no more words is read as it is. Of a longer one, sentences are picked greedily by
+    the weights of the query's terms in them; what is covered already counts ``decay`` as much each
+    time (0: once, 1: every time). They stand in the order of the document. Terms weigh their idf in
+    ``bm25``, a BM25 retriever, or 1 without one. The same input always gives the same summary, and
+    none is above the budget. (After the query-weighted summaries of Pyramid-ERNIE: Zou et al.,
+    2021, arXiv 2105.11108.)
+    """
+
+    def __init__(
+        self, scorer: Scorer, bm25: Stage | None = None, *, words: int = 150, decay: float = 0.5
+    ) -> None:
+        check_pair_scorer(scorer, "summarised")
+        if bm25 is not None and not isinstance(bm25, Stage):
+            raise ConfigError(
+                f"summarised: {type(bm25).__name__}; expected a BM25 retriever for the weights"
+            )
+        self.scorer = scorer
+        self.bm25 = bm25
+        self.words = whole_number(words, "summarised: words", 1)
+        self.decay = finite_number(decay, "summarised: decay", 0, 1)
+        self._identity = ScorerIdentity(scorer)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The retriever that terms get their weights from, and those the scorer looks into."""
+        own = () if self.bm25 is None else (self.bm25,)
+        return (*own, *getattr(self.scorer, "stages", ()))
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the scorer, the settings and what the weights come from."""
+        source = "" if self.bm25 is None else self._encoder().fingerprint
+        return fingerprint_of("summarised", self._identity(), self.words, self.decay, source)
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> Any:
+        """Return the scorer's score of each query with the document's summary for it."""
+        return self.scorer.score(self.summaries(pairs))
+
+    def summaries(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return each pair with the document's summary in its place."""
+        terms, weigh = self._weighing()
+        weights = {query: weigh(query) for query in dict.fromkeys(query for query, _ in pairs)}
+        parts: dict[str, list[Part] | None] = {}
+        for document in dict.fromkeys(document for _, document in pairs):
+            short = sum(1 for _ in WORD.finditer(document)) <= self.words
+            parts[document] = None if short else parts_of(document, terms, self.words)
+        return [
+            (query, self._summary(document, parts[document], weights[query]))
+            for query, document in pairs
+        ]
+
+    def _summary(
+        self, document: str, parts: list[Part] | None, weights: Mapping[str, float]
+    ) -> str:
+        if parts is None:
+            return document
+        places = chosen_parts(parts, weights, self.words, self.decay)
+        return " ".join(parts[place].text for place in places)
+
+    def _encoder(self) -> BM25Encoder:
+        from sluice.encoders.lexical.bm25 import BM25Encoder
+
+        if self.bm25 is None:
+            raise ConfigError("summarised: no retriever was given")
+        found = retriever_state(self.bm25, "summarised").encoder
+        if not isinstance(found, BM25Encoder):
+            raise ConfigError(
+                f"summarised: {self.bm25.name} has a {type(found).__name__}, expected a BM25 "
+                "retriever, whose idf weighs the terms"
+            )
+        return found
+
+    def _weighing(self) -> tuple[Terms, Weigh]:
+        """Return how texts become terms, and queries the weights of theirs."""
+        from sluice.encoders.lexical.analyzer import analyzer
+
+        if self.bm25 is None:
+            plain = analyzer("en")
+            return plain, lambda query: dict.fromkeys(plain(query), 1.0)
+        encoder = self._encoder()
+        terms = analyzer(encoder.language)
+        weigh = _idf_of(encoder)
+        return terms, lambda query: {term: weigh(term) for term in dict.fromkeys(terms(query))}
+
+
+def _idf_of(encoder: BM25Encoder) -> Callable[[str], float]:
+    """Return a term's idf; of fields the largest, 0 for a term that no document has."""
+    vocabulary, idf = encoder.vocabulary, encoder.idf()
+    fields = [f"{field}:" for field in encoder.fields or {}] or [""]
+
+    def found(term: str) -> float:
+        columns = [vocabulary[name] for field in fields if (name := field + term) in vocabulary]
+        return float(max((idf[column] for column in columns), default=0.0))
+
+    return found
+
+
+def summarised(
+    scorer: Any, bm25: Stage | None = None, /, *, words: int = 150, decay: float = 0.5
+) -> Summarised:
+    """Return the scorer of ``summarised(cross, bm25, words=150, depth=50)`` in a pipeline."""
+    return Summarised(scorer, bm25, words=words, decay=decay)

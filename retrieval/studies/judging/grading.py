@@ -1,0 +1,213 @@
+"""Judges that grade: whatever says how relevant a document is on a scale that people use too."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.files import file_hash, fingerprint_of
+from sluice.retrieval.pipelines.remembered_scores import remembered
+from sluice.retrieval.runs.trec_files import read_qrels
+from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
+from sluice.retrieval.training_data.teachers.teachers import Teacher
+from sluice.training.negatives.judge import JudgedPair, judged
+
+log = logging.getLogger("sluice")
+
+Grades = NDArray[np.float64]  # [pairs], NaN where there is none
+
+
+class GradingJudge(Teacher, Protocol):
+    """A teacher whose scores are grades from 0 to ``highest``, with fractions where it doubts.
+
+    ``models`` are the fingerprints, folders and names of what it judges by: see ``circularity``.
+    """
+
+    @property
+    def highest(self) -> int:
+        """The grade of the most relevant documents."""
+        ...
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What it judges by, under every name that a ranker could have too."""
+        ...
+
+
+def rounded(grades: Grades) -> NDArray[np.int64]:
+    """Return the labels that grades stand for: the nearest, the higher one of two."""
+    return np.floor(grades + 0.5).astype(np.int64)
+
+
+class CachedScores:
+    """A teacher whose scores are kept in ``cache`` by its fingerprint and the two texts.
+
+    They are written ``block`` by block, which is what a kill can cost. A pair that the teacher has
+    no score for is asked again the next time. Scores are rounded to float32, found or made.
+    """
+
+    needs_texts = True
+
+    def __init__(self, teacher: Teacher, cache: ScoreCache, *, block: int = 64) -> None:
+        self.teacher = teacher
+        self.cache = cache
+        self.block = block
+        self.name = teacher.name
+        self.hits = 0
+        self.misses = 0
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the teacher: the cache changes no score but by rounding."""
+        return self.teacher.fingerprint
+
+    def scores(self, pairs: Sequence[JudgedPair]) -> Grades:
+        """Return the teacher's scores, NaN where it has none."""
+        identity = self.fingerprint
+
+        def score(places: list[int]) -> NDArray[np.float32]:
+            return judged(self.teacher, [pairs[place] for place in places]).astype(np.float32)
+
+        def put(texts: list[tuple[str, str]], scores: NDArray[np.float32]) -> None:
+            rows = np.flatnonzero(np.isfinite(scores)).tolist()
+            self.cache.put(identity, [texts[row] for row in rows], scores[rows])
+
+        texts = [(pair.query, pair.document) for pair in pairs]
+        get = partial(self.cache.get, identity)
+        scores, misses = remembered(texts, get, score, put, block=self.block)
+        self.hits += len(pairs) - misses
+        self.misses += misses
+        return scores.astype(np.float64)
+
+
+class CachedGrades(CachedScores):
+    """A grading judge whose grades are kept; see ``CachedScores``."""
+
+    def __init__(self, judge: GradingJudge, cache: ScoreCache, *, block: int = 64) -> None:
+        super().__init__(judge, cache, block=block)
+        self.judge = judge
+
+    @property
+    def highest(self) -> int:
+        """The judge's."""
+        return self.judge.highest
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The judge's."""
+        return self.judge.models
+
+
+class ThresholdJudge:
+    """A teacher's scores, such as a cross-encoder's, cut into grades.
+
+    The grade is how many of ``thresholds`` a score reaches. They rise; they may be equal, and then
+    the grade between them is not given. Without them the judge is for ``fitted`` only.
+    """
+
+    def __init__(
+        self,
+        teacher: Teacher,
+        thresholds: Sequence[float] | None = None,
+        *,
+        models: Sequence[str] = (),
+    ) -> None:
+        self.teacher = teacher
+        self.name = teacher.name
+        self.needs_texts = teacher.needs_texts
+        self.thresholds = None if thresholds is None else [float(each) for each in thresholds]
+        cuts = self.thresholds
+        if cuts is not None and (not cuts or cuts != sorted(cuts) or not all(map(_is_cut, cuts))):
+            raise ConfigError(f"thresholds: {cuts}; expected one rising number for each grade")
+        self.models = (*models, teacher.fingerprint)
+
+    @property
+    def highest(self) -> int:
+        """The number of thresholds."""
+        return len(self._cuts())
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the teacher's and the thresholds."""
+        return fingerprint_of("thresholds", self.teacher.fingerprint, self._cuts())
+
+    def scores(self, pairs: Sequence[JudgedPair]) -> Grades:
+        """Return whole grades, NaN where the teacher has no score."""
+        cuts = self._cuts()
+        found = judged(self.teacher, pairs)
+        grades = np.searchsorted(cuts, found, side="right").astype(np.float64)
+        return np.where(np.isnan(found), np.nan, grades)
+
+    def fitted(self, pairs: Sequence[JudgedPair], grades: Sequence[int]) -> ThresholdJudge:
+        """Return the judge with the thresholds that fit labelled pairs: see ``fit_thresholds``."""
+        scores = judged(self.teacher, pairs)
+        known = np.isfinite(scores)
+        fitted = fit_thresholds(scores[known], np.asarray(grades)[known])
+        return ThresholdJudge(self.teacher, fitted, models=self.models[:-1])
+
+    def _cuts(self) -> list[float]:
+        if self.thresholds is None:
+            raise ConfigError(
+                f"judge {self.name}: has no thresholds; give them (thresholds: [0.2, 0.5, 0.8], "
+                "one for each grade above 0), or human labels to fit them on"
+            )
+        return self.thresholds
+
+
+def fit_thresholds(scores: Grades, grades: NDArray[np.integer]) -> list[float]:
+    """Return the scores from which grade 1, 2, ... is given, as often as people give it.
+
+    Each cut lies halfway between two scores, with as many above it as there are labels of the grade
+    or more, to within ties (equipercentile linking). It agrees with other queries' labels better
+    than cuts that agree best with these, which may leave a grade out. ``DataError`` where there is
+    no label of 0, or none above, so that nothing tells where grades begin.
+    """
+    values = np.asarray(scores, np.float64)
+    labels = np.maximum(np.asarray(grades, np.int64), 0)
+    highest = int(labels.max(initial=0))
+    if not len(values) or highest < 1 or (labels > 0).all():
+        found = ", ".join(f"{n:,} of grade {g}" for g, n in enumerate(np.bincount(labels)) if n)
+        raise DataError(
+            f"thresholds: the labels to fit on are {found or 'none'}; expected some of grade 0 and "
+            "some above, or give the thresholds"
+        )
+    values = np.sort(values)
+    steps = np.flatnonzero(values[1:] > values[:-1]) + 1  # a cut before each of these
+    if not len(steps):
+        raise DataError(
+            f"thresholds: all {len(values):,} scores are {values[0]:g}; nothing to cut between"
+        )
+    halves = (values[steps - 1] + values[steps]) / 2.0
+    below = [np.count_nonzero(labels < grade) for grade in range(1, highest + 1)]
+    return [float(halves[np.argmin(np.abs(steps - count))]) for count in below]
+
+
+class LabelFile:
+    """A judge that made its labels elsewhere: a qrels file. Grades below 0 are 0."""
+
+    needs_texts = False
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser()
+        self.name = self.path.name
+        self._labels = read_qrels(self.path)
+        self.fingerprint = fingerprint_of("labels", file_hash(self.path))
+        self.highest = max(1, *(g for grades in self._labels.values() for g in grades.values()))
+        self.models: tuple[str, ...] = ()
+
+    def scores(self, pairs: Sequence[JudgedPair]) -> Grades:
+        """Return the file's grades, NaN for a pair that it lacks."""
+        found = [self._labels.get(pair.query_id, {}).get(pair.document_id) for pair in pairs]
+        return np.array([math.nan if grade is None else max(grade, 0) for grade in found])
+
+
+def _is_cut(value: float) -> bool:
+    return math.isfinite(value)

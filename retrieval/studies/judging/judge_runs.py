@@ -1,0 +1,202 @@
+"""``sluice judge``: from run files, a dataset and a judge's specification to a file of labels."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.vectors.cache_limit import cache_root
+from sluice.retrieval.datasets.dataset import Dataset, load_dataset
+from sluice.retrieval.evaluation.measures import parse_measure
+from sluice.retrieval.evaluation.scores import Qrels
+from sluice.retrieval.retrievers.dataset_runs import run_on
+from sluice.retrieval.runs.run import Run
+from sluice.retrieval.runs.trec_files import read_qrels
+from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
+from sluice.retrieval.studies.judging.circularity import circular, rankers_of_run
+from sluice.retrieval.studies.judging.grading import CachedScores, GradingJudge, ThresholdJudge
+from sluice.retrieval.studies.judging.labelling import (
+    Labelled,
+    Which,
+    check_output,
+    filled_scores,
+    label_pairs,
+    pairs_to_label,
+    pairs_with_texts,
+    write_labels,
+)
+from sluice.retrieval.studies.judging.table import open_grading_judge
+
+if TYPE_CHECKING:
+    from sluice.retrieval.evaluation.table import Table
+
+CACHE_BYTES = 10**12  # labels cost money: none is dropped to make room
+CACHE_FILE = "labels.sqlite"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRuns:
+    """What ``judge_runs`` did: the labels, how they were made, and what they do to scores."""
+
+    output: Path
+    judge: str
+    labelled: Labelled
+    human: int
+    cached: int
+    thresholds: tuple[float, ...]
+    circular: tuple[str, ...]
+    scores: Table | None
+
+    def __str__(self) -> str:
+        grades = ", ".join(f"{count:,} of grade {g}" for g, count in self.labelled.grades.items())
+        lines = [
+            f"{self.output}: {self.labelled.size:,} labels by {self.judge} ({grades or 'none'}) of "
+            f"{self.labelled.asked:,} pairs; {self.labelled.unanswered:,} without an answer, "
+            f"{self.labelled.textless:,} without a text; {self.cached:,} were in the cache",
+            f"{self.human:,} labels of people, in a file of their own",
+        ]
+        if self.thresholds:
+            cuts = ", ".join(f"{cut:.4g}" for cut in self.thresholds)
+            lines.append(f"thresholds of the grades from 1 up: {cuts}")
+        if self.circular:
+            lines.append(f"circular: the judge ranks in {', '.join(self.circular)}")
+        return "\n".join([*lines, *([str(self.scores)] if self.scores is not None else [])])
+
+
+def judge_runs(
+    runs: Sequence[str | Path],
+    dataset: str | Mapping[str, Any],
+    judge: str | Path | Mapping[str, Any],
+    output: Path,
+    *,
+    split: str = "test",
+    qrels: Path | None = None,
+    k: int = 10,
+    pairs: Which = "holes",
+    queries: int | None = None,
+    fit: int = 0,
+    seed: int = 0,
+    cache: Path | None = None,
+    measures: Sequence[str] = (),
+    rankers: Sequence[str] = (),
+) -> JudgedRuns:
+    """Label pairs of runs by a judge into ``output``; see ``pairs_to_label`` for which.
+
+    ``qrels`` are people's labels, the dataset's own where not given. ``queries`` is the size of a
+    sample of them (by ``seed``), ``fit`` how many set a cross-encoder's thresholds by what people
+    say of them; these are not in the sample, unless only holes are labelled. ``measures`` are
+    computed with and without the labels. ``rankers`` are models behind the runs, where no
+    experiment wrote them: a judge that is one of them is reported. ``cache`` defaults to a file of
+    the user's.
+    """
+    check_output(output)
+    wanted_measures = [parse_measure(text) for text in measures]
+    data = load_dataset(dataset, split)
+    human = data.qrels if qrels is None else _other(qrels, output)
+    opened = {str(path): Run.load(path) for path in runs}
+    fitting, asked = _drawn(human, queries, fit, seed, pairs)
+    asked_qrels = {query: human[query] for query in asked}
+    lists = [run_on(run, data) for run in opened.values()]
+    wanted = pairs_to_label(lists, asked_qrels, k, pairs)
+    if not wanted:
+        raise DataError(
+            f"nothing to label: of {len(asked):,} queries no pair is among the {pairs} to {k} of "
+            f"{len(runs):,} runs"
+        )
+    texts = _Texts(data)
+    kept = ScoreCache(cache or cache_root().parent / CACHE_FILE, max_bytes=CACHE_BYTES)
+    try:
+        found = open_grading_judge(judge, cache=kept)
+        if fitting:
+            found = _fitted(found, {query: human[query] for query in fitting}, data, texts)
+        before = _hits(found)
+        labelled = label_pairs(found, wanted, data.queries, texts.of)
+        systems = {path: rankers_of_run(Path(path)) | set(rankers) for path in opened}
+        circle = circular(found, systems) if systems else []
+    finally:
+        kept.close()
+    thresholds = tuple(found.thresholds or ()) if isinstance(found, ThresholdJudge) else ()
+    note = {
+        "judge": found.name, "fingerprint": found.fingerprint, "models": list(found.models),
+        "highest": found.highest, "thresholds": list(thresholds), "dataset": data.name,
+        "split": data.split, "runs": list(opened), "k": k, "pairs": pairs, "seed": seed,
+        "queries": len(asked), "fitted_on": fitting, "labels": labelled.size,
+        "grades": {str(grade): count for grade, count in labelled.grades.items()},
+        "unanswered": labelled.unanswered, "without_text": labelled.textless,
+        "human_labels": sum(map(len, human.values())), "circular": circle,
+    }  # fmt: skip
+    write_labels(output, labelled.labels, note)
+    named = dict(zip(_names(opened), lists, strict=True))
+    return JudgedRuns(
+        output,
+        found.name,
+        labelled,
+        sum(map(len, human.values())),
+        _hits(found) - before,
+        thresholds,
+        tuple(circle),
+        filled_scores(named, asked_qrels, labelled.labels, wanted_measures) if measures else None,
+    )
+
+
+class _Texts:
+    """Texts of a dataset's documents, found by a pass over the corpus for what is not known yet."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._known: dict[str, str] = {}
+
+    def of(self, documents: Sequence[str]) -> Mapping[str, str]:
+        missing = {document for document in documents if document not in self._known}
+        if missing:
+            corpus = self._dataset.corpus
+            self._known |= {d.id: d.full_text for d in corpus if d.id in missing}
+        return self._known
+
+
+def _other(qrels: Path, output: Path) -> dict[str, dict[str, int]]:
+    if qrels.resolve() == output.resolve():
+        raise ConfigError(f"{output}: is the file of people's labels; give another output")
+    return read_qrels(qrels)
+
+
+def _drawn(
+    human: Qrels, size: int | None, fit: int, seed: int, pairs: Which
+) -> tuple[list[str], list[str]]:
+    """Return the queries to fit on and those to label, in the qrels' order.
+
+    No query is in both where pairs that people judged are labelled: they would be fitted on.
+    """
+    names = [query for query, grades in human.items() if grades]
+    left = len(names) - (0 if pairs == "holes" else fit)
+    count = left if size is None else size
+    if fit < 0 or fit > len(names) or not 1 <= count <= left:
+        raise ConfigError(
+            f"{'all' if size is None else size} queries to label and {fit} to fit on; the qrels "
+            f"have {len(names):,} with judgements"
+        )
+    drawn = random.Random(seed).sample(names, len(names))
+    fitting, asked = set(drawn[:fit]), set(drawn[len(drawn) - count :])
+    return [q for q in names if q in fitting], [q for q in names if q in asked]
+
+
+def _fitted(judge: GradingJudge, human: Qrels, data: Dataset, texts: _Texts) -> GradingJudge:
+    if not isinstance(judge, ThresholdJudge):
+        raise ConfigError(f"fit: judge {judge.name} has no thresholds; only a cross-encoder has")
+    wanted = {query: list(grades) for query, grades in human.items()}
+    pairs = pairs_with_texts(wanted, data.queries, texts.of)
+    return judge.fitted(pairs, [human[pair.query_id][pair.document_id] for pair in pairs])
+
+
+def _hits(judge: GradingJudge) -> int:
+    inner = judge.teacher if isinstance(judge, ThresholdJudge) else judge
+    return inner.hits if isinstance(inner, CachedScores) else 0
+
+
+def _names(runs: Mapping[str, Run]) -> list[str]:
+    names = [run.name for run in runs.values()]
+    return [n if names.count(n) == 1 else path for n, path in zip(names, runs, strict=True)]

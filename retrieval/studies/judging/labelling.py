@@ -1,0 +1,224 @@
+"""Labels of judges for pairs of runs: those nobody has judged, or those people have judged too.
+
+Labels of machines have files of their own, with a note beside each that says who made them. They
+are put together with people's only in memory, where somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.files import read_json, write_json, write_text
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.progress import counted_by, progress
+from sluice.retrieval.evaluation.measures import Measure
+from sluice.retrieval.evaluation.scores import Qrels, evaluate
+from sluice.retrieval.evaluation.table import Table
+from sluice.retrieval.runs.run import Run
+from sluice.retrieval.studies.judging.grading import GradingJudge, rounded
+from sluice.training.negatives.judge import JudgedPair, judged
+
+Which: TypeAlias = Literal["holes", "judged", "all"]
+Labels: TypeAlias = dict[str, dict[str, int]]
+Texts: TypeAlias = Callable[[Sequence[str]], Mapping[str, str]]  # of documents, by id
+
+WHICH: tuple[Which, ...] = ("holes", "judged", "all")
+AT_ONCE = 1_024  # pairs given to a judge together
+NOTE = ".json"  # behind the name of a file of labels
+HEADER = "query-id\tcorpus-id\tscore\n"
+
+
+class Labelled(NamedTuple):
+    """What a judge said: its labels, and the pairs without one.
+
+    ``unanswered`` pairs got no grade, ``textless`` ones have a document (or a query) that is not in
+    the dataset and were not asked.
+    """
+
+    labels: Labels
+    asked: int
+    unanswered: int
+    textless: int
+
+    @property
+    def size(self) -> int:
+        """The number of labels."""
+        return sum(map(len, self.labels.values()))
+
+    @property
+    def grades(self) -> dict[int, int]:
+        """How many labels there are of each grade, the lowest first."""
+        counts = Counter(grade for own in self.labels.values() for grade in own.values())
+        return dict(sorted(counts.items()))
+
+
+def pairs_to_label(
+    runs: Sequence[Run], qrels: Qrels, k: int = 10, which: Which = "holes"
+) -> dict[str, list[str]]:
+    """Return the documents to be labelled by query, over the queries with judgements.
+
+    ``holes`` are the unjudged documents among the first ``k`` of any run, ``judged`` the others of
+    these, ``all`` both. Without runs ``judged`` is everything that is judged.
+    """
+    whole_number(k, "k", 1)
+    if which not in WHICH:
+        raise ConfigError(f"pairs: {which!r}; expected one of {', '.join(WHICH)}")
+    if not runs and which != "judged":
+        raise ConfigError(f"pairs {which} are those of runs; give a run or more, or take judged")
+    wanted: dict[str, list[str]] = {}
+    for query, grades in qrels.items():
+        if not grades:
+            continue
+        tops = [run[query].doc_ids[:k] for run in runs if query in run]
+        found = dict.fromkeys(doc for top in tops for doc in top) if runs else dict(grades)
+        kept = [doc for doc in found if which == "all" or (doc in grades) == (which == "judged")]
+        if kept:
+            wanted[query] = kept
+    return wanted
+
+
+def pairs_with_texts(
+    wanted: Mapping[str, Sequence[str]], queries: Mapping[str, str], texts: Texts
+) -> list[JudgedPair]:
+    """Return the pairs whose query and document have texts, query by query."""
+    found = texts(list(dict.fromkeys(doc for docs in wanted.values() for doc in docs)))
+    return [
+        JudgedPair(query, queries[query], document, found[document])
+        for query, documents in wanted.items()
+        for document in documents
+        if query in queries and document in found
+    ]
+
+
+def label_pairs(
+    judge: GradingJudge,
+    wanted: Mapping[str, Sequence[str]],
+    queries: Mapping[str, str],
+    texts: Texts,
+) -> Labelled:
+    """Have a judge label pairs: its grades, rounded to the nearest label.
+
+    One of ``open_grading_judge`` with a cache goes on after a kill. ``DataError`` for a grade
+    outside the judge's scale.
+    """
+    total = sum(map(len, wanted.values()))
+    if judge.needs_texts:
+        pairs = pairs_with_texts(wanted, queries, texts)
+    else:
+        pairs = [JudgedPair(q, "", doc, "") for q, docs in wanted.items() for doc in docs]
+    labels: Labels = {}
+    with progress("judge", len(pairs), "pairs") as advance:
+        for start in range(0, len(pairs), AT_ONCE):
+            part = pairs[start : start + AT_ONCE]
+            with counted_by(lambda amount=1: None):
+                grades = judged(judge, part)
+            known = np.isfinite(grades)
+            made = rounded(np.where(known, grades, 0.0))
+            if made.min(initial=0) < 0 or made.max(initial=0) > judge.highest:
+                raise DataError(
+                    f"judge {judge.name}: grades from {grades[known].min():g} to "
+                    f"{grades[known].max():g}; its scale is 0 to {judge.highest}"
+                )
+            for pair, there, grade in zip(part, known.tolist(), made.tolist(), strict=True):
+                if there:
+                    labels.setdefault(pair.query_id, {})[pair.document_id] = grade
+            advance(len(part))
+    count = sum(map(len, labels.values()))
+    return Labelled(labels, total, len(pairs) - count, total - len(pairs))
+
+
+def write_labels(path: Path, labels: Labels, note: Mapping[str, Any]) -> None:
+    """Write a judge's labels as qrels (BEIR's three columns), and ``<path>.json`` about them.
+
+    ``ConfigError`` for a file that is there and has no such note: it may be people's.
+    """
+    check_output(path)
+    rows = [(q, doc, grade) for q, grades in labels.items() for doc, grade in grades.items()]
+    for query, document, _ in rows:
+        for name in (query, document):
+            if len(name.split()) != 1 or name.split()[0] != name:
+                raise DataError(f"id {name!r} is empty or holds white space; rename it")
+    write_json(path.with_name(path.name + NOTE), dict(note))
+    write_text(path, HEADER + "".join(f"{q}\t{doc}\t{grade}\n" for q, doc, grade in rows))
+
+
+def check_output(path: Path) -> None:
+    """Raise ``ConfigError`` where a judge's labels would replace something else."""
+    if path.exists() and read_note(path) is None:
+        raise ConfigError(
+            f"{path}: is there and was not written by sluice judge (no {path.name}{NOTE} beside "
+            "it); labels of a judge never replace others: give another output"
+        )
+
+
+def read_note(path: Path) -> dict[str, Any] | None:
+    """Return what is noted about a judge's labels; None for labels of other origin."""
+    note = path.with_name(path.name + NOTE)
+    found = read_json(note) if note.is_file() else None
+    return found if isinstance(found, dict) and "judge" in found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """People's judgements with a judge's labels where people have none, and how many of each.
+
+    ``overruled`` labels are of pairs that people judged, and do not count.
+    """
+
+    qrels: dict[str, dict[str, int]]
+    human: int
+    machine: int
+    overruled: int
+
+
+def filled(human: Qrels, machine: Qrels) -> Filled:
+    """Put a judge's labels into the holes of people's judgements, in memory.
+
+    A pair that people judged keeps their grade. Queries without any judgement of people's are left
+    out, so that means stay over the same queries.
+    """
+    merged = {query: dict(grades) for query, grades in human.items()}
+    added = overruled = 0
+    for query, labels in machine.items():
+        if not human.get(query):
+            continue
+        for document, grade in labels.items():
+            if document in human[query]:
+                overruled += 1
+            else:
+                merged[query][document] = grade
+                added += 1
+    return Filled(merged, sum(map(len, human.values())), added, overruled)
+
+
+def filled_scores(
+    runs: Mapping[str, Run | Mapping[str, Any]],
+    human: Qrels,
+    machine: Qrels,
+    measures: Iterable[str | Measure],
+) -> Table:
+    """Score runs by people's judgements alone and with a judge's labels in the holes, side by side.
+
+    The columns of measure M are ``M`` and ``M filled``.
+    """
+    wanted = list(measures)
+    both = filled(human, machine)
+    table = Table()
+    for name, run in runs.items():
+        alone, more = evaluate(run, human, wanted).mean, evaluate(run, both.qrels, wanted).mean
+        table.rows[name] = {}
+        for measure in alone:
+            table.rows[name] |= {measure: alone[measure], f"{measure} filled": more[measure]}
+            table.columns |= dict.fromkeys((measure, f"{measure} filled"), ".4f")
+    table.caption = (
+        f"filled: {both.human:,} labels of people and {both.machine:,} of a judge where people "
+        "have none."
+    )
+    return table

@@ -1,0 +1,153 @@
+"""What a report is made from: one evaluated dataset's folder, opened and checked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.encoders.foundation.errors import DataError, SluiceError
+from sluice.retrieval.config.sections import ExperimentConfig, load_config
+from sluice.retrieval.datasets.dataset import Dataset, load_dataset
+from sluice.retrieval.evaluation.measures import Measure, parse_measure
+from sluice.retrieval.evaluation.scores import ByMeasure, Scores, evaluate
+from sluice.retrieval.experiments.evaluation import contents_of
+from sluice.retrieval.experiments.experiment import SETTINGS
+from sluice.retrieval.experiments.results import RESULTS, read_results
+from sluice.retrieval.retrievers.folder import HEAD
+from sluice.retrieval.retrievers.retriever import Retriever
+from sluice.retrieval.runs.run import Run
+
+if TYPE_CHECKING:
+    from sluice.retrieval.documents.document import Document
+
+log = logging.getLogger("sluice")
+
+
+@dataclass
+class EvaluatedSet:
+    """One dataset's part of an evaluation: ``results.json``, its runs, queries and judgements.
+
+    ``name`` is the dataset's, in a suite that of its folder. ``allow`` names the encoder classes of
+    your own that the retrievers' folders may import. ``failures`` collects what could not be
+    opened, for the page to say.
+    """
+
+    name: str
+    folder: Path
+    results: Mapping[str, Any]
+    config: ExperimentConfig
+    dataset: Dataset
+    runs: dict[str, Run]
+    allow: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        self.failures: list[str] = []
+
+    @cached_property
+    def systems(self) -> list[dict[str, Any]]:
+        """The systems' entries in ``results.json``, in its order."""
+        return list(self.results["systems"])
+
+    @property
+    def baseline(self) -> str:
+        """The system that the others are compared with."""
+        asked = self.config.evaluate.baseline
+        names = list(self.runs)
+        return asked if asked in names else names[0]
+
+    @cached_property
+    def queries(self) -> list[str]:
+        """The ids of the queries with judgements, in the order of the qrels."""
+        return [query for query, grades in self.dataset.qrels.items() if grades]
+
+    def scores(self, measures: Iterable[str | Measure]) -> dict[str, Scores]:
+        """Score every run by the measures."""
+        wanted = list(measures)
+        found = {name: evaluate(run, self.dataset, wanted) for name, run in self.runs.items()}
+        asked = [str(measure) for measure in dict.fromkeys(map(parse_measure, wanted))]
+        return {name: _renamed(scores, asked) for name, scores in found.items()}
+
+    @cached_property
+    def retrievers(self) -> dict[str, Retriever]:
+        """The retrievers that can be opened, by name; nothing of them is loaded yet."""
+        found = {}
+        for head in sorted((self.folder / "retrievers").glob(f"*/{HEAD}")):
+            try:
+                found[head.parent.name] = Retriever.open(head.parent, allow=self.allow)
+            except SluiceError as error:
+                self.failed(f"retriever {head.parent.name}", error)
+        return found
+
+    def failed(self, part: str, error: Exception) -> None:
+        """Note that a part of the report is left out, and why."""
+        log.warning("report: %s is left out: %s", part, error)
+        self.failures.append(f"{part} is left out: {error}")
+
+    def documents(self, wanted: Iterable[str]) -> dict[str, Document]:
+        """Return the documents of these ids that are to be had: from a store, else the corpus."""
+        left = dict.fromkeys(wanted)
+        found: dict[str, Document] = {}
+        for retriever in self.retrievers.values():
+            ids = [name for name in left if name not in found]
+            if ids:
+                found.update(_stored(retriever, ids))
+        missing = {name for name in left if name not in found}
+        if missing and not self.retrievers:
+            found.update({each.id: each for each in self.dataset.corpus if each.id in missing})
+        return found
+
+
+def _renamed(scores: Scores, asked: list[str]) -> Scores:
+    """Put values under the measures that were asked for: a dataset's level adds to their names."""
+    pairs = list(zip(asked, scores.mean, strict=True))
+    return replace(
+        scores,
+        mean=ByMeasure({name: scores.mean[own] for name, own in pairs}),
+        per_query=ByMeasure({name: scores.per_query[own] for name, own in pairs}),
+    )
+
+
+def _stored(retriever: Retriever, ids: list[str]) -> dict[str, Document]:
+    rows = retriever.store.rows(ids)
+    there = [(name, int(row)) for name, row in zip(ids, rows, strict=True) if row >= 0]
+    documents = retriever.store.documents([row for _, row in there]) if there else []
+    return {name: each for (name, _), each in zip(there, documents, strict=True)}
+
+
+def open_sets(folder: Path, allow: Collection[str] = ()) -> list[EvaluatedSet]:
+    """Open what ``sluice evaluate`` wrote: one dataset, or several under ``datasets/``.
+
+    Raises ``DataError`` for a folder without results, and a run that is not there.
+    """
+    results = read_results(folder)
+    names = results.get("datasets")
+    if names is None:
+        return [_opened(str(results["dataset"]), folder, results, allow)]
+    parts = {str(name): folder / "datasets" / str(name) for name in names}
+    return [_opened(name, part, read_results(part), allow) for name, part in parts.items()]
+
+
+def _opened(
+    name: str, folder: Path, results: dict[str, Any], allow: Collection[str]
+) -> EvaluatedSet:
+    config = load_config(folder / SETTINGS, ExperimentConfig)
+    runs = {}
+    for system in results["systems"]:
+        path = folder / "runs" / f"{system['name']}.trec.gz"
+        if not path.is_file():
+            raise DataError(
+                f"{path}: no such run, but {RESULTS} names the system; evaluate again to write it"
+            )
+        runs[str(system["name"])] = Run.load(path)
+    dataset = load_dataset(config.dataset, str(results["split"]))
+    found = EvaluatedSet(name, folder, results, config, dataset, runs, allow)
+    known = results.get("contents")
+    if isinstance(known, dict) and known != contents_of(dataset):
+        said = "queries or judgements are not those of the table; evaluate again"
+        log.warning("report: %s: %s", name, said)
+        found.failures.append(f"{name}: {said}")
+    return found

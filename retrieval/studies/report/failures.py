@@ -1,0 +1,78 @@
+"""Queries that a system fails, by where the relevant documents were lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.retrieval.evaluation.scores import Qrels
+from sluice.retrieval.runs.run import Ranking, Run
+
+TOP = 10  # ranks that a reader looks at
+RERANKED = 100  # documents, unless depth= says otherwise: the default of Rerank
+_DEPTH = re.compile(r"\bdepth\s*=\s*(\d+)")
+_FEEDBACK = re.compile(r"\s*(rm3|prf|normalised)\s*\(")  # they search again
+_EMPTY = Ranking([], [])
+
+
+class Judged(NamedTuple):
+    """One query's run against its judgements: ``grades[rank]`` is -1 where there is none."""
+
+    grades: NDArray[np.int64]
+    relevant: int  # documents with a grade of 1 or more, found or not
+
+
+def judged(run: Run, qrels: Qrels, query: str, level: int = 1) -> Judged:
+    """Look up the grade of every hit of a query."""
+    grades = qrels[query]
+    ids = run.get(query, _EMPTY).doc_ids
+    found = np.array([grades.get(doc_id, -1) for doc_id in ids], dtype=np.int64)
+    return Judged(found, sum(grade >= level for grade in grades.values()))
+
+
+def reranked_depth(pipeline: str, pipelines: Mapping[str, str]) -> int | None:
+    """Return how many documents a pipeline's last stage reranks at most, None if it is no reranker.
+
+    A name that stands for another pipeline is followed.
+    """
+    seen = set[str]()
+    while pipeline in pipelines and pipeline not in seen:
+        seen.add(pipeline)
+        pipeline = pipelines[pipeline]
+    _, arrow, last = pipeline.rpartition(">>")
+    inside = last.count("(") != last.count(")")  # the arrow of a part, not of the pipeline
+    if not arrow or inside or _FEEDBACK.match(last):
+        return None
+    given = _DEPTH.search(last)
+    return int(given[1]) if given else RERANKED
+
+
+def buckets(
+    run: Run, qrels: Qrels, queries: list[str], depth: int | None, level: int = 1
+) -> dict[str, list[int]]:
+    """Return places in ``queries`` by what went wrong; a query may be in one of the first three.
+
+    ``none``: no relevant document in the run. ``lost``: none in the first 10 though one is among
+    the ``depth`` that were reranked (their set is what the first stage returned). ``low``: none in
+    the first 10 though the run has one elsewhere. ``unjudged``: the first document has no
+    judgement, those with the most unjudged in the first 10 before others. Queries without a
+    relevant document (of ``level`` or more) are only in the last.
+    """
+    made: dict[str, list[int]] = {"none": [], "lost": [], "low": []}
+    unjudged: list[tuple[int, int]] = []
+    for place, query in enumerate(queries):
+        grades, relevant = judged(run, qrels, query, level)
+        if len(grades) and grades[0] < 0:
+            unjudged.append((-int((grades[:TOP] < 0).sum()), place))
+        if not relevant or (grades[:TOP] >= level).any():
+            continue
+        ranks = np.flatnonzero(grades >= level)
+        if not len(ranks):
+            made["none"].append(place)
+        else:
+            made["lost" if depth is not None and ranks[0] < depth else "low"].append(place)
+    return {**made, "unjudged": [place for _, place in sorted(unjudged)]}

@@ -1,0 +1,119 @@
+"""The report of an evaluation: one HTML file with everything in it, which asks no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import math
+import re
+from collections.abc import Collection, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.files import read_json, write_text
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.retrieval.experiments.results import RESULTS
+from sluice.retrieval.studies.report.data import overview, set_data, trainings
+from sluice.retrieval.studies.report.evaluated import open_sets
+
+PAGE = "report.html"
+SHOWN = 700  # queries shown whole, over all datasets
+SHOWN_OF_SET = 200  # and of one dataset at most, unless asked otherwise
+SCRIPTS = ("core.js", "charts.js", "results.js", "queries.js", "figures.js", "page.js")
+_SPECIAL = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+
+
+def build_report(
+    folder: str | Path,
+    *,
+    output: str | Path | None = None,
+    queries: int | None = None,
+    allow: Collection[str] = (),
+) -> Path:
+    """Write the report of what ``sluice evaluate`` wrote to ``folder``; return its path.
+
+    It goes to ``<folder>/report.html`` unless ``output`` names a file. Values are computed again
+    from the runs and the dataset's judgements, so the dataset must be there. ``queries`` of each
+    dataset are shown with their documents: 700 over all datasets, at most 200 of one, unless given.
+    ``allow`` names encoder classes of your own that the retrievers' folders may import.
+    ``DataError`` for a folder without results or runs.
+    """
+    folder = Path(folder)
+    sets = open_sets(folder, allow)
+    shown = min(SHOWN_OF_SET, SHOWN // len(sets)) if queries is None else queries
+    shown = whole_number(shown, "queries", 0)
+    parts: dict[str, Any] = {}
+    for place, given in enumerate(sets):
+        parts[f"set-{place}"], parts[f"details-{place}"] = set_data(given, shown)
+    results = read_json(folder / RESULTS)
+    origin = results.get("origin") or sets[0].results.get("origin") or {}
+    parts["summary"] = {
+        "folder": folder.resolve().name,
+        "evaluated": str(origin.get("written") or ""),
+        "sets": [given.name for given in sets],
+        "overview": overview(results),
+        "trainings": trainings(folder) if "datasets" in results else [],
+        "failed": results.get("failed") or {},
+    }
+    path = folder / PAGE if output is None else Path(output)
+    if path.suffix not in (".html", ".htm"):
+        raise ConfigError(f"report: {path}; expected a file that ends in .html")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, page(f"{folder.resolve().name}: retrieval report", parts))
+    return path
+
+
+def page(title: str, parts: Mapping[str, Any]) -> str:
+    """Return the page: template, style and scripts of the package around the parts as JSON.
+
+    The content security policy allows the page's own style and script, by their hashes, and
+    nothing else: no other script runs and nothing is fetched.
+    """
+    style = _file("page.css")
+    inner = "\n".join(_file(name) for name in SCRIPTS)
+    script = f'(() => {{\n"use strict";\n{inner}}})();'
+    values = {
+        "title": html.escape(title),
+        "policy": (
+            f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+            "base-uri 'none'; form-action 'none'"
+        ),
+        "style": style,
+        "data": "\n".join(
+            f'<script type="application/json" id="{name}">{as_json(part)}</script>'
+            for name, part in parts.items()
+        ),
+        "script": script,
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], _file("page.html"))
+
+
+def as_json(value: Any) -> str:
+    """Return JSON that may stand in an HTML ``script`` element, whatever its texts hold.
+
+    ``<``, ``>``, ``&``, U+2028, U+2029 and lone surrogates are escaped; numbers that are not finite
+    become null.
+    """
+    text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _SPECIAL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _file(name: str) -> str:
+    return (files("sluice.retrieval.studies.report") / "files" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

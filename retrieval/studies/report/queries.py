@@ -1,0 +1,170 @@
+"""The queries that a report shows whole: which they are, and what is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from sluice.retrieval.evaluation.scores import Scores
+from sluice.retrieval.studies.report.distributions import figures
+from sluice.retrieval.studies.report.evaluated import EvaluatedSet
+from sluice.retrieval.studies.report.terms import term_parts
+
+PLOTTED = 2000  # queries whose values and texts are stored
+SHOWN = 10  # documents of each system
+RELEVANT = 20  # relevant documents whose ranks are listed
+SNIPPET, TITLE, QUERY = 240, 120, 400  # characters
+
+
+def cut(text: str, length: int) -> str:
+    """Return a text on one line, at most ``length`` characters of it, at a word where possible."""
+    line = " ".join(text[: 4 * length].split())
+    if len(line) <= length:
+        return line
+    whole = line[:length].rsplit(" ", 1)[0]
+    return (whole if len(whole) > length // 2 else line[:length]) + " …"
+
+
+def plotted(queries: Sequence[str], chosen: Iterable[int]) -> list[int]:
+    """Return the places whose values are stored: all, or the chosen ones and an even sample."""
+    if len(queries) <= PLOTTED:
+        return list(range(len(queries)))
+    kept = set(chosen)
+    spread = np.linspace(0, len(queries) - 1, PLOTTED - len(kept)).astype(int).tolist()
+    return sorted(kept | set(spread))
+
+
+def choose(
+    scores: Mapping[str, Scores],
+    queries: Sequence[str],
+    baseline: str,
+    failures: Mapping[str, Mapping[str, Sequence[int]]],
+    count: int,
+) -> list[int]:
+    """Return the places of ``count`` queries to show whole, ascending.
+
+    Of every four, two are those that differ most from the baseline by the first measure (over the
+    systems in turn, gains and losses alike), one is a failure, and one is of an even sample.
+    """
+    measure = next(iter(scores[baseline].mean))
+    values = {
+        name: np.array([given.per_query[measure][query] for query in queries])
+        for name, given in scores.items()
+    }
+    by_difference = []
+    for found in values.values():
+        difference = np.abs(found - values[baseline])
+        order = np.argsort(-difference, kind="stable")[: int((difference > 0).sum())]
+        by_difference.append(order.tolist())
+    spread = np.linspace(0, len(queries) - 1, min(count, len(queries))).astype(int).tolist()
+    failed = [places for of_system in failures.values() for places in of_system.values()]
+    sources = [_in_turn(by_difference), _in_turn(failed), iter(spread)]
+    everything = iter(range(len(queries)))
+    made: dict[int, None] = {}
+    for source in cycle([sources[0], sources[0], sources[1], sources[2]]):
+        if len(made) >= min(count, len(queries)):
+            break
+        place = next((each for each in source if each not in made), None)
+        if place is None and source is sources[2]:
+            place = next((each for each in everything if each not in made), None)
+        if place is not None:
+            made[place] = None
+    return sorted(made)
+
+
+def _in_turn(lists: Sequence[Sequence[int]]) -> Iterator[int]:
+    """Yield the first of each list, the second of each, and so on."""
+    for depth in range(max(map(len, lists), default=0)):
+        yield from (places[depth] for places in lists if depth < len(places))
+
+
+class Texts:
+    """Documents by number, each stored once: id, title and the beginning of the text."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def number(self, doc_id: str) -> int:
+        """Return the document's number, a new one the first time."""
+        return self.numbers.setdefault(doc_id, len(self.numbers))
+
+    def stored(self, given: EvaluatedSet) -> list[list[str]]:
+        """Return id, title and snippet by number; only the id where the text is not to be had."""
+        found = given.documents(self.numbers)
+        return [
+            [name, cut(found[name].title, TITLE), cut(found[name].text, SNIPPET)]
+            if name in found
+            else [name]
+            for name in self.numbers
+        ]
+
+
+def details(given: EvaluatedSet, places: Sequence[int]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what is told of the queries at ``places``, and the sparse retrievers' term counts.
+
+    ``{"documents": [[id, title, snippet], ...], "queries": {place: {"top", "relevant", "terms",
+    "relevantTotal"}}}``. ``top`` has by system [document, score, grade or null], best first;
+    ``relevant`` has [document, grade, [rank or 0 by system]], best grade first; ``terms`` by
+    retriever the query's terms and the parts of its documents' scores.
+    """
+    texts = Texts()
+    wanted = {given.queries[place]: _documents(given, given.queries[place]) for place in places}
+    parts, counts = term_parts(given, wanted)
+    queries = {}
+    for place in places:
+        query = given.queries[place]
+        told = _told(given, query, texts)
+        told["terms"] = {
+            name: {
+                **found,
+                "documents": {texts.number(doc): part for doc, part in found["documents"].items()},
+            }
+            for name, found in parts[query].items()
+        }
+        queries[place] = told
+    return {"documents": texts.stored(given), "queries": queries}, counts
+
+
+def _relevant(given: EvaluatedSet, query: str) -> list[tuple[str, int, list[int]]]:
+    """Return all relevant documents with their grades and ranks by system, 0 for not found."""
+    grades = given.dataset.qrels[query]
+    ranks = [
+        {doc: rank for rank, doc in enumerate(run[query].doc_ids, 1) if grades.get(doc, 0) > 0}
+        if query in run
+        else {}
+        for run in given.runs.values()
+    ]
+    found = [
+        (doc, grade, [of_system.get(doc, 0) for of_system in ranks])
+        for doc, grade in grades.items()
+        if grade > 0
+    ]
+    return sorted(found, key=lambda each: (-each[1], min(filter(None, each[2]), default=10**9)))
+
+
+def _documents(given: EvaluatedSet, query: str) -> list[str]:
+    """Return every document that is shown of a query, once."""
+    found = [run[query].doc_ids[:SHOWN] for run in given.runs.values() if query in run]
+    found.append([doc for doc, _, _ in _relevant(given, query)[:RELEVANT]])
+    return list(dict.fromkeys(doc for documents in found for doc in documents))
+
+
+def _told(given: EvaluatedSet, query: str, texts: Texts) -> dict[str, Any]:
+    grades = given.dataset.qrels[query]
+    top = {}
+    for name, run in given.runs.items():
+        ranking = run[query][:SHOWN] if query in run else []
+        top[name] = [
+            [texts.number(doc), figures([score], 5)[0], grades.get(doc)] for doc, score in ranking
+        ]
+    relevant = _relevant(given, query)
+    return {
+        "top": top,
+        "relevantTotal": len(relevant),
+        "relevant": [
+            [texts.number(doc), grade, ranks] for doc, grade, ranks in relevant[:RELEVANT]
+        ],
+    }

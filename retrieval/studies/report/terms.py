@@ -1,0 +1,150 @@
+"""What sparse retrievers know of the report's queries: terms, expansions, parts of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import SluiceError
+from sluice.retrieval.retrievers.explanation import term_texts
+from sluice.retrieval.retrievers.retriever import Retriever
+from sluice.retrieval.studies.report.distributions import figures, histogram
+from sluice.retrieval.studies.report.evaluated import EvaluatedSet
+
+QUERY_TERMS = 24  # of a query, the heaviest
+DOCUMENT_TERMS = 6  # of a document's score, the largest parts
+COUNTED = 5000  # documents whose terms are counted
+
+Wanted = Mapping[str, Sequence[str]]  # query id -> documents whose scores are explained
+
+
+class TermReader:
+    """Explains scores of one sparse retriever, many documents of a query at once.
+
+    The parts are those of ``Retriever.explain``, from the index's stored impacts.
+    """
+
+    def __init__(self, retriever: Retriever) -> None:
+        from sluice.indexing.inverted.index import InvertedIndex
+        from sluice.indexing.wrappers.passages import PassageIndex
+
+        self.retriever = retriever
+        self.store = retriever.store
+        searched: Any = retriever.index
+        self.passages = searched if isinstance(searched, PassageIndex) else None
+        self.index: Any = searched.innermost
+        self.sparse = isinstance(self.index, InvertedIndex)
+        self._texts: dict[int, str] = {}
+
+    @property
+    def encoder(self) -> Any:
+        """The retriever's encoder, loaded when the first query needs it."""
+        return self.retriever.encoder
+
+    def query(self, text: str, vector: Any) -> dict[str, Any]:
+        """Return a query's heaviest terms; those that its text does not have are expansion."""
+        order = np.lexsort((vector.indices, -vector.data))[:QUERY_TERMS]
+        columns = vector.indices[order].tolist()
+        tokenizer = getattr(self.encoder, "tokenizer", None)
+        own = None if tokenizer is None else set(tokenizer(text)["input_ids"])
+        terms = zip(self.terms(columns), figures(vector.data[order], 3), columns, strict=True)
+        return {
+            "count": int(vector.nnz),
+            "terms": [
+                [term, weight, int(own is not None and column not in own)]
+                for term, weight, column in terms
+            ],
+        }
+
+    def parts(self, vector: Any, doc_ids: Sequence[str]) -> dict[str, list[list[Any]]]:
+        """Return the largest parts of documents' scores as (term, contribution), largest first.
+
+        Documents that are not in the store, or share no term with the query, have none.
+        """
+        ids, rows = self._rows(vector, doc_ids)
+        if not len(rows) or not vector.nnz:
+            return {}
+        weights = np.zeros(vector.shape[1], dtype=np.float32)
+        weights[vector.indices] = vector.data
+        matrix = self.index.documents(rows)
+        made = {}
+        for place, doc_id in enumerate(ids):
+            begin, end = matrix.indptr[place], matrix.indptr[place + 1]
+            columns = matrix.indices[begin:end]
+            known = columns < len(weights)
+            columns = columns[known]
+            values = weights[columns] * matrix.data[begin:end][known]
+            shared = np.flatnonzero(values > 0).tolist()
+            texts = self.terms([int(columns[at]) for at in shared])
+            found = [(text, float(values[at])) for text, at in zip(texts, shared, strict=True)]
+            found.sort(key=lambda part: (-part[1], part[0]))
+            if found:
+                made[doc_id] = [
+                    [text, figures([part], 3)[0]] for text, part in found[:DOCUMENT_TERMS]
+                ]
+        return made
+
+    def _rows(self, vector: Any, doc_ids: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+        """Return the documents that are there and their rows; of passages, the best one's."""
+        rows = self.store.rows(list(doc_ids))
+        there = rows >= 0
+        rows, ids = rows[there], [doc for doc, has in zip(doc_ids, there, strict=True) if has]
+        if self.passages is None or not len(rows):
+            return ids, rows
+        from scipy import sparse
+
+        queries = sparse.vstack([vector] * len(rows), format="csr")
+        best = self.passages.best_passages(queries, rows).rows[:, 0]
+        kept = [place for place, row in enumerate(best) if row >= 0]
+        return [ids[place] for place in kept], best[kept]
+
+    def terms(self, columns: Sequence[int]) -> list[str]:
+        """Return the texts of columns, each asked of the encoder once."""
+        new = [column for column in columns if column not in self._texts]
+        self._texts.update(zip(new, term_texts(self.encoder, new), strict=True))
+        return [self._texts[column] for column in columns]
+
+    def document_sizes(self) -> list[int]:
+        """Return the number of terms of up to 5,000 rows of the index, evenly spread."""
+        rows = np.arange(self.index.rows)[:: max(1, -(-self.index.rows // COUNTED))]
+        return [int(size) for size in np.diff(self.index.documents(rows).indptr)]
+
+
+def readers(given: EvaluatedSet, texts: list[str]) -> Iterator[tuple[str, TermReader, Any]]:
+    """Yield the sparse retrievers that load, by name, each with the queries' vectors."""
+    for name, retriever in given.retrievers.items():
+        try:
+            reader = TermReader(retriever)
+            if reader.sparse:
+                yield name, reader, reader.encoder.encode_queries(texts)
+        except (SluiceError, ImportError, OSError) as error:
+            given.failed(f"terms of {name}", error)
+
+
+def term_parts(
+    given: EvaluatedSet, wanted: Wanted
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Explain the documents of each query by every sparse retriever; count terms besides.
+
+    Returns ``{query id: {retriever: {"count", "terms", "documents": {id: parts}}}}``, and
+    ``{retriever: {"documents", "queries"}}`` with histograms of how many terms they have.
+    """
+    explained: dict[str, dict[str, Any]] = {query: {} for query in wanted}
+    counts = {}
+    texts = [given.dataset.queries.get(query, "") for query in wanted]
+    for name, reader, vectors in readers(given, texts):
+        sizes: list[int] = []
+        for place, (query, doc_ids) in enumerate(wanted.items()):
+            vector = vectors[[place]]
+            terms = reader.query(texts[place], vector)
+            sizes.append(terms["count"])
+            parts = reader.parts(vector, doc_ids)
+            explained[query][name] = {**terms, "documents": parts}
+        counts[name] = {
+            "documents": histogram([reader.document_sizes()]),
+            "queries": histogram([sizes]),
+        }
+    return explained, counts

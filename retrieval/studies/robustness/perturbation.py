@@ -1,0 +1,199 @@
+"""Perturbed queries and documents for stress tests: none is optimised against a ranker.
+
+Each perturbation is a name and depends on that, a seed and the text alone: the same in any order,
+process and system.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import NamedTuple
+
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.lexical.analyzer import analyzer
+from sluice.retrieval.documents.document import Document
+
+LEAST_LETTERS = 4  # of a word that gets a typo
+TYPO_SHARE = 0.25  # of such words in a query, one at least
+TIMES = 5  # that a query is repeated in a stuffed document
+KEPT = 0.5  # share of the words that a truncation leaves
+_ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
+_WORD = re.compile(r"[^\W\d_]+")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+
+
+class Around(NamedTuple):
+    """What a document is perturbed for and with: the query, and a sentence about something else."""
+
+    query: str
+    unrelated: str
+
+
+def perturbed_query(text: str, name: str, seed: int = 0) -> str:
+    """Return a query under one of ``QUERY_PERTURBATIONS``.
+
+    Typos go into a quarter of the words of four letters or more, one at least, and leave a word's
+    first letter: a neighbour on the keyboard, two letters swapped, one dropped, one doubled
+    (Zhuang and Zuccon, 2021). ``truncated`` keeps the first half of the words. A query that has
+    nothing to change stays as it is.
+    """
+    make = QUERY_PERTURBATIONS[_known(name, QUERY_PERTURBATIONS)]
+    return make(text, Random(f"{seed}/{name}/{text}"))
+
+
+def perturbed_document(document: Document, name: str, around: Around) -> Document:
+    """Return a document under one of ``DOCUMENT_PERTURBATIONS``.
+
+    ``stuffed``: the query stands five times before the text. ``sentence-first`` and
+    ``sentence-last``: an unrelated sentence before or behind it. ``truncated``: the first half of
+    the words of the text. ``upper``: title and text in capitals. The title stays in front.
+    """
+    return DOCUMENT_PERTURBATIONS[_known(name, DOCUMENT_PERTURBATIONS)](document, around)
+
+
+def first_sentence(text: str) -> str:
+    """Return a text's first sentence, up to a full stop, an exclamation or a question mark."""
+    return _SENTENCE.split(text.strip(), maxsplit=1)[0]
+
+
+class StuffingFilter(NamedTuple):
+    """Flags a document that is made of a query's terms by more than ``threshold`` of its own."""
+
+    threshold: float
+    language: str = "en"
+
+    @classmethod
+    def fitted(
+        cls,
+        pairs: list[tuple[str, str]],
+        *,
+        false_positives: float = 0.01,
+        language: str = "en",
+    ) -> StuffingFilter:
+        """Return the lowest threshold that flags at most this share of clean (query, text) pairs.
+
+        The pairs should be of the kind to be filtered, such as queries with the documents that a
+        retriever finds for them: these share terms with the query. ``ConfigError`` without any.
+        """
+        if not pairs or not 0 <= false_positives < 1:
+            raise ConfigError(
+                f"stuffing filter: {len(pairs)} clean pairs and false_positives={false_positives}; "
+                "expected one pair or more, and a share from 0 to below 1"
+            )
+        shares = sorted((term_share(*pair, language=language) for pair in pairs), reverse=True)
+        return cls(shares[int(false_positives * len(shares))], language)
+
+    def flags(self, query: str, text: str) -> bool:
+        """Say whether the document is flagged."""
+        return term_share(query, text, language=self.language) > self.threshold
+
+
+def term_share(query: str, text: str, *, language: str = "en") -> float:
+    """Return which share of a text's terms are the query's: after stop words and stemming."""
+    terms = analyzer(language)
+    asked, found = set(terms(query)), terms(text)
+    return sum(term in asked for term in found) / len(found) if found else 0.0
+
+
+def _known(name: str, table: Mapping[str, object]) -> str:
+    if name not in table:
+        raise ConfigError(
+            f"perturbation: unknown {name!r}; known: {', '.join(table)}{suggest(name, table)}"
+        )
+    return name
+
+
+def _neighbours() -> dict[str, str]:
+    """Return the letters beside and diagonally beside each key of a QWERTY keyboard."""
+    near: dict[str, str] = {}
+    for number, row in enumerate(_ROWS):
+        for place, letter in enumerate(row):
+            beside = [row[at] for at in (place - 1, place + 1) if 0 <= at < len(row)]
+            if number:  # a lower row stands half a key to the right
+                beside += [_ROWS[number - 1][at] for at in (place, place + 1)]
+            if number + 1 < len(_ROWS):
+                below = _ROWS[number + 1]
+                beside += [below[at] for at in (place - 1, place) if 0 <= at < len(below)]
+            near[letter] = "".join(sorted(beside))
+    return near
+
+
+_NEAR = _neighbours()
+
+
+def _typos(change: Callable[[str, Random], str]) -> Callable[[str, Random], str]:
+    def make(text: str, random: Random) -> str:
+        words = [found for found in _WORD.finditer(text) if len(found[0]) >= LEAST_LETTERS]
+        count = max(1, round(TYPO_SHARE * len(words)))
+        for found in sorted(random.sample(words, min(count, len(words))), key=_start, reverse=True):
+            text = text[: found.start()] + change(found[0], random) + text[found.end() :]
+        return text
+
+    return make
+
+
+def _start(found: re.Match[str]) -> int:
+    return found.start()
+
+
+def _neighbour(word: str, random: Random) -> str:
+    places = [place for place in range(1, len(word)) if word[place].lower() in _NEAR]
+    if not places:
+        return word
+    place = random.choice(places)
+    letter = random.choice(_NEAR[word[place].lower()])
+    return word[:place] + (letter.upper() if word[place].isupper() else letter) + word[place + 1 :]
+
+
+def _swap(word: str, random: Random) -> str:
+    places = [place for place in range(1, len(word) - 1) if word[place] != word[place + 1]]
+    if not places:
+        return word
+    place = random.choice(places)
+    return word[:place] + word[place + 1] + word[place] + word[place + 2 :]
+
+
+def _drop(word: str, random: Random) -> str:
+    place = random.randrange(1, len(word))
+    return word[:place] + word[place + 1 :]
+
+
+def _double(word: str, random: Random) -> str:
+    place = random.randrange(1, len(word))
+    return word[: place + 1] + word[place:]
+
+
+def _truncated(text: str) -> str:
+    words = text.split()
+    return " ".join(words[: max(1, round(KEPT * len(words)))])
+
+
+def _stuffed(document: Document, around: Around) -> Document:
+    return document._replace(text=" ".join([*[around.query] * TIMES, document.text]).strip())
+
+
+QUERY_PERTURBATIONS: Mapping[str, Callable[[str, Random], str]] = {
+    "typo-neighbour": _typos(_neighbour),
+    "typo-swap": _typos(_swap),
+    "typo-drop": _typos(_drop),
+    "typo-double": _typos(_double),
+    "upper": lambda text, _: text.upper(),
+    "lower": lambda text, _: text.lower(),
+    "title": lambda text, _: text.title(),
+    "truncated": lambda text, _: _truncated(text),
+}
+DOCUMENT_PERTURBATIONS: Mapping[str, Callable[[Document, Around], Document]] = {
+    "stuffed": _stuffed,
+    "sentence-first": lambda document, around: document._replace(
+        text=f"{around.unrelated} {document.text}".strip()
+    ),
+    "sentence-last": lambda document, around: document._replace(
+        text=f"{document.text} {around.unrelated}".strip()
+    ),
+    "truncated": lambda document, _: document._replace(text=_truncated(document.text)),
+    "upper": lambda document, _: document._replace(
+        title=document.title.upper(), text=document.text.upper()
+    ),
+}

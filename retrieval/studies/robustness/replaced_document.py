@@ -1,0 +1,282 @@
+"""A pipeline over a corpus in which one document reads otherwise, nothing else being changed.
+
+What a stage returns is what it would return if the document were replaced in the corpus, as far as
+scores of other documents do not depend on it: a retriever's other hits keep their scores (of BM25
+the document frequencies and the average length are those of the clean corpus), and the replaced
+document is scored anew by the retriever's encoder and similarity. Dense vectors are scored exactly,
+as by ``FlatIndex``, also where the retriever's own index is approximate; sparse ones by an index
+of the same settings. Rerankers read the new text, without a deadline. Fusions, cuts and depths
+follow.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.indexing import FlatIndex, Index, PassageIndex
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.encoder_input import document_input
+from sluice.retrieval.pipelines.remembered_scores import ScoreMemory, remembered
+from sluice.retrieval.pipelines.rerank import Rerank
+from sluice.retrieval.pipelines.stage import Stage, Texts
+from sluice.retrieval.retrievers.corpus.means import mean_vectors
+from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
+from sluice.retrieval.retrievers.state import RetrieverState
+from sluice.retrieval.runs.order import canonical_order
+from sluice.retrieval.runs.queries import DEPTH, Queries, SelfExcluding
+from sluice.retrieval.runs.run import Ranking, Run, without
+
+Job = tuple[str, Document]  # a query's id, and the document as that query is to find it
+
+
+class Scene:
+    """Which document reads otherwise at the moment; None leaves the corpus as it is."""
+
+    def __init__(self) -> None:
+        self.document: Document | None = None
+
+
+class AlteredTexts:
+    """A document store in which the scene's document has its new text."""
+
+    def __init__(self, store: Texts, scene: Scene) -> None:
+        self._store, self._scene = store, scene
+
+    def texts(self, document_ids: Sequence[str]) -> list[str]:
+        """Return the full texts of documents, in the order of the ids."""
+        found, new = self._store.texts(document_ids), self._scene.document
+        if new is None:
+            return found
+        return [
+            new.full_text if name == new.id else text
+            for name, text in zip(document_ids, found, strict=True)
+        ]
+
+
+class AlteredRetriever(Stage):
+    """A retriever whose hits include the scene's document at the place of its new score.
+
+    ``stage`` is run: the retriever itself, or what passes it on, as one with a filter.
+    Its clean lists and new scores are remembered. ``prepare`` scores many documents together.
+    """
+
+    def __init__(self, stage: Stage, retriever: Retriever, scene: Scene) -> None:
+        self.stage, self.name = stage, stage.name
+        self._retriever = retriever
+        self._scene = scene
+        self._clean: dict[str, tuple[int, Ranking]] = {}
+        self._scores: dict[Job, float | None] = {}  # None is no hit
+
+    @property
+    def documents(self) -> Texts:
+        """The store, with the new text."""
+        return AlteredTexts(self._retriever.documents, self._scene)
+
+    @property
+    def least_score(self) -> float | None:
+        """The retriever's: the new document's score is of the same similarity."""
+        return self._retriever.least_score
+
+    def prepare(self, queries: Queries, jobs: Sequence[Job]) -> None:
+        """Score each new document for its query; those known already are not scored again."""
+        wanted = [job for job in dict.fromkeys(jobs) if job not in self._scores]
+        asked = list(dict.fromkeys(query for query, _ in wanted if queries[query].strip()))
+        found: dict[Job, float | None] = dict.fromkeys(wanted)
+        if asked:
+            state = self._retriever.state
+            index = side_index(state, [document for _, document in wanted])
+            vectors = state.encoder.encode_queries([queries[query] for query in asked])
+        for place, query in enumerate(asked):
+            rows = np.array([row for row, (owner, _) in enumerate(wanted) if owner == query])
+            hits = index.search(vectors[place : place + 1], len(rows), keep=rows)
+            for row, score in zip(hits.rows[0].tolist(), hits.scores[0].tolist(), strict=True):
+                if row >= 0:
+                    found[wanted[row]] = score
+        self._scores |= found
+
+    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Search, and put the new document where its score is."""
+        depth = DEPTH if k is None else k
+        excluding = isinstance(queries, SelfExcluding)
+        found = depth + excluding  # as the retriever searches
+        missing = {q: text for q, text in queries.items() if self._clean.get(q, (0,))[0] <= found}
+        if missing:
+            for query, ranking in self.stage.run(missing, None, found + 1).items():
+                self._clean[query] = (found + 1, ranking)
+        new = self._scene.document
+        if new is not None:
+            self.prepare(queries, [(query, new) for query in queries])
+        rankings = {}
+        for query in queries:
+            ranking = self._clean[query][1]
+            if new is not None:
+                ranking = _placed(ranking, new.id, self._scores[query, new])
+            ranking = self._cut(ranking, found)
+            rankings[query] = (without(ranking, query) if excluding else ranking)[:depth]
+        return Run(rankings, name=self.name)
+
+    def _cut(self, ranking: Ranking, depth: int) -> Ranking:
+        """Return the first ``depth``: of those that tie with the last one, the lowest rows."""
+        if not 0 < depth < len(ranking) or ranking.scores[depth - 1] != ranking.scores[depth]:
+            return ranking[:depth]
+        tied = np.flatnonzero(ranking.scores == ranking.scores[depth])
+        rows = self._retriever.store.rows([ranking.doc_ids[place] for place in tied.tolist()])
+        first = tied[np.argsort(rows)][: depth - tied[0]]
+        kept = np.sort(np.concatenate([np.arange(tied[0]), first])).tolist()
+        return Ranking([ranking.doc_ids[place] for place in kept], ranking.scores[kept])
+
+
+class RememberedScores:
+    """A scorer of pairs that scores no pair twice."""
+
+    def __init__(self, scorer: Any) -> None:
+        self._scorer = scorer
+        self._memory: ScoreMemory[tuple[str, str]] = ScoreMemory()
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        """Return the scores of pairs, float32 ``[n]``."""
+
+        def score(places: list[int]) -> np.ndarray:
+            return np.asarray(self._scorer.score([pairs[place] for place in places]), np.float32)
+
+        return remembered(pairs, self._memory.found, score, self._memory.add).scores
+
+
+class AlteredPipeline:
+    """A pipeline with a scene; ``run`` asks it with one document of the corpus replaced.
+
+    Stages are put together anew from altered parts (``Stage.over``); at the bottom is a retriever,
+    or a stage that passes one on. Rerankers of your own read the new text from the store they are
+    attached to. ``ConfigError`` for a stage of which neither can be had, and for one that looks
+    into a retriever's index instead of the text.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self.scene = Scene()
+        self._documents = stage.documents
+        self._leaves: dict[int, AlteredRetriever] = {}
+        self._scorers: dict[int, RememberedScores] = {}
+        self.stage = self._altered(stage)
+
+    def prepare(self, queries: Queries, jobs: Sequence[Job]) -> None:
+        """Encode and score many new documents together, for their retrievers and rerankers."""
+        for leaf in self._leaves.values():
+            leaf.prepare(queries, jobs)
+        pairs = [(queries[query], document.full_text) for query, document in jobs]
+        for scorer in self._scorers.values():
+            scorer.score(pairs)
+
+    def run(self, queries: Queries, document: Document | None = None, k: int = DEPTH) -> Run:
+        """Return the lists of ``queries`` where the document of this id reads as given."""
+        self.scene.document = document
+        try:
+            return self.stage.run(queries, None, k).top(k)
+        finally:
+            self.scene.document = None
+
+    def _altered(self, stage: Stage) -> Stage:
+        if isinstance(stage, Rerank):
+            return self._reranker(stage)
+        if stage.looks_inside:
+            raise _looking(stage)
+        if stage.needs_candidates and not stage.inner:
+            return self._own_reranker(stage)
+        if stage.inner:
+            made = stage.over([self._altered(part) for part in stage.inner])
+            if made is not stage:
+                return made
+        if (retriever := retriever_of(stage)) is not None:
+            leaf = AlteredRetriever(stage, retriever, self.scene)
+            return self._leaves.setdefault(id(stage), leaf)
+        raise ConfigError(
+            f"{stage.name}: a {type(stage).__name__} cannot be asked as if a document read "
+            "otherwise; expected retrievers, cuts, fusions and rerankers of texts"
+        )
+
+    def _reranker(self, stage: Rerank) -> Rerank:
+        if stage.inner:
+            raise _looking(stage)
+        made = copy.copy(stage)
+        made.deadline_ms = None
+        if made._documents is not None:
+            made._documents = AlteredTexts(made._documents, self.scene)
+        if not made._of_lists:
+            known = self._scorers.setdefault(id(stage.scorer), RememberedScores(stage.scorer))
+            made.scorer = known
+        return made
+
+    def _own_reranker(self, stage: Stage) -> Stage:
+        """Return a reranker that is no ``Rerank`` reading the texts of the altered store."""
+        texts = self._documents
+        made = stage if texts is None else stage.attached(AlteredTexts(texts, self.scene))
+        if made is stage:
+            raise ConfigError(
+                f"{stage.name}: a {type(stage).__name__} cannot be asked as if a document read "
+                "otherwise; expected its method attached(documents) to return another that reads "
+                "texts from these documents"
+            )
+        return made
+
+
+def _looking(stage: Stage) -> ConfigError:
+    return ConfigError(
+        f"{stage.name}: looks into the index of {stage.inner[0].name!r}, where a document "
+        "cannot be replaced; expected a reranker of texts"
+    )
+
+
+def side_index(state: RetrieverState, documents: Sequence[Document]) -> Index:
+    """Return an index of documents alone, scored as the retriever's own would score them.
+
+    Passages are cut and joined as the retriever's are. ``ConfigError`` for vectors that are neither
+    dense nor sparse.
+    """
+    encoder, passages = state.encoder, state.passages
+    cut = [[document] for document in documents]
+    if passages is not None:
+        cut = [list(parts) for parts in passages.split(encoder, list(documents))]
+    counts = np.array([len(parts) for parts in cut], np.int64)
+    inputs = [document_input(encoder, part) for parts in cut for part in parts]
+    vectors = encoder.encode_documents(inputs)
+    by_best = passages is not None and passages.aggregate == "max"
+    if passages is not None and not by_best:
+        normalize = getattr(encoder, "similarity", None) == "cosine"
+        vectors = mean_vectors(vectors, counts, normalize=normalize)
+    index = _emptied(state.index, vectors)
+    if by_best:
+        whole = PassageIndex(index)
+        whole.add(vectors, counts)
+        return whole
+    index.add(vectors)
+    return index
+
+
+def _emptied(index: Index, vectors: Any) -> Index:
+    inner: Any = index.innermost
+    if isinstance(vectors, np.ndarray):
+        return FlatIndex(inner.metric or "ip")
+    if hasattr(inner, "empty") and hasattr(vectors, "tocsr"):
+        made: Index = inner.empty()
+        return made
+    raise ConfigError(
+        f"{type(inner).__name__}: vectors of kind {type(vectors).__name__} cannot be scored beside "
+        "the index; expected a dense or a sparse retriever"
+    )
+
+
+def _placed(ranking: Ranking, doc_id: str, score: float | None) -> Ranking:
+    """Return a ranking, best score first, with one document at the place of its new score."""
+    kept = [place for place, name in enumerate(ranking.doc_ids) if name != doc_id]
+    doc_ids = [ranking.doc_ids[place] for place in kept]
+    scores = ranking.scores[kept]
+    if score is None:
+        return Ranking(doc_ids, scores)
+    doc_ids.append(doc_id)
+    scores = np.append(scores, np.float32(score))
+    order = canonical_order(doc_ids, scores)
+    return Ranking([doc_ids[place] for place in order.tolist()], scores[order])

@@ -1,0 +1,301 @@
+"""How systems stand up to perturbed queries and documents: the stress test's table.
+
+The perturbations are those of ``sluice.retrieval.studies.robustness.perturbation``: none is
+optimised against a ranker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.evaluation.measure_values import settled
+from sluice.retrieval.evaluation.measures import Measure, parse_measure
+from sluice.retrieval.evaluation.scores import evaluate
+from sluice.retrieval.evaluation.table import Table
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.retrievers.dataset_runs import asked
+from sluice.retrieval.runs.queries import Queries, depth_for
+from sluice.retrieval.runs.rank_overlap import rank_biased_overlap
+from sluice.retrieval.runs.run import Ranking, Run
+from sluice.retrieval.studies.robustness.perturbation import (
+    DOCUMENT_PERTURBATIONS,
+    QUERY_PERTURBATIONS,
+    Around,
+    StuffingFilter,
+    first_sentence,
+    perturbed_document,
+    perturbed_query,
+)
+from sluice.retrieval.studies.robustness.replaced_document import AlteredPipeline
+from sluice.retrieval.studies.robustness.table import (
+    CLEAN,
+    TOP,
+    Filtering,
+    Outcome,
+    Robustness,
+    Shift,
+    Values,
+    outcome_table,
+)
+
+log = logging.getLogger("sluice")
+
+COMPARED = 100  # documents of the lists whose overlap is taken
+SENTENCES = 500  # of the corpus, to draw an unrelated one from
+PERTURBATIONS = (
+    *(f"query:{name}" for name in QUERY_PERTURBATIONS),
+    *(f"document:{name}" for name in DOCUMENT_PERTURBATIONS),
+)
+
+
+def robustness(
+    systems: Mapping[str, Stage],
+    dataset: Dataset,
+    measures: Iterable[str | Measure] = ("nDCG@10",),
+    *,
+    perturbations: Sequence[str] = PERTURBATIONS,
+    queries: int = 50,
+    targets: int = 3,
+    depth: int = 100,
+    seed: int = 0,
+    alpha: float = 0.05,
+) -> Robustness:
+    """Perturb queries and documents, one thing at a time, and say what it does to each system.
+
+    ``queries`` of the dataset are drawn (0 takes all). *Query* perturbations rerun the pipeline on
+    the perturbed texts. *Document* perturbations take, for each query, up to ``targets`` documents
+    drawn from the ranks 11 to ``depth`` of the system's own clean list that are not judged
+    relevant, perturb one of them for that query, and ask what the pipeline then returns: the
+    perturbed document is encoded and scored anew in every retriever, and rerankers read its new
+    text, while all other documents and the collection's statistics stay as they are
+    (``sluice.retrieval.studies.robustness.replaced_document``). So it is exact for one document
+    that changes, and says nothing of many that change together. A measure's value is the query's
+    mean over its documents.
+
+    Every change is tested against the clean run by a paired two-sided t-test over queries,
+    corrected by Holm over the system's perturbations. The shift of a document is its clean rank
+    less its new one. A system whose documents cannot be replaced has query perturbations only, and
+    the caption says why. ``ConfigError`` for an unknown perturbation and a ``depth`` of 10 or less.
+    """
+    _check(perturbations, depth, targets, queries)
+    grades = [grade for judged in dataset.qrels.values() for grade in judged.values()]
+    wanted = [settled(parse_measure(each), np.array(grades, np.int64)) for each in measures]
+    chosen = _drawn(dataset, queries, seed)
+    unrelated = _unrelated(dataset, chosen, perturbations, seed)
+    found = Robustness({}, {}, {}, Table())
+    for name, stage in systems.items():
+        log.info("robust %s: %s queries", name, f"{len(chosen):,}")
+        runner = _Runner(name, stage, dataset, chosen, wanted, seed, unrelated)
+        found.outcomes[name] = runner.query_outcomes(perturbations)
+        documents = [each for each in perturbations if each.startswith("document:")]
+        named = [each.removeprefix("document:") for each in documents]
+        if not named:
+            continue
+        try:
+            pipeline = AlteredPipeline(stage)
+            found.outcomes[name] |= runner.document_outcomes(pipeline, named, targets, depth)
+        except ConfigError as error:
+            found.skipped[name] = str(error)
+            continue
+        if (filtering := runner.filtering(depth)) is not None:
+            found.filtering[name] = filtering
+    found.table = outcome_table(found, wanted, alpha)
+    return found
+
+
+class _Runner:
+    """One system's clean run, and its runs under perturbations."""
+
+    def __init__(
+        self,
+        name: str,
+        stage: Stage,
+        dataset: Dataset,
+        chosen: Sequence[str],
+        measures: list[Measure],
+        seed: int,
+        unrelated: Mapping[str, str],
+    ) -> None:
+        self.name, self.stage, self.dataset = name, stage, dataset
+        self.measures, self.seed, self.unrelated = measures, seed, unrelated
+        self.limit = depth_for(measures)
+        self.whole = asked(dataset, stage)
+        self.queries = self._texts({query: self.whole[query] for query in chosen})
+        self.clean = stage.run(self.queries, None, self.limit).top(self.limit)
+        self.stuffed: list[tuple[str, str]] = []
+
+    def _texts(self, texts: dict[str, str]) -> Queries:
+        return type(self.whole)(texts) if isinstance(self.whole, dict) else texts
+
+    def values(self, run: Mapping[str, Ranking]) -> dict[str, Values]:
+        """Return the measures of the queries of ``run``, in its order."""
+        qrels = {query: self.dataset.qrels[query] for query in run}
+        scores = evaluate(Run(run), qrels, self.measures, level=self.dataset.level)
+        return {
+            measure: np.array([values[query] for query in run])
+            for measure, values in scores.per_query.items()
+        }
+
+    def overlap(self, query: str, ranking: Ranking) -> float:
+        """Return the rank-biased overlap of a list with the query's clean one."""
+        clean = self.clean[query].doc_ids[:COMPARED]
+        return rank_biased_overlap(clean, ranking.doc_ids[:COMPARED])
+
+    def query_outcomes(self, perturbations: Sequence[str]) -> dict[str, Outcome]:
+        """Return the clean outcome and those of the perturbations of queries."""
+        chosen = list(self.queries)
+        made = {CLEAN: Outcome(chosen, self.values(self.clean), [1.0] * len(chosen))}
+        for full in (each for each in perturbations if each.startswith("query:")):
+            name = full.removeprefix("query:")
+            texts = {q: perturbed_query(text, name, self.seed) for q, text in self.queries.items()}
+            run = self.stage.run(self._texts(texts), None, self.limit).top(self.limit)
+            overlaps = [self.overlap(query, run[query]) for query in chosen]
+            values = self.values({query: run[query] for query in chosen})
+            made[full] = Outcome(chosen, values, overlaps)
+        return made
+
+    def document_outcomes(
+        self, pipeline: AlteredPipeline, names: Sequence[str], targets: int, depth: int
+    ) -> dict[str, Outcome]:
+        """Return the outcomes of perturbing documents of the clean lists, one at a time."""
+        drawn = {query: self._targets(query, targets, depth) for query in self.queries}
+        documents = self._documents([doc for docs in drawn.values() for doc in docs])
+        made: dict[str, Outcome] = {}
+        for name in names:
+            log.info("robust %s: documents %s", self.name, name)
+            jobs = [
+                (query, perturbed_document(
+                    documents[doc], name, Around(self.queries[query], self.unrelated[query])
+                ))
+                for query, docs in drawn.items() for doc in docs
+            ]  # fmt: skip
+            if name == "stuffed":
+                self.stuffed = [(self.queries[query], new.full_text) for query, new in jobs]
+            pipeline.prepare(self.queries, jobs)
+            made[f"document:{name}"] = self._outcome(pipeline, jobs, targets)
+        return made
+
+    def _outcome(
+        self, pipeline: AlteredPipeline, jobs: Sequence[tuple[str, Document]], targets: int
+    ) -> Outcome:
+        shifts: list[Shift] = []
+        slots: list[dict[str, Ranking]] = [{} for _ in range(targets)]
+        overlaps: dict[str, list[float]] = {}
+        for query, new in jobs:
+            asking = self._texts({query: self.queries[query]})
+            ranking = pipeline.run(asking, new, self.limit)[query]
+            before = _rank(self.clean[query], new.id)
+            shifts.append(Shift(query, new.id, before, _rank(ranking, new.id)))
+            overlaps.setdefault(query, []).append(self.overlap(query, ranking))
+            slots[len(overlaps[query]) - 1][query] = ranking
+        queries = list(overlaps)
+        sums = {str(measure): np.zeros(len(queries)) for measure in self.measures}
+        places = {query: place for place, query in enumerate(queries)}
+        for slot in filter(None, slots):
+            at = np.array([places[query] for query in slot])
+            for measure, values in self.values(slot).items():
+                sums[measure][at] += values
+        counts = np.array([len(overlaps[query]) for query in queries])
+        means = {measure: values / counts for measure, values in sums.items()}
+        averages = [float(np.mean(each)) for each in overlaps.values()]
+        return Outcome(queries, means, averages, shifts)
+
+    def _targets(self, query: str, count: int, depth: int) -> list[str]:
+        grades = self.dataset.qrels[query]
+        below = self.clean[query].doc_ids[TOP:depth]
+        candidates = [doc for doc in below if grades.get(doc, 0) < 1]
+        random = Random(f"{self.seed}/targets/{query}")
+        return random.sample(candidates, min(count, len(candidates)))
+
+    def _documents(self, names: Sequence[str]) -> dict[str, Document]:
+        find = getattr(self.stage.documents, "find", None)
+        if find is None:
+            raise ConfigError(f"{self.name}: has no store of documents to perturb")
+        found: dict[str, Document] = {}
+        for name in dict.fromkeys(names):
+            document = find(name)
+            if document is None:
+                raise DataError(f"{self.name}: found document {name!r}, which its store lacks")
+            found[name] = document
+        return found
+
+    def filtering(self, depth: int) -> Filtering | None:
+        """Fit the stuffing filter on half of the queries' clean lists; say what it flags.
+
+        Clean documents are of the other half. None where nothing was stuffed, or a half is empty.
+        """
+        store = self.stage.documents
+        pairs: list[list[tuple[str, str]]] = [[], []]
+        for place, query in enumerate(self.queries):
+            ids = list(self.clean[query].doc_ids[:depth])
+            texts = store.texts(ids) if store is not None else []
+            pairs[place % 2] += [(self.queries[query], text) for text in texts]
+        if not (self.stuffed and all(pairs)):
+            return None
+        fitted = StuffingFilter.fitted(pairs[0])
+        clean = [fitted.flags(*pair) for pair in pairs[1]]
+        stuffed = [fitted.flags(*pair) for pair in self.stuffed]
+        return Filtering(fitted.threshold, float(np.mean(clean)), float(np.mean(stuffed)))
+
+
+def _check(perturbations: Sequence[str], depth: int, targets: int, queries: int) -> None:
+    for name in perturbations:
+        if name not in PERTURBATIONS:
+            raise ConfigError(
+                f"perturbation: unknown {name!r}; known: {', '.join(PERTURBATIONS)}"
+                f"{suggest(name, PERTURBATIONS)}"
+            )
+    whole_number(targets, "targets", 1)
+    whole_number(queries, "queries", 0)
+    if whole_number(depth, "depth", 1) <= TOP:
+        raise ConfigError(
+            f"depth: {depth}; documents are perturbed from rank {TOP + 1} on: expected more, as 100"
+        )
+
+
+def _drawn(dataset: Dataset, count: int, seed: int) -> list[str]:
+    """Return the queries to ask, in the dataset's order: judged, and with a text."""
+    known = [q for q, text in dataset.queries.items() if text.strip() and dataset.qrels.get(q)]
+    if not known:
+        raise ConfigError(f"{dataset.name}: has no judged queries to perturb")
+    if not count or count >= len(known):
+        return known
+    kept = set(Random(f"{seed}/queries").sample(known, count))
+    return [query for query in known if query in kept]
+
+
+def _unrelated(
+    dataset: Dataset, queries: Sequence[str], perturbations: Sequence[str], seed: int
+) -> dict[str, str]:
+    """Return for each query the first sentence of a document drawn from the corpus.
+
+    It is of no document with a judgement for the query.
+    """
+    if not any(name.startswith("document:sentence") for name in perturbations):
+        return dict.fromkeys(queries, "")
+    random = Random(f"{seed}/sentences")
+    drawn: list[Document] = []
+    for place, document in enumerate(dataset.corpus):  # a sample of equal chances, in one pass
+        if len(drawn) < SENTENCES:
+            drawn.append(document)
+        elif (at := random.randrange(place + 1)) < SENTENCES:
+            drawn[at] = document
+    found = {}
+    for query in queries:
+        judged = dataset.qrels[query]
+        apart = [first_sentence(doc.text) for doc in drawn if doc.id not in judged]
+        found[query] = Random(f"{seed}/sentence/{query}").choice(list(filter(None, apart)) or [""])
+    return found
+
+
+def _rank(ranking: Ranking, doc_id: str) -> int:
+    ids = list(ranking.doc_ids)
+    return ids.index(doc_id) + 1 if doc_id in ids else len(ids) + 1

@@ -1,0 +1,280 @@
+"""The usual training files, each by a function from a record to a row, and how they are told."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval.training_data.files.records import Record, read_records
+from sluice.retrieval.training_data.files.rows import (
+    NO_SCORE,
+    Labelled,
+    Named,
+    Row,
+    field_of,
+    id_of,
+    ids_of,
+    joined,
+    labelled_row,
+    number_of,
+    numbers_of,
+    text_of,
+    texts_of,
+)
+
+QUERY = ("query", "anchor", "question", "query_text", "sentence1")
+QUERY_ID = ("query_id", "query-id", "qid", "_query_id")
+DOCUMENT = ("document", "passage", "text", "doc", "positive", "answer", "sentence2")
+DOCUMENT_ID = ("doc_id", "document_id", "docid", "corpus-id", "corpus_id", "pid")
+GRADE = ("grade", "label", "score", "relevance", "similarity")
+POSITIVE = ("positive", "positive_1", "pos")
+TEACHER = ("scores", "labels", "label", "score", "margin")
+NEGATIVE = re.compile(r"negative(_\d+)?|neg(_\d+)?")
+
+
+def rows_of(path: Path, form: str = "auto") -> tuple[str, Iterator[Row]]:
+    """Return the name of a file's format and the stream of its rows.
+
+    ``auto`` looks at the first row. Raises ``DataError`` for an empty file and a row that is not
+    of the format, with file and line.
+    """
+    records = read_records(path)
+    first = list(islice(records, 1))
+    if not first:
+        raise DataError(f"{path}: empty; expected at least one row")
+    name = _told(*first[0]) if form == "auto" else form
+    make = FORMATS[name]
+    return name, (make(place, value) for place, value in chain(first, records))
+
+
+def _bge(place: str, value: Mapping[str, Any]) -> Row:
+    """``{query, pos: [...], neg: [...], pos_scores, neg_scores}``, with ids where mined here."""
+    query = text_of(place, field_of(place, value, QUERY, "query"), "query")
+    name = field_of(place, value, QUERY_ID, "query id", needed=False)
+    positives = texts_of(place, field_of(place, value, ("pos",), "positives"), "pos")
+    negatives = texts_of(place, value.get("neg") or [], "neg")
+    ids = {key: ids_of(place, value.get(f"{key}_ids") or [], f"{key}_ids") for key in _SIDES}
+    scores = {key: numbers_of(place, value.get(f"{key}_scores"), f"{key}_scores") for key in _SIDES}
+    for key, texts in (("pos", positives), ("neg", negatives)):
+        if scores[key] and len(scores[key]) != len(texts):
+            raise DataError(
+                f"{place}: {len(scores[key])} {key}_scores for {len(texts)} {key}; one for each"
+            )
+    given: list[float] = []
+    if scores["pos"] or scores["neg"]:
+        given = [
+            *(scores["pos"] or [NO_SCORE] * len(positives)),
+            *(scores["neg"] or [NO_SCORE] * len(negatives)),
+        ]
+    return labelled_row(
+        place,
+        Named(None if name is None else id_of(place, name, "query id"), query),
+        joined(ids["pos"], positives, place, "pos"),
+        joined(ids["neg"], negatives, place, "neg"),
+        given,
+    )
+
+
+_SIDES = ("pos", "neg")
+
+
+def _columns(place: str, value: Mapping[str, Any]) -> Row:
+    """Sentence-transformers' columns: anchor, positive, negative_1..n, and a teacher's scores.
+
+    Scores are one for each document, or margins of the positive over each negative: of those only
+    differences are known, so the positive gets 0 and a negative minus its margin.
+    """
+    query = text_of(place, field_of(place, value, QUERY, "anchor"), "the anchor")
+    positives = texts_of(place, field_of(place, value, POSITIVE, "positive"), "positive")
+    negatives: list[str] = []
+    for key in value:
+        if NEGATIVE.fullmatch(key) and value[key] is not None:
+            negatives += texts_of(place, value[key], key)
+    given = field_of(place, value, TEACHER, "score", needed=False)
+    if isinstance(given, str):
+        given = _parsed(place, given)
+    scores = numbers_of(place, given, "score")
+    if scores and len(scores) == len(negatives) and len(positives) == 1:
+        scores = [0.0, *(-margin for margin in scores)]
+    named = [Named(None, text) for text in positives]
+    others = [Named(None, text) for text in negatives]
+    if len(scores) == 1 and not negatives and len(positives) == 1:
+        return Row(place, Named(None, query), (Labelled(named[0], scores[0]),), graded=True)
+    return labelled_row(place, Named(None, query), named, others, scores)
+
+
+def _parsed(place: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise DataError(f"{place}: score is {text!r:.60}, expected a number or a list") from None
+
+
+def _triples(place: str, value: Mapping[str, Any]) -> Row:
+    """MS MARCO triples of texts: query, positive, negative."""
+    query, positive, *negatives = _places(place, value, 3, "query, positive and negative")
+    texts = [text_of(place, text, f"negative {n}") for n, text in enumerate(negatives, 1)]
+    return labelled_row(
+        place,
+        Named(None, text_of(place, query, "the query")),
+        [Named(None, text_of(place, positive, "the positive"))],
+        [Named(None, text) for text in texts],
+    )
+
+
+def _id_triples(place: str, value: Mapping[str, Any]) -> Row:
+    """MS MARCO qidpidtriples: ids of query, positive, negative; texts are the dataset's."""
+    query, positive, *negatives = _places(place, value, 3, "ids of query, positive and negative")
+    return labelled_row(
+        place,
+        Named(id_of(place, query, "the query's id"), None),
+        [Named(id_of(place, positive, "the positive's id"), None)],
+        [Named(id_of(place, name, "a negative's id"), None) for name in negatives],
+    )
+
+
+def _scored_triples(place: str, value: Mapping[str, Any]) -> Row:
+    """Scored triples: scores of positive and negative, then ids of query, positive, negative."""
+    expected = "two scores, then query, positive, negative"
+    high, low, query, positive, negative = _places(place, value, 5, expected, exactly=True)
+    scores = [number_of(place, high, "score 1"), number_of(place, low, "score 2")]
+    ids = [id_of(place, name, "an id") for name in (query, positive, negative)]
+    named = [Named(name, None) for name in ids]
+    return labelled_row(place, named[0], named[1:2], named[2:], scores)
+
+
+def _places(
+    place: str, value: Mapping[str, Any], count: int, expected: str, *, exactly: bool = False
+) -> list[Any]:
+    fields = list(value.values())
+    if len(fields) < count or (exactly and len(fields) != count):
+        raise DataError(f"{place}: {len(fields)} fields, expected {count}: {expected}")
+    return fields
+
+
+def _tevatron(place: str, value: Mapping[str, Any]) -> Row:
+    """``{query_id, query, positive_passages: [{docid, title, text}], negative_passages}``."""
+    name = id_of(place, field_of(place, value, QUERY_ID, "query id"), "query id")
+    text = field_of(place, value, QUERY, "query", needed=False)
+    query = Named(name, None if text is None else text_of(place, text, "query"))
+    positives, negatives = (_passages(place, value, side) for side in ("positive", "negative"))
+    return labelled_row(place, query, positives, negatives)
+
+
+def _passages(place: str, value: Mapping[str, Any], side: str) -> list[Named]:
+    found = value.get(f"{side}_document_ids")
+    if found is not None:
+        return [Named(name, None) for name in ids_of(place, found, f"{side}_document_ids")]
+    made = []
+    for number, passage in enumerate(value.get(f"{side}_passages") or []):
+        here = f"{side}_passages[{number}]"
+        if not isinstance(passage, Mapping):
+            raise DataError(f"{place}: {here} is {passage!r:.60}, expected {{docid, title, text}}")
+        name = id_of(place, field_of(f"{place}: {here}", passage, DOCUMENT_ID, "id"), here)
+        text = f"{passage.get('title') or ''} {passage.get('text') or ''}".strip()
+        made.append(Named(name, text_of(place, text, f"{here}.text")))
+    return made
+
+
+def _msmarco(place: str, value: Mapping[str, Any]) -> Row:
+    """``{qid, pos: [pid], neg: {system: [pid]}}`` of ids, each alone or with its score.
+
+    A negative that several systems found counts once, from the first of them.
+    """
+    name = id_of(place, field_of(place, value, QUERY_ID, "query id"), "query id")
+    negatives = value.get("neg") or []
+    lists = list(negatives.values()) if isinstance(negatives, Mapping) else [negatives]
+    scores: dict[str, float] = {}
+    sides: list[list[Named]] = []
+    for found in (value.get("pos") or [], [item for part in lists for item in part]):
+        ids = [_identified(place, item, scores) for item in found]
+        sides.append([Named(key, None) for key in dict.fromkeys(ids)])
+    given = [scores[one.id or ""] for side in sides for one in side]
+    return labelled_row(place, Named(name, None), sides[0], sides[1], given)
+
+
+def _identified(place: str, item: Any, scores: dict[str, float]) -> str:
+    score = NO_SCORE
+    if isinstance(item, Mapping):
+        found = field_of(place, item, ("ce-score", "ce_score", "score"), "score", needed=False)
+        score = NO_SCORE if found is None else number_of(place, found, "score")
+        item = field_of(place, item, DOCUMENT_ID, "document id")
+    name = id_of(place, item, "a document's id")
+    scores.setdefault(name, score)
+    return name
+
+
+def _graded(place: str, value: Mapping[str, Any]) -> Row:
+    """A query, a document and its grade, one a row (or lists of documents and of grades)."""
+    query = _named(place, value, QUERY_ID, QUERY, "query")
+    lists = field_of(place, value, ("documents", "docs"), "documents", needed=False)
+    if lists is not None:
+        texts = texts_of(place, lists, "documents")
+        grades = numbers_of(place, field_of(place, value, ("grades", "labels"), "grades"), "grades")
+        if len(texts) != len(grades):
+            raise DataError(f"{place}: {len(grades)} grades for {len(texts)} documents")
+        found = [(Named(None, text), grade) for text, grade in zip(texts, grades, strict=True)]
+    else:
+        document = _named(place, value, DOCUMENT_ID, DOCUMENT, "document")
+        found = [(document, number_of(place, field_of(place, value, GRADE, "grade"), "grade"))]
+    return Row(place, query, tuple(Labelled(*one) for one in found), graded=True)
+
+
+def _named(
+    place: str,
+    value: Mapping[str, Any],
+    ids: tuple[str, ...],
+    texts: tuple[str, ...],
+    what: str,
+) -> Named:
+    name = field_of(place, value, ids, f"{what} id", needed=False)
+    text = field_of(place, value, texts, what, needed=name is None)
+    return Named(
+        None if name is None else id_of(place, name, f"{what} id"),
+        None if text is None else text_of(place, text, f"the {what}"),
+    )
+
+
+FORMATS: dict[str, Callable[[str, Mapping[str, Any]], Row]] = {
+    "bge": _bge,
+    "columns": _columns,
+    "graded": _graded,
+    "id_triples": _id_triples,
+    "msmarco": _msmarco,
+    "scored_triples": _scored_triples,
+    "tevatron": _tevatron,
+    "triples": _triples,
+}
+
+
+def _told(place: str, value: Mapping[str, Any]) -> str:
+    """Return the format of which a file's first row is."""
+    keys = value.keys()
+    if keys & {"positive_passages", "positive_document_ids"}:
+        return "tevatron"
+    if "pos" in keys:
+        return "bge" if keys & set(QUERY) else "msmarco"
+    if keys & {"documents", "docs"}:
+        return "graded"
+    if "0" in keys:
+        fields = [str(field) for field in value.values()]
+        if len(fields) == 5:
+            return "scored_triples"
+        if len(fields) >= 3:
+            return "triples" if any(" " in field.strip() for field in fields) else "id_triples"
+    elif keys & {"positive", "positive_1"}:
+        return "columns"
+    elif keys & {*QUERY, *QUERY_ID} and keys & {*DOCUMENT, *DOCUMENT_ID} and keys & set(GRADE):
+        return "graded"
+    raise DataError(
+        f"{place}: of no known format (fields {', '.join(list(keys)[:8])}); expected one of "
+        f"{', '.join(FORMATS)}: name the fields as one of them has them, or say which with format"
+    )
+
+
+__all__ = ["FORMATS", "Record", "rows_of"]

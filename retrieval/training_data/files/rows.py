@@ -1,0 +1,156 @@
+"""One row of a training file: a query and its documents, by text, by id, or by both."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sluice.encoders.foundation.errors import DataError, suggest
+
+NO_SCORE = math.nan
+
+
+class Named(NamedTuple):
+    """A query or a document: its id, its text, or both (None for what the file leaves out)."""
+
+    id: str | None
+    text: str | None
+
+    @property
+    def key(self) -> str:
+        """The id, or one made from the text: equal texts have equal ids."""
+        if self.id is not None:
+            return self.id
+        return "text-" + hashlib.blake2b((self.text or "").encode(), digest_size=10).hexdigest()
+
+
+class Labelled(NamedTuple):
+    """A document of a row with its label (0: a negative) and a teacher's score (NaN: none)."""
+
+    document: Named
+    label: float
+    score: float = NO_SCORE
+
+
+class Row(NamedTuple):
+    """A query with its labelled documents, positives first, and where it stands in its file.
+
+    ``graded`` rows are parts of a query's list: all rows of one query make one example.
+    """
+
+    place: str
+    query: Named
+    documents: tuple[Labelled, ...]
+    graded: bool = False
+
+
+def labelled_row(
+    place: str,
+    query: Named,
+    positives: Sequence[Named],
+    negatives: Sequence[Named],
+    scores: Sequence[float] = (),
+) -> Row:
+    """Return the row of positives and negatives; ``scores`` are one for each, in that order.
+
+    Raises ``DataError`` for a row without positive and for other numbers of scores.
+    """
+    if not positives:
+        raise DataError(
+            f"{place}: no positive; every row needs a document that answers its query: add one, or "
+            "remove the row"
+        )
+    given = scores or [NO_SCORE] * (len(positives) + len(negatives))
+    if len(given) != len(positives) + len(negatives):
+        raise DataError(
+            f"{place}: {len(given)} scores for {len(positives)} positives and {len(negatives)} "
+            "negatives; expected one for each document"
+        )
+    labels = [1.0] * len(positives) + [0.0] * len(negatives)
+    documents = zip([*positives, *negatives], labels, given, strict=True)
+    return Row(place, query, tuple(Labelled(*found) for found in documents))
+
+
+def field_of(
+    place: str, value: Mapping[str, Any], names: Sequence[str], what: str, *, needed: bool = True
+) -> Any:
+    """Return the value of the one field among ``names`` that is there; None if none need be."""
+    for name in names:
+        if value.get(name) is not None:
+            return value[name]
+    if not needed:
+        return None
+    near = suggest(names[0], [key for key in value if key not in names])
+    raise DataError(
+        f"{place}: no {what}: fields are {', '.join(list(value)[:8])}; expected "
+        f"{' or '.join(repr(name) for name in names[:3])}{near}"
+    )
+
+
+def text_of(place: str, value: Any, what: str) -> str:
+    """Return a text that is not blank; ``DataError`` for anything else."""
+    if not isinstance(value, str):
+        raise DataError(f"{place}: {what} is {value!r:.60}, expected a text")
+    if not value.strip():
+        raise DataError(
+            f"{place}: {what} is empty; a blank text teaches nothing: fill it in or remove it"
+        )
+    return value
+
+
+def texts_of(place: str, value: Any, what: str) -> list[str]:
+    """Return a list of texts, of which none is blank; one text stands for a list of it."""
+    if isinstance(value, str):
+        return [text_of(place, value, what)]
+    if not isinstance(value, Sequence):
+        raise DataError(f"{place}: {what} is {value!r:.60}, expected a list of texts")
+    return [text_of(place, text, f"{what}[{n}]") for n, text in enumerate(value)]
+
+
+def id_of(place: str, value: Any, what: str) -> str:
+    """Return an id as a text; whole numbers are written out."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{place}: {what} is {value!r:.60}, expected an id (a text, not empty)")
+    return value.strip()
+
+
+def ids_of(place: str, value: Any, what: str) -> list[str]:
+    """Return a list of ids."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise DataError(f"{place}: {what} is {value!r:.60}, expected a list of ids")
+    return [id_of(place, name, f"{what}[{n}]") for n, name in enumerate(value)]
+
+
+def number_of(place: str, value: Any, what: str) -> float:
+    """Return a finite number, given as one or written as text."""
+    try:
+        if isinstance(value, bool):
+            value = int(value)
+        found = float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise DataError(f"{place}: {what} is {value!r:.60}, expected a finite number")
+    return found
+
+
+def numbers_of(place: str, value: Any, what: str) -> list[float]:
+    """Return a list of finite numbers; None is an empty list, one number a list of it."""
+    if value is None:
+        return []
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        value = [value]
+    return [number_of(place, number, f"{what}[{n}]") for n, number in enumerate(value)]
+
+
+def joined(ids: Sequence[str], texts: Sequence[str], place: str, what: str) -> list[Named]:
+    """Return named texts; without ids the texts alone."""
+    if not ids:
+        return [Named(None, text) for text in texts]
+    if len(ids) != len(texts):
+        raise DataError(f"{place}: {len(ids)} ids for {len(texts)} texts of {what}; one for each")
+    return [Named(name, text) for name, text in zip(ids, texts, strict=True)]

@@ -1,0 +1,268 @@
+"""Hard negatives from any retriever, folder, pipeline or TREC run, as training wants them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sluice.encoders.foundation.build import check_arguments
+from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.retrieval.documents.store import DocumentStore
+from sluice.retrieval.pipelines.stage import Cut, Stage
+from sluice.retrieval.retrievers.candidate_lists import Sources
+from sluice.retrieval.retrievers.dataset_runs import run_on
+from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
+from sluice.retrieval.runs.run import Run
+from sluice.retrieval.training_data.teachers.judges import open_judge
+
+if TYPE_CHECKING:
+    from sluice.retrieval.datasets.dataset import Dataset
+    from sluice.training.negatives.audit import MiningAudit
+    from sluice.training.negatives.judge import Judge
+    from sluice.training.negatives.report import MinedNegatives
+    from sluice.training.negatives.settings import Mining
+    from sluice.training.negatives.text_identity import TextSource
+
+log = logging.getLogger("sluice")
+
+PAIRS = 16_384  # (query, document) pairs scored at a time
+DEPTH = 100  # candidates looked at for each query
+
+
+class MiningLists(NamedTuple):
+    """What the miner is handed: lists and the scores of positives they lack, by name; texts."""
+
+    lists: dict[str, Run]
+    scores: dict[str, dict[str, dict[str, float]]]
+    texts: TextSource
+
+
+def mine_negatives(
+    source: Stage | Run,
+    dataset: Dataset,
+    spec: Mapping[str, Any],
+    *,
+    seed: int,
+    judge: Judge | None = None,
+) -> MinedNegatives:
+    """Mine negatives for a dataset's queries from the lists of ``source``.
+
+    ``spec`` is the YAML section ``negatives``. Of ``Sources`` every part gives candidates of its
+    own. A retriever also scores the positives that its list missed, so that every query has the
+    limit that TopK-PercPos needs; a run cannot, which the report counts. Where a hit with the
+    query's id is the query itself, it is no candidate. ``judge`` is what ``spec["judge"]`` stands
+    for, opened here unless given; names of an experiment's rerankers must be given.
+
+    Raises ``DataError`` if a source answers none of the queries or no query gets a negative, and
+    warns of a shortage.
+    """
+    from sluice.training.negatives.mining import mine_lists
+
+    mining = mining_of(spec, "negatives")
+    if judge is None and spec.get("judge") is not None:
+        judge = open_judge(spec["judge"], "negatives.judge")
+    given = mining_lists(source, dataset, mining, spec.get("depth"), judge)
+    mined = mine_lists(
+        given.lists,
+        dataset.qrels,
+        mining,
+        positive_scores=given.scores,
+        queries=dataset.queries,
+        texts=given.texts,
+        judge=judge,
+        seed=seed,
+    )
+    _check_mined(mined, dataset)
+    return mined
+
+
+def mining_of(spec: Mapping[str, Any], where: str) -> Mining:
+    """Return the ``Mining`` that a section ``negatives`` describes, its depth checked too."""
+    from sluice.training.negatives.settings import Mining
+
+    whole_number(spec.get("depth", 1), f"{where}.depth", 1)
+    beside = ("type", "retriever", "depth", "mode", "judge", "refresh")
+    own = {key: value for key, value in spec.items() if key not in beside}
+    check_arguments(Mining, own, where=where, kind="mined")
+    if spec.get("judge") is not None:
+        own.setdefault("judge_margin", 0.01)
+    return Mining.in_mode(spec.get("mode", "percentage"), own)
+
+
+def audit_negatives(
+    source: Stage | Run,
+    dataset: Dataset,
+    spec: Mapping[str, Any],
+    *,
+    share: float,
+    seed: int,
+    judge: Judge | None = None,
+) -> MiningAudit:
+    """Hide a share of a dataset's positives and see which modes of mining reject them.
+
+    ``spec`` is as in ``mine_negatives``: its own settings are audited as ``as set``, beside every
+    mode with its defaults.
+    """
+    from sluice.training.negatives.audit import audit_mining
+    from sluice.training.negatives.settings import MODES, Mining
+
+    own = mining_of(spec, "negatives")
+    if judge is None and spec.get("judge") is not None:
+        judge = open_judge(spec["judge"], "negatives.judge")
+    plain = {"per_query": own.per_query}
+    modes = {n: Mining.in_mode(n, plain) for n in MODES if n != "judge" or judge is not None}
+    deepest = max(modes.values(), key=lambda mining: mining.depth)
+    needing = own if own.depth > deepest.depth else deepest
+    given = mining_lists(source, dataset, needing, spec.get("depth"), judge, all_scores=True)
+    if own not in modes.values():
+        modes["as set"] = own
+    return audit_mining(
+        given.lists,
+        dataset.qrels,
+        modes,
+        share=share,
+        positive_scores=given.scores,
+        queries=dataset.queries,
+        texts=given.texts,
+        judge=judge,
+        seed=seed,
+    )
+
+
+def mining_lists(
+    source: Stage | Run,
+    dataset: Dataset,
+    mining: Mining,
+    depth: int | None = None,
+    judge: Judge | None = None,
+    *,
+    all_scores: bool = False,
+) -> MiningLists:
+    """Ask every part of ``source`` for its lists, to ``depth`` or as deep as ``mining`` reaches."""
+    if depth is None:
+        counts = (sum(g > 0 for g in grades.values()) for grades in dataset.qrels.values())
+        # Ranks count without the known positives, which take up places of the list.
+        depth = max(DEPTH, mining.depth + min(max(counts, default=0), DEPTH) * bool(mining.depth))
+    parts = source.parts if isinstance(source, Sources) else {source.name: source}
+    lists, scores = {}, {}
+    for name, part in parts.items():
+        run = lists[name] = run_on(part, dataset, depth).top(depth)
+        if not any(query in run for query in dataset.queries):
+            raise DataError(
+                f"negatives.retriever: {name!r} answers none of the {len(dataset.queries):,} "
+                f"training queries of {dataset.name}; is it a run on another split?"
+            )
+        retriever = _retriever(part)
+        if retriever is not None and (all_scores or mining.needs_positive_score):
+            scores[name] = _missed_scores(retriever, run, dataset)
+    store = source.documents if isinstance(source, Stage) else None
+    if isinstance(store, DocumentStore):
+        return MiningLists(lists, scores, _reading(store))
+    whole = judge is not None and judge.needs_texts
+    return MiningLists(lists, scores, _corpus_texts(lists, dataset, whole=whole))
+
+
+class _Reading:
+    """Reads the texts of documents from a store; those it does not hold have none."""
+
+    def __init__(self, store: DocumentStore) -> None:
+        self.store = store
+
+    def __call__(self, documents: list[str]) -> dict[str, str]:
+        rows = self.store.rows(documents)
+        there = [doc for doc, row in zip(documents, rows.tolist(), strict=True) if row >= 0]
+        found = self.store.documents(rows[rows >= 0])
+        return {doc: each.full_text for doc, each in zip(there, found, strict=True)}
+
+
+def _reading(store: DocumentStore) -> TextSource:
+    return _Reading(store)
+
+
+def _corpus_texts(lists: Mapping[str, Run], dataset: Dataset, *, whole: bool) -> dict[str, str]:
+    """Read the corpus once for the texts of candidates and positives.
+
+    Unless ``whole`` a short key stands for each text: only whether two are equal is looked at.
+    """
+    from sluice.training.negatives.text_identity import text_key
+
+    graded = (pair for grades in dataset.qrels.values() for pair in grades.items())
+    wanted = {document for document, grade in graded if grade > 0}
+    for run in lists.values():
+        for query in dataset.queries:
+            if query in run:
+                wanted.update(run[query].doc_ids)
+    texts = ((each.id, each.full_text) for each in dataset.corpus if each.id in wanted)
+    if whole:
+        return dict(texts)
+    return {name: f"{text_key(text):x}" if text.strip() else "" for name, text in texts}
+
+
+def _check_mined(mined: MinedNegatives, dataset: Dataset) -> None:
+    """Refuse to go on without any negative, or any training pair, and warn of a shortage."""
+    report, name = mined.report, dataset.name
+    pairs = sum(grade > 0 for query in mined.negatives for grade in dataset.qrels[query].values())
+    if report.queries and not report.kept:
+        raise DataError(f"negatives: {name}: none at all; {report.shortage}")
+    if report.inconsistent_pairs and report.inconsistent_pairs == pairs:
+        raise DataError(
+            f"negatives.consistency: {name}: none of the {report.inconsistent_pairs:,} positives "
+            "stands high enough in its query's list; raise it, or mine with a better retriever"
+        )
+    if report.shortage:
+        log.warning("negatives: %s: %s", name, report.shortage)
+
+
+def _retriever(source: Stage | Run) -> Retriever | None:
+    """Return the retriever whose scores the lists have; one with a filter lacks positives by it."""
+    inner = source.stage if isinstance(source, Cut) else source
+    if isinstance(inner, Stage) and inner.base_where is None:
+        return retriever_of(inner)
+    return None
+
+
+def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str, dict[str, float]]:
+    """Score the positives that a retriever's lists lack, by its own encoder."""
+    pairs = []
+    for query, grades in dataset.qrels.items():
+        found = set(run[query].doc_ids) if query in run else set()
+        if query in dataset.queries:
+            pairs += [
+                (query, doc) for doc, grade in grades.items() if grade > 0 and doc not in found
+            ]
+    documents = list(dict.fromkeys(doc for _, doc in pairs))
+    known = retriever.store.rows(documents) >= 0
+    documents = [doc for doc, there in zip(documents, known, strict=True) if there]
+    if not documents:
+        return {}
+    place = {doc: number for number, doc in enumerate(documents)}
+    pairs = [pair for pair in pairs if pair[1] in place]
+    queries = list(dict.fromkeys(query for query, _ in pairs))
+    of = {query: number for number, query in enumerate(queries)}
+    left = retriever.encoder.encode_queries([dataset.queries[query] for query in queries])
+    right = retriever.encoder.encode_documents(retriever.store.texts(documents))
+    metric = retriever.index.metric or "ip"
+    scores: dict[str, dict[str, float]] = {}
+    for start in range(0, len(pairs), PAIRS):
+        part = pairs[start : start + PAIRS]
+        one = left[np.array([of[query] for query, _ in part])]
+        other = right[np.array([place[doc] for _, doc in part])]
+        found = _similarities(one, other, metric).tolist()
+        for (query, doc), score in zip(part, found, strict=True):
+            scores.setdefault(query, {})[doc] = score
+    return scores
+
+
+def _similarities(one: Any, other: Any, metric: str) -> np.ndarray:
+    """Score vectors row by row as an index of that metric would (l2: the negative square)."""
+    if metric == "l2":
+        return np.asarray(-np.square(one - other).sum(axis=1))
+    products = np.asarray((one * other).sum(axis=1)).ravel()
+    if metric == "cosine":
+        lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+        products = products / lengths.clip(1e-30)
+    return products

@@ -1,0 +1,172 @@
+"""The pairs of a dataset that a teacher scores: known positives, and candidates to a depth."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.files import MANIFEST, fingerprint_of
+from sluice.retrieval.config.file_keys import corpus_contents, path_contents
+from sluice.retrieval.datasets.dataset import load_dataset
+from sluice.retrieval.documents.store import DocumentStore, open_documents, write_documents
+from sluice.retrieval.retrievers.candidate_lists import open_lists
+from sluice.retrieval.retrievers.dataset_runs import run_on
+from sluice.retrieval.runs.run import Run
+from sluice.retrieval.training_data.teachers.distillation import (
+    SHARD,
+    Distilled,
+    Ids,
+    distil,
+    parts_of,
+)
+from sluice.retrieval.training_data.teachers.teachers import Ensemble, Teacher, open_teacher
+from sluice.training.negatives.judge import JudgedPair
+
+if TYPE_CHECKING:
+    from sluice.retrieval.datasets.dataset import Dataset
+
+log = logging.getLogger("sluice")
+
+TRAINING_FILES = (".jsonl", ".csv", ".parquet", ".jsonl.gz", ".csv.gz")
+
+
+def distil_dataset(
+    teachers: Sequence[str],
+    dataset: str,
+    candidates: str,
+    output: Path,
+    *,
+    depth: int = 50,
+    split: str = "train",
+    weights: Sequence[float] | None = None,
+    normalise: bool = False,
+    shard: int = SHARD,
+) -> Distilled:
+    """Score a split's positives and its ``candidates`` into ``output``, see ``distil``.
+
+    ``candidates`` is a run file, a retriever's folder (both cut to ``depth``), or a training file,
+    whose pairs are scored instead. Several teachers are an ensemble, see ``Ensemble``.
+    """
+    if depth < 1 or shard < 1:
+        raise ConfigError(f"depth {depth}, shard {shard}: expected 1 or more of each")
+    if not Path(candidates).expanduser().exists():
+        raise ConfigError(
+            f"candidates: no file or folder {candidates}; expected a run, a retriever's folder, or "
+            "a training file such as sluice mine writes"
+        )
+    data = load_dataset(dataset, split)
+    opened = [open_teacher(name) for name in teachers]
+    if len(opened) == 1 and weights is None and not normalise:
+        teacher: Teacher = opened[0]
+    else:
+        teacher = Ensemble(opened, weights, normalise=normalise)
+    facts = {
+        "teachers": [{"name": one.name, "fingerprint": one.fingerprint} for one in opened],
+        "weights": list(weights or [1.0] * len(opened)),
+        "normalise": normalise,
+        "dataset": data.name,
+        "split": data.split,
+        "candidates": candidates,
+        "depth": depth,
+    }
+    if candidates.endswith(TRAINING_FILES):
+        from sluice.retrieval.training_data.files.examples import FileExamples
+        from sluice.retrieval.training_data.teachers.teacher_scores import score_examples
+
+        return score_examples(
+            teacher, FileExamples(candidates).examples(data, 0), output, facts=facts, shard=shard
+        )
+    source = open_lists(candidates, "candidates")
+    run = run_on(source, data, depth).top(depth)
+    if not any(query in run for query in data.queries):
+        raise DataError(
+            f"candidates: {candidates} has lists for none of the {len(data.queries):,} queries of "
+            f"{data.name} ({data.split}); is it a run on another split?"
+        )
+    pairs = _Pairs(data, run)
+    key = fingerprint_of(
+        teacher.fingerprint, data.name, data.split, corpus_contents(dataset), data.qrels,
+        data.queries, path_contents(candidates), depth, shard,
+    )  # fmt: skip
+    texts = _Texts(data, pairs, parts_of(output) / "documents")
+    return distil(
+        teacher,
+        pairs,
+        texts.of if teacher.needs_texts else _without_texts,
+        output,
+        key=key,
+        facts=facts,
+        total=pairs.total,
+        shard=shard,
+    )
+
+
+class _Pairs:
+    """A dataset's queries, each with the ids of its positives and then its candidates."""
+
+    def __init__(self, dataset: Dataset, run: Run) -> None:
+        self._dataset = dataset
+        self._run = run
+        self.total = sum(len(documents) for _, documents in self)
+
+    def __iter__(self) -> Iterator[tuple[str, list[str]]]:
+        for query in self._dataset.queries:
+            grades = self._dataset.qrels[query].items()
+            found = [doc for doc, grade in grades if grade > 0]
+            if query in self._run:
+                found += self._run[query].doc_ids
+            yield query, list(dict.fromkeys(found))
+
+
+class _Texts:
+    """The documents of the pairs, written once to the disk and read from there shard by shard."""
+
+    def __init__(self, dataset: Dataset, pairs: _Pairs, path: Path) -> None:
+        self._dataset = dataset
+        self._pairs = pairs
+        self._path = path
+        self._store: DocumentStore | None = None
+
+    def of(self, ids: Ids) -> list[JudgedPair]:
+        """Return the pairs with their texts, without those whose document is not in the corpus."""
+        store = self._opened()
+        wanted = list(dict.fromkeys(document for _, document in ids))
+        rows = store.rows(wanted)
+        there = [name for name, row in zip(wanted, rows.tolist(), strict=True) if row >= 0]
+        texts = dict(zip(there, store.texts(there), strict=True))
+        queries = self._dataset.queries
+        return [JudgedPair(q, queries[q], d, texts[d]) for q, d in ids if d in texts]
+
+    def _opened(self) -> DocumentStore:
+        if self._store is None:
+            there = (self._path / MANIFEST).exists()  # a killed call's
+            self._store = open_documents(self._path) if there else self._written()
+        return self._store
+
+    def _written(self) -> DocumentStore:
+        wanted = {document for _, documents in self._pairs for document in documents}
+        store = write_documents(self._path, (d for d in self._dataset.corpus if d.id in wanted))
+        if len(store) < len(wanted):
+            absent = sorted(wanted - {document.id for document in store})
+            log.warning(
+                "%s: %s documents of qrels or candidates are not in the corpus, and are left out "
+                "(%s)",
+                self._dataset.name, f"{len(absent):,}", ", ".join(absent[:3]),
+            )  # fmt: skip
+        return store
+
+
+def _without_texts(ids: Ids) -> list[JudgedPair]:
+    return [JudgedPair(query, "", document, "") for query, document in ids]
+
+
+def teacher_weights(given: Sequence[float] | None, teachers: Sequence[str]) -> list[float] | None:
+    """Return the weights of the command line, one for each teacher, or None for equal ones."""
+    if given and len(given) != len(teachers):
+        raise ConfigError(
+            f"--weight: given {len(given)} times for {len(teachers)} teachers; give one each"
+        )
+    return list(given) if given else None

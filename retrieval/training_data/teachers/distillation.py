@@ -1,0 +1,234 @@
+"""A teacher's scores of pairs in a parquet file, made shard by shard so that a kill loses little.
+
+The file has the columns ``query_id``, ``doc_id`` and ``score`` (float32), and under ``sluice`` in
+its metadata who scored what.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.files import (
+    draft_of,
+    read_json,
+    replaced_file,
+    write_json,
+    writer_lock,
+)
+from sluice.encoders.foundation.progress import counted_by, progress
+from sluice.training.negatives.judge import JudgedPair, judged
+
+if TYPE_CHECKING:
+    from sluice.retrieval.training_data.teachers.teachers import Teacher
+
+log = logging.getLogger("sluice")
+
+SHARD = 2_048  # pairs that a kill may lose
+METADATA = b"sluice"
+COLUMNS = ("query_id", "doc_id", "score")
+
+Ids = list[tuple[str, str]]  # (query id, document id) of a shard's pairs
+Texts = Callable[[Ids], Sequence[JudgedPair]]  # the pairs with their texts, as many or fewer
+
+
+class Distilled(NamedTuple):
+    """What a scoring did: pairs with a score in the file, pairs without, shards made before."""
+
+    path: Path
+    scored: int
+    unscored: int
+    reused: int
+
+    def __str__(self) -> str:
+        without = f", {self.unscored:,} without a score left out" if self.unscored else ""
+        before = f" ({self.reused:,} shards were there)" if self.reused else ""
+        return f"{self.path}: {self.scored:,} pairs scored{without}{before}"
+
+
+def distil(
+    teacher: Teacher,
+    pairs: Iterable[tuple[str, Sequence[str]]],
+    texts: Texts,
+    output: Path,
+    *,
+    key: str,
+    facts: Mapping[str, Any],
+    total: int | None = None,
+    shard: int = SHARD,
+) -> Distilled:
+    """Score the pairs of each query with the documents named beside it, into ``output``.
+
+    Shards of whole queries, ``shard`` pairs or a few more, go to ``<output>.parts``: the same call
+    after a kill, with the same ``key``, goes on from there. ``key`` stands for all that decides the
+    pairs and their scores; ``facts`` go into the file's metadata. Memory is that of one shard.
+    """
+    done = read_facts(output) if output.is_file() else {}
+    if done.get("key") == key:
+        log.info("%s: these scores are there already", output)
+        return Distilled(output, int(done["scored"]), int(done["unscored"]), 0)
+    draft_of(output)  # an output that is a folder is refused before any work
+    parts = parts_of(output)
+    with writer_lock(parts):
+        _begin(parts, key)
+        reused, asked = 0, 0
+        with progress("distil", total, "pairs") as advance:
+            for number, ids in enumerate(_shards(pairs, shard)):
+                part, asked = parts / f"shard-{number:06d}.parquet", asked + len(ids)
+                if part.exists():
+                    reused += 1
+                else:
+                    with counted_by(lambda amount=1: None):
+                        _score(teacher, texts(ids), part)
+                advance(len(ids))
+        scored = _merge(parts, output, {**facts, "key": key}, asked)
+        shutil.rmtree(parts)
+    return Distilled(output, scored, asked - scored, reused)
+
+
+def parts_of(output: Path) -> Path:
+    """Return the folder in which the shards of a file under way lie."""
+    return output.with_name(f"{output.name}.parts")
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """Return what a file of scores says of itself; empty where another program wrote it."""
+    found = _opened(path).schema_arrow.metadata or {}
+    try:
+        facts = json.loads(found.get(METADATA, b"{}"))
+    except ValueError:
+        facts = None
+    return facts if isinstance(facts, dict) else {}
+
+
+def read_scores(path: Path) -> Iterator[tuple[list[str], list[str], np.ndarray]]:
+    """Stream query ids, document ids and scores (float64) of a file of scores, by blocks.
+
+    Raises ``DataError`` for a file that is not parquet, lacks a column, or holds a null or a score
+    that is no finite number.
+    """
+    import pyarrow as pa
+
+    file = open_scores(path)
+    row = 0
+    try:
+        for batch in file.iter_batches(65_536, columns=list(COLUMNS)):
+            for column in COLUMNS:
+                if batch[column].null_count:
+                    raise DataError(f"{path}: a null in {column!r} from row {row:,} on")
+            scores = batch["score"].cast(pa.float64()).to_numpy(zero_copy_only=False)
+            bad = np.flatnonzero(~np.isfinite(scores))
+            if len(bad):
+                raise DataError(
+                    f"{path}: row {row + int(bad[0]):,}: the score is {scores[bad[0]]}, expected a "
+                    "finite number; leave out pairs without one"
+                )
+            queries, documents = (batch[name].cast(pa.string()).to_pylist() for name in COLUMNS[:2])
+            yield queries, documents, scores
+            row += len(batch)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: row {row:,}: not readable ({error}); make it again") from None
+
+
+def open_scores(path: Path) -> Any:
+    """Return the open parquet file of scores; ``DataError`` where it is none or lacks a column."""
+    file = _opened(path)
+    names = file.schema_arrow.names
+    for column in COLUMNS:
+        if column not in names:
+            raise DataError(
+                f"{path}: columns {', '.join(names)}; no {column!r}; a file of teacher's scores "
+                f"has {', '.join(COLUMNS)}, as `sluice distil` writes it"
+            )
+    return file
+
+
+def _begin(parts: Path, key: str) -> None:
+    """Keep the shards of an earlier, killed call that wanted the same; remove others."""
+    note = parts / "job.json"
+    if note.exists() and read_json(note).get("key") == key:
+        return
+    found = [entry for entry in parts.iterdir() if entry.name != ".lock"]
+    if found and not note.exists():
+        raise ConfigError(
+            f"{parts}: holds {found[0].name!r}, which no scoring wrote; shards go there: move it, "
+            "or give another output"
+        )
+    if found:
+        log.info("%s: the settings changed; scoring starts anew", parts)
+        for entry in found:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    write_json(note, {"key": key})
+
+
+def _shards(pairs: Iterable[tuple[str, Sequence[str]]], size: int) -> Iterator[Ids]:
+    shard: Ids = []
+    for query, documents in pairs:
+        shard += [(query, document) for document in documents]
+        if len(shard) >= size:
+            yield shard
+            shard = []
+    if shard:
+        yield shard
+
+
+def _score(teacher: Teacher, pairs: Sequence[JudgedPair], part: Path) -> None:
+    from pyarrow import parquet
+
+    scores = judged(teacher, pairs)
+    kept = np.flatnonzero(np.isfinite(scores)).tolist()
+    found = [pairs[place] for place in kept]
+    with replaced_file(part) as stream:
+        parquet.write_table(_table(found, scores[kept]), stream, compression="zstd")
+
+
+def _table(pairs: Sequence[JudgedPair], scores: np.ndarray) -> Any:
+    import pyarrow as pa
+
+    columns = [
+        pa.array([pair.query_id for pair in pairs], pa.string()),
+        pa.array([pair.document_id for pair in pairs], pa.string()),
+        pa.array(scores.astype(np.float32), pa.float32()),
+    ]
+    return pa.table(columns, names=list(COLUMNS))
+
+
+def _merge(parts: Path, output: Path, facts: Mapping[str, Any], asked: int) -> int:
+    """Put the shards together in one step; return how many pairs there are."""
+    from pyarrow import parquet
+
+    files = sorted(parts.glob("shard-*.parquet"))
+    scored = sum(int(parquet.read_metadata(file).num_rows) for file in files)
+    if not scored:
+        raise DataError(
+            f"{output}: the teacher has a score for none of {asked:,} pairs; is it a run of other "
+            "queries, or are there no pairs with texts?"
+        )
+    stated = {**facts, "scored": scored, "unscored": asked - scored}
+    schema = _table([], np.zeros(0)).schema.with_metadata({METADATA: json.dumps(stated).encode()})
+    with (
+        replaced_file(output) as stream,
+        parquet.ParquetWriter(stream, schema, compression="zstd") as writer,
+    ):
+        for file in files:
+            writer.write_table(parquet.read_table(file).cast(schema))
+    return scored
+
+
+def _opened(path: Path) -> Any:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        return parquet.ParquetFile(path)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not readable as parquet ({error})") from None

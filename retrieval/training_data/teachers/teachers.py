@@ -1,0 +1,279 @@
+"""Teachers: whatever scores (query, document) pairs for another model to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.build import check
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.files import file_hash, fingerprint_of, settle
+from sluice.encoders.foundation.numbers import is_number
+from sluice.encoders.model_files.locate import is_path
+from sluice.encoders.table import ENCODERS, RERANKERS
+from sluice.retrieval.retrievers.candidate_lists import SELF, listed
+from sluice.training.negatives.judge import Judge, JudgedPair, judged
+
+if TYPE_CHECKING:
+    from sluice.retrieval.config.components import Allow
+    from sluice.retrieval.runs.run import Run
+
+Scores = NDArray[np.float64]  # [pairs], NaN where there is none
+
+KINDS = ("cross_encoder", "dense", "splade")
+ENSEMBLE = "ensemble"
+ENSEMBLE_KEYS = ("type", "teachers", "weights", "normalise")
+
+
+class Teacher(Judge, Protocol):
+    """A judge whose scores are a function of the pairs alone, and known by its fingerprint."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What changes whenever a score would."""
+        ...
+
+
+class ModelTeacher:
+    """A cross-encoder, or a bi-encoder by the similarity of its two vectors."""
+
+    needs_texts = True
+
+    def __init__(self, model: Any, name: str) -> None:
+        self.name = name
+        self._model = model
+        if not hasattr(model, "score") and not hasattr(model, "encode_documents"):
+            raise ConfigError(
+                f"teacher {name}: {type(model).__name__} scores no pairs and encodes no texts; "
+                "expected a cross-encoder or an encoder"
+            )
+
+    @property
+    def fingerprint(self) -> str:
+        """The model's own."""
+        return str(self._model.fingerprint)
+
+    def scores(self, pairs: Sequence[JudgedPair]) -> Scores:
+        """Return the model's scores; ``DataError`` for one that is no finite number."""
+        if hasattr(self._model, "score"):
+            found = self._model.score([(query, document) for _, query, _, document in pairs])
+        else:
+            found = self._similarities(pairs)
+        scores = np.asarray(found, np.float64)
+        bad = np.count_nonzero(~np.isfinite(scores))
+        if bad:
+            raise DataError(
+                f"teacher {self.name}: {bad:,} of {len(pairs):,} scores are no finite numbers; the "
+                "model is damaged, or its dtype too small"
+            )
+        return scores
+
+    def _similarities(self, pairs: Sequence[JudgedPair]) -> NDArray[Any]:
+        queries = list(dict.fromkeys(pair[1] for pair in pairs))
+        documents = list(dict.fromkeys(pair[3] for pair in pairs))
+        left = self._model.encode_queries(queries)
+        right = self._model.encode_documents(documents)
+        row = {text: place for place, text in enumerate(queries)}
+        column = {text: place for place, text in enumerate(documents)}
+        one = left[np.array([row[pair[1]] for pair in pairs])]
+        other = right[np.array([column[pair[3]] for pair in pairs])]
+        products = np.asarray((one * other).sum(axis=1), np.float64).ravel()
+        if getattr(self._model, "similarity", "dot") == "cosine":
+            products /= (_lengths(one) * _lengths(other)).clip(1e-30)
+        return products
+
+
+def _lengths(vectors: Any) -> Scores:
+    return np.sqrt(np.asarray((vectors * vectors).sum(axis=1), np.float64).ravel())
+
+
+class RunTeacher:
+    """A run's own scores; a pair that its lists lack has none."""
+
+    needs_texts = False
+
+    def __init__(self, run: Run, name: str, fingerprint: str) -> None:
+        self.name = name
+        self.fingerprint = fingerprint
+        self._run = run
+
+    def scores(self, pairs: Sequence[JudgedPair]) -> Scores:
+        """Return the scores of pairs in the run, NaN of the others."""
+        lists: dict[str, dict[str, float]] = {}
+        for query, _, _, _ in pairs:
+            if query not in lists:
+                lists[query] = dict(self._run[query]) if query in self._run else {}
+        return np.array([lists[pair[0]].get(pair[2], np.nan) for pair in pairs], np.float64)
+
+
+class Ensemble:
+    """The weighted mean of several teachers, each as z-scores over a query's pairs if asked.
+
+    A pair that one of them has no score for gets none: a mean over other teachers would lie on
+    another scale. With ``normalise`` all pairs of a query must be scored together.
+    """
+
+    def __init__(
+        self,
+        teachers: Sequence[Teacher],
+        weights: Sequence[float] | None = None,
+        *,
+        normalise: bool = False,
+    ) -> None:
+        given = [1.0] * len(teachers) if weights is None else [float(weight) for weight in weights]
+        if not teachers or len(given) != len(teachers):
+            raise ConfigError(
+                f"teacher.weights: {len(given)} for {len(teachers)} teachers; expected one each"
+            )
+        if not all(0 < weight < np.inf for weight in given):
+            raise ConfigError(f"teacher.weights: {given}; expected finite numbers above 0")
+        self.teachers = list(teachers)
+        self.weights = given
+        self.normalise = normalise
+        self.name = " + ".join(teacher.name for teacher in teachers)
+        self.needs_texts = any(teacher.needs_texts for teacher in teachers)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the members' fingerprints, their weights, and whether they are normalised."""
+        members = [teacher.fingerprint for teacher in self.teachers]
+        return fingerprint_of("ensemble", members, self.weights, self.normalise)
+
+    def scores(self, pairs: Sequence[JudgedPair]) -> Scores:
+        """Return the weighted means."""
+        total = np.zeros(len(pairs))
+        for teacher, weight in zip(self.teachers, self.weights, strict=True):
+            found = judged(teacher, pairs)
+            total += weight * (_by_query(found, pairs) if self.normalise else found)
+        return total / sum(self.weights)
+
+
+def _by_query(scores: Scores, pairs: Sequence[JudgedPair]) -> Scores:
+    """Return z-scores over each query's scored pairs; zeros where all are the same."""
+    places: dict[str, list[int]] = {}
+    for place, pair in enumerate(pairs):
+        if np.isfinite(scores[place]):
+            places.setdefault(pair[0], []).append(place)
+    normal = np.full(len(pairs), np.nan)
+    for found in places.values():
+        values = scores[found]
+        spread = values.std() if values.min() != values.max() else 0.0
+        normal[found] = (values - values.mean()) / spread if spread else 0.0
+    return normal
+
+
+def open_teacher(name: str, model: Callable[[str], str] = str) -> Teacher:
+    """Open a teacher by name: a run file, a model's folder, a hub id, or a model trained here.
+
+    ``model`` maps the names of models trained in an experiment to their folders.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        from sluice.retrieval.runs.run import Run
+
+        return RunTeacher(Run.load(path), path.name, file_hash(path))
+    from sluice.encoders.model_files.registry import open_encoder
+
+    return ModelTeacher(open_encoder(model(name)), name)
+
+
+def make_teacher(spec: str | Mapping[str, Any], *, where: str, model: Callable[[str], str]) -> Any:
+    """Make what ``teacher:`` of a training describes, a file of scores excepted.
+
+    A name is as ``open_teacher`` has it; a component is a cross-encoder, dense or splade encoder,
+    or ``{type: ensemble, teachers: [...], weights: [...], normalise: true}`` of such.
+    """
+    if isinstance(spec, str):
+        return open_teacher(spec, model)
+    if spec.get("type") == ENSEMBLE:
+        members = [
+            make_teacher(member, where=f"{where}.teachers.{number}", model=model)
+            for number, member in enumerate(spec["teachers"])
+        ]
+        return Ensemble(members, spec.get("weights"), normalise=spec.get("normalise", False))
+    from sluice.retrieval.config.components import make_encoder
+
+    return ModelTeacher(make_encoder(spec, where=where, model=model), str(spec.get("model")))
+
+
+def check_teacher(spec: str | Mapping[str, Any], where: str, allow: Allow = None) -> None:
+    """Check ``teacher:`` before any work: its components, and that its file is there."""
+    if isinstance(spec, str):
+        if is_score_file(spec):
+            _check_scores(spec, where)
+        return
+    if not isinstance(spec, Mapping):
+        raise ConfigError(f"{where}: {spec!r:.60}; expected a name or a component")
+    if spec.get("type") != ENSEMBLE:
+        table = {k: v for k, v in {**ENCODERS, **RERANKERS}.items() if k in KINDS}
+        check(spec, table, where=where, allow=allow)
+        return
+    for key in spec:
+        if key not in ENSEMBLE_KEYS:
+            raise ConfigError(
+                f"{where}.{key}: ensemble takes {', '.join(ENSEMBLE_KEYS[1:])}"
+                f"{suggest(str(key), ENSEMBLE_KEYS)}"
+            )
+    members = spec.get("teachers")
+    if not isinstance(members, list) or not members:
+        raise ConfigError(f"{where}.teachers: {members!r:.60}; expected a list of teachers")
+    for number, member in enumerate(members):
+        if isinstance(member, str) and is_score_file(member):
+            raise ConfigError(f"{where}.teachers.{number}: {member}; files have one mean already")
+        check_teacher(member, f"{where}.teachers.{number}", allow)
+    weights = spec.get("weights", [1.0] * len(members))
+    numbers = isinstance(weights, list) and all(is_number(w) and w > 0 for w in weights)
+    if not numbers or len(weights) != len(members):
+        raise ConfigError(f"{where}.weights: {weights!r:.60}; expected a number above 0 for each")
+    if not isinstance(spec.get("normalise", False), bool):
+        raise ConfigError(f"{where}.normalise: {spec['normalise']!r}; expected true or false")
+
+
+def _check_scores(name: str, where: str) -> None:
+    from sluice.retrieval.training_data.teachers.distillation import open_scores
+
+    path = Path(name).expanduser()
+    if not path.is_file():
+        names = [p.name for p in path.parent.glob("*.parquet")]
+        raise ConfigError(
+            f"{where}: no file {name}{suggest(path.name, names)}; `sluice distil` makes one"
+        )
+    open_scores(path)
+
+
+def check_there(named: Any, where: str) -> None:
+    """Raise ``ConfigError`` for teachers of whom a model cannot be.
+
+    That is a path to nothing, or ``self``, the model that is trained.
+    """
+    for each in listed(named):
+        for name in teacher_models(each) if isinstance(each, (str, Mapping)) else []:
+            if name == SELF:
+                raise ConfigError(
+                    f"{where}: self, the model that is trained, is no judge of itself; name another"
+                )
+            path = Path(name).expanduser()
+            if is_path(name) and not path.exists():
+                settle(path)  # a replacement was killed
+            if is_path(name) and not path.exists():
+                raise ConfigError(f"{where}: no model folder or run file {name}")
+
+
+def is_score_file(name: str) -> bool:
+    """Return whether a teacher's name is that of a file of scores."""
+    return name.endswith(".parquet")
+
+
+def teacher_models(spec: str | Mapping[str, Any] | None) -> list[str]:
+    """Return the names of the models and files that ``teacher:`` refers to."""
+    if spec is None:
+        return []
+    if isinstance(spec, str):
+        return [spec]
+    if spec.get("type") == ENSEMBLE:
+        return [name for member in spec["teachers"] for name in teacher_models(member)]
+    return [str(spec.get("model"))]

@@ -1,0 +1,93 @@
+"""Replacing a model's folder: what is never replaced, concurrent readers, and what kills leave."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from sluice.encoders import DenseEncoder
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.files import replaced_folder, settle
+
+
+def test_foreign_files_are_never_replaced(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = DenseEncoder.from_pretrained(bert)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    encoder.save_pretrained(mine)  # empty: nothing is lost
+    encoder.save_pretrained(mine)  # a model
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("years of work")
+    with pytest.raises(ConfigError, match=r"holds 'thesis.txt'"):
+        encoder.save_pretrained(foreign)
+    assert (foreign / "thesis.txt").read_text() == "years of work"
+    with pytest.raises(ConfigError, match="is a file"):
+        encoder.save_pretrained(foreign / "thesis.txt")
+    monkeypatch.chdir(mine)
+    for name in (".", "..", "/", str(mine)):
+        with pytest.raises(ConfigError, match="current folder"):
+            encoder.save_pretrained(name)
+    assert {entry.name for entry in tmp_path.iterdir()} == {"mine", "foreign"}
+
+
+def test_what_a_link_points_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for text in ("one", "two"):
+        with replaced_folder(tmp_path / "link", ["a.txt"]) as folder:
+            (folder / "a.txt").write_text(text)
+    assert (tmp_path / "real" / "a.txt").read_text() == "two"
+    assert {entry.name for entry in tmp_path.iterdir()} == {"link", "real"}
+
+
+def test_readers_that_settle_do_not_disturb_writers(tmp_path: Path) -> None:
+    target, faults, done = tmp_path / "model", [], threading.Event()
+
+    def write(text: str) -> None:
+        try:
+            for _ in range(40):
+                with replaced_folder(target, ["a.txt"]) as folder:
+                    (folder / "a.txt").write_text(text)
+        except OSError as error:
+            faults.append(error)
+
+    def read() -> None:
+        while not done.is_set():
+            settle(target)
+
+    writers = [threading.Thread(target=write, args=(name,)) for name in ("one", "two")]
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for thread in (*readers, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    done.set()
+    for thread in readers:
+        thread.join()
+    assert not faults
+    assert (target / "a.txt").read_text() in ("one", "two")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def test_settling_what_needs_nothing_touches_nothing(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent", tmp_path, Path("/"), Path()):
+        settle(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_drafts_of_dead_processes_are_cleaned_at_the_next_save(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    dead, alive = (f".model.{number}.tmp" for number in (process.pid, os.getppid()))
+    for name in (dead, alive, ".model.x.tmp", ".other.1.tmp"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".model.lock").touch()  # a kill inside the swap leaves it, unlocked
+    with replaced_folder(tmp_path / "model"):
+        pass
+    found = {entry.name for entry in tmp_path.iterdir()}
+    assert found == {"model", alive, ".model.x.tmp", ".other.1.tmp"}

@@ -1,0 +1,135 @@
+"""``sluice fit`` and ``sluice quality``: from a YAML file to a file that a pipeline names."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_line import Call
+from small_world import write_beir
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.experiments.tuning.depth_fitting import (
+    fit_experiment_cut_off,
+    fit_experiment_exit,
+)
+from sluice.retrieval.retrievers.quality.scores import QualityScores
+from sluice.retrieval.stages.adaptive_depth import PredictedDepth
+from sluice.retrieval.stages.confidence_exit import exit_rule
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    config: dict[str, Any] = {
+        "dataset": str(write_beir(tmp_path / "data")),
+        "output": str(tmp_path / "out"),
+        "retrievers": {
+            "bm25": {"encoder": {"type": "bm25"}},
+            "dense": {"encoder": {"type": "small_world:WordEncoder"}},
+        },
+        "rerankers": {"long": {"type": "small_world:LengthScorer"}},
+        "pipelines": {
+            "hybrid": "(bm25 | dense) % 20",
+            "full": "hybrid >> long(depth=20)",
+            "fast": f"hybrid >> long(depth=20, cut_off='{tmp_path}/cut.json',"
+            f" exit='{tmp_path}/exit.json')",
+        },
+        "evaluate": {"baseline": "full", "latency_queries": 0},
+    }
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return path
+
+
+def test_fit_then_evaluate(sluice: Call, file: Path, tmp_path: Path) -> None:
+    code, _, err = sluice("evaluate", file)
+    assert code == 2
+    assert "cut.json: no such file; sluice fit makes one" in err
+    code, out, _ = sluice("fit", file, "--cut-off", "hybrid", "--output", tmp_path / "cut.json")
+    assert code == 0
+    assert "8 dev queries, mean depth" in out
+    assert PredictedDepth.load(tmp_path / "cut.json").extra == 1
+    code, out, _ = sluice(
+        "fit", file, "--exit", "full", "--epsilon", "0.2", "--kind", "softmax",
+        "--output", tmp_path / "exit.json",
+    )  # fmt: skip
+    assert code == 0
+    assert "of 8 dev queries exit, loss" in out
+    facts = json.loads((tmp_path / "exit.json").read_text())["fitted"]
+    assert facts["loss"] <= 0.2
+    assert exit_rule(str(tmp_path / "exit.json")).kind == "softmax"
+    code, out, err = sluice("evaluate", file)
+    assert code == 0, err
+    assert "fast" in out
+
+
+def test_faults(sluice: Call, file: Path, tmp_path: Path) -> None:
+    assert "give --cut-off or --exit" in sluice("fit", file)[2]
+    assert "needs --output" in sluice("fit", file, "--cut-off", "hybrid")[2]
+    target = ("--output", tmp_path / "x.json")
+    assert "did you mean 'hybrid'" in sluice("fit", file, "--cut-off", "hybrod", *target)[2]
+    assert "does not end in a reranker" in sluice("fit", file, "--exit", "hybrid", *target)[2]
+    assert "never what is tested" in sluice(
+        "fit", file, "--exit", "full", "--split", "test", *target
+    )[2]  # fmt: skip
+    for split, tested in (("dev", "dev"), ("dev", "validation"), ("train", "train")):
+        fitting = ("fit", file, "--cut-off", "bm25", "--split", split, *target)
+        assert "fitting on what is tested" in sluice(*fitting, f"evaluate.split={tested}")[2]
+    assert not (tmp_path / "x.json").exists()
+
+
+def test_the_dev_queries_held_out_of_a_train_that_is_tested_are_refused(
+    sluice: Call, file: Path, tmp_path: Path
+) -> None:
+    for qrels in (tmp_path / "data" / "qrels").glob("dev*"):
+        qrels.unlink()
+    target = ("--cut-off", "bm25", "--output", tmp_path / "x.json")
+    assert sluice("fit", file, *target)[0] == 0
+    assert "dev is of train" in sluice("fit", file, *target, "evaluate.split=train")[2]
+
+
+def test_from_python(file: Path) -> None:
+    config = yaml.safe_load(file.read_text())
+    rule, report = fit_experiment_cut_off(config, "bm25", split="train", n=5, success=1.0)
+    assert report.queries == 12
+    assert report.success == 1.0
+    assert rule.most <= 5
+    assert fit_experiment_exit(config, "full", epsilon=0.0).exited == 0
+    with pytest.raises(ConfigError, match="no pipeline"):
+        fit_experiment_exit(config, "nothing")
+
+
+def test_quality_by_head_and_baseline(sluice: Call, file: Path, tmp_path: Path) -> None:
+    from sluice.retrieval import index
+
+    config = yaml.safe_load(file.read_text())
+    (dense,) = index({**config, "pipelines": {}, "evaluate": {}}, only=["dense"])
+    data, path = tmp_path / "data", tmp_path / "q.parquet"
+    code, out, err = sluice("quality", data, "--by", "length", "--output", path)
+    assert code == 0, err
+    assert "quality of 40 documents by length" in out
+    assert len(QualityScores.load(path)) == 40
+    assert "needs --retriever" in sluice("quality", data, "--output", path)[2]
+    assert "needs --model" in sluice("quality", data, "--by", "norm", "--output", path)[2]
+    assert "did you mean 'length'" in sluice("quality", data, "--by", "lenght", "--output", path)[2]
+    assert dense.path.exists()
+
+
+def test_quality_head_of_a_dense_retriever(sluice: Call, tmp_path: Path, bert: Path) -> None:
+    from sluice.encoders import DenseEncoder
+    from sluice.indexing import FlatIndex
+    from sluice.retrieval import Retriever, load_dataset
+
+    data, path = write_beir(tmp_path / "data"), tmp_path / "q.parquet"
+    corpus = load_dataset(data, None).corpus
+    encoder = DenseEncoder.from_pretrained(bert)
+    Retriever.build(encoder, corpus, index=FlatIndex(), path=tmp_path / "r")
+    code, out, err = sluice(
+        "quality", data, "--retriever", tmp_path / "r", "--loss", "pairwise",
+        "--output", path, "--save-head", tmp_path / "head.safetensors",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "by head" in out
+    assert QualityScores.load(path).facts["labels"] == "share"
+    assert (tmp_path / "head.safetensors").exists()

@@ -1,0 +1,139 @@
+"""Separate towers and inference-free queries from YAML to results."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_world import write_beir
+
+from sluice.encoders import SpladeEncoder, TowerEncoder, fit_idf
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.indexing import InvertedIndex
+from sluice.retrieval import Retriever, load_dataset, run, train
+from sluice.retrieval.config.sections import ExperimentConfig, checked
+from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.training.checks import check_training
+
+TRAINER = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
+
+
+def towers(query: str | Path, document: str | Path, **options: Any) -> dict[str, Any]:
+    return {
+        "type": "towers",
+        "query": {"type": "dense", "model": str(query), "query_length": 16},
+        "document": {"type": "dense", "model": str(document)},
+        **options,
+    }
+
+
+def test_towers_are_trained_indexed_and_searched(tmp_path: Path, bert: Path) -> None:
+    config = {
+        "dataset": str(write_beir(tmp_path / "data")),
+        "output": str(tmp_path / "out"),
+        "train": {
+            "one": {
+                "encoder": {"type": "dense", "model": str(bert)},
+                "loss": {"type": "info_nce"},
+                "trainer": TRAINER,
+            },
+            "two": {
+                "encoder": towers(bert, "one", freeze="document"),
+                "loss": {"type": "info_nce"},
+                "negatives": {"type": "mined", "retriever": "bm25", "per_query": 1},
+                "evaluate": {"measures": ["nDCG@10"]},
+                "trainer": TRAINER,
+            },
+        },
+        "retrievers": {
+            "bm25": {"encoder": {"type": "bm25"}},
+            "dense": {"encoder": {"type": "towers", "model": "two"}},
+            "mixed": {"encoder": towers("one", "one")},
+        },
+        "evaluate": {"measures": ["nDCG@10"], "latency_queries": 2},
+    }
+    run(config)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert {system["name"] for system in results["systems"]} == {"bm25", "dense", "mixed"}
+    retriever = Retriever.open(tmp_path / "out" / "retrievers" / "dense")
+    assert isinstance(retriever.encoder, TowerEncoder)
+    one = TowerEncoder.from_pretrained(
+        query={"type": "dense", "model": str(bert)},
+        document={"type": "dense", "model": str(tmp_path / "out" / "models" / "one")},
+    )
+    np.testing.assert_array_equal(  # the frozen tower is the model it began as
+        retriever.encoder.encode_documents(["gold"]), one.encode_documents(["gold"])
+    )
+    assert retriever.search("gold river", k=3)
+
+
+def test_what_towers_are_made_of_is_needed_first(tmp_path: Path, bert: Path) -> None:
+    trained = {"encoder": {"type": "dense", "model": str(bert)}, "loss": {"type": "info_nce"}}
+    config = checked(
+        {
+            "dataset": str(write_beir(tmp_path / "data")),
+            "train": {"a": trained, "b": trained},
+            "retrievers": {"both": {"encoder": towers("a", "b")}},
+        },
+        ExperimentConfig,
+    )
+    found = set(Dependencies(config).needs("retrievers.both"))
+    assert {"train.a", "train.b"} <= found
+
+
+def test_towers_are_checked_before_any_work(tmp_path: Path, bert: Path) -> None:
+    base = {
+        "dataset": "anywhere", "output": str(tmp_path), "encoder": towers(bert, bert),
+        "loss": {"type": "info_nce"}, "trainer": TRAINER,
+    }  # fmt: skip
+    from sluice.retrieval.config.sections import TrainConfig
+
+    check_training(checked(base, TrainConfig), "")
+    wrong = towers(bert, bert)
+    wrong["query"] = {**wrong["query"], "poling": "cls"}
+    for change, words in (
+        ({"encoder": wrong}, r"encoder\.query\.poling: .*did you mean 'pooling'"),
+        ({"encoder": {**wrong, "query": {"type": "bm25"}}}, r"encoder\.query\.type: unknown"),
+        ({"sparsity": {"query": {"type": "l1", "weight": 1.0}}}, "sparsity: is for splade"),
+        ({"loss": {"type": "bce"}}, "bce"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            check_training(checked({**base, **change}, TrainConfig), "")
+
+
+def test_inference_free_queries_search_an_index(tmp_path: Path, masked_bert: Path) -> None:
+    dataset = load_dataset(write_beir(tmp_path / "data"), "test")
+    encoder = SpladeEncoder.from_pretrained(masked_bert, query_model="idf", document_top_k=30)
+    fit_idf(encoder, (document.full_text for document in dataset.corpus))
+    made = Retriever.build(encoder, dataset.corpus, index=InvertedIndex(), path=tmp_path / "r")
+    opened = Retriever.open(tmp_path / "r")
+    assert opened.encoder.fingerprint == encoder.fingerprint
+    for query in dataset.queries.values():
+        expected = [(hit.doc_id, hit.score) for hit in made.search(query, k=5)]
+        assert [(hit.doc_id, hit.score) for hit in opened.search(query, k=5)] == expected
+
+
+def test_an_idf_training_gives_a_folder_for_sentence_transformers(
+    tmp_path: Path, masked_bert: Path
+) -> None:
+    from sentence_transformers import SparseEncoder
+
+    encoder = {
+        "type": "splade", "model": str(masked_bert), "query_model": "idf", "train_idf": True,
+        "idf_learning_rate": 0.01,
+    }  # fmt: skip
+    folder = train(
+        {
+            "dataset": str(write_beir(tmp_path / "data")),
+            "output": str(tmp_path / "out"),
+            "encoder": encoder,
+            "loss": {"type": "info_nce", "similarity": "dot"},
+            "sparsity": {"document": {"type": "flops", "weight": 1.0e-3}},
+            "trainer": TRAINER,
+        }
+    )
+    theirs = SparseEncoder(str(folder), device="cpu")
+    found = theirs.encode_query(["gold river"], convert_to_sparse_tensor=False).numpy()
+    ours = SpladeEncoder.from_pretrained(folder).encode_queries(["gold river"]).toarray()
+    np.testing.assert_allclose(ours, found, atol=1e-6)

@@ -1,0 +1,196 @@
+"""Every option of a training section, from YAML to a model that opens, on a tiny collection."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_world import write_beir
+
+from sluice.encoders import TowerEncoder
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.model_files.registry import open_encoder
+from sluice.retrieval import load_dataset, train
+from sluice.retrieval.config.sections import TrainConfig, checked
+from sluice.retrieval.experiments.training.checks import check_training
+
+TRAINER = {
+    "max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3, "logging_steps": 1,
+}  # fmt: skip
+INFO = {"type": "info_nce"}
+BM25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
+MINED = {"type": "mined", "retriever": BM25, "per_query": 1, "mode": "naive"}
+
+
+@pytest.fixture
+def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
+    return {
+        "dataset": str(write_beir(tmp_path / "data")),
+        "output": str(tmp_path / "out"),
+        "encoder": {"type": "dense", "model": str(bert)},
+        "loss": INFO,
+        "trainer": TRAINER,
+    }
+
+
+def lines(config: dict[str, Any]) -> list[dict[str, float]]:
+    file = Path(config["output"]) / "training" / "metrics.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_cache": 2},
+        {"positives": 3, "loss": {"type": "decoupled_softmax"}},
+        {"labels": "unit", "loss": {"type": "bixse"}},
+        {"labels": "grades", "negatives": MINED, "loss": {"type": "lambda_loss"}},
+        {"negatives": MINED, "loss": {"type": "clp"}},
+        {"loss": {"type": "info_nce", "logq": True}},
+        {"loss": {"type": "matryoshka", "loss": INFO, "dims": [32, 8]}},
+        {"loss": {"type": "matryoshka_2d", "loss": INFO}, "gradient_cache": 3},
+        {"loss": {"type": "momentum_queue", "loss": INFO, "size": 8}},
+        {"tuning": {"type": "lora", "rank": 2}},
+        {"tuning": {"type": "bitfit"}, "freeze": {"layers": 1}},
+        {"examples": {"type": "bfs"}, "gradient_cache": 4},
+    ],
+    ids=lambda options: "-".join(str(v)[:28] for v in options.values()),
+)
+def test_an_option_trains_a_model_that_opens(
+    config: dict[str, Any], options: dict[str, Any]
+) -> None:
+    folder = train({**config, **options})
+    encoder = open_encoder(folder)
+    assert encoder.encode_queries(["gold river"]).shape == (1, 32)
+    assert all(np.isfinite(line["loss"]) for line in lines(config) if "loss" in line)
+    assert train({**config, **options}) == folder  # made before
+
+
+def test_negatives_of_the_encoder_itself_are_refreshed(config: dict[str, Any]) -> None:
+    negatives = {**MINED, "retriever": ["self", BM25], "refresh": 2, "sampling": "random"}
+    train({**config, "negatives": negatives})
+    work = Path(config["output"]) / "training"
+    assert {p.name for p in work.glob("mining*.json")} == {"mining.json", "mining-2.json"}
+    assert {p.name for p in work.glob("*.parquet")} == {
+        "negatives.parquet", "negatives-2.parquet",
+    }  # fmt: skip
+    assert [line["negatives_age"] for line in lines(config) if "loss" in line] == [1, 2, 1, 2]
+    for report in work.glob("mining*.json"):
+        assert json.loads(report.read_text())["positive_share"] == 0.0
+
+
+def test_fresh_negatives_every_epoch(config: dict[str, Any]) -> None:
+    negatives = {**MINED, "refresh": "epoch", "sampling": "random"}
+    trainer = {**TRAINER, "num_train_epochs": 2, "max_steps": -1}
+    train({**config, "negatives": negatives, "trainer": trainer})
+    ages = [line["negatives_age"] for line in lines(config) if "loss" in line]
+    epoch = len(ages) // 2
+    assert ages == [*range(1, epoch + 1)] * 2
+
+
+def test_live_candidates_train_the_queries_tower(config: dict[str, Any], bert: Path) -> None:
+    live = {"type": "live", "depth": 5, "index": {"type": "flat"}}
+    folder = train({**config, "loss": {"type": "adore"}, "negatives": live})
+    made = open_encoder(folder)
+    assert isinstance(made, TowerEncoder)
+    start = open_encoder(bert)
+    texts = [document.full_text for document in load_dataset(config["dataset"]).corpus]
+    np.testing.assert_array_equal(made.encode_documents(texts), start.encode_documents(texts))
+    assert not np.array_equal(made.encode_queries(["gold"]), start.encode_queries(["gold"]))
+
+
+def test_a_cross_encoder_teaches_on_the_spot(config: dict[str, Any], bert: Path) -> None:
+    teacher = train(
+        {
+            **config, "output": config["output"] + "-teacher", "negatives": MINED,
+            "encoder": {"type": "cross_encoder", "model": str(bert)}, "loss": {"type": "list_net"},
+        }
+    )  # fmt: skip
+    loss = {"type": "sum", "losses": [{"type": "kl_div", "weight": 0.5}, INFO]}
+    train({**config, "negatives": MINED, "loss": loss, "teacher": str(teacher)})
+    assert (Path(config["output"]) / "training" / "teacher.parquet").exists()
+    train(
+        {
+            **config, "output": config["output"] + "-dse", "negatives": MINED,
+            "loss": {"type": "dse", "hidden": 8}, "teacher": str(teacher),
+        }
+    )  # fmt: skip
+    assert (Path(config["output"] + "-dse") / "model" / "pair_head").is_dir()
+
+
+def test_sparsity_by_target_and_idf_queries(config: dict[str, Any], masked_bert: Path) -> None:
+    encoder = {
+        "type": "splade", "model": str(masked_bert), "query_model": "idf", "train_idf": True,
+        "idf_learning_rate": 0.1,
+    }  # fmt: skip
+    sparsity = {"target_doc_terms": 20, "ramp": 0.5}
+    folder = train({**config, "encoder": encoder, "sparsity": sparsity})
+    assert {"sparsity_weight_document", "postings_cost"} <= lines(config)[0].keys()
+    weights = open_encoder(folder).queries.weights
+    assert len(torch.unique(weights)) > 3  # counted in the corpus, then trained
+
+
+def test_a_model_from_random_weights(config: dict[str, Any]) -> None:
+    start = {"type": "fresh", "layers": 1, "hidden": 32, "heads": 2, "vocabulary": 120}
+    encoder = {"type": "dense", "start": start}
+    folder = train({**config, "encoder": encoder, "examples": {"type": "bfs"}})
+    assert open_encoder(folder).encode_documents(["gold"]).shape == (1, 32)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"loss": {"type": "kl_div"}, "negatives": MINED}, "teacher: needed"),
+        ({"loss": {"type": "adore"}, "negatives": MINED}, "type: live"),
+        (
+            {"loss": {"type": "sum", "losses": [{"type": "adore"}]}, "negatives": MINED},
+            "sum counts places in a retrieved list.*type: live",
+        ),
+        (
+            {"loss": {"type": "clp", "loss": {"type": "adore"}}, "negatives": MINED},
+            "clp counts places in a retrieved list.*type: live",
+        ),
+        ({"negatives": {"type": "live", "dept": 3}}, r"negatives\.dept"),
+        ({"negatives": {"type": "live", "depth": 1}}, r"negatives\.depth"),
+        ({"negatives": {**MINED, "refresh": 0}}, r"negatives\.refresh"),
+        ({"negatives": {**MINED, "mode": "margins"}}, "did you mean 'margin'"),
+        ({"gradient_cache": 0}, "gradient_cache"),
+        ({"positives": 0}, "positives"),
+        ({"tuning": {"type": "lore"}}, "did you mean 'lora'"),
+        ({"freeze": {"layer": 1}}, "freeze"),
+        ({"loss": {"type": "matryoshka", "loss": {"type": "info_ncee"}}}, "did you mean"),
+        (
+            {
+                "encoder": {"type": "cross_encoder", "model": "x"}, "loss": {"type": "bce"},
+                "negatives": {**MINED, "retriever": "self"},
+            },
+            "finds nothing by itself",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_settings_are_named_before_any_work(
+    config: dict[str, Any], options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_training(checked({**config, **options}, TrainConfig), "")
+
+
+def test_more_frozen_layers_than_there_are(config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="has 2 layers"):
+        train({**config, "freeze": {"layers": 9}})
+
+
+def test_a_teacher_file_that_lacks_every_pair(config: dict[str, Any], tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    file = tmp_path / "scores.parquet"
+    table = {"query_id": ["nobody"], "doc_id": ["nothing"], "score": [1.0]}
+    parquet.write_table(pa.table(table), file)
+    options = {"loss": {"type": "margin_mse"}, "negatives": MINED, "teacher": str(file)}
+    with pytest.raises((ConfigError, DataError), match=r"teacher|scores"):
+        train({**config, **options})

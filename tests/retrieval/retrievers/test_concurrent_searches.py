@@ -1,0 +1,88 @@
+"""Searches while the retriever changes: each sees one state, whole."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sluice.encoders import BM25Encoder
+from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval import Document, Retriever
+from sluice.retrieval.retrievers.state import RetrieverState
+
+
+def labelled(count: int = 60) -> list[Document]:
+    return [
+        Document(f"d{n:03d}", "", f"gold word{n} " + "stone " * (n % 5), {"n": n})
+        for n in range(count)
+    ]
+
+
+def test_searches_see_one_state_while_documents_change() -> None:
+    retriever = Retriever.build(BM25Encoder(), labelled())
+    faults: list[object] = []
+    done = threading.Event()
+
+    def searching(search: Callable[[int], list[tuple[str, str]]]) -> None:
+        number = 0
+        while not done.wait(0.001):
+            number = (number + 7) % 60
+            try:
+                faults.extend(
+                    hit for hit in search(number) if f"word{number}" not in hit[1].split()
+                )
+            except Exception as error:
+                faults.append(error)
+                return
+
+    def plain(number: int) -> list[tuple[str, str]]:
+        return [(hit.doc_id, hit.text) for hit in retriever.search(f"word{number}", 3)]
+
+    def filtered(number: int) -> list[tuple[str, str]]:
+        stage = retriever.filtered({"n": number})
+        return [(hit.doc_id, hit.text) for hit in stage.search("gold", 3)]
+
+    threads = [threading.Thread(target=searching, args=(search,)) for search in (plain, filtered)]
+    for thread in threads:
+        thread.start()
+    for number in range(3):
+        retriever.add([Document(f"new{number}", "", f"gold fresh{number}")])
+        retriever.update([Document(f"d{59 - number:03d}", "", f"word{59 - number} renewed")])
+        retriever.delete([f"d{number:03d}"])
+        retriever.compact()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert len(retriever) == 60
+    assert retriever.search("renewed", 60)[0].text.endswith("renewed")
+
+
+def test_a_state_goes_on_while_the_next_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever = Retriever.build(BM25Encoder(), labelled(20))
+    before = retriever.search("word7 gold", 20)
+    seen = []
+    whole = RetrieverState.forked
+
+    def watched(state: RetrieverState) -> RetrieverState:
+        fork = whole(state)
+        fork.store.delete([0])
+        fork.encoder.add_documents(["word7 word7 gold gold"])
+        seen.append(retriever.search("word7 gold", 20))
+        raise DataError("stopped halfway")
+
+    monkeypatch.setattr(RetrieverState, "forked", watched)
+    with pytest.raises(DataError, match="halfway"):
+        retriever.delete(["d000"])
+    assert seen == [before]
+
+
+def test_an_opened_retriever_keeps_its_metadata_while_another_changes(tmp_path: Path) -> None:
+    writer = Retriever.build(BM25Encoder(), labelled(20), path=tmp_path / "r")
+    reader = Retriever.open(tmp_path / "r")
+    before = reader.search("gold", 20)
+    for number in range(3):
+        writer.add([Document(f"new{number}", "", "gold")])
+    assert reader.search("gold", 20) == before
+    assert [hit.doc_id for hit in reader.search("gold", where={"n": 7})] == ["d007"]

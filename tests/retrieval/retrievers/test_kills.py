@@ -1,0 +1,94 @@
+"""kill -9 at random moments: the old artefact or the new one opens, and a rerun finishes.
+
+``scripts/prove_kills.py`` does the same to whole commands, many times.
+"""
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from small_world import documents
+
+from sluice.encoders import BM25Encoder
+from sluice.retrieval import Document, Retriever
+from sluice.retrieval.retrievers.folder import verify_retriever
+
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
+QUERIES = {"a": "gold river", "b": "word31 number word2", "c": "the sluice"}
+
+
+def states() -> list[dict[str, list[str]]]:
+    """Return what the retriever may answer: after a build, an addition, a deletion, a compact."""
+    docs, found = documents(), []
+    for size in (20, 30):
+        retriever = Retriever.build(BM25Encoder(), docs[:size])
+        steps = (
+            lambda r: None,
+            lambda r: r.add(docs[30:]),
+            lambda r: r.delete(["d01", "d35"]),
+            lambda r: r.compact(),
+        )
+        for step in steps:
+            step(retriever)
+            found.append(answers(retriever))
+    return found
+
+
+def answers(retriever: Retriever) -> dict[str, list[str]]:
+    return {query: list(ranking.doc_ids) for query, ranking in retriever.run(QUERIES).items()}
+
+
+def test_a_killed_writer_leaves_a_whole_retriever(tmp_path: Path) -> None:
+    allowed = states()
+    chance = random.Random(5)
+    for _ in range(4):
+        command = [sys.executable, str(SUPPORT / "rebuild_loop.py"), str(tmp_path / "r")]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, cwd=SUPPORT, env=_environment(), text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(chance.uniform(0.0, 0.3))
+            process.kill()
+        opened = Retriever.open(tmp_path / "r")
+        assert answers(opened) in allowed
+        verify_retriever(tmp_path / "r")
+    rebuilt = Retriever.build(BM25Encoder(), documents()[:30], path=tmp_path / "r")
+    assert answers(rebuilt) == allowed[4]
+
+
+def test_a_killed_update_is_whole_or_never_was(tmp_path: Path) -> None:
+    docs, path = documents(), tmp_path / "r"
+    Retriever.build(BM25Encoder(b=0.0), docs, path=path)
+    chance = random.Random(7)
+    for _ in range(3):
+        command = [sys.executable, str(SUPPORT / "update_loop.py"), str(path)]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, cwd=SUPPORT, env=_environment(), text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(chance.uniform(0.0, 0.2))
+            process.kill()
+        opened = Retriever.open(path)
+        verify_retriever(path)
+        (turn,) = {
+            document.metadata.get("turn")
+            for document in opened.store
+            if "turn" in document.metadata
+        } or {None}
+        made = [Document(d.id, d.title, f"{d.text} turn{turn}", {"turn": turn}) for d in docs[::2]]
+        expected = [*docs[1::2], *made] if turn is not None else docs
+        assert sorted(opened.store) == sorted(expected)
+        rebuilt = Retriever.build(BM25Encoder(b=0.0), expected)
+        assert opened.run(QUERIES)["b"] == rebuilt.run(QUERIES)["b"]
+        assert len(opened.search(f"turn{turn}", 50)) == (0 if turn is None else 20)
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    root = str(SUPPORT.parents[1])
+    return {**os.environ, "PYTHONPATH": f"{root}:{SUPPORT}", "NUMBA_NUM_THREADS": "1"}

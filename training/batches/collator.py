@@ -1,0 +1,140 @@
+"""From examples to a batch of tensors: texts tokenised, labels and mask laid out.
+
+With several processes the targets are those of the whole batch, and the texts the process's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sluice.training.batches.processes import rank, shares, world
+from sluice.training.batches.targets import (
+    Negatives,
+    Targets,
+    group_targets,
+    matrix_targets,
+    row_weights,
+)
+from sluice.training.example import Example
+from sluice.training.protocol import BiEncoder, PairEncoder, Side
+
+Batch = dict[str, Any]
+
+
+def laid_out(targets: Targets, examples: Sequence[Example]) -> Batch:
+    """Return the targets and the ids of a batch under the names that ``Objective`` reads."""
+    ids = {
+        "query": tuple(e.query.id for e in examples),
+        "document": tuple(d.id for e in examples for d in e.documents),
+        "relevant": tuple(e.relevant for e in examples),
+    }
+    return {**targets._asdict(), "ids": ids}
+
+
+class _Share:
+    """The part of a batch that this process encodes, and how much each process has."""
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        slices = shares(len(examples), world())
+        self.parts = [examples[part] for part in slices]
+        self.own = self.parts[rank()]
+
+    def sizes(self, counts: Sequence[int]) -> list[int]:
+        starts = [0]
+        for part in self.parts:
+            starts.append(starts[-1] + len(part))
+        return [sum(counts[a:b]) for a, b in itertools.pairwise(starts)]
+
+
+@dataclass(frozen=True, slots=True)
+class BiEncoderCollator:
+    """Queries in one call of the tokenizer, all documents of the batch in another.
+
+    ``answered`` adds the queries that negatives answer, as a third part encoded like queries.
+    """
+
+    encoder: BiEncoder
+    negatives: Negatives = "all"
+    same_side: bool = False
+    answered: bool = False
+
+    def __call__(self, examples: Sequence[Example]) -> Batch:
+        """Return the features of all parts and what the cells of the batch mean."""
+        targets = matrix_targets(examples, self.negatives, same_side=self.same_side)
+        share = _Share(examples)
+        batch = laid_out(targets, examples)
+        batch["features"] = {
+            "query": self._tokens([e.query.text for e in share.own], "query"),
+            "document": self._tokens([d.text for e in share.own for d in e.documents], "document"),
+        }
+        batch["sizes"] = {
+            "query": share.sizes([1] * len(examples)),
+            "document": share.sizes([len(e.documents) for e in examples]),
+        }
+        if self.answered:
+            texts = [e.answered or ("",) * len(e.documents) for e in examples]
+            flat = [text for part in texts for text in part]
+            batch["answered_columns"] = torch.tensor(
+                [column for column, text in enumerate(flat) if text], dtype=torch.long
+            )
+            own = [t for e in share.own for t in e.answered if t]
+            batch["sizes"]["answered"] = share.sizes([sum(map(bool, part)) for part in texts])
+            if all(batch["sizes"]["answered"]):
+                batch["features"]["answered"] = self._tokens(own, "query")
+        return batch
+
+    def _tokens(self, texts: Sequence[str], side: Side) -> dict[str, torch.Tensor]:
+        return self.encoder.tokenize(texts, side)
+
+
+@dataclass(frozen=True, slots=True)
+class PairCollator:
+    """Every query with each of its own documents, in one call of the tokenizer.
+
+    ``texts`` adds queries and documents apart, for losses that want vectors of both.
+    """
+
+    encoder: PairEncoder
+    texts: bool = False
+
+    def __call__(self, examples: Sequence[Example]) -> Batch:
+        """Return the features of the pairs and what the cells of their groups mean."""
+        share = _Share(examples)
+        batch = laid_out(group_targets(examples), examples)
+        pairs = [(e.query.text, d.text) for e in share.own for d in e.documents]
+        documents = share.sizes([len(e.documents) for e in examples])
+        batch["features"] = {"pairs": self.encoder.tokenize_pairs(pairs)}
+        batch["sizes"] = {"pairs": documents}
+        if self.texts:
+            tokenize: Any = self.encoder.tokenize_texts  # type: ignore[attr-defined]
+            batch["features"] |= {
+                "query": tokenize([e.query.text for e in share.own]),
+                "document": tokenize([d.text for e in share.own for d in e.documents]),
+            }
+            batch["sizes"] |= {"query": share.sizes([1] * len(examples)), "document": documents}
+        return batch
+
+
+@dataclass(frozen=True, slots=True)
+class QueryCollator:
+    """Queries alone, for training against the live results of a frozen index."""
+
+    encoder: BiEncoder
+
+    def __call__(self, examples: Sequence[Example]) -> Batch:
+        """Return the features of the queries and the ids they go by."""
+        share = _Share(examples)
+        ids = {"query": tuple(e.query.id for e in examples), "document": ()}
+        return {
+            "features": {
+                "query": self.encoder.tokenize([e.query.text for e in share.own], "query")
+            },
+            "sizes": {"query": share.sizes([1] * len(examples))},
+            "weights": row_weights(examples),
+            "ids": ids,
+        }

@@ -1,0 +1,45 @@
+"""The loader of a training's batches, in this process or in workers that start safely."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+from transformers import TrainingArguments
+
+from sluice.training.batches.collator import BiEncoderCollator
+from sluice.training.batches.example_list import ExampleList
+from sluice.training.example import Example
+
+# What a worker takes over from the server that forks it; a name that is wrong would be ignored.
+PRELOADED = (BiEncoderCollator.__module__, ExampleList.__module__)
+
+
+def batch_loader(
+    examples: Dataset[Example],
+    sampler: Iterable[list[int]],
+    collator: Any,
+    settings: TrainingArguments,
+) -> DataLoader[Example]:
+    """Return batches in the sampler's order.
+
+    Workers (``dataloader_num_workers``) do not start by a plain fork unless that is asked for: it
+    takes OpenMP's locks along, but not its threads, and the worker may hang or crash.
+    """
+    context: Any = None
+    if settings.dataloader_num_workers:
+        context = settings.dataloader_multiprocessing_context or "spawn"
+        if context == "spawn" and "forkserver" in multiprocessing.get_all_start_methods():
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(list(PRELOADED))
+    return DataLoader(
+        examples,
+        batch_sampler=sampler,
+        collate_fn=collator,
+        num_workers=settings.dataloader_num_workers,
+        pin_memory=settings.dataloader_pin_memory and torch.cuda.is_available(),
+        multiprocessing_context=context,
+    )

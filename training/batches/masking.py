@@ -1,0 +1,138 @@
+"""Masked texts: which tokens are hidden, what stands in their place, and the batches they make."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.training.batches.collator import Batch
+from sluice.training.batches.processes import rank, shares, world
+from sluice.training.example import Example
+from sluice.training.protocol import Features
+
+IGNORED = -100  # the label of a position that is not predicted
+
+
+class MaskRates(NamedTuple):
+    """How much is masked: a share of a text's tokens, and what becomes of these."""
+
+    probability: float
+    whole_words: bool
+    keep: float
+    random: float
+
+
+class Masking:
+    """Hides tokens of tokenised texts, as a function of seed, epoch and the text's id.
+
+    ``probability`` of a text's tokens are chosen, rounded, at least one; special tokens (unknown
+    words too) never are. Of the chosen ``keep`` stay as they are, ``random`` become any token that
+    is not special, and the rest becomes the mask (Devlin et al. 2019, section 3.1). With
+    ``whole_words`` the tokens of a word are chosen together.
+
+    Raises ``ModelError`` for a tokenizer without a mask token, ``ConfigError`` when words are
+    wanted and the tokenizer does not show where they begin.
+    """
+
+    def __init__(self, tokenizer: Any, rates: MaskRates, seed: int) -> None:
+        if tokenizer.mask_token_id is None:
+            raise ModelError(
+                "masked_language: the tokenizer has no mask token; take a model that was trained "
+                "as a masked language model"
+            )
+        self.rates = rates
+        self.seed = seed
+        self.mask_id = int(tokenizer.mask_token_id)
+        self.special = np.array(sorted(tokenizer.all_special_ids))
+        known = np.array(sorted(tokenizer.get_vocab().values()))
+        self.ordinary = np.setdiff1d(known, self.special)
+        self._begins = _word_beginnings(tokenizer, known) if rates.whole_words else None
+
+    def __call__(self, ids: np.ndarray, name: str, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the masked ``ids`` ``[length]`` of a text, and labels: the id where one is hidden.
+
+        Everywhere else the label is ``IGNORED``.
+        """
+        digest = hashlib.sha256(f"{self.seed}:{epoch}:{name}".encode("utf-8", "surrogatepass"))
+        chance = np.random.default_rng(int.from_bytes(digest.digest()[:16], "little"))
+        chosen = self._chosen(ids, chance)
+        labels = np.full_like(ids, IGNORED)
+        labels[chosen] = ids[chosen]
+        masked = ids.copy()
+        fate = chance.random(len(chosen))
+        drawn = self.ordinary[chance.integers(0, len(self.ordinary), len(chosen))]
+        keep, random = self.rates.keep, self.rates.random
+        masked[chosen] = np.where(
+            fate < keep, ids[chosen], np.where(fate < keep + random, drawn, self.mask_id)
+        )
+        return masked, labels
+
+    def _chosen(self, ids: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+        places = np.flatnonzero(~np.isin(ids, self.special))
+        if not len(places):
+            return places
+        wanted = max(1, round(self.rates.probability * len(places)))
+        if self._begins is None:
+            return chance.permutation(places)[:wanted]
+        apart = np.diff(places, prepend=-2) > 1  # a special token ends a word
+        words = np.cumsum(self._begins[ids[places]] | apart) - 1
+        sizes = np.bincount(words)
+        taken: list[int] = []
+        count = 0
+        for word in chance.permutation(len(sizes)).tolist():
+            if count + sizes[word] <= wanted or not taken:
+                taken.append(word)
+                count += int(sizes[word])
+            if count >= wanted:
+                break
+        return places[np.isin(words, taken)]
+
+
+def _word_beginnings(tokenizer: Any, known: np.ndarray) -> np.ndarray:
+    """Return for each token id whether a word begins with it, ``[vocab]``."""
+    tokens = [str(token) for token in tokenizer.convert_ids_to_tokens(known.tolist())]
+    begins = np.ones(int(known.max()) + 1, dtype=bool)
+    if any(token.startswith("##") for token in tokens):
+        begins[known] = [not token.startswith("##") for token in tokens]
+    elif any(token.startswith(("Ġ", "▁")) for token in tokens):
+        begins[known] = [token.startswith(("Ġ", "▁")) for token in tokens]
+    else:
+        raise ConfigError(
+            "masked_language.whole_words: this tokenizer does not show where words begin; set it "
+            "to false"
+        )
+    return begins
+
+
+class MaskedCollator:
+    """Tokenises the documents of examples and masks them; ``set_epoch`` chooses other masks."""
+
+    def __init__(self, encoder: Any, masking: Masking) -> None:
+        self.encoder = encoder
+        self.masking = masking
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose masks the next batches get."""
+        self.epoch = epoch
+
+    def __call__(self, examples: Sequence[Example]) -> Batch:
+        """Return masked ``input_ids``, their mask, and ``labels``, each ``[n, length]``."""
+        parts = [examples[part] for part in shares(len(examples), world())]
+        own = [document for example in parts[rank()] for document in example.documents]
+        features: Features = dict(self.encoder.tokenize([d.text for d in own], "document"))
+        ids = features["input_ids"].numpy()
+        masked = [self.masking(row, d.id, self.epoch) for row, d in zip(ids, own, strict=True)]
+        features["input_ids"] = torch.from_numpy(np.stack([row for row, _ in masked]))
+        features["labels"] = torch.from_numpy(np.stack([labels for _, labels in masked]))
+        names = tuple(d.id for e in examples for d in e.documents)
+        return {
+            "features": {"document": features},
+            "sizes": {"document": [sum(len(e.documents) for e in part) for part in parts]},
+            "ids": {"query": (), "document": names},
+        }

@@ -1,0 +1,187 @@
+"""Batches in which no query and hardly a positive appears twice, by seed and epoch."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from sluice.encoders.foundation.errors import DataError
+from sluice.training.example import Example
+
+log = logging.getLogger("sluice")
+
+SCAN = 64  # open batches an example is tried in before a new one is opened
+WINDOW = 50  # batches within which examples are grouped by length
+
+
+class BatchSampler:
+    """Yields lists of example positions; the same for the same seed and epoch, in any process.
+
+    With ``distinct`` (contrastive training) no query, by id or exact text, appears in two examples
+    of one batch: an example that clashes waits for a later one. Nor does a positive, until only
+    examples remain that clash so; these share batches, for the mask of a batch
+    (``sluice.training.batches.targets``) keeps a query's positives from being its negatives. Hard
+    negatives do not clash: queries of one topic have the same, and a batch counts each once. The
+    number of batches is decided by the first epoch's packing and stays, because the learning-rate
+    schedule counts on it: where a later epoch packs worse its smallest batches are left out, where
+    it packs better its largest are halved. Examples with one and the same positive and without
+    negatives of their own have nothing to be held against: such batches are left out if there are
+    others.
+
+    Each of several ``processes`` takes its share of every batch, so none is smaller than their
+    number; raises ``DataError`` where all are. With ``by_length`` examples of like length share a
+    batch (within a window of 50 batches), which saves padding.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        batch_size: int,
+        *,
+        seed: int,
+        distinct: bool = True,
+        by_length: bool = False,
+        processes: int = 1,
+    ) -> None:
+        self.batch_size = batch_size
+        self.seed = seed
+        self.distinct = distinct
+        self.by_length = by_length
+        self.processes = processes
+        self.epoch = 0
+        self._take(examples)
+        first = self._packed(0)
+        kept = [batch for batch in first if self._teaches(batch)]
+        kept = kept or [batch for batch in first if len(batch) >= processes]
+        if not kept:
+            raise DataError(
+                f"training: no batch of the {len(examples):,} examples has one for each of "
+                f"{processes} processes; train with fewer processes"
+            )
+        self._count = len(kept)
+        left_out = len(examples) - sum(map(len, kept))
+        if left_out > (len(examples) % batch_size == 1):  # one may remain where nothing clashes
+            log.warning(
+                "training: an epoch leaves out %s of %s examples: so many share a query or a "
+                "positive that a batch holds nothing against these; hard negatives would bring "
+                "them in",
+                f"{left_out:,}",
+                f"{len(examples):,}",
+            )
+
+    def __len__(self) -> int:
+        return self._count
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration yields."""
+        self.epoch = epoch
+
+    def replace(self, examples: Sequence[Example]) -> None:
+        """Draw from other examples from now on; the number of batches stays.
+
+        Raises ``DataError`` when there are fewer examples than batches.
+        """
+        if len(examples) < self._count:
+            raise DataError(
+                f"{len(examples):,} refreshed examples for {self._count:,} batches: refreshing "
+                "must not lose queries"
+            )
+        self._take(examples)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = self._packed(self.epoch)
+        batches.sort(key=lambda batch: (self._teaches(batch), len(batch)), reverse=True)
+        del batches[self._count :]
+        while len(batches) < self._count:  # halves of one batch cannot clash
+            largest = max(batches, key=len)
+            half = len(largest) // 2
+            batches.append(largest[half:])
+            if half >= self.processes:
+                del largest[half:]
+            else:
+                batches[-1] = largest.copy()  # no half has a share for each process
+        self._random("order", self.epoch).shuffle(batches)
+        yield from batches
+
+    def _teaches(self, batch: Sequence[int]) -> bool:
+        if len(batch) < self.processes:
+            return False
+        if self.batch_size == 1 or any(self._learnable[place] for place in batch):
+            return True
+        return len({self._positives[place] for place in batch}) > 1
+
+    def _random(self, purpose: str, epoch: int) -> random.Random:
+        return random.Random(f"{self.seed}:{epoch}:{purpose}")
+
+    def _take(self, examples: Sequence[Example]) -> None:
+        codes: dict[tuple[str, str], int] = {}
+
+        def coded(keys: Iterable[tuple[str, str]]) -> frozenset[int]:
+            if not self.distinct:
+                return frozenset()
+            return frozenset(codes.setdefault(key, len(codes)) for key in keys)
+
+        self._queries = [coded(_query_keys(example)) for example in examples]
+        self._positives = [coded(_positive_keys(example)) for example in examples]
+        self._learnable = [
+            not self.distinct or any(label <= 0 for label in example.labels) for example in examples
+        ]
+        self._lengths = [
+            len(e.query.text) + sum(len(d.text) for d in e.documents) if self.by_length else 0
+            for e in examples
+        ]
+
+    def _order(self, epoch: int) -> list[int]:
+        order = list(range(len(self._queries)))
+        self._random("examples", epoch).shuffle(order)
+        if self.by_length:
+            window = WINDOW * self.batch_size
+            parts = (order[i : i + window] for i in range(0, len(order), window))
+            length: Callable[[int], int] = self._lengths.__getitem__
+            order = [place for part in parts for place in sorted(part, key=length)]
+        return order
+
+    def _packed(self, epoch: int) -> list[list[int]]:
+        """Pack by queries and positives, then what is left over by queries alone."""
+        both = [q | p for q, p in zip(self._queries, self._positives, strict=True)]
+        full, opened = self._fitted(self._order(epoch), both)
+        more, last = self._fitted([place for batch in opened for place in batch], self._queries)
+        return full + more + last
+
+    def _fitted(
+        self, order: Sequence[int], keys: Sequence[frozenset[int]]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """First fit: each example goes into the first open batch that shares no key with it.
+
+        Returns the full batches and those still open.
+        """
+        full: list[list[int]] = []
+        opened: list[tuple[list[int], set[int]]] = []
+        for place in order:
+            own = keys[place]
+            fitting = (i for i, (_, taken) in enumerate(opened[:SCAN]) if taken.isdisjoint(own))
+            slot = next(fitting, None)
+            if slot is None:
+                slot = len(opened)
+                opened.append(([], set()))
+            batch, taken = opened[slot]
+            batch.append(place)
+            taken |= own
+            if len(batch) == self.batch_size:
+                full.append(batch)
+                del opened[slot]
+        return full, [batch for batch, _ in opened]
+
+
+# Ids of queries and documents are apart, their texts are not.
+def _query_keys(example: Example) -> Iterator[tuple[str, str]]:
+    yield "query", example.query.id
+    yield "text", example.query.text
+
+
+def _positive_keys(example: Example) -> Iterator[tuple[str, str]]:
+    for document, label in zip(example.documents, example.labels, strict=True):
+        if label > 0:
+            yield "document", document.id
+            yield "text", document.text

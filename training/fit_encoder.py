@@ -1,0 +1,191 @@
+"""Training from examples to a better encoder, in one call that resumes by itself."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.training.example import Example
+
+if TYPE_CHECKING:
+    from sluice.training.loop.live_candidates import LiveCandidates
+    from sluice.training.loop.refresh import Refresh
+    from sluice.training.loop.trainer import Evaluate
+    from sluice.training.losses.base import LossBase
+    from sluice.training.protocol import BiEncoder, Loss, PairEncoder
+
+log = logging.getLogger("sluice")
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """What a training did.
+
+    ``steps`` optimiser steps in all, ``seconds`` of this call, ``best_step`` and ``best_value`` of
+    the dev measure (None without evaluation), ``history`` every logged line, ``resumed_step`` the
+    step of the checkpoint it went on from (None for a fresh start).
+    """
+
+    steps: int
+    seconds: float
+    best_step: int | None
+    best_value: float | None
+    history: tuple[Mapping[str, float], ...]
+    resumed_step: int | None
+
+
+def fit(
+    encoder: BiEncoder | PairEncoder,
+    examples: Iterable[Example],
+    loss: Loss,
+    *,
+    output: str | Path,
+    trainer: Mapping[str, Any] | None = None,
+    sparsity: Mapping[str, Any] | None = None,
+    evaluate: Evaluate | None = None,
+    evaluate_every: int | None = None,
+    metric: str | None = None,
+    patience: int | None = None,
+    gradient_cache: int | None = None,
+    refresh: Refresh | None = None,
+    refresh_every: int | None = None,
+    live: LiveCandidates | None = None,
+    seed: int = 13,
+    head_learning_rate: float | None = None,
+) -> FitReport:
+    """Train the encoder in place; at the end it holds the best weights, or the last without dev.
+
+    ``output`` gets checkpoints and ``metrics.jsonl``. If it holds a complete checkpoint of this
+    same training, training goes on from there and ends as it would have undisturbed (bit for bit on
+    a CPU at one thread); a finished training is only loaded. ``trainer`` holds
+    ``transformers.TrainingArguments`` keys, ``sparsity`` the YAML section of that name.
+    ``evaluate(encoder)`` returns finite measures, higher is better; it runs every
+    ``evaluate_every`` steps (five times by default) and at the end; ``metric`` names the measure
+    that chooses the best (by default the first), and ``patience`` evaluations without a better one
+    end the training. ``refresh(step)`` returns new examples every ``refresh_every`` steps (by
+    default for each epoch after the first), made with the encoder as it is then. ``live`` trains
+    the queries' side against what a frozen index answers. ``gradient_cache`` is how many texts are
+    encoded at a time, whatever the batch size; the loss still sees the whole batch.
+
+    Under ``torchrun`` every process calls this with the same arguments; the batch size in
+    ``trainer`` is each process's, and a loss sees the batches of all of them together.
+
+    Raises ``DataError`` without examples, for a loss or a measure that is not finite, or when a
+    finished training's best checkpoint is gone; ``ConfigError`` for settings, or when ``output``
+    holds checkpoints of another training.
+    """
+    from sluice.training.batches.processes import first_process, rank, world
+    from sluice.training.batches.processes import start as start_processes
+    from sluice.training.loop.arguments import result_settings, training_arguments
+    from sluice.training.loop.checkpoint import bind, examples_hash, last_complete
+    from sluice.training.loop.memory_watch import told_of_kill
+    from sluice.training.loop.trainer import RetrievalTrainer
+    from sluice.training.losses.base import as_loss
+    from sluice.training.losses.description import describe
+    from sluice.training.sparsity.regulariser import Regulariser
+    from sluice.training.sparsity.settings import Sparsity
+
+    chosen = list(examples)
+    if not chosen:
+        raise DataError("no training examples: the queries have no positives with a text")
+    if gradient_cache is not None and gradient_cache < 1:
+        raise ConfigError(f"gradient_cache: {gradient_cache}, expected 1 or more texts")
+    if patience is not None and (patience < 1 or evaluate is None):
+        raise ConfigError(f"evaluate.patience: {patience}, expected 1 or more dev evaluations")
+    start_processes()
+    _check_precision(encoder)
+    _check_teacher(as_loss(loss), chosen)
+    settings = dict(trainer or {})
+    folder = Path(output).resolve()
+    arguments = training_arguments(
+        settings,
+        output=folder,
+        seed=seed,
+        evaluate_every=evaluate_every,
+        evaluated=evaluate is not None,
+        metric=metric,
+    )
+    facts = {
+        "trainer": result_settings(settings),
+        "loss": describe(loss),
+        "sparsity": sparsity,
+        "patience": patience,
+        "refresh_every": refresh_every,
+        "processes": world(),
+        "seed": seed,
+        "head_learning_rate": head_learning_rate,
+        "examples": examples_hash(chosen),
+        "encoder": {name: list(p.shape) for name, p in encoder.module.named_parameters()},
+    }
+    with first_process():
+        if rank() == 0:
+            bind(folder, facts)
+            if last_complete(folder) is None:
+                for stale in folder.glob("examples-*.jsonl"):
+                    stale.unlink()
+    checkpoint = last_complete(folder)
+    job = RetrievalTrainer(
+        encoder,
+        chosen,
+        loss,
+        arguments,
+        regulariser=None if sparsity is None else Regulariser(Sparsity.from_config(sparsity)),
+        evaluate=evaluate,
+        patience=patience,
+        gradient_cache=gradient_cache,
+        refresh=refresh,
+        refresh_every=refresh_every,
+        live=live,
+        head_learning_rate=head_learning_rate,
+    )
+    start = time.monotonic()
+    with told_of_kill(folder, first=rank() == 0):
+        if checkpoint is None:
+            job.train()
+        elif job.load_finished(checkpoint):
+            log.info("training: was finished before, and is loaded from %s", folder)
+        else:
+            log.info("training: goes on from %s", checkpoint)
+            job.train(resume_from_checkpoint=str(checkpoint))
+    encoder.module.eval()
+    return FitReport(
+        steps=job.state.global_step,
+        seconds=time.monotonic() - start,
+        best_step=job.state.best_global_step,
+        best_value=job.state.best_metric,
+        history=tuple(job.state.log_history),
+        resumed_step=None if checkpoint is None else int(checkpoint.name.rpartition("-")[2]),
+    )
+
+
+def _check_precision(encoder: BiEncoder | PairEncoder) -> None:
+    import torch
+
+    for name, parameter in encoder.module.named_parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise ConfigError(
+                f"encoder: {name} is {parameter.dtype}, and training needs float32 weights: load "
+                "the encoder with dtype: float32 and set trainer.bf16: true for speed"
+            )
+
+
+def _check_teacher(loss: LossBase, examples: Sequence[Example]) -> None:
+    if not loss.needs_teacher:
+        return
+    lacking = [e.query.id for e in examples if not any(map(math.isfinite, e.scores))]
+    if len(lacking) == len(examples):
+        raise DataError(
+            "loss: it learns from a teacher's scores, and no training example has one; make them "
+            "with `sluice distil` and name the file under teacher:"
+        )
+    if lacking:
+        log.warning(
+            "teacher: %s of %s training examples have no score (such as query %s), and teach "
+            "nothing", f"{len(lacking):,}", f"{len(examples):,}", lacking[0],
+        )  # fmt: skip

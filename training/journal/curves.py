@@ -1,0 +1,175 @@
+"""What the journals of trainings say, as series over steps and the panels they belong in."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.numbers import is_number
+
+METRICS = "metrics.jsonl"  # the journal of a training, in its folder
+TRAINING = "training.json"  # beside it: what is trained there, with its settings
+SUMMARY = ("step", "epoch", "total_flos", "train_")  # of a line: no series
+SHORT_TARGETS = {"query": "target_query_terms", "document": "target_doc_terms"}
+
+
+class Series(NamedTuple):
+    """Values by step."""
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+    @property
+    def best(self) -> int:
+        """The place of the first largest value."""
+        return max(range(len(self.values)), key=self.values.__getitem__)
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """One training: its series by the journal's names, and target numbers of active terms."""
+
+    name: str
+    series: Mapping[str, Series]
+    targets: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A figure's part: title, what its vertical axis shows, and the series in it.
+
+    A ``prefix`` is left out of labels; ``best`` marks each series' largest value; ``log`` allows a
+    logarithmic axis; ``targets`` draws the trainings' targets.
+    """
+
+    title: str
+    axis: str
+    names: tuple[str, ...]
+    prefix: str = ""
+    best: bool = False
+    log: bool = False
+    targets: bool = False
+
+
+# Title, axis, names (or beginnings, with a star) and further settings of a panel.
+_PANELS: tuple[tuple[str, str, tuple[str, ...], dict[str, Any]], ...] = (
+    ("Loss", "loss", ("loss", "loss_ranking", "loss_masked_language"), {}),
+    ("Sparsity penalties", "weighted penalty", ("loss_sparsity_*",), {"prefix": "loss_sparsity_"}),
+    ("Dev measures", "measure", ("eval_*",), {"prefix": "eval_", "best": True}),
+    ("Learning rate", "learning rate", ("learning_rate",), {}),
+    ("Gradient norm", "norm", ("grad_norm",), {"log": True}),
+    (
+        "Active terms", "terms per text", ("active_terms_*",),
+        {"prefix": "active_terms_", "log": True, "targets": True},
+    ),
+    (
+        "Sparsity weights", "weight", ("sparsity_weight_*",),
+        {"prefix": "sparsity_weight_", "log": True},
+    ),
+    ("Sparsity strength", "share of the weights", ("sparsity_strength",), {}),
+    ("Postings cost", "multiplications per document", ("postings_cost",), {"log": True}),
+    ("Index size", "MB per million documents", ("index_mb_per_million",), {"log": True}),
+    ("Age of the negatives", "steps since mined", ("negatives_age",), {}),
+)  # fmt: skip
+
+
+def read_trainings(folders: Iterable[str | Path]) -> list[Curves]:
+    """Read every training in the folders: a training's own, or an experiment's output.
+
+    A training is called by the end of its path that tells it from the others. Raises ``DataError``
+    for a folder without a journal.
+    """
+    found: list[Path] = []
+    for folder in map(Path, folders):
+        own = folder / METRICS
+        journals = [own] if own.is_file() else sorted(folder.rglob(METRICS))
+        if not journals:
+            raise DataError(
+                f"{folder}: holds no {METRICS}; give a training's folder or an experiment's output"
+            )
+        found += [file.parent for file in journals if file.parent not in found]
+    names = _told_apart([folder.resolve() for folder in found])
+    return [
+        Curves(name, _series(folder / METRICS), _targets(folder / TRAINING))
+        for name, folder in zip(names, found, strict=True)
+    ]
+
+
+def panels_of(trainings: Sequence[Curves]) -> list[Panel]:
+    """Return the panels that have data; what is known to none gets a panel of its own."""
+    left = list(dict.fromkeys(name for training in trainings for name in training.series))
+    made = []
+    for title, axis, wanted, settings in _PANELS:
+        names = tuple(name for name in left if any(_fits(name, pattern) for pattern in wanted))
+        if names:
+            made.append(Panel(title, axis, names, **settings))
+            left = [name for name in left if name not in names]
+    return made + [Panel(_title(name), "value", (name,)) for name in left]
+
+
+def as_csv(trainings: Iterable[Curves]) -> str:
+    """Return all values as CSV with the columns training, name, step and value."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["training", "name", "step", "value"])
+    for training in trainings:
+        for name, series in training.series.items():
+            for step, value in zip(*series, strict=True):
+                writer.writerow([training.name, name, step, repr(value)])
+    return text.getvalue()
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def _title(name: str) -> str:
+    words = name.replace("_", " ")
+    return words[:1].upper() + words[1:]
+
+
+def _series(journal: Path) -> dict[str, Series]:
+    points: dict[str, dict[int, float]] = {}
+    for text in journal.read_text(encoding="utf-8").splitlines():
+        try:
+            line = json.loads(text)
+            step = int(line["step"])
+        except (ValueError, TypeError, KeyError):
+            break  # what a killed training wrote last
+        for name, value in line.items():
+            if is_number(value) and not name.startswith(SUMMARY):
+                points.setdefault(name, {})[step] = float(value)
+    if not points:
+        raise DataError(f"{journal}: no training step is logged there")
+    return {n: Series(tuple(at), tuple(at.values())) for n, at in points.items()}
+
+
+def _targets(settings: Path) -> dict[str, float]:
+    """Read the target numbers of active terms that a training's settings name."""
+    try:
+        sparsity: Any = json.loads(settings.read_text(encoding="utf-8")).get("sparsity") or {}
+    except (OSError, ValueError, AttributeError):
+        return {}
+    found = {}
+    for side, short in SHORT_TARGETS.items():
+        penalty = sparsity.get(side)
+        target = sparsity.get(short) or (penalty or {}).get("target_terms")
+        if isinstance(target, (int, float)):
+            found[f"active_terms_{side}"] = float(target)
+    return found
+
+
+def _told_apart(folders: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that differ; folders called training say nothing."""
+    paths = [[part for part in folder.parts if part != "training"] for folder in folders]
+    for parts in range(1, 1 + max(map(len, paths))):
+        names = ["/".join(path[-parts:]) for path in paths]
+        if len(set(names)) == len(names):
+            break
+    return names

@@ -1,0 +1,87 @@
+"""The diary of a training: ``metrics.jsonl``, and log lines with the time left off a terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from sluice.encoders.foundation.files import write_text
+from sluice.training.journal.curves import METRICS
+
+log = logging.getLogger("sluice")
+
+
+class Journal(TrainerCallback):  # type: ignore[misc]
+    """Appends one JSON object a line for everything the Trainer logs.
+
+    A resumed training first takes back the lines that the killed one wrote after its last
+    checkpoint, so that each step stands there once. A number that is not finite stands as null.
+    """
+
+    def __init__(self, output: Path, *, lines: bool, writes: bool = True) -> None:
+        self.path = output / METRICS
+        self.lines = lines
+        self.writes = writes  # of several processes only the first
+        self._begun = (0.0, 0)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Keep the lines up to the step that training resumes from."""
+        self._begun = (time.monotonic(), state.global_step)
+        if not self.writes:
+            return
+        kept = [line for line in self._read() if line["step"] <= state.global_step]
+        if state.global_step == 0:
+            kept = []
+        write_text(self.path, "".join(map(_written, kept)))
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        """Write the line, and say it where there is no progress bar."""
+        if not self.writes:
+            return
+        line = {"step": state.global_step, **(logs or {})}
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(_written(line))
+        if self.lines:
+            log.info("training: %s", self._spoken(line, state.max_steps))
+
+    def _spoken(self, line: dict[str, Any], total: int) -> str:
+        step = line["step"]
+        start, first = self._begun
+        words = [f"step {step:,} of {total:,}"]
+        if first < step < total:
+            left = (time.monotonic() - start) / (step - first) * (total - step)
+            words.append(f"{left:,.0f} s left")
+        words += [
+            f"{name} {value:.4g}"
+            for name, value in line.items()
+            if name not in ("step", "epoch", "total_flos") and isinstance(value, (int, float))
+        ]
+        return ", ".join(words)
+
+    def _read(self) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        lines = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(line))
+            except ValueError:  # the last line of a killed process
+                break
+        return lines
+
+
+def _written(line: dict[str, Any]) -> str:
+    """The line as JSON, which has no word for NaN or infinity."""
+    finite = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in line.items()
+    }
+    return json.dumps(finite, allow_nan=False) + "\n"

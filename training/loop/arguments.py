@@ -1,0 +1,119 @@
+"""From the YAML section ``trainer`` to ``transformers.TrainingArguments``."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+
+from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
+
+# Keys that other parts of the configuration decide, and which.
+DECIDED = {
+    "output_dir": "output",
+    "seed": "seed",
+    "metric_for_best_model": "evaluate.measures (the first)",
+    "resume_from_checkpoint": "output (training resumes by itself)",
+    "remove_unused_columns": "nothing: examples have no columns",
+    "auto_find_batch_size": "per_device_train_batch_size: batches are packed before training",
+    "label_smoothing_factor": "loss",
+}
+# Keys that do not change what is learnt: a training may resume with other values.
+FREE = (
+    "logging_", "log_", "report_to", "disable_tqdm", "save_", "dataloader_", "eval_", "run_name",
+    "load_best_model_at_end", "use_cpu", "project",
+)  # fmt: skip
+DEFAULTS: dict[str, Any] = {
+    "num_train_epochs": 1,
+    "per_device_train_batch_size": 32,
+    "learning_rate": 2e-5,
+    "warmup_steps": 0.1,
+    "logging_steps": 10,
+    "save_strategy": "steps",
+    "save_steps": 0.2,
+    "save_total_limit": 2,
+    "report_to": "none",
+}
+
+
+def training_arguments(
+    trainer: Mapping[str, Any],
+    *,
+    output: Path,
+    seed: int,
+    evaluate_every: int | None,
+    evaluated: bool,
+    metric: str | None,
+) -> TrainingArguments:
+    """Return checked arguments: our defaults under the given ones.
+
+    ``evaluated`` says that there is a dev evaluation: it runs every ``evaluate_every`` steps (by
+    default five times), checkpoints are saved at the same steps, and the best is loaded at the end.
+    Raises ``ConfigError`` for an unknown key, a wrong type or a contradiction.
+    """
+    check_trainer(trainer)
+    on_terminal = sys.stderr.isatty()
+    settings: dict[str, Any] = {
+        **DEFAULTS,
+        "use_cpu": not torch.cuda.is_available(),
+        "disable_tqdm": not on_terminal,
+        **trainer,
+        "output_dir": str(output),
+        "seed": seed,
+        "remove_unused_columns": False,
+    }
+    if evaluated:
+        every = trainer.get("eval_steps", evaluate_every or 0.2)
+        settings["eval_strategy"] = trainer.get("eval_strategy", "steps")
+        settings["eval_steps"] = every
+        settings["save_steps"] = trainer.get("save_steps", every)
+        settings["metric_for_best_model"] = metric or "first"
+        settings["greater_is_better"] = True
+        saves = str(settings["save_strategy"]) != "no"
+        settings["load_best_model_at_end"] = trainer.get("load_best_model_at_end", saves)
+    elif str(trainer.get("eval_strategy", "no")) != "no" or "eval_steps" in trainer:
+        raise ConfigError("trainer.eval_strategy: there is no dev evaluation; set evaluate.every")
+    if "tensorboard" in str(settings["report_to"]) and not importlib.util.find_spec("tensorboard"):
+        raise MissingPackageError("tensorboard", "tensorboard", "report_to: tensorboard")
+    try:
+        return TrainingArguments(**settings)
+    except (ValueError, TypeError, ImportError) as error:
+        raise ConfigError(f"trainer: {error}") from error
+
+
+def result_settings(trainer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given settings that change what is learnt, for comparing two trainings."""
+    return {key: value for key, value in sorted(trainer.items()) if not key.startswith(FREE)}
+
+
+def check_trainer(trainer: Mapping[str, Any]) -> None:
+    """Raise ``ConfigError`` for a key `trainer` cannot have, or a value of the wrong type."""
+    known = {
+        field.name: getattr(field.type, "__name__", str(field.type)).removesuffix(" | None")
+        for field in dataclasses.fields(TrainingArguments)
+    }
+    for key, value in trainer.items():
+        if key in DECIDED:
+            raise ConfigError(f"trainer.{key}: is decided by {DECIDED[key]}; leave it out here")
+        if key == "train_sampling_strategy" and value not in ("random", "group_by_length"):
+            raise ConfigError(f"trainer.{key}: {value!r}, expected random or group_by_length")
+        if key not in known:
+            raise ConfigError(
+                f"trainer.{key}: transformers.TrainingArguments has no such key"
+                f"{suggest(key, known)}"
+            )
+        expected = known[key]
+        good = value is None or {
+            "float": isinstance(value, (int, float)) and not isinstance(value, bool),
+            "int": isinstance(value, int) and not isinstance(value, bool),
+            "bool": isinstance(value, bool),
+        }.get(expected, True)
+        if not good:
+            hint = " (YAML reads 2e-5 as text: write 2.0e-5)" if expected == "float" else ""
+            raise ConfigError(f"trainer.{key}: {value!r}, expected {expected}{hint}")

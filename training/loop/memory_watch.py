@@ -1,0 +1,207 @@
+"""How near a training is to the memory's limit: a warning in time, a word after it was killed.
+
+A process that takes more memory than there is gets no error that could be explained: the system
+ends it. What it held at its last steps is noted in ``running.json`` beside the checkpoints; the
+note is there only while a training runs, or when one was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers import TrainerCallback
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.files import draft_of, is_alive
+
+log = logging.getLogger("sluice")
+
+RUNNING = "running.json"
+NEAR = 0.9  # of the limit: warned of
+LIKELY = 0.8  # of the limit: then memory is why a run was killed
+GROWTH = 0.05  # of the limit: the note is written anew between log lines
+KIB = 1024
+
+ADVICE = (
+    "lower per_device_train_batch_size, or keep it and set gradient_cache: 32 (the loss sees the "
+    "whole batch, the encoder 32 texts at a time); shorter query_length and document_length, fewer "
+    "negatives per_query, and bf16: true help too"
+)
+
+
+@contextlib.contextmanager
+def advised_memory() -> Iterator[None]:
+    """Turn a failure to allocate memory into a ``ConfigError`` that says what to lower."""
+    import torch
+
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise ConfigError(f"trainer: a step does not fit into memory: {ADVICE}") from error
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error) and "out of memory" not in str(error):
+            raise
+        raise ConfigError(f"trainer: a step does not fit into memory: {ADVICE}") from error
+
+
+class Memory(NamedTuple):
+    """Bytes that a process holds now, the most it ever held, and the limit it lives under."""
+
+    held: int
+    peak: int
+    limit: int
+
+
+def read_memory(root: Path = Path("/")) -> Memory | None:
+    """Return this process's memory; None on systems without ``/proc``.
+
+    The limit is the smallest of the machine's memory and those of the control groups (version 2 or
+    1) that the process is in. Pages of mapped files are not counted as held: they can be dropped.
+    """
+    own = _fields(root / "proc/self/status")
+    total = _fields(root / "proc/meminfo").get("MemTotal")
+    if total is None or "VmRSS" not in own:
+        return None
+    held = own.get("RssAnon", own["VmRSS"]) + own.get("RssShmem", 0)
+    limit = min([total, *_group_limits(root)])
+    return Memory(held, max(held, own.get("VmHWM", 0)), limit)
+
+
+def _fields(file: Path) -> dict[str, int]:
+    """Return the lines ``Name: number kB`` of a file in bytes."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    parts = (line.split() for line in lines)
+    return {
+        words[0].rstrip(":"): int(words[1]) * KIB
+        for words in parts
+        if len(words) == 3 and words[1].isdigit() and words[2] == "kB"
+    }
+
+
+def _group_limits(root: Path) -> Iterator[int]:
+    """Yield the limits of the process's control groups and of all above them."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            base, name = root / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            base, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = Path(path.lstrip("/"))  # inside a container it may be seen as another one
+        for each in (group, *group.parents):
+            with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+                yield int((base / each / name).read_text(encoding="utf-8"))
+
+
+class MemoryWatch(TrainerCallback):  # type: ignore[misc]
+    """Warns once when training comes near the limit, and keeps the note of what it holds."""
+
+    def __init__(self, folder: Path, *, writes: bool = True) -> None:
+        self.folder = folder
+        self.writes = writes  # of several processes only the first
+        self._before = 0
+        self._noted: float = 0.0
+        self._warned = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Remember what was held before training, and begin the note."""
+        memory = read_memory()
+        if memory is not None:
+            self._before = memory.peak
+            self._note(state.global_step, memory.held, memory.limit)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Compare with the limit."""
+        memory = read_memory()
+        if memory is None or memory.limit <= 0:
+            return
+        # A step's peak is what counts; one from before (mining, reading) is not the batch's doing.
+        most = memory.peak if memory.peak > self._before else memory.held
+        share = most / memory.limit
+        if share >= self._noted + GROWTH:
+            self._note(state.global_step, most, memory.limit)
+        if share >= NEAR and not self._warned:
+            self._warned = True
+            log.warning(
+                "training: step %d held %s of %s of memory; with a little more the system ends "
+                "the process without a word: %s",
+                state.global_step, _said(most), _said(memory.limit), ADVICE,
+            )  # fmt: skip
+
+    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note what is held at a logged step."""
+        memory = read_memory()
+        if memory is not None:
+            most = memory.peak if memory.peak > self._before else memory.held
+            self._note(state.global_step, most, memory.limit)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Take the note away: this run was not killed."""
+        if self.writes:
+            (self.folder / RUNNING).unlink(missing_ok=True)
+
+    def _note(self, step: int, held: int, limit: int) -> None:
+        if self.writes:
+            self._noted = held / limit if limit > 0 else 0.0
+            note = {"pid": os.getpid(), "step": step, "held": held, "limit": limit}
+            file = self.folder / RUNNING
+            draft = draft_of(file)
+            draft.write_text(json.dumps(note) + "\n", encoding="utf-8")
+            draft.replace(file)  # not waited for: a kill loses nothing that was written
+
+
+@contextlib.contextmanager
+def told_of_kill(folder: Path, *, first: bool = True) -> Iterator[None]:
+    """Say what a note in ``folder`` tells of a killed run, and remove this run's at its end.
+
+    An ordinary exception is an end too; only a kill leaves the note. ``first`` is False in all but
+    the first of several processes.
+    """
+    if not first:
+        yield
+        return
+    note = folder / RUNNING
+    _tell(note)
+    try:
+        yield
+    finally:
+        note.unlink(missing_ok=True)
+
+
+def _tell(file: Path) -> None:
+    try:
+        note = json.loads(file.read_text(encoding="utf-8"))
+        pid, step, held, limit = (int(note[key]) for key in ("pid", "step", "held", "limit"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if pid != os.getpid() and is_alive(pid):  # in a new container the number may be our own
+        return
+    if limit > 0 and held >= LIKELY * limit:
+        log.warning(
+            "training: the last run was ended from outside after step %d, while it held %s of %s "
+            "of memory: %s", step, _said(held), _said(limit), ADVICE,
+        )  # fmt: skip
+    elif step == 0:
+        log.warning(
+            "training: the last run was ended from outside before it logged a step; if that was "
+            "for want of memory (it began with %s of %s): %s", _said(held), _said(limit), ADVICE,
+        )  # fmt: skip
+
+
+def _said(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

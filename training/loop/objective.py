@@ -1,0 +1,135 @@
+"""From the encoder's output for a batch to the number that is minimised, and its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sluice.encoders.foundation.errors import DataError
+from sluice.training.batches.processes import gathered
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses.base import LossBase
+from sluice.training.sparsity.regulariser import Regulariser, active_terms
+
+if TYPE_CHECKING:
+    from sluice.training.loop.live_candidates import LiveCandidates
+
+
+class Objective:
+    """The loss of a batch with the penalties of the regulariser, always in float32.
+
+    ``parts`` collects sums and counts of what the next log line reports as means.
+    """
+
+    def __init__(
+        self,
+        loss: LossBase,
+        *,
+        cosine: bool,
+        regulariser: Regulariser | None = None,
+        live: LiveCandidates | None = None,
+    ) -> None:
+        self.loss = loss
+        self.cosine = cosine
+        self.regulariser = regulariser
+        self.live = live
+        self.parts: dict[str, tuple[Tensor, int]] = {}
+
+    def __call__(
+        self, outputs: Mapping[str, Tensor], inputs: Mapping[str, Any], *, layers: int, step: int
+    ) -> Tensor:
+        """Return the value for ``outputs``, this process's vectors by name.
+
+        ``inputs`` is what the collator laid out, ``layers`` how many layers' vectors stand side by
+        side, ``step`` the number of the optimiser step, for the message of a ``DataError``: a value
+        that is not finite stops the training.
+        """
+        with torch.autocast(_device(outputs), enabled=False):
+            sizes = inputs["sizes"]
+            made = {n: gathered(values.float(), sizes[n]) for n, values in outputs.items()}
+            batch = self._batch(made, inputs, layers)
+            value = self.loss.over(batch)
+            penalties = self._penalties(batch)
+            if penalties:
+                self.note(self.loss.noted, value)
+            total: Tensor = sum(penalties.values(), start=value)
+        if not torch.isfinite(total):
+            names = inputs["ids"]["query"] or inputs["ids"]["document"]
+            raise DataError(
+                f"training step {step}: the loss is {total.item()} on the batch of "
+                f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; a checkpoint "
+                "saved before is kept: lower the learning rate or look at the batch's texts"
+            )
+        return total
+
+    def _batch(
+        self, made: Mapping[str, Tensor], inputs: Mapping[str, Any], layers: int
+    ) -> VectorBatch:
+        if self.live is not None:
+            found = self.live.batch(made["query"], inputs["ids"]["query"], cosine=self.cosine)
+            return replace(found, weights=inputs["weights"])
+        own = self.loss.batch(made, inputs)
+        if own is not None:
+            return own
+        given = {
+            "labels": inputs["labels"],
+            "mask": inputs["mask"],
+            "positives": inputs["positives"],
+            "owners": inputs["owners"],
+            "weights": inputs["weights"],
+            "teacher": inputs["teacher"],
+            "cosine": self.cosine,
+            "features": inputs["features"],
+            "ids": inputs["ids"],
+        }
+        if "pairs" in made:
+            labels = inputs["labels"]
+            matrix = torch.zeros_like(labels).masked_scatter(inputs["places"], made["pairs"])
+            nothing = made["pairs"].new_zeros((0, 1))
+            sides = made.get("query", nothing), made.get("document", nothing)
+            return VectorBatch(*sides, matrix=matrix, **given)
+        queries, documents = made["query"], made["document"]
+        stacked: Sequence[tuple[Tensor, Tensor]] = ()
+        if layers > 1:
+            stacked = list(
+                zip(queries.chunk(layers, dim=1), documents.chunk(layers, dim=1), strict=True)
+            )
+            queries, documents = stacked[0]
+        answered = None
+        if "answered" in made:
+            last = made["answered"].chunk(max(1, layers), dim=1)[0]
+            answered = inputs["answered_columns"], last
+        return VectorBatch(queries, documents, layers=tuple(stacked), answered=answered, **given)
+
+    def _penalties(self, batch: VectorBatch) -> dict[str, Tensor]:
+        if self.regulariser is None:
+            return {}
+        penalties = self.regulariser(batch.queries, batch.documents)
+        for side, penalty in penalties.items():
+            self.note(f"loss_sparsity_{side}", penalty)
+        for side, vectors in (("query", batch.queries), ("document", batch.documents)):
+            if len(vectors):  # live candidates have no documents, masked texts no queries
+                self.note(f"active_terms_{side}", active_terms(vectors))
+        return penalties
+
+    def note(self, name: str, value: Tensor) -> None:
+        """Add to the mean that the next log line reports."""
+        total, count = self.parts.get(name, (torch.zeros((), device=value.device), 0))
+        self.parts[name] = (total + value.detach(), count + 1)
+
+    def told(self) -> dict[str, float]:
+        """Return what was noted since the last call, as means, and how loss and penalties stand."""
+        said = {name: float(total) / count for name, (total, count) in self.parts.items()}
+        self.parts = {}
+        said |= {name: float(value) for name, value in self.loss.notes().items()}
+        if self.regulariser is not None:
+            said |= self.regulariser.notes()
+        return said
+
+
+def _device(outputs: Mapping[str, Tensor]) -> str:
+    return next(iter(outputs.values())).device.type

@@ -1,0 +1,90 @@
+"""Examples that are made anew while training goes on, and found again when it is resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.batches.processes import first_process
+from sluice.training.example import Example
+from sluice.training.loop.checkpoint import load_examples, save_examples
+
+Refresh = Callable[[int], Sequence[Example]]
+
+
+class Refreshing:
+    """Calls ``refresh(step)`` every ``every`` steps, with the encoder as it is then.
+
+    ``every`` None is at the beginning of each epoch but the first; an epoch has ``epoch_steps``.
+    What it returns is kept as ``examples-<step>.jsonl`` in ``folder``: a resumed training reads it
+    instead of making it with weights that have moved on.
+    """
+
+    def __init__(self, refresh: Refresh, every: int | None, epoch_steps: int, folder: Path) -> None:
+        if every is not None and every < 1:
+            raise ConfigError(f"negatives.refresh: {every}, expected 1 or more steps")
+        self.refresh = refresh
+        self.every = every or epoch_steps
+        self.epoch_steps = epoch_steps
+        self.folder = folder
+        self._used = 0  # the step at which the examples in use were made
+
+    def age(self, step: int) -> int:
+        """Return how many steps ago the examples in use were made."""
+        return step - self._used
+
+    def at_epoch(self, epoch: int, model: Any) -> list[Example] | None:
+        """Return the examples in force where an epoch begins; None for those of the start."""
+        self._used = self._due(epoch * self.epoch_steps)
+        return self._examples(self._used, model) if self._used else None
+
+    def resumed(self, epoch: int, step: int) -> list[Example] | None:
+        """Return what was in force before the next step of a training resumed within an epoch."""
+        due = self._due(step - 1) if step > epoch * self.epoch_steps else self._used
+        if due == self._used:
+            return None
+        self._used = due
+        return load_examples(self._file(due))
+
+    def within_epoch(self, step: int, model: Any) -> list[Example] | None:
+        """Return new examples if a refresh is due before the next step."""
+        due = self._due(step)
+        if due == self._used:
+            return None
+        self._used = due
+        return self._examples(due, model)
+
+    def _due(self, step: int) -> int:
+        """The step of the last refresh at or before ``step``, 0 for none."""
+        return step // self.every * self.every
+
+    def _file(self, step: int) -> Path:
+        return self.folder / f"examples-{step}.jsonl"
+
+    def _examples(self, step: int, model: Any) -> list[Example]:
+        file = self._file(step)
+        with first_process():
+            if not file.exists():
+                model.eval()
+                with _same_draws_after():
+                    save_examples(file, self.refresh(step))
+                model.train()
+        return load_examples(file)
+
+
+@contextlib.contextmanager
+def _same_draws_after() -> Iterator[None]:
+    """Leave the random states as they were: a resumed training may find a file, and draw none."""
+    state, array_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+    cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(cuda):
+        yield
+    random.setstate(state)
+    np.random.set_state(array_state)  # noqa: NPY002

@@ -1,0 +1,390 @@
+"""The Trainer: transformers' loop around our batches, losses, regulariser and evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import (
+    PrinterCallback,
+    Trainer,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import rotate_checkpoints
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.training.batches.collator import BiEncoderCollator, PairCollator, QueryCollator
+from sluice.training.batches.example_list import ExampleList
+from sluice.training.batches.forward import BiEncoderModule, PairModule, TrainedModule
+from sluice.training.batches.loader import batch_loader
+from sluice.training.batches.processes import average_gradients, from_first, rank, wait, world
+from sluice.training.batches.sampler import BatchSampler
+from sluice.training.example import Example
+from sluice.training.journal.log import Journal
+from sluice.training.loop.callbacks import Conductor
+from sluice.training.loop.checkpoint import load_state, save_state, seal, sealed_state
+from sluice.training.loop.gradient_cache import cached_backward
+from sluice.training.loop.live_candidates import LiveCandidates
+from sluice.training.loop.memory_watch import MemoryWatch, advised_memory
+from sluice.training.loop.objective import Objective
+from sluice.training.loop.parameter_groups import add_rates
+from sluice.training.loop.refresh import Refresh, Refreshing
+from sluice.training.losses.base import as_loss
+from sluice.training.protocol import BiEncoder, Loss, PairEncoder
+from sluice.training.sparsity.head_bias import Steering
+from sluice.training.sparsity.regulariser import Regulariser
+
+Evaluate = Callable[[Any], Mapping[str, float]]
+
+
+class RetrievalTrainer(Trainer):  # type: ignore[misc]
+    """Trains a bi-encoder or a cross-encoder, in place, from examples and a loss.
+
+    Forward passes run under autocast when the arguments say bf16; score matrix and loss are
+    float32 always. ``evaluate`` is called with the encoder in evaluation mode and returns measures,
+    the first of which (or the one named ``metric_for_best_model``) chooses the best checkpoint;
+    ``patience`` evaluations without a better one end the training. ``gradient_cache`` texts are
+    encoded at a time while the loss sees the whole batch. ``refresh(step)`` gives new examples
+    every ``refresh_every`` steps, by default at the beginning of every epoch but the first.
+    ``live`` trains queries alone against what a frozen index answers to them.
+    """
+
+    control: TrainerControl
+
+    def __init__(
+        self,
+        encoder: BiEncoder | PairEncoder,
+        examples: Sequence[Example],
+        loss: Loss,
+        arguments: TrainingArguments,
+        *,
+        regulariser: Regulariser | None = None,
+        evaluate: Evaluate | None = None,
+        patience: int | None = None,
+        gradient_cache: int | None = None,
+        refresh: Refresh | None = None,
+        refresh_every: int | None = None,
+        live: LiveCandidates | None = None,
+        head_learning_rate: float | None = None,
+    ) -> None:
+        self.encoder = encoder
+        self.evaluate_encoder = evaluate
+        self.gradient_cache = gradient_cache
+        self.head_learning_rate = head_learning_rate
+        model: TrainedModule
+        collator: Any
+        own_pass = None
+        bound = as_loss(loss)
+        if isinstance(encoder, PairEncoder):
+            if regulariser is not None:
+                raise ConfigError("sparsity: a cross-encoder has no vectors to make sparse")
+            if live is not None:
+                raise ConfigError("negatives: live candidates are for encoders of queries alone")
+            model = PairModule(encoder)
+            collator = PairCollator(encoder, texts=bound.texts)
+            similarity = "dot"
+        else:
+            bound = bound.bound_to(encoder.similarity)
+            similarity = encoder.similarity if bound.similarity == "auto" else bound.similarity
+            model = BiEncoderModule(encoder)
+            collator = (
+                QueryCollator(encoder)
+                if live
+                else BiEncoderCollator(
+                    encoder,
+                    negatives=bound.negatives,
+                    same_side=bound.same_side,
+                    answered=bound.wants_answered,
+                )
+            )
+            own_pass = bound.own_pass(encoder, seed=arguments.seed, sparse=regulariser is not None)
+            if own_pass is not None:
+                model, collator = own_pass
+        self.objective = Objective(
+            bound, cosine=similarity == "cosine", regulariser=regulariser, live=live
+        )
+        self.steering = None
+        if regulariser is not None and not isinstance(encoder, PairEncoder):
+            self.steering = Steering(
+                encoder, regulariser, examples, self.compute_loss_context_manager
+            )
+        self.sampler = BatchSampler(
+            examples,
+            arguments.train_batch_size * world(),
+            seed=arguments.seed if arguments.data_seed is None else arguments.data_seed,
+            distinct=own_pass is None and not isinstance(encoder, PairEncoder),
+            by_length=arguments.train_sampling_strategy == "group_by_length",
+            processes=world(),
+        )
+        self.refreshing = None
+        if refresh is not None:
+            folder = Path(arguments.output_dir)
+            steps = -(-len(self.sampler) // arguments.gradient_accumulation_steps)
+            self.refreshing = Refreshing(refresh, refresh_every, steps, folder)
+            if refresh_every is not None and arguments.dataloader_num_workers:
+                raise ConfigError(
+                    "trainer.dataloader_num_workers: workers would go on with the old negatives; "
+                    "leave it at 0 where negatives are refreshed"
+                )
+        bound.bind(encoder, arguments.seed)
+        self._count_documents(examples)
+        super().__init__(
+            model=model,
+            args=arguments,
+            data_collator=collator,
+            train_dataset=ExampleList(examples),
+            eval_dataset=None if evaluate is None else ExampleList(()),
+            callbacks=[
+                Conductor(
+                    model,
+                    bound,
+                    steering=self.steering,
+                    begin_epoch=self.begin_epoch,
+                    patience=patience,
+                ),
+                MemoryWatch(Path(arguments.output_dir), writes=rank() == 0),
+                Journal(
+                    Path(arguments.output_dir), lines=arguments.disable_tqdm, writes=rank() == 0
+                ),
+            ],
+        )
+        self.loss_is_scaled_for_ga = False  # the loss is a mean over its own batch
+        self.remove_callback(PrinterCallback)  # the journal logs instead of printing
+        self._resolve_shares()
+
+    @property
+    def regulariser(self) -> Regulariser | None:
+        """The regulariser of a sparse encoder's vectors, if there is one."""
+        return self.objective.regulariser
+
+    def _resolve_shares(self) -> None:
+        """Turn intervals given as shares of all steps into steps, as checkpoints record them."""
+        *_, self.total_steps = self.set_initial_training_values(
+            self.args, self.get_train_dataloader()
+        )
+        for name in ("save_steps", "eval_steps", "logging_steps"):
+            interval = getattr(self.args, name)
+            if interval is not None and 0 < interval < 1:
+                setattr(self.args, name, math.ceil(self.total_steps * interval))
+
+    def load_finished(self, checkpoint: Path) -> bool:
+        """Load the weights that a finished training ended with, and its state.
+
+        Returns False, with nothing loaded, when steps are left to train after ``checkpoint``.
+        Raises ``DataError`` when the best checkpoint, which it ended with, is gone.
+        """
+        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        if state.global_step < self.total_steps:
+            return False
+        if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            checkpoint = checkpoint.with_name(Path(state.best_model_checkpoint).name)
+            if sealed_state(checkpoint) is None:
+                raise DataError(
+                    f"{checkpoint}: the best checkpoint of this finished training is not there or "
+                    "not whole; delete the folder it belongs in to train again"
+                )
+        self._load_from_checkpoint(str(checkpoint))
+        self.state = state
+        return True
+
+    def get_train_dataloader(self) -> DataLoader[Example]:
+        """Return batches in the sampler's order, of all processes together."""
+        return batch_loader(self.train_dataset, self.sampler, self.data_collator, self.args)
+
+    def _count_documents(self, examples: Sequence[Example]) -> None:
+        """Tell a loss that corrects for it how often each document is drawn."""
+        self.objective.loss.bind_counts(Counter(d.id for e in examples for d in e.documents))
+
+    def _exchange(self, examples: Sequence[Example], *, packed: bool) -> None:
+        """Go on with refreshed examples; ``packed`` anew where an epoch begins with them."""
+        if packed:
+            self.train_dataset.examples = list(examples)
+            self.sampler.replace(examples)
+        else:
+            self.train_dataset.replace(examples)
+        self._count_documents(examples)
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+        """Take the batches of a step, after a refresh of the examples where one is due."""
+        if self.refreshing is not None:
+            step = self.state.global_step
+            examples = self.refreshing.within_epoch(step, self.model)
+            if examples is not None:
+                self._exchange(examples, packed=False)
+        return super().get_batch_samples(epoch_iterator, num_batches, device)
+
+    def training_step(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """Add the gradients of a batch; return its loss as a share of the accumulated step's."""
+        model.train()
+        self._ask_layers()
+        inputs = self._prepare_inputs(inputs)
+        share = 1.0 / self.current_gradient_accumulation_steps
+        with advised_memory():
+            if self.gradient_cache is not None:
+                loss = self._cached_step(model, inputs, share)
+            else:
+                with self.compute_loss_context_manager():
+                    loss = self.compute_loss(model, inputs)
+                self.accelerator.backward(loss * share)
+        detached: Tensor = loss.detach() * share
+        return detached
+
+    def _cached_step(self, model: Any, inputs: dict[str, Any], share: float) -> Tensor:
+        # Gradients of the chunks add up in this process first, and are averaged once.
+        single = self.accelerator.no_sync(model=model) if world() > 1 else nullcontext()
+        with single:
+            loss = cached_backward(
+                lambda features: model(**features),
+                inputs["features"],
+                self.gradient_cache or 1,
+                lambda outputs: self._value(outputs, inputs),
+                arithmetic=self.compute_loss_context_manager,
+                share=share,
+                backward=self.accelerator.backward,
+            )
+        if self.accelerator.gradient_state.sync_gradients:
+            average_gradients(self.model)
+        return loss
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Return the loss of a batch; raises ``DataError`` when it is not a finite number."""
+        outputs = model(**inputs["features"])
+        total = self._value(outputs, inputs)
+        return (total, outputs) if return_outputs else total
+
+    def _value(self, outputs: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> Tensor:
+        layers = max(1, len(getattr(self.model, "layers", ())))
+        return self.objective(outputs, inputs, layers=layers, step=self.state.global_step + 1)
+
+    def _ask_layers(self) -> None:
+        """Tell the module which layers the loss wants at this step."""
+        layers = self.objective.loss.layers
+        if layers is not None and isinstance(self.model, BiEncoderModule):
+            self.model.layers = tuple(layers(self.state.global_step))
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log with the loss its parts, as means since the last such line."""
+        if "loss" in logs:
+            logs |= self.objective.told()
+            if self.refreshing is not None:
+                logs["negatives_age"] = self.refreshing.age(self.state.global_step)
+        super().log(logs, start_time)
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Measure the encoder with the caller's function and log what it returns."""
+        if self.evaluate_encoder is None:
+            raise ConfigError("evaluate: no function was given that evaluates the encoder")
+        self.model.eval()
+        measures = from_first(self.evaluate_encoder(self.encoder) if rank() == 0 else {})
+        self.model.train()
+        if self.args.metric_for_best_model == "first":
+            self.args.metric_for_best_model = next(iter(measures), "first")
+        wanted = self.args.metric_for_best_model
+        if wanted is not None and wanted not in measures:
+            raise ConfigError(
+                f"metric: {wanted!r} is not among the measures {', '.join(measures) or '(none)'}"
+                f"{suggest(wanted, measures)}"
+            )
+        for name, value in measures.items():
+            if not math.isfinite(value):
+                raise DataError(
+                    f"training step {self.state.global_step}: the dev measure {name} is {value}, "
+                    "expected a finite number; look at the dev queries and their judgements"
+                )
+        metrics = {f"{metric_key_prefix}_{name}": float(v) for name, v in measures.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
+        return metrics
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """Make the optimizer; heads, named parts and the loss may have rates of their own."""
+        made = self.optimizer is None
+        optimizer: torch.optim.Optimizer = super().create_optimizer(model)
+        if made:
+            loss = self.objective.loss
+            add_rates(
+                optimizer,
+                self.model,
+                head=(getattr(self.encoder, "head_parameters", ()), self.head_learning_rate),
+                parts=getattr(self.encoder, "learning_rates", {}),
+                loss=(list(loss.parameters()), loss.learning_rate or self.args.learning_rate),
+            )
+        return optimizer
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Set the sampler, and take the epoch's refreshed examples: made now, or made before."""
+        if self.refreshing is not None:
+            # Packed from what was in force when the epoch began, also where it is resumed.
+            examples = self.refreshing.at_epoch(epoch, self.model)
+            if examples is not None:
+                self._exchange(examples, packed=True)
+            later = self.refreshing.resumed(epoch, self.state.global_step)
+            if later is not None:
+                self._exchange(later, packed=False)
+        self.sampler.set_epoch(epoch)
+        if hasattr(self.data_collator, "set_epoch"):
+            self.data_collator.set_epoch(epoch)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Write the weights as safetensors: tied ones once, and no pickle beside them."""
+        folder = Path(output_dir or self.args.output_dir)
+        if self.args.should_save:
+            folder.mkdir(parents=True, exist_ok=True)
+            state = {k: v.detach().cpu() for k, v in self.model.unique_state().items()}
+            safetensors.torch.save_file(state, folder / SAFE_WEIGHTS_NAME, {"format": "pt"})
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save, mark the checkpoint as complete, and only then remove older ones."""
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        wait()  # every process has its random state there
+        if self.args.should_save:
+            output = self.args.output_dir
+            folder = Path(output) / f"checkpoint-{self.state.global_step}"
+            state = {} if self.regulariser is None else self.regulariser.state()
+            save_state(folder, self.objective.loss)
+            seal(folder, {"regulariser": state})
+            rotate_checkpoints(output, limit, self.state.best_model_checkpoint)
+        wait()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        load_state(Path(resume_from_checkpoint), self.objective.loss)
+        state = (sealed_state(Path(resume_from_checkpoint)) or {}).get("regulariser")
+        if self.regulariser is not None and state:
+            self.regulariser.restore(state)
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        if self.state.best_model_checkpoint is not None:
+            load_state(Path(self.state.best_model_checkpoint), self.objective.loss)

@@ -1,0 +1,128 @@
+"""DSE: a light head over pairs of vectors learns a cross-encoder's logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sluice.encoders.dense.pair_head import PairHead, draw_pair_head
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside, width_of
+
+HEAD = "head."  # before the names of the head's tensors
+
+
+@dataclass(eq=False)
+class DSE(Wrapping):
+    """``coefficient MSE(head, teacher) + (1 - coefficient) loss``, trained with its head.
+
+    The head (``sluice.encoders.dense.pair_head``, ``hidden`` wide) scores a pair from [u, v, u * v,
+    |u - v|]. The squares are over the documents that count and the teacher scored, its logits as
+    they are; rows weigh theirs. The task's ``loss``, by default ``bce`` over the query's own
+    documents, sees the head's scores, or with ``task: vectors`` the vectors, so that these stay fit
+    for an index (then say ``loss: {type: info_nce}``). The head is saved beside the model in
+    ``pair_head/``. Barkan et al. 2020 (Distilled Sentence Embedding), eq. 4.
+    """
+
+    called: ClassVar[str] = "dse"
+    usual: ClassVar[Mapping[str, Any]] = {"type": "bce"}
+
+    coefficient: float = 0.5
+    hidden: int = 512
+    task: Literal["head", "vectors"] = "head"
+    head_learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        Wrapping.__post_init__(self)
+        self.head: PairHead | None = None
+        if not 0 <= self.coefficient <= 1:
+            raise ConfigError(f"dse.coefficient: {self.coefficient!r}, expected 0 to 1")
+        if self.hidden < 1:
+            raise ConfigError(f"dse.hidden: {self.hidden!r}, expected 1 or more")
+        if self.task not in ("head", "vectors"):
+            raise ConfigError(f"dse.task: {self.task!r}, expected 'head' or 'vectors'")
+        if self.head_learning_rate is not None and not self.head_learning_rate > 0:
+            raise ConfigError(
+                f"dse.head_learning_rate: {self.head_learning_rate!r}, expected above 0"
+            )
+        plain_inside(self, "the head scores queries with documents only")
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """The vectors must be short enough to be joined, whatever the inner loss trains."""
+        return ("dense",)
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Unless the teacher weighs nothing."""
+        return self.coefficient > 0 or super().needs_teacher
+
+    @property
+    def learning_rate(self) -> float | None:
+        """``head_learning_rate``, else the inner loss's."""
+        return self.head_learning_rate or super().learning_rate
+
+    def bind(self, encoder: Any, seed: int) -> None:
+        """Draw the head for the encoder's vectors."""
+        super().bind(encoder, seed)
+        device = next(encoder.module.parameters()).device
+        self.head = draw_pair_head(width_of(encoder), self.hidden, seed).to(device)
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the mix of squared errors and the task's loss."""
+        of_vectors(batch, self.called)
+        head = self._head()
+        rows, columns = batch.mask.nonzero(as_tuple=True)
+        logits = head(batch.queries[rows], batch.documents[columns])  # [cells]
+        matrix = torch.zeros_like(batch.labels, dtype=logits.dtype)
+        matrix = matrix.index_put((rows, columns), logits)
+        seen = batch if self.task == "vectors" else replace(batch, matrix=matrix)
+        value = (1 - self.coefficient) * self.inner.over(seen)
+        if not self.coefficient:
+            return value
+        if batch.teacher is None:
+            raise DataError(
+                "dse: the batch has no teacher's scores; make them with `sluice distil` and name "
+                "the file under `teacher:`"
+            )
+        goal = batch.teacher[rows, columns].to(logits.dtype)
+        told = goal.isfinite()
+        squares = (logits[told] - goal[told]).square()
+        share = torch.ones_like(squares)
+        if batch.weights is not None:
+            share = batch.weights[rows[told]].to(squares)
+        total = share.sum().clamp(min=torch.finfo(squares.dtype).tiny)
+        mixed: Tensor = value + self.coefficient * (squares * share).sum() / total
+        return mixed
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """Return the head's and the inner loss's parameters."""
+        return [*self._head().parameters(), *super().parameters()]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the head's weights beside the inner loss's tensors."""
+        own = {HEAD + name: value.detach() for name, value in self._head().state_dict().items()}
+        return {**super().state(), **own}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take what ``state`` returned."""
+        super().restore(state)
+        self._head().load_state_dict(
+            {k.removeprefix(HEAD): v for k, v in state.items() if k.startswith(HEAD)}
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write the head beside the trained model."""
+        super().save(folder)
+        self._head().save(folder)
+
+    def _head(self) -> PairHead:
+        if self.head is None:
+            raise ConfigError("dse: has no head yet; call bind(encoder, seed) before training")
+        return self.head

@@ -1,0 +1,202 @@
+"""A loss made of other losses: it asks what they ask, and passes on what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from torch import Tensor, nn
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.batches.targets import Negatives
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses.base import LossBase
+
+T = TypeVar("T")
+Members = Sequence[tuple[str, LossBase]]
+
+
+class Composed(LossBase):
+    """Combines every hook of its members.
+
+    What they must have in common is one value; what one of them needs, all get; what they are told,
+    they are told in order. A new hook of ``LossBase`` needs its rule here, as a test demands.
+    Raises ``ConfigError`` naming the members that do not go together.
+    """
+
+    def _members(self) -> Members:
+        """Return the losses it is made of, with their names."""
+        raise NotImplementedError
+
+    def _deciding(self) -> Members:
+        """Return the members that say what a query is held against."""
+        return self._members()
+
+    def _prefix(self, number: int) -> str:
+        """Return what stands before the names of a member's tensors in a checkpoint."""
+        return f"{number}."
+
+    @staticmethod
+    def _agreed(key: str, values: Sequence[tuple[str, T]], default: T) -> T:
+        for name, value in values[1:]:
+            first, expected = values[0]
+            if value != expected:
+                raise ConfigError(
+                    f"losses: {key} is {expected!r} for {first} and {value!r} for {name}; give "
+                    f"both the same {key}"
+                )
+        return values[0][1] if values else default
+
+    def _common_encoders(self) -> tuple[str, ...] | None:
+        """Return the types that all members train; None: all types."""
+        common: tuple[str, ...] | None = None
+        for _, loss in self._members():
+            own = loss.encoders
+            if own is not None:
+                common = own if common is None else tuple(kind for kind in common if kind in own)
+        return common
+
+    @property
+    def encoders(self) -> tuple[str, ...] | None:
+        """The types that all members train."""
+        return self._common_encoders()
+
+    @property
+    def negatives(self) -> Negatives:
+        """What the deciding members agree on."""
+        return self._agreed("negatives", [(n, m.negatives) for n, m in self._deciding()], "own")
+
+    @property
+    def same_side(self) -> bool:
+        """What the deciding members agree on."""
+        return self._agreed("same_side", [(n, m.same_side) for n, m in self._deciding()], False)
+
+    @property
+    def logq(self) -> bool:
+        """Whether a member's is."""
+        return any(loss.logq for _, loss in self._members())
+
+    @property
+    def similarity(self) -> Literal["auto", "cosine", "dot"]:
+        """What the members that name one agree on."""
+        values = [(name, loss.similarity) for name, loss in self._members()]
+        return self._agreed("similarity", [pair for pair in values if pair[1] != "auto"], "auto")
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether a member does."""
+        return any(loss.needs_teacher for _, loss in self._members())
+
+    @property
+    def wants_answered(self) -> bool:
+        """Whether a member does."""
+        return any(loss.wants_answered for _, loss in self._members())
+
+    @property
+    def texts(self) -> bool:
+        """Whether a member wants a cross-encoder's vectors of the texts apart."""
+        return any(loss.texts for _, loss in self._members())
+
+    @property
+    def layers(self) -> Callable[[int], tuple[int, ...]] | None:
+        """That of the member that asks for layers; only one may."""
+        asking = [(name, loss.layers) for name, loss in self._members() if loss.layers is not None]
+        if len(asking) > 1:
+            raise ConfigError(
+                f"losses: {' and '.join(name for name, _ in asking)} both ask for layers; one may"
+            )
+        return asking[0][1] if asking else None
+
+    @property
+    def ranks(self) -> Literal["columns", "scores"] | None:
+        """``columns`` where a member reads them as a retrieved list."""
+        own = {loss.ranks for _, loss in self._members()}
+        return "columns" if "columns" in own else "scores" if "scores" in own else None
+
+    @property
+    def texts_alone(self) -> bool:
+        """Whether a member does."""
+        return any(loss.texts_alone for _, loss in self._members())
+
+    @property
+    def noted(self) -> str:
+        """The members' name where they have the same, else the usual one."""
+        names = {loss.noted for _, loss in self._members()}
+        return names.pop() if len(names) == 1 else super().noted
+
+    def own_pass(self, encoder: Any, *, seed: int, sparse: bool) -> tuple[Any, Any] | None:
+        """Return the pass of the member that has one of its own; only one may."""
+        passes = {n: m.own_pass(encoder, seed=seed, sparse=sparse) for n, m in self._members()}
+        own = {name: made for name, made in passes.items() if made is not None}
+        if len(own) > 1:
+            raise ConfigError(f"losses: {' and '.join(own)} both have a pass of their own; one may")
+        return next(iter(own.values()), None)
+
+    def batch(self, made: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> VectorBatch | None:
+        """Return the layout of the member that has one of its own."""
+        for _, loss in self._members():
+            batch = loss.batch(made, inputs)
+            if batch is not None:
+                return batch
+        return None
+
+    def bind(self, encoder: Any, seed: int) -> None:
+        """Bind the members, each with a seed of its own."""
+        for number, (_, loss) in enumerate(self._members()):
+            loss.bind(encoder, seed + number)
+
+    def bind_counts(self, counts: Mapping[str, float]) -> None:
+        """Tell the members how often each document occurs in the examples in use."""
+        for _, loss in self._members():
+            loss.bind_counts(counts)
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """Return what the members train beside the encoder."""
+        return [parameter for _, loss in self._members() for parameter in loss.parameters()]
+
+    @property
+    def learning_rate(self) -> float | None:
+        """What the members that have parameters agree on."""
+        own = [(name, m.learning_rate) for name, m in self._members() if list(m.parameters())]
+        return self._agreed("learning_rate", own, None)
+
+    def advance(self, step: int) -> None:
+        """Tell the members that an optimiser step is done."""
+        for _, loss in self._members():
+            loss.advance(step)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the members' tensors, each member's behind its prefix."""
+        return {
+            self._prefix(number) + name: tensor
+            for number, (_, loss) in enumerate(self._members())
+            for name, tensor in loss.state().items()
+        }
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Give the members back what ``state`` returned."""
+        for number, (_, loss) in enumerate(self._members()):
+            prefix = self._prefix(number)
+            loss.restore(
+                {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
+            )
+
+    def notes(self) -> dict[str, float]:
+        """Return the members' numbers for the journal."""
+        return {name: value for _, loss in self._members() for name, value in loss.notes().items()}
+
+    def save(self, folder: str | Path) -> None:
+        """Let the members write what belongs beside the trained model."""
+        for _, loss in self._members():
+            loss.save(folder)
+
+
+def refuse_texts_alone(loss: LossBase, name: str, where: str) -> None:
+    """Raise ``ConfigError`` for a loss that learns from texts without queries, inside another."""
+    if loss.texts_alone:
+        raise ConfigError(
+            f"{where}: {name} learns from texts alone, in a training of its own before ranking is "
+            f"learnt: train it as loss: {{type: {name}}}, and name its model under encoder.model "
+            "of the next training"
+        )

@@ -1,0 +1,120 @@
+"""Online hard-negative mixing: two synthetic negatives for every query, and distillation beside."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
+from sluice.training.losses.distillation.kl_div import KLDiv
+
+
+class Mixed(NamedTuple):
+    """Each query's pairwise and listwise negative ``[B, dim]``; ``real`` ``[B]``: it has them."""
+
+    pairwise: Tensor
+    listwise: Tensor
+    real: Tensor
+
+
+@dataclass(eq=False)
+class Mixing(Wrapping):
+    """A contrastive loss with two more negatives a query, mixed from its own hard negatives.
+
+    Pairwise ``normalise(l n_a + (1 - l) n_b)`` of two of them drawn at random, l ~ Beta(2, 2), and
+    listwise ``normalise(sum_m a_m n_m)``, a = softmax(sim(q, n_m) / mixing_temperature) over all of
+    them. They stand as two further columns of the score matrix, each query's its own, so any loss
+    over a score matrix can be inside; focal weights are ``info_nce.focal_gamma``. A query with
+    fewer than two hard negatives has none. Dot products mix without normalising.
+
+    ``distillation`` above 0 adds so much of KL(softmax(T / t) || softmax(s / t)) over the documents
+    the teacher scored, t being ``distillation_temperature``. Draws are functions of seed and step.
+    KaLM-Embedding-V2 (2025), section 3.
+    """
+
+    called: ClassVar[str] = "mixing"
+    trains: ClassVar[tuple[str, ...]] = ("dense", "splade")
+
+    mixing_temperature: float = 0.05
+    distillation: float = 0.0
+    distillation_temperature: float = 0.05
+
+    def __post_init__(self) -> None:
+        Wrapping.__post_init__(self)
+        plain_inside(self, "the mixed negatives are further columns of the matrix")
+        for name in ("mixing_temperature", "distillation_temperature"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"mixing.{name}: {getattr(self, name)!r}, expected above 0")
+        if not 0 <= self.distillation < math.inf:
+            raise ConfigError(f"mixing.distillation: {self.distillation!r}, expected 0 or more")
+        self._teacher = KLDiv(self.distillation_temperature, self.distillation_temperature)
+
+    @property
+    def needs_teacher(self) -> bool:
+        """With distillation, or as the inner loss says."""
+        return self.distillation > 0 or super().needs_teacher
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the inner loss over the widened matrix, and the distillation of the plain one."""
+        of_vectors(batch, self.called)
+        scores = batch.scores()
+        value = self.inner.over(self._widened(batch, scores))
+        if not self.distillation:
+            return value
+        told = self._teacher(scores, batch.labels, batch.mask, batch.weights, batch.teacher)
+        return value + self.distillation * told
+
+    def _widened(self, batch: VectorBatch, scores: Tensor) -> VectorBatch:
+        queries = normalize(batch.queries, dim=1) if batch.cosine else batch.queries
+        pairwise, listwise, real = mixed_negatives(
+            batch,
+            temperature=self.mixing_temperature,
+            random=np.random.default_rng([self.seed, self.step]),
+        )
+        more = torch.stack([(queries * pairwise).sum(1), (queries * listwise).sum(1)], dim=1)
+        teacher = batch.teacher
+        if teacher is not None:
+            teacher = torch.cat([teacher, teacher.new_full((len(teacher), 2), math.nan)], dim=1)
+        return replace(
+            batch,
+            matrix=torch.cat([scores, more], dim=1),
+            labels=torch.cat([batch.labels, torch.zeros_like(more, dtype=batch.labels.dtype)], 1),
+            mask=torch.cat([batch.mask, real[:, None].expand(-1, 2)], dim=1),
+            teacher=teacher,
+        )
+
+
+def mixed_negatives(
+    batch: VectorBatch, *, temperature: float, random: np.random.Generator
+) -> Mixed:
+    """Mix each query's own hard negatives: those it came with that its row counts as negatives.
+
+    Masked documents take no part. A query with fewer than two has zeros.
+    """
+    queries, documents = batch.queries, batch.documents
+    if batch.cosine:
+        queries, documents = normalize(queries, dim=1), normalize(documents, dim=1)
+    count, width = len(queries), len(documents)
+    rows = torch.arange(count, device=queries.device)
+    own = (batch.owners == rows[:, None]) & batch.mask[:, :width] & (batch.labels[:, :width] <= 0)
+    real = own.sum(1) > 1
+    share = torch.from_numpy(random.beta(2.0, 2.0, size=count)).to(queries)
+    order = torch.from_numpy(random.random((count, width))).to(own.device)
+    first, second = order.masked_fill(~own, -1.0).topk(min(2, width), dim=1).indices[:, [0, -1]].T
+    pairwise = share[:, None] * documents[first] + (1 - share[:, None]) * documents[second]
+    held = (queries @ documents.T / temperature).masked_fill(
+        ~own, torch.finfo(queries.dtype).min / 2
+    )
+    listwise = torch.softmax(held, dim=1).masked_fill(~own, 0.0) @ documents
+    if batch.cosine:
+        pairwise, listwise = normalize(pairwise, dim=1), normalize(listwise, dim=1)
+    nothing = ~real[:, None]
+    return Mixed(pairwise.masked_fill(nothing, 0.0), listwise.masked_fill(nothing, 0.0), real)

@@ -1,0 +1,86 @@
+"""Query by document: a reranker that also learns to tell texts apart one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sluice.encoders.foundation.build import build
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses import LOSSES
+from sluice.training.losses.base import LossBase
+from sluice.training.losses.composed.sum_of_losses import WeightedSum
+from sluice.training.losses.math.packed_cells import averaged, group_of
+from sluice.training.losses.math.pair_sums import hinge, ordered, ordered_pairs, pair_sums
+from sluice.training.losses.math.scale import check_positive
+
+
+class QBD(WeightedSum):
+    """``L_rank + triplet_weight * mean max(0, |q - d+| - |q - d-| + margin)``.
+
+    ``base`` is the ranking loss over the scores of the pairs, ``localized_softmax`` unless given.
+    q, d+ and d- are the states of the first token when the same cross-encoder reads the query, a
+    positive and a negative of its group alone; distances are Euclidean. Scoring stays as it was and
+    nothing is added to the saved model. With a ``triplet_weight`` of 0 no text is read alone.
+    Abolghasemi, Verberne and Azzopardi 2022 (MTFT-BERT, arXiv 2202.00373).
+    """
+
+    def __init__(
+        self,
+        base: dict[str, Any] | None = None,
+        triplet_weight: float = 0.1,
+        margin: float = 1.0,
+    ) -> None:
+        spec = {"type": "localized_softmax"} if base is None else base
+        members = [(str(spec.get("type")), 1.0, build(spec, LOSSES, where="base"))]
+        triplet = TextTriplet(margin)
+        if triplet_weight != 0:
+            members.append(("triplet", triplet_weight, triplet))
+        self._take(members)
+        common = self._common_encoders()
+        if common is not None and "cross_encoder" not in common:
+            raise ConfigError(f"base: {members[0][0]} does not train a cross_encoder, as qbd does")
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """Those that read texts alone."""
+        return TextTriplet.encoders
+
+
+@dataclass(frozen=True, slots=True)
+class TextTriplet(LossBase):
+    """Mean over a query's pairs of positive and negative of ``max(0, |q - d+| - |q - d-| + m)``.
+
+    Over a cross-encoder's vectors of the texts apart; a query without a pair contributes nothing.
+    """
+
+    encoders: ClassVar[tuple[str, ...]] = ("cross_encoder",)  # the types it trains
+    texts: ClassVar[bool] = True
+
+    margin: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(qbd__margin=self.margin)
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the loss; ``labels`` and ``mask`` are ``[B, width]``, groups padded."""
+        if len(batch.documents) != len(batch.owners):
+            raise ConfigError(
+                f"qbd: {len(batch.documents)} vectors of {len(batch.owners)} documents; the "
+                "encoder gives none of single texts: a cross_encoder does"
+            )
+        owners = batch.owners
+        gaps = batch.queries[owners] - batch.documents  # [N, hidden]
+        distances = torch.linalg.vector_norm(gaps, dim=1)
+        places = torch.arange(len(owners), device=owners.device)
+        slots = places - torch.searchsorted(owners, owners)  # owners ascend
+        matrix = distances.new_zeros(batch.labels.shape).index_put((owners, slots), distances)
+        group = group_of(-matrix, (batch.labels > 0).to(matrix.dtype), batch.mask)
+        margin = matrix.new_tensor(self.margin)
+        cost = hinge(lambda rows: margin, lambda rows: ordered(group, group.labels, rows))
+        sums = pair_sums(group.scores, cost)
+        return averaged(sums, ordered_pairs(group, group.labels), batch.weights, "queries")

@@ -1,0 +1,134 @@
+"""What losses around another loss share: making it, and passing every hook on to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from sluice.encoders.foundation.build import build
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses import LOSSES
+from sluice.training.losses.base import LossBase, as_loss
+from sluice.training.losses.composed.members import Composed, Members, refuse_texts_alone
+from sluice.training.losses.description import type_name
+from sluice.training.protocol import Similarity
+
+INNER = "inner."  # before the names of the inner loss's tensors
+
+
+@dataclass(eq=False)
+class Wrapping(Composed):
+    """A loss around ``loss``, which is ``{type: name, ...}`` as in YAML or a loss already made.
+
+    Every hook of ``LossBase`` reaches the inner loss; a subclass that has one of its own calls this
+    one too. ``step`` counts finished optimiser steps and ``seed`` is the training's: what a
+    subclass draws is a function of both, so a resumed training draws the same.
+    """
+
+    called: ClassVar[str] = "wrapping"
+    usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce"}  # the inner loss, left out
+    trains: ClassVar[tuple[str, ...]] = ()  # encoder types; none: what the inner loss trains
+
+    loss: Any = None
+
+    def __post_init__(self) -> None:
+        self.inner = inner_loss(self.usual if self.loss is None else self.loss, self.called)
+        self._undecided = self.inner
+        self.step = 0
+        self.seed = 0
+        name = type(self.inner).__name__
+        refuse_texts_alone(self.inner, type_name(self.inner), f"{self.called}.loss")
+        inner = self.inner.encoders
+        if self.trains and inner is not None and not set(inner) & set(self.trains):
+            raise ConfigError(
+                f"{self.called}.loss: {name} trains {', '.join(inner)}; {self.called} is for "
+                f"{', '.join(self.trains)}"
+            )
+
+    def _members(self) -> Members:
+        return ((self.called, self.inner),)
+
+    def _prefix(self, number: int) -> str:
+        return INNER
+
+    @property
+    def encoders(self) -> tuple[str, ...] | None:
+        """The encoder types that both losses train."""
+        inner = super().encoders
+        if inner is None or not self.trains:
+            return inner or self.trains or None
+        return tuple(kind for kind in inner if kind in self.trains)
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The inner loss's."""
+        return self.inner.learning_rate
+
+    def bound_to(self, similarity: Similarity) -> Self:
+        """Decide the inner loss's ``similarity: auto``; returns this loss itself.
+
+        Not a copy: what training leaves in it is saved by whoever made it.
+        """
+        self.inner = self._undecided.bound_to(similarity)
+        return self
+
+    def bind(self, encoder: Any, seed: int) -> None:
+        """Begin a training of this encoder."""
+        self.seed, self.step = seed, 0
+        super().bind(encoder, seed)
+
+    def advance(self, step: int) -> None:
+        """Go on after an optimiser step; ``step`` have been done."""
+        self.step = step
+        super().advance(step)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the step and the inner loss's tensors."""
+        return {"step": torch.tensor(self.step), **super().state()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take what ``state`` returned."""
+        self.step = int(state["step"])
+        super().restore(state)
+
+
+def inner_loss(spec: Any, where: str) -> LossBase:
+    """Return the loss that ``{type: name, ...}`` describes, or ``spec`` where it is a loss."""
+    if isinstance(spec, Mapping):
+        return as_loss(build(spec, LOSSES, where=f"{where}.loss"), f"{where}.loss")
+    if callable(spec) or hasattr(spec, "over"):
+        return as_loss(spec)
+    raise ConfigError(f"{where}.loss: {spec!r}, expected {{type: name, ...}}")
+
+
+def plain_inside(loss: Wrapping, why: str) -> None:
+    """Raise ``ConfigError`` where the inner loss has options that know only the batch's columns."""
+    for option, used in (("same_side", loss.inner.same_side), ("logq", loss.inner.logq)):
+        if used:
+            raise ConfigError(f"{loss.called}.loss.{option}: true, expected false: {why}")
+
+
+def of_vectors(batch: VectorBatch, called: str) -> None:
+    """Raise ``ConfigError`` where a batch's scores are not those of its vectors."""
+    if batch.matrix is not None:
+        raise ConfigError(
+            f"{called}: needs the vectors of both sides, and the scores of this batch come from "
+            "elsewhere (a cross-encoder, or another loss's matrix); put the losses the other way "
+            "round, or train a bi-encoder"
+        )
+
+
+def width_of(encoder: Any) -> int:
+    """Return how many dimensions an encoder's vectors have."""
+    known = getattr(encoder, "dim", None)
+    if isinstance(known, int):
+        return known
+    device = next(encoder.module.parameters()).device
+    features = {k: v.to(device) for k, v in encoder.tokenize(["width"], "query").items()}
+    with torch.no_grad(), torch.random.fork_rng():
+        return int(encoder.embed(features, "query").shape[1])

@@ -1,0 +1,124 @@
+"""BiXSE: binary cross-entropy of every pair in the batch against its grade."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.training.batches.targets import Negatives
+from sluice.training.losses.base import LossBase
+from sluice.training.losses.math.reduction import counted_cells, weighted_mean, widened
+from sluice.training.losses.math.scale import scale_for
+
+SIGLIP_BIAS = -10.0
+
+
+@dataclass(eq=False)
+class BiXSE(LossBase):
+    """Mean over pairs of ``-y log sigmoid(z) - (1 - y) log(1 - sigmoid(z))``, ``z = a s + b``.
+
+    y is the label divided by ``max_grade``: graded relevance, 0 for documents of other queries.
+    ``scale`` is where a begins: left out, 20 for cosine and 1 for dot products and logits. a (as
+    its logarithm) and b are trained with ``learning_rate`` (None: the encoder's) unless
+    ``learn_scale`` or ``learn_bias`` is false. ``bias_init`` is where b begins: ``siglip`` is -10
+    (for a scale of 10), ``base_rate`` makes the mean sigmoid of the first batch its mean label, a
+    number is itself. Weights count a query's pairs.
+
+    Sigmoid loss: Zhai et al. 2023 (SigLIP); graded: Tsirigotis et al. 2025 (BiXSE).
+    """
+
+    scale: float | None = None
+    learn_scale: bool = True
+    learn_bias: bool = True
+    bias_init: Literal["base_rate", "siglip"] | float = "base_rate"
+    max_grade: float = 1.0
+    similarity: Literal["auto", "cosine", "dot"] = "auto"
+    negatives: Negatives = "all"
+    learning_rate: float | None = 1e-2
+
+    def __post_init__(self) -> None:
+        if self.scale is not None and not self.scale > 0:
+            raise ConfigError(f"bixse.scale: {self.scale!r}, expected above 0")
+        if not self.max_grade > 0:
+            raise ConfigError(f"bixse.max_grade: {self.max_grade!r}, expected above 0")
+        scale = scale_for(self.scale, self.similarity)
+        begin = {"siglip": SIGLIP_BIAS, "base_rate": math.nan}  # nan: a first batch decides
+        bias = begin[self.bias_init] if isinstance(self.bias_init, str) else self.bias_init
+        self.log_scale = nn.Parameter(
+            torch.tensor(math.log(scale), dtype=torch.float32), requires_grad=self.learn_scale
+        )
+        self.bias = nn.Parameter(
+            torch.tensor(bias, dtype=torch.float32), requires_grad=self.learn_bias
+        )
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return those of log-scale and bias that are learnt."""
+        return [part for part in (self.log_scale, self.bias) if part.requires_grad]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+        return {"log_scale": self.log_scale.detach().clone(), "bias": self.bias.detach().clone()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take up the state a checkpoint kept."""
+        self.log_scale.data.copy_(state["log_scale"])
+        self.bias.data.copy_(state["bias"])
+
+    def notes(self) -> dict[str, float]:
+        """Return scale and bias for the journal."""
+        return {"scale": math.exp(self.log_scale.item()), "bias": self.bias.item()}
+
+    def __call__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss of graded labels. ``teacher`` is not used.
+
+        Raises ``DataError`` for a label below 0 or above ``max_grade``.
+        """
+        scores, counted = widened(scores), counted_cells(labels, mask)
+        grades = labels.to(scores.dtype).masked_fill(~counted, 0.0) / self.max_grade
+        if grades.numel() and (grades.min() < 0 or grades.max() > 1):
+            worst = grades.max() if grades.max() > 1 else grades.min()
+            raise DataError(
+                f"bixse: a label of {worst.item() * self.max_grade:g}, expected 0 to max_grade = "
+                f"{self.max_grade:g}; set max_grade to the highest grade of the data"
+            )
+        scaled = scores.masked_fill(~counted, 0.0) * self.log_scale.exp()
+        if self.bias.isnan():
+            share = counted if weights is None else counted * weights[:, None]
+            self.bias.data.fill_(base_rate_bias(scaled.detach(), grades, share))
+        cells = binary_cross_entropy_with_logits(scaled + self.bias, grades, reduction="none")
+        return weighted_mean(cells, counted, weights)
+
+
+def base_rate_bias(scaled: Tensor, grades: Tensor, share: Tensor) -> float:
+    """Return b for which the mean of ``sigmoid(scaled + b)`` is the mean grade, by bisection.
+
+    A cell counts ``share`` times. Grades that are all 0 or all 1 are held half a cell away from it.
+    """
+    used = share > 0
+    share, scaled = share[used].double(), scaled[used].double()
+    if not len(share):
+        return 0.0
+    margin = 0.5 / len(share)
+    mean = (grades[used].double() * share).sum() / share.sum()
+    rate = min(max(mean.item(), margin), 1 - margin)
+    odds = math.log(rate) - math.log1p(-rate)
+    low, high = odds - scaled.max().item(), odds - scaled.min().item()
+    for _ in range(64):
+        middle = (low + high) / 2
+        below = ((scaled + middle).sigmoid() * share).sum() / share.sum() < rate
+        low, high = (middle, high) if below else (low, middle)
+    return (low + high) / 2

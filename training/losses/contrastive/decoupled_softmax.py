@@ -1,0 +1,74 @@
+"""Decoupled softmax: each positive against the negatives, never against its siblings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.batches.targets import Negatives
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses.base import LossBase
+from sluice.training.losses.contrastive.contrast import contrast, contrast_over
+from sluice.training.losses.math.reduction import counted_cells, widened
+from sluice.training.losses.math.scale import temperature_for
+
+
+@dataclass(frozen=True, slots=True)
+class DecoupledSoftmax(LossBase):
+    """``mean_i 1/|P_i| sum_{p in P_i} [log(e^{s_ip} + sum_{n not in P_i} e^{s_in}) - s_ip]``.
+
+    For examples that bring several positives: a softmax over all of them pushes the strongest down
+    in favour of the others, this one does not. Positives that are known but not in the example are
+    masked (``sluice.training.batches.targets``), as the method needs. With one positive it is
+    InfoNCE.
+
+    ``temperature`` divides the scores: left out, 0.05 for cosine and 1 for what is not bounded.
+    ``focal_gamma`` and ``chunk`` are those of ``info_nce``. Gupta et al. 2024 (DEXML).
+    """
+
+    temperature: float | None = None
+    similarity: Literal["auto", "cosine", "dot"] = "auto"
+    negatives: Negatives = "all"
+    focal_gamma: float = 0.0
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.temperature is not None and not self.temperature > 0:
+            raise ConfigError(
+                f"decoupled_softmax.temperature: {self.temperature!r}, expected above 0"
+            )
+        if self.focal_gamma < 0:
+            raise ConfigError(
+                f"decoupled_softmax.focal_gamma: {self.focal_gamma!r}, expected 0 or above"
+            )
+        if self.chunk is not None and self.chunk < 1:
+            raise ConfigError(f"decoupled_softmax.chunk: {self.chunk!r}, expected 1 or above")
+
+    def __call__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss; a label above 0 marks a positive. ``teacher`` is not used."""
+        scaled = widened(scores) / self._temperature
+        return contrast(
+            scaled, labels, counted_cells(labels, mask), weights, focal_gamma=self.focal_gamma
+        )
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the loss of a batch of vectors, in chunks where ``chunk`` is set."""
+        if self.chunk is None or batch.matrix is not None:
+            return self(batch.scores(), batch.labels, batch.mask, batch.weights)
+        return contrast_over(
+            batch, self._temperature, chunk=self.chunk, focal_gamma=self.focal_gamma
+        )
+
+    @property
+    def _temperature(self) -> float:
+        return temperature_for(self.temperature, self.similarity)

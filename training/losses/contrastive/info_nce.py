@@ -1,0 +1,180 @@
+"""InfoNCE: each query's positive against the other documents of the batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.batches.targets import Negatives
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses.base import LossBase
+from sluice.training.losses.contrastive.contrast import contrast, contrast_over
+from sluice.training.losses.contrastive.log_counts import LogCounts
+from sluice.training.losses.math.reduction import counted_cells, widened
+from sluice.training.losses.math.scale import temperature_for
+
+LEARNT = (0.01, 10.0)  # where a learnt temperature stays: CLIP's bound below
+
+
+@dataclass(eq=False)
+class InfoNCE(LossBase):
+    """``mean_i [log sum_j exp(s_ij / t) - s_i+ / t]``, j over the positive and the negatives.
+
+    ``temperature`` is t; left out it is 0.05 for cosine and 1 for what is not bounded (dot
+    products, logits). ``similarity`` overrides the encoder's. ``negatives`` says what a query is
+    held against: ``all`` documents of the batch, its ``own``, the batch's positives
+    (``inbatch_pos``), or these and its own (``inbatch_pos+own``, as SPLADE trains). ``same_side``
+    adds query-query and positive-positive scores (KaLM), ``symmetric`` the same loss from document
+    to query, averaged.
+
+    ``learnable_temperature`` trains log t, with ``learning_rate`` (None: the encoder's).
+    ``focal_gamma`` weighs a query with ``(1 - p)^gamma``, p its positive's probability, as a
+    constant (KaLM-Embedding-V2). ``logq`` takes from each score the log of how often its document
+    is expected in a batch, so that frequent documents are not pushed away for being frequent (Yi
+    et al. 2019). ``chunk`` computes value and gradient from the vectors, so many columns of
+    the score matrix at a time, in bounded memory.
+
+    A query with several positives has the mean of their losses, none a negative of another.
+    Documents known to be relevant are masked (``sluice.training.batches.targets``). van den Oord et
+    al. 2018, eq. 4.
+    """
+
+    temperature: float | None = None
+    similarity: Literal["auto", "cosine", "dot"] = "auto"
+    negatives: Negatives = "all"
+    same_side: bool = False
+    symmetric: bool = False
+    learnable_temperature: bool = False
+    learning_rate: float | None = 1e-3
+    focal_gamma: float = 0.0
+    logq: bool = False
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        self.counts: LogCounts | None = None
+        self.log_temperature: nn.Parameter | None = None
+        if self.temperature is not None and not self.temperature > 0:
+            raise ConfigError(f"info_nce.temperature: {self.temperature!r}, expected above 0")
+        if self.focal_gamma < 0:
+            raise ConfigError(f"info_nce.focal_gamma: {self.focal_gamma!r}, expected 0 or above")
+        if self.chunk is not None and self.chunk < 1:
+            raise ConfigError(f"info_nce.chunk: {self.chunk!r}, expected 1 or above")
+        if self.logq and self.same_side:
+            raise ConfigError(
+                "info_nce.logq: only documents have counts, expected same_side: false beside it"
+            )
+        if self.learnable_temperature:
+            start = temperature_for(self.temperature, self.similarity)
+            if not LEARNT[0] <= start <= LEARNT[1]:
+                raise ConfigError(
+                    f"info_nce.temperature: {start!r}, expected {LEARNT[0]} to {LEARNT[1]} when "
+                    "it is learnt"
+                )
+            self.log_temperature = nn.Parameter(torch.tensor(math.log(start)))
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """All; with ``logq`` or ``chunk`` those that encode documents apart."""
+        apart = self.logq or self.chunk is not None
+        return ("dense", "splade") if apart else ("dense", "splade", "cross_encoder")
+
+    def bind_counts(self, counts: Mapping[str, float]) -> None:
+        """Say how often each document occurs among the training pairs; used with ``logq``."""
+        self.counts = LogCounts(counts)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the log-temperature when it is learnt."""
+        return [] if self.log_temperature is None else [self.log_temperature]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+        kept = self.log_temperature
+        return {} if kept is None else {"log_temperature": kept.detach().clone()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take up the state a checkpoint kept."""
+        if self.log_temperature is not None:
+            self.log_temperature.data.copy_(state["log_temperature"])
+
+    def advance(self, step: int) -> None:
+        """Keep a learnt temperature within its bounds: a clamp of the value, not of its use.
+
+        A clamp in the forward pass has no gradient outside and would hold it there for ever.
+        """
+        if self.log_temperature is not None:
+            self.log_temperature.data.clamp_(*map(math.log, LEARNT))
+
+    def notes(self) -> dict[str, float]:
+        """Return the learnt temperature for the journal."""
+        kept = self.log_temperature
+        return {} if kept is None else {"temperature": math.exp(kept.item())}
+
+    def __call__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss; a label above 0 marks a positive. ``teacher`` is not used.
+
+        The scores are taken as they are: ``logq`` and ``chunk`` are at work in ``over``.
+        """
+        return self._of(scores, labels, counted_cells(labels, mask), weights)
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the loss of a batch of vectors, with ``logq`` and in chunks where these are set.
+
+        Scores that come from elsewhere (``batch.matrix``) have neither.
+        """
+        if batch.matrix is not None or not (self.logq or self.chunk):
+            return self(batch.scores(), batch.labels, batch.mask, batch.weights)
+        shift = self._shift(batch) if self.logq else None
+        if self.chunk is None:
+            return self._of(batch.scores(), batch.labels, batch.mask, batch.weights, shift)
+        return contrast_over(
+            batch,
+            self._divisor(),
+            chunk=self.chunk,
+            symmetric=self.symmetric,
+            focal_gamma=self.focal_gamma,
+            shift=shift,
+        )
+
+    def _of(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor,
+        weights: Tensor | None,
+        shift: Tensor | None = None,
+    ) -> Tensor:
+        scaled = widened(scores) / self._divisor()
+        return contrast(
+            scaled if shift is None else scaled - shift,
+            labels,
+            mask,
+            weights,
+            symmetric=self.symmetric,
+            focal_gamma=self.focal_gamma,
+        )
+
+    def _divisor(self) -> Tensor | float:
+        if self.log_temperature is not None:
+            return self.log_temperature.exp()
+        return temperature_for(self.temperature, self.similarity)
+
+    def _shift(self, batch: VectorBatch) -> Tensor:
+        if self.counts is None or "document" not in batch.ids:
+            raise ConfigError(
+                "info_nce.logq: needs the documents' counts (bind_counts) and their ids in the "
+                "batch; this training gives neither to the loss: leave logq out"
+            )
+        return self.counts.of(batch.ids["document"]).to(batch.documents)

@@ -1,0 +1,60 @@
+"""Listwise distillation: the teacher's order, in pairs weighed by the student's ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from sluice.training.batches.targets import Negatives
+from sluice.training.losses.base import LossBase
+from sluice.training.losses.math.lambda_pairs import Ranks, check_cut, lambda_pairs, positions_of
+from sluice.training.losses.math.packed_cells import Average, group_of, scored
+from sluice.training.losses.math.scale import check_positive, scale_for
+
+
+@dataclass(frozen=True, slots=True)
+class LambdaDistil(LossBase):
+    """Sum over pairs with ``T_i > T_j`` of ``|1/p_i - 1/p_j| log(1 + exp(-(s_i - s_j)))``.
+
+    T are the teacher's scores, of which only the order counts, and p the ranks that the student's
+    own scores give now (ties by column), or with ``ranks: columns`` the places in the group.
+    ``metric_cut``, ``scale`` and ``average`` are as in ``adore``. Zeng et al. 2022 (CL-DRD, arXiv
+    2204.13679).
+    """
+
+    needs_teacher: ClassVar[bool] = True
+    negatives: ClassVar[Negatives] = "own"  # a teacher scores the query's own documents
+
+    metric_cut: int | None = None
+    ranks: Ranks = "scores"
+    average: Average = "sum"
+    scale: float | None = None
+    similarity: Literal["auto", "cosine", "dot"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_cut("lambda_distil", self.metric_cut)
+        check_positive(lambda_distil__scale=self.scale)
+
+    def __call__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss over the cells that the teacher scored. ``labels`` are not used."""
+        scaled = scores * scale_for(self.scale, self.similarity)
+        group = group_of(scaled, labels, mask, scored("lambda_distil", teacher))
+        # In a matrix of all documents a group does not begin in the first column.
+        first = group.columns[:, 0] if self.ranks == "columns" else None
+        return lambda_pairs(
+            group,
+            group.teacher,
+            positions_of(group, self.ranks, first),
+            metric_cut=self.metric_cut,
+            weights=weights,
+            average=self.average,
+        )

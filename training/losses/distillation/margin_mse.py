@@ -1,0 +1,68 @@
+"""MarginMSE: the student's score differences are to be the teacher's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from sluice.training.batches.targets import Negatives
+from sluice.training.losses.base import LossBase
+from sluice.training.losses.math.packed_cells import Average, averaged, group_of, scored
+from sluice.training.losses.math.reduction import widened
+from sluice.training.losses.math.scale import check_positive, scale_for
+
+
+@dataclass(frozen=True, slots=True)
+class MarginMSE(LossBase):
+    """Mean over pairs (i, j) of a query of ``[(s_i - s_j) - (T_i - T_j)]^2``.
+
+    ``pairs``: every positive against every negative (``positives``), or all ordered pairs of
+    documents that the teacher scored (``all``), as SPLADE's trainer has it. ``average`` is over
+    each query's pairs, over the ``pairs`` of the batch, or takes a query's ``sum``. ``scale``
+    multiplies the student's scores: left out it is 20 for cosine and 1 for dot products, whose size
+    is the teacher's to set.
+
+    A query without a pair contributes nothing. Hofstätter et al. 2020 (arXiv 2010.02666).
+    """
+
+    needs_teacher: ClassVar[bool] = True
+    negatives: ClassVar[Negatives] = "own"  # a teacher scores the query's own documents
+
+    pairs: Literal["positives", "all"] = "positives"
+    average: Average = "queries"
+    scale: float | None = None
+    similarity: Literal["auto", "cosine", "dot"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_positive(margin_mse__scale=self.scale)
+
+    def __call__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss; ``labels`` say what is positive (above 0) where ``pairs`` needs it."""
+        scaled = widened(scores) * scale_for(self.scale, self.similarity)
+        group = group_of(scaled, labels, mask, scored("margin_mse", teacher))
+        gap = group.scores - group.teacher
+        if self.pairs == "all":
+            count, _, spread = _spread(gap, group.taking)
+            # sum_ij (g_i - g_j)^2 = 2 n sum_i (g_i - mean)^2: no pairs, and nothing cancels
+            return averaged(2 * count * spread, count * (count - 1), weights, self.average)
+        here, mean, spread = _spread(gap, group.taking & (group.labels > 0))
+        there, other, rest = _spread(gap, group.taking & (group.labels <= 0))
+        sums = there * spread + here * rest + here * there * (mean - other) ** 2
+        return averaged(sums, here * there, weights, self.average)
+
+
+def _spread(values: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each row's count, mean and sum of squared distances from the mean, ``[B]`` each."""
+    count = chosen.sum(1).to(values.dtype)
+    mean = values.masked_fill(~chosen, 0.0).sum(1) / count.clamp(min=1)
+    distance = (values - mean[:, None]).masked_fill(~chosen, 0.0)
+    return count, mean, (distance**2).sum(1)

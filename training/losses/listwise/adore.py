@@ -1,0 +1,84 @@
+"""ADORE: pairs of the retrieved list, weighed by the reciprocal ranks they would exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from sluice.training.batches.targets import Negatives
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses.base import LossBase
+from sluice.training.losses.math.lambda_pairs import Ranks, check_cut, lambda_pairs, positions_of
+from sluice.training.losses.math.packed_cells import Average, group_of
+from sluice.training.losses.math.scale import check_positive, scale_for
+
+
+@dataclass(frozen=True, slots=True)
+class Adore(LossBase):
+    """Mean over pairs with ``y_i > y_j`` of ``|1/i - 1/j| log(1 + exp(-(s_i - s_j)))``.
+
+    i and j are positions in the retrieved list, which the columns are in the order of; positives
+    that were not retrieved stand behind it. Reciprocals beyond ``metric_cut`` are 0, so a pair
+    wholly beyond it weighs nothing. ``ranks: scores`` takes the ranks that the scores give now in
+    place of the columns: for batches that are no retrieved lists. ``scale`` multiplies the scores;
+    left out it is 20 for cosine and 1 for dot products. ``average`` is over each query's pairs,
+    over all ``pairs``, or takes a query's ``sum``.
+
+    Made for a frozen index searched with the queries as they are now; of the document side it
+    asks nothing. A query of whose documents none is a positive, or all are, contributes nothing.
+    Zhan et al. 2021 (arXiv 2104.08051).
+    """
+
+    negatives: ClassVar[Negatives] = "own"  # a query's list holds its own candidates
+
+    metric_cut: int | None = 200
+    ranks: Ranks = "columns"
+    average: Average = "queries"
+    scale: float | None = None
+    similarity: Literal["auto", "cosine", "dot"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_cut("adore", self.metric_cut)
+        check_positive(adore__scale=self.scale)
+
+    def __call__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss; column r is position r + 1 of the list. ``teacher`` is not used."""
+        return self._of(scores, labels, mask, weights, None)
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the loss; where all documents of a batch stand side by side, of its own ones."""
+        first = None
+        if batch.matrix is None:  # a list begins at the first document that came with its row
+            own = batch.owners[None, :] == torch.arange(
+                len(batch.queries), device=batch.owners.device
+            ).unsqueeze(1)
+            first = own.to(torch.uint8).argmax(dim=1)
+        return self._of(batch.scores(), batch.labels, batch.mask, batch.weights, first)
+
+    def _of(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None,
+        weights: Tensor | None,
+        first: Tensor | None,
+    ) -> Tensor:
+        group = group_of(scores * scale_for(self.scale, self.similarity), labels, mask)
+        return lambda_pairs(
+            group,
+            group.labels,
+            positions_of(group, self.ranks, first),
+            metric_cut=self.metric_cut,
+            weights=weights,
+            average=self.average,
+        )

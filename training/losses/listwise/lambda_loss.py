@@ -1,0 +1,121 @@
+"""LambdaLoss: pairs weighed by what exchanging them would do to nDCG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.batches.targets import Negatives
+from sluice.training.losses.base import LossBase
+from sluice.training.losses.math.packed_cells import Average, Group, averaged, group_of, ranks_by
+from sluice.training.losses.math.pair_sums import logistic, ordered, ordered_pairs, pair_sums
+from sluice.training.losses.math.scale import check_positive, scale_for
+
+
+@dataclass(frozen=True, slots=True)
+class LambdaLoss(LossBase):
+    """Sum over pairs with ``y_i > y_j`` of ``w_ij log(1 + exp(-(s_i - s_j)))``.
+
+    ``weighting`` is w: ``delta_ndcg``, the change of nDCG@k if the two exchanged their present
+    ranks (LambdaRank; 0 where both are beyond ``cutoff`` k); ``ndcg_loss2``, the bound with the
+    discounts of the ranks' distance; or ``ndcg_loss2++``, ``mu`` times the latter plus the former.
+    The last two leave out pairs wholly beyond k. ``gain`` of a label y is 2^y - 1 or y itself.
+    ``average`` takes a query's ``sum``, or is over its pairs or those of the batch, ``scale``
+    multiplies the scores; left out it is 20 for cosine and 1 for dot products.
+
+    Ranks are those the scores give now, ties by column. Wang et al. 2018 (LambdaLoss).
+    """
+
+    weighting: Literal["delta_ndcg", "ndcg_loss2", "ndcg_loss2++"] = "delta_ndcg"
+    gain: Literal["exponential", "linear"] = "exponential"
+    cutoff: int | None = None
+    mu: float = 10.0
+    negatives: Negatives = "own"
+    average: Average = "sum"
+    scale: float | None = None
+    similarity: Literal["auto", "cosine", "dot"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_positive(lambda_loss__scale=self.scale, lambda_loss__mu=self.mu)
+        if self.cutoff is not None and self.cutoff < 1:
+            raise ConfigError(
+                f"lambda_loss.cutoff: {self.cutoff!r}, expected 1 or more, or nothing"
+            )
+
+    def __call__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss; labels are grades. ``teacher`` is not used."""
+        scaled = scores * scale_for(self.scale, self.similarity)
+        group = group_of(scaled, labels, mask)
+        grades = group.labels.clamp(min=0.0)
+        gains = grades.exp2() - 1 if self.gain == "exponential" else grades
+        weigh = self._weights(gains, ranks_by(group.scores, group.taking))
+        sums = pair_sums(
+            group.scores, logistic(lambda rows: weigh(rows) * ordered(group, group.labels, rows))
+        )
+        return averaged(sums, self._pairs(group), weights, self.average)
+
+    def _weights(self, gains: Tensor, ranks: Tensor) -> Callable[[slice], Tensor]:
+        def weigh(rows: slice) -> Tensor:
+            gain, rank = gains[rows], ranks[rows]
+            if self.weighting == "delta_ndcg":
+                return delta_ndcg(gain, rank, self.cutoff)
+            bound = _loss2(gain, rank, self.cutoff)
+            if self.weighting == "ndcg_loss2":
+                return bound
+            return self.mu * bound + delta_ndcg(gain, rank, self.cutoff)
+
+        return weigh
+
+    def _pairs(self, group: Group) -> Tensor:
+        """``[B]``: how many pairs have a document within the cut-off."""
+        counts = ordered_pairs(group, group.labels)
+        if self.cutoff is None:
+            return counts
+        beyond = ranks_by(group.scores, group.taking) > self.cutoff
+        return counts - ordered_pairs(group._replace(taking=group.taking & beyond), group.labels)
+
+
+def delta_ndcg(gains: Tensor, ranks: Tensor, cutoff: int | None = None) -> Tensor:
+    """``[B, L, L]``: how far nDCG@cutoff moves when two documents exchange their ranks.
+
+    ``gains`` ``[B, L]`` are of documents at ``ranks`` ``[B, L]``, from 1.
+    """
+    discount = 1.0 / (1.0 + ranks.to(gains.dtype)).log2()
+    if cutoff is not None:
+        discount = discount.masked_fill(ranks > cutoff, 0.0)
+    share = gains / _ideal(gains, cutoff)
+    return (share[:, :, None] - share[:, None, :]).abs() * (
+        discount[:, :, None] - discount[:, None, :]
+    ).abs()
+
+
+def _loss2(gains: Tensor, ranks: Tensor, cutoff: int | None) -> Tensor:
+    """``[B, L, L]``: ``|1/D(d) - 1/D(d + 1)|`` of the ranks' distance d, times the gains'."""
+    apart = (ranks[:, :, None] - ranks[:, None, :]).abs().to(gains.dtype)
+    bound = 1.0 / (1.0 + apart.clamp(min=1)).log2() - 1.0 / (2.0 + apart).log2()
+    if cutoff is not None:
+        near = ranks <= cutoff
+        bound = bound * (near[:, :, None] | near[:, None, :])
+    share = gains / _ideal(gains, cutoff)
+    return bound * (share[:, :, None] - share[:, None, :]).abs()
+
+
+def _ideal(gains: Tensor, cutoff: int | None) -> Tensor:
+    """``[B, 1]``: the DCG of the best order, or 1 where no document has a gain."""
+    best = gains.sort(dim=1, descending=True).values
+    place = torch.arange(1, gains.shape[1] + 1, device=gains.device, dtype=gains.dtype)
+    terms = best / (1.0 + place).log2()
+    ideal = terms[:, :cutoff].sum(1, keepdim=True)
+    return ideal.masked_fill(ideal <= 0, 1.0)

@@ -1,0 +1,75 @@
+"""RankNet: each document of a pair that goes before the other is to score higher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.batches.targets import Negatives
+from sluice.training.losses.base import LossBase
+from sluice.training.losses.math.packed_cells import Average, averaged, group_of, ranks_by, scored
+from sluice.training.losses.math.pair_sums import logistic, ordered, ordered_pairs, pair_sums
+from sluice.training.losses.math.scale import check_positive, scale_for
+
+
+@dataclass(frozen=True, slots=True)
+class RankNet(LossBase):
+    """Mean over pairs of which i goes before j of ``log(1 + exp(-(s_i - s_j)))``.
+
+    ``order``: the ``labels`` (positives before negatives, higher grades before lower), or the
+    ``teacher``'s scores. ``cutoff`` k leaves pairs out of which neither is among the k that score
+    highest now. ``average`` is over each query's pairs, over the ``pairs`` of the batch, or takes a
+    query's ``sum``. ``scale`` multiplies the scores; left out it is 20 for cosine and 1 for dot
+    products. ``negatives`` says what a query is held against, as in ``info_nce``.
+
+    Documents of one label, or one teacher's score, are no pair. Burges et al. 2005.
+    """
+
+    order: Literal["labels", "teacher"] = "labels"
+    negatives: Negatives = "own"
+    cutoff: int | None = None
+    average: Average = "queries"
+    scale: float | None = None
+    similarity: Literal["auto", "cosine", "dot"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_positive(rank_net__scale=self.scale)
+        if self.cutoff is not None and self.cutoff < 1:
+            raise ConfigError(f"rank_net.cutoff: {self.cutoff!r}, expected 1 or more, or nothing")
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether a teacher gives the order."""
+        return self.order == "teacher"
+
+    def __call__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss; of labels and teacher only what ``order`` names is used."""
+        scaled = scores * scale_for(self.scale, self.similarity)
+        judged = scored("rank_net", teacher) if self.order == "teacher" else None
+        group = group_of(scaled, labels, mask, judged)
+        order = group.labels if judged is None else group.teacher
+        if self.cutoff is None:
+            counts = ordered_pairs(group, order)
+            sums = pair_sums(
+                group.scores, logistic(lambda rows: ordered(group, order, rows).to(scaled.dtype))
+            )
+            return averaged(sums, counts, weights, self.average)
+        high = ranks_by(group.scores, group.taking) <= self.cutoff
+
+        def among(rows: slice) -> Tensor:
+            return ordered(group, order, rows) & (high[rows, :, None] | high[rows, None, :])
+
+        low = group._replace(taking=group.taking & ~high)
+        counts = ordered_pairs(group, order) - ordered_pairs(low, order)
+        sums = pair_sums(group.scores, logistic(lambda rows: among(rows).to(scaled.dtype)))
+        return averaged(sums, counts, weights, self.average)

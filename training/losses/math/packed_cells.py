@@ -1,0 +1,80 @@
+"""The cells of a score matrix that a loss counts, packed to the left, and means over rows."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sluice.encoders.foundation.errors import DataError
+from sluice.training.losses.math.reduction import widened
+
+Average = Literal["queries", "pairs", "sum"]
+
+
+class Group(NamedTuple):
+    """The cells that take part, each row's in their order of columns, ``[B, L]`` throughout.
+
+    ``columns`` are those of the whole matrix. Where ``taking`` is False a row has no more cells:
+    scores, labels and teacher are 0 there and pass no gradient on.
+    """
+
+    scores: Tensor
+    labels: Tensor
+    teacher: Tensor
+    taking: Tensor
+    columns: Tensor
+
+
+def group_of(
+    scores: Tensor, labels: Tensor, mask: Tensor | None, teacher: Tensor | None = None
+) -> Group:
+    """Pack ``[B, N]`` to the width of the row with the most cells.
+
+    With a ``teacher`` only the cells it scored (not NaN) take part. Half precision is widened.
+    """
+    scores = widened(scores)
+    taking = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask.bool()
+    if teacher is not None:
+        taking = taking & ~teacher.isnan()
+    width = max(1, int(taking.sum(1).max()))
+    columns = taking.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
+    kept = taking.gather(1, columns)
+
+    def packed(values: Tensor) -> Tensor:
+        return values.to(scores.dtype).gather(1, columns).masked_fill(~kept, 0.0)
+
+    judged = torch.zeros_like(scores) if teacher is None else teacher
+    return Group(packed(scores), packed(labels), packed(judged), kept, columns)
+
+
+def scored(name: str, teacher: Tensor | None) -> Tensor:
+    """Return the teacher's scores; raises ``DataError`` for a batch that brought none."""
+    if teacher is None:
+        raise DataError(
+            f"{name}: the batch has no teacher's scores; make them with `sluice distil` and name "
+            "the file under `teacher:`"
+        )
+    return teacher
+
+
+def averaged(sums: Tensor, counts: Tensor, weights: Tensor | None, average: Average) -> Tensor:
+    """Return the mean of rows from their sums ``[B]`` over ``counts`` ``[B]`` terms.
+
+    ``queries``: each row its own mean, then the mean over rows; ``pairs``: over the terms of all
+    rows at once; ``sum``: each row its sum, then the mean over rows. Rows without terms do not
+    count, ``weights`` ``[B]`` weigh the rows.
+    """
+    counts = counts.to(sums.dtype)
+    share = counts if average == "pairs" else (counts > 0).to(sums.dtype)
+    if weights is not None:
+        share = share * weights.to(sums.dtype)
+    rows = sums if average == "sum" else sums / counts.clamp(min=1)
+    return (rows * share).sum() / share.sum().clamp(min=torch.finfo(sums.dtype).tiny)
+
+
+def ranks_by(scores: Tensor, taking: Tensor) -> Tensor:
+    """``[B, L]``: the place of each cell by descending score, from 1; ties by column."""
+    order = scores.detach().masked_fill(~taking, -torch.inf)
+    return order.argsort(dim=1, descending=True, stable=True).argsort(dim=1) + 1

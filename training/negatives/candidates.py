@@ -1,0 +1,187 @@
+"""The candidates of one query in one or several ranked lists, and the limits of their scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import DataError
+from sluice.training.negatives.provenance import CODES
+from sluice.training.negatives.settings import Mining
+
+Ranked = Mapping[str, Sequence[tuple[str, float]]]  # query id -> (document id, score), best first
+Grades = Mapping[str, Mapping[str, float]]  # query id -> document id -> grade
+PositiveScores = Mapping[str, Mapping[str, float]] | Callable[[str, str], float | None]
+FITS = CODES["kept"]
+
+
+@dataclass(slots=True)
+class Listed:
+    """One list's candidates of a query: ``places[i]`` is hit i's place among the query's own.
+
+    ``known`` has the known positives' scores by document, the list's own and those it was given,
+    ``positive`` the one that limits are set by, NaN if there is none.
+    """
+
+    places: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    known: dict[str, float]
+    positive: float
+
+
+@dataclass(slots=True)
+class Candidates:
+    """A query's candidates, each once, by the best rank any list gives them.
+
+    ``reasons`` are codes of ``REASONS``, ``ranks`` the best ranks with known positives taken out,
+    ``ratios`` the highest ``1 + (s - s+) / |s+|`` (NaN for none), ``judged`` the judge's scores
+    (NaN for none), ``judged_positives`` those of known positives.
+    """
+
+    query: str
+    known: Sequence[str]
+    documents: Sequence[str]
+    lists: list[Listed]
+    reasons: NDArray[np.int8]
+    ranks: NDArray[np.int32]
+    ratios: NDArray[np.float64]
+    judged: NDArray[np.float64]
+    judged_positives: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def fitting(self) -> list[int]:
+        """The places of those that no limit has dropped yet."""
+        found: list[int] = np.flatnonzero(self.reasons == FITS).tolist()
+        return found
+
+
+def candidates_of(
+    query: str,
+    known: Sequence[str],
+    lists: Sequence[Sequence[tuple[str, float]]],
+    given: Sequence[PositiveScores | None],
+    mining: Mining,
+) -> Candidates:
+    """Return the candidates in the lists of one query, judged by rank and scores.
+
+    A candidate must fit the limits in every list that found it; the reason is that of the first
+    list where it does not. ``given`` has for each list the scores of positives it lacks.
+    """
+    columns = [_columns(query, hits) for hits in lists]
+    documents, places = _merged([names for names, _ in columns])
+    positives = set(known)
+    is_known = np.fromiter((doc in positives for doc in documents), bool, len(documents))
+    found = Candidates(
+        query,
+        known,
+        documents,
+        [],
+        np.where(is_known, CODES["positive"], FITS).astype(np.int8),
+        np.full(len(documents), np.iinfo(np.int32).max, np.int32),
+        np.full(len(documents), np.nan),
+        np.full(len(documents), np.nan),
+    )
+    for (_, scores), where, extra in zip(columns, places, given, strict=True):
+        hits = np.flatnonzero(is_known[where]).tolist()
+        own = {documents[int(where[hit])]: float(scores[hit]) for hit in hits}
+        known_scores = _with_given(query, known, own, extra)
+        positive = mining.reference(known_scores.values())
+        listed = Listed(where, scores, known_scores, positive)
+        found.lists.append(listed)
+        _limit(found, listed, is_known[where], mining)
+    return found
+
+
+def _columns(
+    query: str, hits: Sequence[tuple[str, float]]
+) -> tuple[Sequence[str], NDArray[np.float64]]:
+    """Return a list's ids and scores, checked: each document once, numbers, best first."""
+    names: Sequence[str] | None = getattr(hits, "doc_ids", None)
+    values = getattr(hits, "scores", None)
+    if names is None or values is None:  # not held as columns
+        names = [name for name, _ in hits]
+        values = [score for _, score in hits]
+    scores = np.asarray(values, np.float64)
+    falling = not np.isnan(scores[:1]).any() and bool((scores[1:] <= scores[:-1]).all())
+    if not falling or len(set(names)) != len(names):
+        _refuse(query, names, scores.tolist())
+    return names, scores
+
+
+def _refuse(query: str, names: Sequence[str], scores: Sequence[float]) -> None:
+    previous = math.inf
+    seen: set[str] = set()
+    for document, score in zip(names, scores, strict=True):
+        if document in seen:
+            raise DataError(
+                f"ranked list of query {query!r}: document {document!r} stands there twice; "
+                "expected each document once, at its best rank"
+            )
+        seen.add(document)
+        if not score <= previous:
+            raise DataError(
+                f"ranked list of query {query!r}: document {document!r} has score {score}, after "
+                f"{previous}; expected numbers, best first"
+            )
+        previous = score
+
+
+def _merged(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[np.int64]]]:
+    """Join lists rank by rank, each document once; with the place of every list's hits."""
+    if len(lists) == 1:
+        return lists[0], [np.arange(len(lists[0]))]
+    place: dict[str, int] = {}
+    for rank in range(max(map(len, lists), default=0)):
+        for names in lists:
+            if rank < len(names):
+                place.setdefault(names[rank], len(place))
+    return list(place), [
+        np.fromiter((place[name] for name in names), np.int64, len(names)) for names in lists
+    ]
+
+
+def _with_given(
+    query: str, known: Sequence[str], scores: dict[str, float], given: PositiveScores | None
+) -> dict[str, float]:
+    """Return the known positives' scores: the list's own, else those given apart."""
+    for document in known:
+        if document in scores or given is None:
+            continue
+        score = given(query, document) if callable(given) else given.get(query, {}).get(document)
+        if score is not None:
+            scores[document] = score
+    for document, score in scores.items():
+        if not math.isfinite(score):
+            raise DataError(
+                f"query {query!r}: its positive {document!r} has score {score}, expected a finite "
+                "number; check the encoder or run that scored it"
+            )
+    return scores
+
+
+def _limit(found: Candidates, listed: Listed, is_known: NDArray[np.bool_], mining: Mining) -> None:
+    """Note a list's ranks and ratios, and what its limits drop."""
+    places, scores, positive = listed.places, listed.scores, listed.positive
+    ranks = (np.cumsum(~is_known) - 1).astype(np.int32)
+    found.ranks[places] = np.minimum(found.ranks[places], ranks)
+    if not math.isnan(positive) and positive != 0:
+        ratios = 1 + (scores - positive) / abs(positive)
+        found.ratios[places] = np.fmax(found.ratios[places], ratios)
+    end = math.inf if mining.range_max is None else mining.range_max
+    fails = [("rank", (ranks < mining.range_min) | (ranks >= end))]
+    if not math.isnan(positive):
+        for reason, constant, share in mining.margins:
+            # Not a share of the positive itself, which would lie above a negative score.
+            below = positive - (constant + share * abs(positive))
+            fails.append((reason, scores >= below))
+    if mining.max_score is not None:
+        fails.append(("max_score", scores >= mining.max_score))
+    if mining.min_score is not None:
+        fails.append(("min_score", scores < mining.min_score))
+    for reason, dropped in fails:
+        free = dropped & (found.reasons[places] == FITS)
+        found.reasons[places[free]] = CODES[reason]

@@ -1,0 +1,160 @@
+"""What mining kept and dropped, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from sluice.training.negatives.histogram import Histogram
+from sluice.training.negatives.provenance import REASONS, MinedRows, Provenance, RowsWriter
+
+if TYPE_CHECKING:
+    from sluice.training.example import Example
+
+__all__ = ["REASONS", "MinedNegatives", "MinedRows", "MiningReport", "Provenance"]
+
+ANOTHER = ", set it by the mean or highest of several positives (positives)"
+REMEDIES = {  # for a shortage, by what dropped most
+    "rank": "widen range_min and range_max",
+    "ratio": f"raise max_positive_ratio{ANOTHER}",
+    "margin": f"lower margin{ANOTHER}",
+    "adaptive_margin": f"lower adaptive_margin{ANOTHER}",
+    "max_score": "raise max_score",
+    "min_score": "lower min_score",
+    "judge": "lower judge_margin",
+    "unjudged": "raise judge_depth, or give a judge that knows these pairs",
+}
+
+EMPTY = Histogram((0.0, 1.0), (0,))
+
+
+@dataclass(frozen=True, slots=True)
+class MiningReport:
+    """Counts over all queries; ``short`` maps a query to how many negatives it lacks.
+
+    ``positive_share`` is the share of kept negatives that are known positives: 0, or mining failed.
+    Of the kept, ``ranks`` counts the best rank in any list (known positives taken out),
+    ``ratios`` ``1 + (s - s+) / |s+|``, which is s / s+ for scores above 0, in the list where it is
+    highest, and ``per_query`` how many queries got so many. ``found_by`` counts them by list.
+    """
+
+    queries: int
+    candidates: int
+    kept: int
+    dropped: Mapping[str, int]
+    short: Mapping[str, int]
+    queries_without_hits: int
+    unscored_positives: int
+    queries_without_positive_score: int
+    positive_share: float
+    per_query_asked: int = 0
+    found_by: Mapping[str, int] = field(default_factory=dict)
+    queries_without_judged_positive: int = 0
+    inconsistent_pairs: int = 0
+    ranks: Histogram = EMPTY
+    ratios: Histogram = EMPTY
+    per_query: Histogram = EMPTY
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON-ready values."""
+        return asdict(self)
+
+    @property
+    def shortage(self) -> str:
+        """Say by how much the negatives fall short of what was asked, and the remedy; or ''."""
+        if not self.short:
+            return ""
+        lacking, asked = sum(self.short.values()), self.queries * self.per_query_asked
+        text = (
+            f"{len(self.short):,} of {self.queries:,} queries have fewer than "
+            f"{self.per_query_asked} negatives ({lacking:,} of {asked:,} are lacking)"
+        )
+        drops = {reason: n for reason, n in self.dropped.items() if reason in REMEDIES and n}
+        if not drops:
+            return f"{text}; search deeper (depth), or ask for fewer (per_query)"
+        most = max(drops, key=lambda reason: drops[reason])
+        return (
+            f"{text}; {drops[most]:,} candidates were dropped: {REASONS[most]}: "
+            f"{REMEDIES[most]}, search deeper (depth), or ask for fewer (per_query)"
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.kept:,} negatives for {self.queries:,} queries, "
+            f"from {self.candidates:,} candidates"
+        ]
+        if len(self.found_by) > 1:
+            found = ", ".join(f"{name} {count:,}" for name, count in self.found_by.items())
+            lines.append(f"  found by: {found}")
+        lines += [
+            f"  dropped {count:,}: {REASONS.get(reason, reason)}"
+            for reason, count in sorted(self.dropped.items(), key=lambda item: -item[1])
+        ]
+        if self.short:
+            lacking = sum(self.short.values())
+            lines.append(f"  {len(self.short):,} queries lack {lacking:,} negatives")
+        lines += [f"  {count:,} {text}" for count, text in self._oddities() if count]
+        shown = (("ranks", self.ranks), ("ratios to the positive", self.ratios))
+        lines += [f"  {name}: {histogram}" for name, histogram in shown if any(histogram.counts)]
+        if any(self.per_query.counts):
+            lines.append(f"  queries by number of negatives: {self.per_query}")
+        lines.append(f"  share of negatives that are known positives: {self.positive_share:g}")
+        return "\n".join(lines)
+
+    def _oddities(self) -> Iterator[tuple[int, str]]:
+        yield self.queries_without_hits, "queries had no candidates"
+        yield self.unscored_positives, "positives have no score in the lists"
+        yield (
+            self.queries_without_positive_score,
+            "queries have no positive with a score: no ratio or margin limit for them",
+        )
+        yield (
+            self.queries_without_judged_positive,
+            "queries have no judged positive: no limit by the judge for them",
+        )
+        yield self.inconsistent_pairs, "training pairs are dropped: positive too low (consistency)"
+
+
+@dataclass(frozen=True, slots=True)
+class MinedNegatives:
+    """Negatives by query, best first; a row for every candidate; and the report.
+
+    ``inconsistent`` has the positives, by query, that a ranking-consistency filter leaves out of
+    training. They stay known positives, no query's negatives.
+    """
+
+    negatives: Mapping[str, tuple[str, ...]]
+    rows: Sequence[Provenance]
+    report: MiningReport
+    inconsistent: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def table(self) -> MinedRows:
+        """The rows as columns."""
+        return self.rows if isinstance(self.rows, MinedRows) else RowsWriter(("",)).rows()
+
+    def consistent(self, examples: Iterable[Example]) -> Iterator[Example]:
+        """Yield the examples without the positives that the ranking-consistency filter drops.
+
+        One that has no other positive is left out.
+        """
+        for example in examples:
+            dropped = self.inconsistent.get(example.query.id, frozenset())
+            labelled = zip(example.documents, example.labels, strict=True)
+            kept = [p for p, (doc, y) in enumerate(labelled) if y <= 0 or doc.id not in dropped]
+            if len(kept) == len(example.documents):
+                yield example
+            elif any(example.labels[place] > 0 for place in kept):
+                yield _narrowed(example, kept)
+
+
+def _narrowed(example: Example, places: Sequence[int]) -> Example:
+    """Return an example with some of its documents, and what goes with each."""
+    return replace(
+        example,
+        documents=tuple(example.documents[place] for place in places),
+        labels=tuple(example.labels[place] for place in places),
+        scores=tuple(example.scores[place] for place in places if example.scores),
+        answered=tuple(example.answered[place] for place in places if example.answered),
+    )

@@ -1,0 +1,174 @@
+"""Which candidates become negatives: the settings of mining, and its modes by one word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.numbers import is_number
+
+Sampling = Literal["top", "random", "cyclic"]
+Among = Literal["lowest", "mean", "highest"]
+
+# What a mode's one word stands for; keys given beside it win. Scores are meant as cosines in
+# `absolute`, `margin` and `adaptive`: give limits of your own for BM25 and other dot products.
+MODES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "naive": {"max_positive_ratio": None},
+        "shifted": {"max_positive_ratio": None, "range_min": 10},
+        "absolute": {"max_positive_ratio": None, "max_score": 0.7},
+        "margin": {"max_positive_ratio": None, "margin": 0.05},
+        "percentage": {"max_positive_ratio": 0.95},
+        "window": {
+            "max_positive_ratio": None,
+            "range_min": 50,
+            "range_max": 100,
+            "sampling": "random",
+        },
+        "adaptive": {"max_positive_ratio": None, "adaptive_margin": (0.02, 0.05)},
+        "judge": {"max_positive_ratio": None, "judge_margin": 0.01, "sampling": "cyclic"},
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mining:
+    """Which candidates of a ranked list become negatives; the arguments are the YAML's keys.
+
+    With s+ the score of the query's positive, a candidate of score s stays if all hold that are
+    set. Of several positives s+ is the ``lowest``, which is the safest, their ``mean`` or the
+    ``highest``, by ``positives``: where queries have tens of them, some of which the retriever all
+    but misses, the lowest leaves next to nothing.
+
+    - ``max_positive_ratio`` p: ``s < s+ - |s+| (1 - p)`` (TopK-PercPos; null switches it off)
+    - ``margin`` m: ``s < s+ - m`` (TopK-MarginPos)
+    - ``adaptive_margin`` [a, b]: ``s < s+ - (a + b |s+|)``, of which [m, 0] and [0, 1 - p] are the
+      two above (LG-ANNA)
+    - ``max_score``: ``s < max_score`` (TopK-Abs); ``min_score``: ``s >= min_score``
+    - ``range_min <= rank < range_max``, ranks from 0 with the known positives taken out: skipping
+      the first N is shifted mining, a window with ``sampling: random`` is KaLM's
+    - ``judge_margin`` beta: ``J < J+ - beta`` by a judge's scores, which the first ``judge_depth``
+      candidates that fit so far get; the others are no negatives (UniME-V2)
+
+    Then ``per_query`` are taken: the first (``top``), as many at random by seed and query id, or
+    ``cyclic``: every ``step``-th of the list (the judge's order, where there is one), from its
+    start again with the next one until there are enough.
+
+    ``consistency`` k drops a training pair whose positive is not among the first k of any list
+    (KaLM's ranking-consistency filter). Moreira et al. 2024 (NV-Retriever), section 3.
+    """
+
+    per_query: int = 4
+    max_positive_ratio: float | None = 0.95
+    margin: float | None = None
+    max_score: float | None = None
+    min_score: float | None = None
+    range_min: int = 0
+    range_max: int | None = None
+    sampling: Sampling = "top"
+    adaptive_margin: tuple[float, float] | None = None
+    judge_margin: float | None = None
+    judge_depth: int = 50
+    step: int = 5
+    consistency: int | None = None
+    positives: Among = "lowest"
+
+    def __post_init__(self) -> None:
+        for name in ("per_query", "judge_depth", "step"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"negatives.{name}: {getattr(self, name)}, expected 1 or more")
+        for name in ("max_positive_ratio", "margin", "max_score", "min_score", "judge_margin"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise ConfigError(
+                    f"negatives.{name}: {value}, expected a finite number, or null for no limit"
+                )
+        if self.max_positive_ratio is not None and not self.max_positive_ratio > 0:
+            raise ConfigError(
+                f"negatives.max_positive_ratio: {self.max_positive_ratio}, expected above 0 "
+                "(0.95 is usual), or null for no such limit"
+            )
+        if self.adaptive_margin is not None:
+            object.__setattr__(self, "adaptive_margin", _two_numbers(self.adaptive_margin))
+        _check_choice("sampling", self.sampling, Sampling)
+        _check_choice("positives", self.positives, Among)
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        if self.consistency is not None and self.consistency < 1:
+            raise ConfigError(
+                f"negatives.consistency: {self.consistency}, expected 1 or more (50 is usual), or "
+                "null to keep every pair"
+            )
+        if self.range_min < 0:
+            raise ConfigError(f"negatives.range_min: {self.range_min}, expected 0 or more")
+        if self.range_max is not None and self.range_max - self.range_min < self.per_query:
+            raise ConfigError(
+                f"negatives: ranks {self.range_min} to {self.range_max} hold fewer than "
+                f"per_query {self.per_query} candidates; widen the range or ask for fewer"
+            )
+        if self.judge_margin is not None and self.judge_depth < self.per_query:
+            raise ConfigError(
+                f"negatives.judge_depth: {self.judge_depth}, less than per_query {self.per_query}: "
+                "only what is judged can become a negative"
+            )
+
+    @classmethod
+    def in_mode(cls, mode: str, settings: Mapping[str, Any] | None = None) -> Mining:
+        """Return what a mode of ``MODES`` stands for, with ``settings`` in place of its own."""
+        if mode not in MODES:
+            raise ConfigError(
+                f"negatives.mode: {mode!r}, expected one of {', '.join(MODES)}"
+                f"{suggest(str(mode), MODES)}"
+            )
+        return cls(**{**MODES[mode], **(settings or {})})
+
+    def reference(self, scores: Collection[float]) -> float:
+        """Return s+ of the positives' scores; NaN for none."""
+        if not scores:
+            return math.nan
+        if self.positives == "mean":
+            return math.fsum(scores) / len(scores)
+        return min(scores) if self.positives == "lowest" else max(scores)
+
+    @property
+    def margins(self) -> list[tuple[str, float, float]]:
+        """The limits that depend on the positive: their key, and a and b of ``a + b |s+|``."""
+        found = []
+        if self.max_positive_ratio is not None:
+            found.append(("ratio", 0.0, 1 - self.max_positive_ratio))
+        if self.margin is not None:
+            found.append(("margin", self.margin, 0.0))
+        if self.adaptive_margin is not None:
+            found.append(("adaptive_margin", *self.adaptive_margin))
+        return found
+
+    @property
+    def needs_positive_score(self) -> bool:
+        """Whether any limit depends on the positive's own score."""
+        return bool(self.margins)
+
+    @property
+    def depth(self) -> int:
+        """How many candidates of each list the settings reach for, at least."""
+        judged = self.judge_depth if self.judge_margin is not None else 0
+        return max(self.range_max or 0, self.consistency or 0, self.range_min + judged)
+
+
+def _check_choice(key: str, value: str, choices: Any) -> None:
+    known = get_args(choices)
+    if value not in known:
+        raise ConfigError(f"negatives.{key}: {value!r}, expected one of {', '.join(known)}")
+
+
+def _two_numbers(value: Any) -> tuple[float, float]:
+    if len(value) != 2 or not all(map(is_number, value)):
+        raise ConfigError(
+            f"negatives.adaptive_margin: {value!r}, expected [a, b], two finite numbers of "
+            "margin = a + b |s+|"
+        )
+    return float(value[0]), float(value[1])

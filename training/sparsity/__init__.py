@@ -1,0 +1,4 @@
+"""Penalties on active terms (FLOPS, L1) and their control towards a target.
+
+May import: `training.protocol`.
+"""

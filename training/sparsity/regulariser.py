@@ -1,0 +1,193 @@
+"""Sparsity regularisers for SPLADE-style encoders, and the penalty they make at a step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.sparsity.controller import Control
+from sluice.training.sparsity.settings import Penalty, Sparsity
+
+log = logging.getLogger("sluice")
+
+POSTING_BYTES = 10  # of an exact InvertedIndex over SPLADE vectors, directories included
+
+
+def flops(vectors: Tensor) -> Tensor:
+    """Return ``sum_j (mean_b |w_bj|)^2`` of vectors ``[B, vocab]`` (Paria et al. 2020, eq. 4).
+
+    It estimates the multiplications of a search and prefers terms used evenly.
+    """
+    return vectors.abs().mean(0).square().sum()
+
+
+def l1(vectors: Tensor) -> Tensor:
+    """Return ``mean_b sum_j |w_bj|`` of vectors ``[B, vocab]``."""
+    return vectors.abs().sum(1).mean()
+
+
+def anti_zero(vectors: Tensor) -> Tensor:
+    """Return ``1 / (sum_bj w_bj)^2`` of vectors ``[B, vocab]``: it grows as all falls silent.
+
+    (The public SPLADE trainer adds it for both sides beside its regularisers.)
+    """
+    return vectors.abs().sum().square().clamp(min=1e-12).reciprocal()
+
+
+def active_terms(vectors: Tensor) -> Tensor:
+    """Return the mean number of non-zero terms of a vector (L0): a report, it has no gradient."""
+    return (vectors != 0).sum(1).float().mean()
+
+
+REGULARISERS: dict[str, Callable[[Tensor], Tensor]] = {"flops": flops, "l1": l1}
+
+
+class Regulariser:
+    """The penalty at a step of training, counted in optimiser steps whatever the accumulation.
+
+    A side with a target has its weight steered, see ``sluice.training.sparsity.controller``.
+    ``state`` is all that decides later steps: saved with every checkpoint, restored on resuming.
+    """
+
+    def __init__(self, sparsity: Sparsity) -> None:
+        self.sparsity = sparsity
+        self.step = 0
+        self.total = 0
+        sides = {"query": sparsity.query, "document": sparsity.document}
+        self.sides: dict[str, Penalty] = {n: p for n, p in sides.items() if p is not None}
+        self.controls = {
+            name: Control(penalty.target_terms, penalty.weight)
+            for name, penalty in self.sides.items()
+            if penalty.target_terms is not None
+        }
+        self._used: dict[str, Tensor] = {}  # how often each term was active since the last line
+        self._seen: dict[str, int] = {}
+        self._warned: set[str] = set()
+
+    def begin(self, total: int) -> None:
+        """Say how many optimiser steps the training has."""
+        self.total = total
+
+    def advance(self, dropout: Mapping[str, float] | None = None) -> None:
+        """Count one optimiser step, and steer by what its batches had.
+
+        ``dropout`` holds by side what terms without it are of terms with it, where measured.
+        """
+        self.step += 1
+        for name, control in self.controls.items():
+            control.advance(self._progress, (dropout or {}).get(name))
+            self._check(name, control)
+
+    @property
+    def _progress(self) -> float:
+        """The share of the ramp that lies behind, between 0 and 1."""
+        share = self.sparsity.ramp
+        steps = share * self.total if share <= 1 else share
+        return 1.0 if steps <= 0 else min(self.step / steps, 1.0)
+
+    @property
+    def strength(self) -> float:
+        """The share ``(t / T)^2`` of the full weights that holds at step t, 1 from T on."""
+        return self._progress**2
+
+    def __call__(self, queries: Tensor, documents: Tensor) -> dict[str, Tensor]:
+        """Return the weighted penalty of each side that has one.
+
+        ``documents`` holds positives and negatives of the batch in one matrix.
+        """
+        given = {"query": queries, "document": documents}
+        made: dict[str, Tensor] = {}
+        for name, vectors in given.items():
+            self._count(name, vectors)
+            penalty = self.sides.get(name)
+            if penalty is None:
+                continue
+            if not len(vectors):
+                raise ConfigError(f"sparsity.{name}: this training has no {name} vectors")
+            value = REGULARISERS[penalty.type](_above(vectors, penalty.threshold))
+            control = self.controls.get(name)
+            if control is None:
+                weight = (penalty.weight or 0.0) * self.strength
+            else:
+                found = vectors.detach()
+                active = found[found != 0]
+                height = float(active.expm1().mean()) if len(active) else 0.0
+                control.observe(len(active) / len(found), float(value.detach()), height)
+                weight = control.weight
+            made[name] = value * weight
+        if self.sparsity.anti_zero:
+            held = [vectors for vectors in given.values() if len(vectors)]
+            made["anti_zero"] = torch.stack([*map(anti_zero, held)]).sum() * self.sparsity.anti_zero
+        return made
+
+    def _count(self, name: str, vectors: Tensor) -> None:
+        used = (vectors.detach() != 0).sum(0)
+        self._used[name] = self._used[name] + used if name in self._used else used
+        self._seen[name] = self._seen.get(name, 0) + len(vectors)
+
+    def _check(self, name: str, control: Control) -> None:
+        """Warn, once, of vectors in which everything or nothing is active."""
+        terms = control.terms
+        size = len(self._used[name]) if name in self._used else 0
+        if terms is None or not size:
+            return
+        state = "nothing" if terms < 1 else "everything" if terms > size / 2 else ""
+        late = self._progress >= 1 or state == "nothing"
+        if state and late and f"{name} {state}" not in self._warned:
+            self._warned.add(f"{name} {state}")
+            remedy = (
+                "the encoder has collapsed: lower the learning rate, raise the target, or start "
+                "from an earlier checkpoint"
+                if state == "nothing"
+                else "the weight cannot hold it: lower the learning rate, lengthen the training, "
+                "or begin with a sparser head (encoder.start)"
+            )
+            log.warning(
+                "sparsity: almost %s is active in a %s: %.0f of %s terms at step %d; %s",
+                state, name, terms, f"{size:,}", self.step, remedy,
+            )  # fmt: skip
+
+    def notes(self) -> dict[str, float]:
+        """Return what the journal says of the regulariser since it last asked.
+
+        ``postings_cost`` is ``sum_j p_q(j) p_d(j)``: the multiplications that a query and a
+        document cost an inverted index on average, over the batches seen;
+        ``index_mb_per_million`` is what a million such documents would take.
+        """
+        said = {"sparsity_strength": self.strength}
+        for name, control in self.controls.items():
+            said[f"sparsity_weight_{name}"] = control.weight
+            if control.terms is not None:
+                said[f"steered_terms_{name}"] = control.terms
+        seen = {name: count for name, count in self._seen.items() if count}
+        shares = {name: self._used[name].float() / count for name, count in seen.items()}
+        if "query" in shares and "document" in shares:
+            said["postings_cost"] = float(shares["query"] @ shares["document"])
+        if "document" in shares:
+            said["index_mb_per_million"] = float(shares["document"].sum()) * POSTING_BYTES
+        self._used, self._seen = {}, {}
+        return said
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint has to keep."""
+        controls = {name: control.state() for name, control in self.controls.items()}
+        return {"step": self.step, "total": self.total, "controls": controls}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up the state a checkpoint kept."""
+        self.step, self.total = int(state["step"]), int(state["total"])
+        for name, kept in state.get("controls", {}).items():
+            self.controls[name].restore(kept)
+
+
+def _above(vectors: Tensor, threshold: int | None) -> Tensor:
+    """Silence the rows that have no more active terms than ``threshold`` (OpenSearch's L0 rule)."""
+    if threshold is None:
+        return vectors
+    full = (vectors.detach() != 0).sum(1, keepdim=True) > threshold
+    return vectors * full.to(vectors.dtype)

@@ -1,0 +1,104 @@
+"""The YAML section ``sparsity``: which regulariser on which side, by weight or by target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.numbers import is_number
+
+TYPES = ("flops", "l1")
+KEYS = ("query", "document", "ramp", "anti_zero", "target_query_terms", "target_doc_terms")
+USUAL = {"query": "l1", "document": "flops"}  # the types behind the short target keys
+
+
+@dataclass(frozen=True, slots=True)
+class Penalty:
+    """One side's regulariser: its type, and the weight it reaches when the ramp ends.
+
+    With ``target_terms`` the weight is steered instead, beginning with ``weight`` if there is one.
+    Vectors of at most ``threshold`` active terms are not penalised.
+    """
+
+    type: Literal["flops", "l1"]
+    weight: float | None = None
+    target_terms: float | None = None
+    threshold: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sparsity:
+    """The regularisers of both sides and their ramp: a share of all steps (<= 1), or steps.
+
+    ``anti_zero`` weighs ``1 / (sum of all weights)^2`` of each side.
+    """
+
+    query: Penalty | None = None
+    document: Penalty | None = None
+    ramp: float = 0.33
+    anti_zero: float = 0.0
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Sparsity:
+        """Read the YAML section ``sparsity``; ``ConfigError`` names a wrong key or value.
+
+        ``target_query_terms: 40`` is short for ``query: {type: l1, target_terms: 40}``,
+        ``target_doc_terms: 150`` for ``document: {type: flops, target_terms: 150}``.
+        """
+        for key in config:
+            if key not in KEYS:
+                raise ConfigError(
+                    f"sparsity.{key}: sparsity takes {', '.join(KEYS)}{suggest(key, KEYS)}"
+                )
+        share = _number(config.get("ramp", 0.33), "sparsity.ramp", "a share of the steps or steps")
+        if share > 1 and share != int(share):
+            raise ConfigError(f"sparsity.ramp: {share!r}, above 1 it counts steps: a whole number")
+        sides = {}
+        for side, short in (("query", "target_query_terms"), ("document", "target_doc_terms")):
+            given = config.get(side)
+            if config.get(short) is not None:
+                if isinstance(given, Mapping) and "target_terms" in given:
+                    raise ConfigError(f"sparsity.{short}: given twice, as {side}.target_terms too")
+                usual = {"type": USUAL[side]} if given is None else given
+                given = {**usual, "target_terms": config[short]}
+            sides[side] = _penalty(given, f"sparsity.{side}")
+        return cls(
+            **sides,
+            ramp=share,
+            anti_zero=_number(config.get("anti_zero", 0.0), "sparsity.anti_zero", "a weight"),
+        )
+
+
+def _number(value: Any, where: str, expected: str) -> float:
+    if not is_number(value) or value < 0:
+        raise ConfigError(f"{where}: {value!r}, expected {expected}: a number of 0 or above")
+    return float(value)
+
+
+def _penalty(config: Any, where: str) -> Penalty | None:
+    if config is None:
+        return None
+    keys = ("type", "weight", "target_terms", "threshold")
+    known = isinstance(config, Mapping) and "type" in config and set(config) <= set(keys)
+    if not known or not {"weight", "target_terms"} & set(config):
+        raise ConfigError(
+            f"{where}: {config!r}, expected {{type: flops | l1, weight: number}} or {{type: ..., "
+            "target_terms: number}, and threshold: terms if you like"
+        )
+    if config["type"] not in TYPES:
+        raise ConfigError(
+            f"{where}.type: unknown type {config['type']!r}; known: {', '.join(TYPES)}"
+            f"{suggest(str(config['type']), TYPES)}"
+        )
+    weight, target, threshold = (config.get(key) for key in keys[1:])
+    if weight is not None:
+        weight = _number(weight, f"{where}.weight", "a weight")
+    if target is not None:
+        target = _number(target, f"{where}.target_terms", "active terms")
+        if target < 1:
+            raise ConfigError(f"{where}.target_terms: {target:g}, expected 1 or more active terms")
+    if threshold is not None and (type(threshold) is not int or threshold < 1):
+        raise ConfigError(f"{where}.threshold: {threshold!r}, expected 1 or more active terms")
+    return Penalty(config["type"], weight, target, threshold)
