@@ -182,7 +182,7 @@ def _check_teacher(loss: LossBase, examples: Sequence[Example]) -> None:
     if len(lacking) == len(examples):
         raise DataError(
             "loss: it learns from a teacher's scores, and no training example has one; make them "
-            "with `sluice distil` and name the file under teacher:"
+            "with `sluice teach distil` and name the file under teacher:"
         )
     if lacking:
         log.warning(

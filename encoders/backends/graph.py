@@ -44,7 +44,7 @@ class OnnxGraph:
             if types is not None and bool(types.any()):
                 raise ModelError(
                     f"{self.path}: takes no token_type_ids, and the model tells its two texts "
-                    "apart by them; export it again with `sluice export`"
+                    "apart by them; export it again with `sluice model export`"
                 )
         elif types is None:
             given["token_type_ids"] = torch.zeros_like(given["input_ids"])
@@ -68,7 +68,7 @@ def read_graph(
     if weights is not None and noted is not None and noted != weights:
         raise ModelError(
             f"{path}: was exported from other weights than this folder's; export the model again "
-            "with `sluice export`"
+            "with `sluice model export`"
         )
     inputs = _input_names(model.graph, path)
     found = {value.name: value for value in model.graph.output}
@@ -76,13 +76,13 @@ def read_graph(
     if name is None:
         raise ModelError(
             f"{path}: its outputs are {', '.join(found)}; expected {output}: it was exported from "
-            "another kind of encoder, or by another tool; export it with `sluice export`"
+            "another kind of encoder, or by another tool; export it with `sluice model export`"
         )
     rank = len(found[name].type.tensor_type.shape.dim)
     if rank not in (0, _RANKS[output]):  # 0: the file does not say
         raise ModelError(
             f"{path}: {name} has {rank} dimensions, expected {_RANKS[output]}; export the model "
-            "again with `sluice export`"
+            "again with `sluice model export`"
         )
     return OnnxGraph(path, inputs, name)
 
@@ -100,7 +100,7 @@ def graph_path(folder: Path, file: str | None) -> Path:
             return path
     raise ConfigError(
         f"{folder}: has no {wanted}; make a folder that has one: "
-        f"sluice export {folder} OUTPUT --format onnx"
+        f"sluice model export {folder} OUTPUT"
     )
 
 
@@ -159,7 +159,7 @@ def _input_names(graph: Any, path: Path) -> tuple[str, ...]:
     if set(names) - set(INPUTS) or not {"input_ids", "attention_mask"} <= set(names):
         raise ModelError(
             f"{path}: its inputs are {', '.join(names)}; expected input_ids, attention_mask and "
-            "token_type_ids or not; export the model with `sluice export`"
+            "token_type_ids or not; export the model with `sluice model export`"
         )
     for value in found:
         if value.type.tensor_type.elem_type != onnx.TensorProto.INT64:

@@ -111,8 +111,8 @@ class DenseEncoder(TextEncoder):
         Lengths are in tokens. Prompts are put before the text: ``instruction`` fills their
         ``{task}`` (queries without a prompt get ``Instruct: {task}``), and ``few_shot`` puts
         answered examples ``{query, document}`` before the queries' prompt. ``backend`` is torch, or
-        an engine for the graph ``backend_file`` (``onnx/model.onnx``) that ``sluice export`` wrote
-        into the folder; None is what the folder was saved with.
+        an engine for the graph ``backend_file`` (``onnx/model.onnx``) that
+        ``sluice model export`` wrote into the folder; None is what the folder was saved with.
         """
         from transformers import AutoModel
 

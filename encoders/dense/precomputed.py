@@ -92,7 +92,7 @@ class PrecomputedEncoder:
                 f"PrecomputedEncoder: no vector of {unknown[0]!r:.80}"
                 f"{suggest(unknown[0], self.texts[:NEAR_TEXTS])} ({len(unknown):,} of "
                 f"{len(texts):,} texts are unknown, {len(self):,} are known); search by vector "
-                "(sluice search-vectors), or import the index with the model that made its "
+                "(sluice search --vectors), or import the index with the model that made its "
                 "vectors (sluice import --encoder MODEL)"
             )
         rows = np.array([self._rows[text] for text in texts], dtype=np.int64)

@@ -17,6 +17,7 @@ from sluice.encoders.foundation.files import read_model_json
 from sluice.encoders.model_files.router import is_router, network_folder
 
 SIDECAR = "sluice.json"
+FLOORS = "term_floors.npy"  # what SPLADE's prune_quantile cuts weights at, float32 [vocab]
 ADAPTER = "adapter"  # a folder: parts of a tuned model that could not be merged
 SETTINGS = "sentence_bert_config.json"
 # The orders of modules that our encoders run in.

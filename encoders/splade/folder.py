@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import (
+    FLOORS,
     SIDECAR,
     read_object,
     transformer_folder,
@@ -48,7 +49,6 @@ NOTED = (
     "prune_quantile",
 )  # fmt: skip
 IDF_FILE = "idf.json"  # token -> weight, where a folder of one network brings its query weights
-FLOORS = "term_floors.npy"  # what `prune_quantile` cuts each term's weights at, float32 [vocab]
 LONGEST = 1_000_000  # tokens; tokenizers without a limit say more
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.files import MANIFEST, read_model_json, replaced_folder, write_json
-from sluice.encoders.model_files.layout import SIDECAR, read_object
+from sluice.encoders.model_files.layout import FLOORS, SIDECAR, read_object
 from sluice.encoders.model_files.locate import model_folder
 
 COMPARED = (".json", ".txt", ".model")  # what decides the vectors beside the weights
@@ -65,7 +65,7 @@ def soup(
     with replaced_folder(target) as draft:
         shutil.copytree(
             first, draft, dirs_exist_ok=True,
-            ignore=shutil.ignore_patterns(*GRAPHS, "*.safetensors", MANIFEST),
+            ignore=shutil.ignore_patterns(*GRAPHS, "*.safetensors", MANIFEST, FLOORS),
         )  # fmt: skip
         for file in files:
             save_file(_mean(folders, shares, file), draft / file, {"format": "pt"})

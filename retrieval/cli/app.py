@@ -1,110 +1,228 @@
-"""The command line: ``sluice VERB``. An input's fault is one line on stderr and exit code 2."""
+"""The application ``sluice``: its verbs in headed groups, and how their help is written."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.cli import (
-    caching,
-    collection,
+    data,
+    diagnose,
     exchange,
     experiment,
-    fitting,
-    generating,
+    fit,
     judging,
-    learning_to_rank,
-    plotting,
-    pruning,
-    reporting,
-    robustness,
-    scoring,
-    searching,
-    souping,
-    teaching,
+    model,
+    score,
+    search,
+    training_data,
 )
+from sluice.retrieval.cli.options import Command
+
+EXPERIMENTS = "Experiments, from a YAML file"
+SEARCH = "Search"
+MEASURE = "Measure"
+TRAINING = "Training data, fitting and models"
+FILES = "Data and files"
+
+HEADINGS: dict[str, dict[str, Command]] = {
+    EXPERIMENTS: experiment.COMMANDS,
+    SEARCH: search.COMMANDS,
+    MEASURE: score.COMMANDS,
+    TRAINING: training_data.COMMANDS,
+    FILES: data.COMMANDS | exchange.COMMANDS,
+}
+# A verb with sub-verbs: its heading, its help and these.
+GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
+    "diagnose": (MEASURE, diagnose.__doc__ or "", diagnose.COMMANDS),
+    "labels": (MEASURE, judging.__doc__ or "", judging.COMMANDS),
+    "teach": (TRAINING, training_data.TEACH, training_data.TEACH_COMMANDS),
+    "fit": (TRAINING, fit.__doc__ or "", fit.COMMANDS),
+    "model": (TRAINING, model.__doc__ or "", model.COMMANDS),
+    "config": (FILES, data.CONFIG, data.CONFIG_COMMANDS),
+}
+
+FIRST_LINE = 45  # characters of a verb's first line, which the list of verbs shows whole
+NAMES_WIDTH = 26  # columns for an option's name; a longer one has its help on the next line
 
 
-def _help(command: Callable[..., None]) -> str:
-    """Return a command's docstring, its examples marked to stay one a line."""
+class Verb(TyperCommand):
+    """A verb whose help is plain text: upper-case metavars, and defaults in one style."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the verb; explain ``--output x`` for a key of the YAML file."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            name = getattr(error, "option_name", None)  # of NoSuchOption, where Typer keeps it
+            takes_overrides = any(each.name == "overrides" for each in self.params)
+            if isinstance(name, str) and name.startswith("--") and takes_overrides:
+                key = name.removeprefix("--").replace("-", "_")
+                error.message = f"No such option: {name}. For a key of the file: {key}=VALUE."  # type: ignore[attr-defined]
+            raise
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the usage line after the verb: options, then arguments in order."""
+        arguments = [_usage_name(each) for each in self.params if _is_argument(each)]
+        return ["[OPTIONS]", *arguments]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and options."""
+        _write_parameters(self.get_params(ctx), formatter)
+
+
+class Verbs(TyperGroup):
+    """Verbs, or the sub-verbs of one, listed under the headings they were registered with."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the usage line after the group's name."""
+        return ["[OPTIONS]", "VERB", "..."]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the verbs by heading, and after them the options."""
+        self.format_commands(ctx, formatter)
+        _write_parameters(self.get_params(ctx), formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each verb with the first line of its help, under its heading."""
+        width = max(map(len, self.commands))
+        headings: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            heading = getattr(command, "rich_help_panel", None)
+            title = heading if isinstance(heading, str) else "Verbs"
+            row = (name.ljust(width), first_line(command.help or ""))
+            headings.setdefault(title, []).append(row)
+        for title, rows in headings.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a verb's help."""
+    return text.partition("\n")[0]
+
+
+def _help(command: Command) -> str:
+    """Return a verb's docstring, its examples marked to stay one a line."""
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
-    kept = (f"\b\n{part}" if part.startswith("Example") else part for part in paragraphs)
-    return "\n\n".join(kept)
+    return "\n\n".join(f"\b\n{part}" if part.startswith("Example") else part for part in paragraphs)
+
+
+def _is_argument(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "argument")
+
+
+def _usage_name(parameter: Any) -> str:
+    name = str(parameter.metavar) + ("..." if parameter.nargs != 1 else "")
+    return name if parameter.required else f"[{name}]"
+
+
+def _write_parameters(parameters: list[Any], formatter: Any) -> None:
+    """Write the arguments, the usual options, and the others under their headings."""
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for parameter in parameters:
+        panel = getattr(parameter, "rich_help_panel", None)
+        usual = "Arguments" if _is_argument(parameter) else "Options"
+        title = panel if isinstance(panel, str) else usual
+        sections.setdefault(title, []).append((_name(parameter), _description(parameter)))
+    first = [title for title in ("Arguments", "Options") if title in sections]
+    for title in [*first, *(title for title in sections if title not in first)]:
+        with formatter.section(title):
+            formatter.write_dl(sections[title], col_max=NAMES_WIDTH)
+
+
+def _name(parameter: Any) -> str:
+    if _is_argument(parameter):
+        return str(parameter.metavar) + ("..." if parameter.nargs != 1 else "")
+    name = ", ".join(sorted(parameter.opts, key=len))
+    return f"{name} {parameter.metavar}" if parameter.metavar else name
+
+
+def _description(parameter: Any) -> str:
+    notes = list(_notes(parameter))
+    return " ".join([parameter.help or "", *(f"[{note}]" for note in notes)]).strip()
+
+
+def _notes(parameter: Any) -> Iterator[str]:
+    if parameter.required and not _is_argument(parameter):
+        yield "required"
+    shown, default = parameter.show_default, parameter.default
+    if isinstance(shown, str):
+        yield f"default: {shown}"
+    elif isinstance(default, str | int | float) and not isinstance(default, bool):
+        yield f"default: {default}"
 
 
 app = typer.Typer(
     name="sluice",
-    help=(
-        "Dense and sparse neural retrieval: train, index, cascade, evaluate.\n\n"
-        "Start with:  sluice run configs/quickstart.yaml\n\n"
-        "A YAML file describes an experiment; any key of it can be overridden behind the file, "
-        "as in  sluice run x.yaml output=runs/mine train.dense.trainer.max_steps=100"
-    ),
+    cls=Verbs,
+    help="""Dense and sparse neural retrieval: train, index, rerank, evaluate.
+
+\b
+Start here:
+  sluice run configs/quickstart.yaml
+
+\b
+A YAML file describes an experiment. Values after it replace those inside:
+  sluice run configs/quickstart.yaml output=runs/mine seed=1
+
+`sluice VERB -h` has the options of a verb and examples.""",
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (
-    *experiment.COMMANDS,
-    *searching.COMMANDS,
-    *scoring.COMMANDS,
-    *judging.COMMANDS,
-    *collection.COMMANDS,
-    *exchange.COMMANDS,
-    *caching.COMMANDS,
-    *plotting.COMMANDS,
-    *reporting.COMMANDS,
-    *souping.COMMANDS,
-    *teaching.COMMANDS,
-    *generating.COMMANDS,
-    *fitting.COMMANDS,
-    *pruning.COMMANDS,
-    *learning_to_rank.COMMANDS,
-    *robustness.COMMANDS,
-):
-    names = {"help_option_names": ["-h", "--help"]}
-    app.command(help=_help(command), context_settings=names)(command)
+
+
+def _add(owner: typer.Typer, name: str, command: Command, heading: str) -> None:
+    owner.command(name, cls=Verb, help=_help(command), rich_help_panel=heading)(command)
+
+
+def _register() -> None:
+    """Put every verb under its heading, in the order of the help."""
+    for heading, commands in HEADINGS.items():
+        for name, command in commands.items():
+            _add(app, name, command, heading)
+    for name, (heading, doc, commands) in GROUPS.items():
+        group = typer.Typer(cls=Verbs, no_args_is_help=True, rich_markup_mode=None)
+        for verb, command in commands.items():
+            _add(group, verb, command, "Verbs")
+        app.add_typer(group, name=name, help=inspect.cleandoc(doc), rich_help_panel=heading)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"sluice {version()}")
+        raise typer.Exit
+
+
+def version() -> str:
+    """Return the version of the installed distribution."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as version_of
+
+    try:
+        return version_of("sluice-ir")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
 
 
 @app.callback()
 def _settings(
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="Only warnings and errors."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Show warnings and errors only."),
+    _version: bool = typer.Option(
+        False, "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
+    ),
 ) -> None:
     logging.basicConfig(format="%(message)s", stream=sys.stderr, force=True)
     logging.getLogger("sluice").setLevel(logging.WARNING if quiet else logging.INFO)
 
 
-def main() -> None:
-    """Run the command line; every error that is the input's fault ends in exit code 2."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    # numpy's BLAS threads spin for 2^26 cycles after a product and starve torch's meanwhile, which
-    # slows the next query's encoding (docs/experiments.md, the quickstart).
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")
-    try:
-        app()
-    except SluiceError as error:
-        _fail(str(error))
-    except BrokenPipeError:  # `sluice ... | head`
-        sys.stdout = None
-        sys.exit(0)
-    except OSError as error:  # no such folder, no permission, a full disk
-        _fail(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
-    except KeyboardInterrupt:
-        typer.echo("interrupted; the same command goes on from what is whole", err=True)
-        sys.exit(130)
-
-
-def _fail(message: str) -> None:
-    typer.echo(f"error: {message}", err=True)
-    sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()
+_register()

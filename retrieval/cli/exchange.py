@@ -1,4 +1,4 @@
-"""``export``, ``import``, ``search-vectors``: sparse indexes to and from other engines."""
+"""``import`` and ``export``: indexes and vectors from and to other engines."""
 
 from __future__ import annotations
 
@@ -9,78 +9,176 @@ from typing import Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.cli.options import Command, plural, refuse_options
 
-Format = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        help="Sparse: ciff, impact-json, vectors. Dense: npy, parquet, safetensors, and jsonl to "
-        "import. Of models: onnx, to export.",
-    ),
-]
+DENSE = "Dense vectors"
+SPARSE = "Sparse indexes"
 
 
-def export(
-    retriever: Annotated[Path, typer.Argument(help="A retriever folder (BM25 or SPLADE).")],
-    output: Annotated[Path, typer.Argument(help="The file or folder to write; .gz compresses.")],
-    form: Format,
-    quantise: Annotated[
-        int | None, typer.Option(help="The largest weight becomes this. [default: 255 for ciff]")
+def import_(
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE", help="The files or folder to read; impact-json takes several."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Argument(metavar="OUTPUT", help="The retriever's folder to write.")
+    ],
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORM",
+            help="Sparse: ciff, impact-json or vectors. Dense: npy, parquet, safetensors or jsonl.",
+        ),
+    ],
+    language: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE",
+            show_default="split at white space",
+            help="Analyse queries as BM25 does in this language, as en.",
+            rich_help_panel=SPARSE,
+        ),
     ] = None,
-    scale: Annotated[
-        float | None,
-        typer.Option(help="weight = round(SCALE x impact). [default: 100 for impact-json]"),
+    documents: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="Texts by id: a corpus .jsonl, or a dataset.",
+            rich_help_panel=DENSE,
+        ),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="The model that made the vectors; it encodes queries.",
+            rich_help_panel=DENSE,
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC", show_default="ip", help="ip, cosine or l2.", rich_help_panel=DENSE
+        ),
+    ] = None,
+    index: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INDEX",
+            show_default="flat",
+            help="flat, a FAISS factory, or YAML: '{type: ...}'.",
+            rich_help_panel=DENSE,
+        ),
+    ] = None,
+    query_vectors: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Vectors of the queries that will be searched.",
+            rich_help_panel=DENSE,
+        ),
     ] = None,
     queries: Annotated[
         Path | None,
-        typer.Option(help="Queries whose vectors go to OUTPUT.queries.jsonl."),
+        typer.Option(
+            metavar="FILE", help="Texts of --query-vectors, by id.", rich_help_panel=DENSE
+        ),
     ] = None,
-    quantise_model: Annotated[
-        str | None, typer.Option(help="onnx: int8 also writes the model in 8 bits, with its loss.")
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="onnx: measure nDCG@10 with the graph and with torch on it.")
-    ] = None,
-    documents: Annotated[
-        int | None, typer.Option(help="onnx: of the dataset, with all judged. [default: 2000]")
-    ] = None,
-    sample_queries: Annotated[
-        int | None, typer.Option(help="onnx: of the dataset's test queries. [default: 300]")
-    ] = None,
-    texts: Annotated[bool, typer.Option("--texts", help="parquet: titles and texts too.")] = False,
 ) -> None:
-    """Write a sparse index for other engines; says what rounding to whole numbers lost.
+    """Make a retriever from other tools' files.
 
-    ciff: the Common Index File Format; impact-json: Lucene's {"id", "contents", "vector"};
-    vectors: a folder with a CSR matrix, ids and terms, lossless. Deleted documents are left out.
+    The files are another engine's sparse index (ciff, impact-json), `vectors` of sluice export, or
+    dense vectors with ids of any model or service.
 
-    npy, parquet, safetensors: the ids and float32 vectors of a dense retriever.
-
-    onnx: RETRIEVER is a model's folder or hub id; OUTPUT becomes a model folder with its graph, for
-    `backend: onnx` and `openvino`; says how far the graph's vectors are from torch's.
-
-    Example:  sluice export runs/x/retrievers/bm25 bm25.ciff.gz --format ciff
+    Examples:
+      sluice import anserini.ciff.gz runs/imported --format ciff --language en
+      sluice import vectors.npy runs/mine --format npy --documents scifact --metric cosine
     """
-    if form == "onnx":
-        from sluice.retrieval.exchange.graph_export import export_model
+    from sluice.retrieval.exchange.dense.vectors import FORMS
+    from sluice.retrieval.exchange.dense_import import DenseImport, import_job
+    from sluice.retrieval.exchange.sparse_retrievers import import_retriever
 
-        refuse_options(form, quantise=quantise, scale=scale, queries=queries, texts=texts or None)
-        exported = export_model(
-            retriever, output, quantise=quantise_model, dataset=dataset,
-            documents=documents, queries=sample_queries,
-        )  # fmt: skip
-        typer.echo(f"{output}:\n{exported}")
-        return
-    refuse_options(
-        form, quantise_model=quantise_model, dataset=dataset, documents=documents,
-        sample_queries=sample_queries,
-    )  # fmt: skip
+    job = DenseImport(documents, encoder, metric, index, query_vectors, queries)
+    reason = f"not for --format {form}"
+    if form in FORMS:
+        refuse_options(reason, language=language)
+        retriever = import_job(inputs, output, form, job)
+        width = f"{getattr(retriever.index, 'width', None) or 0:,} dimensions"
+    else:
+        refuse_options(reason, **asdict(job))
+        retriever = import_retriever(inputs, output, form, language=language)
+        width = plural(retriever.encoder.dim, "term")
+    typer.echo(f"{output}: {plural(retriever.head.documents, 'document')}, {width}")
+
+
+def export(
+    retriever: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A retriever's folder, sparse or dense.")
+    ],
+    output: Annotated[
+        Path, typer.Argument(metavar="OUTPUT", help="The file or folder to write; .gz compresses.")
+    ],
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORM",
+            help="Sparse: ciff, impact-json or vectors. Dense: npy, parquet or safetensors.",
+        ),
+    ],
+    quantise: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            show_default="255 for ciff",
+            help="The largest weight becomes N.",
+            rich_help_panel=SPARSE,
+        ),
+    ] = None,
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            show_default="100 for impact-json",
+            help="A weight becomes round(X impact).",
+            rich_help_panel=SPARSE,
+        ),
+    ] = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Queries whose vectors go to OUTPUT.queries.jsonl.",
+            rich_help_panel=SPARSE,
+        ),
+    ] = None,
+    texts: Annotated[
+        bool,
+        typer.Option("--texts", help="parquet: titles and texts too.", rich_help_panel=DENSE),
+    ] = False,
+) -> None:
+    """Write an index in other tools' formats.
+
+    ciff: the Common Index File Format. impact-json: Lucene's {"id", "contents", "vector"}. vectors:
+    a folder with a CSR matrix, ids and terms, lossless. npy, parquet, safetensors: ids and float32
+    vectors. It says what rounding to whole numbers lost; deleted documents are left out. For models
+    see `sluice model export`.
+
+    Example:
+      sluice export runs/x/retrievers/bm25 bm25.ciff.gz --format ciff
+    """
     from sluice.retrieval.exchange.dense.vectors import FORMS
     from sluice.retrieval.exchange.dense_retrievers import export_dense
     from sluice.retrieval.retrievers.retriever import Retriever
 
+    if form == "onnx":
+        raise ConfigError("--format onnx: is for models; write sluice model export MODEL OUTPUT")
     if form in FORMS or texts:
-        refuse_options(form, quantise=quantise, scale=scale, queries=queries)
+        reason = f"not for --format {form}"
+        refuse_options(reason, quantise=quantise, scale=scale, queries=queries)
         dense = export_dense(Retriever.open(retriever), output, form, texts=texts)
         typer.echo(f"{output}: {dense}")
         return
@@ -100,92 +198,4 @@ def export(
         typer.echo(f"{output}.queries.jsonl: the queries' vectors")
 
 
-def import_(
-    inputs: Annotated[list[Path], typer.Argument(help="What to read; impact-json takes several.")],
-    output: Annotated[Path, typer.Argument(help="The retriever folder to write.")],
-    form: Format,
-    language: Annotated[
-        str | None,
-        typer.Option(help="Analyse queries as BM25 does (en, ...); else split at white space."),
-    ] = None,
-    documents: Annotated[
-        str | None, typer.Option(help="Dense: texts by id: a corpus .jsonl, or a dataset.")
-    ] = None,
-    encoder: Annotated[
-        str | None, typer.Option(help="Dense: the model that made the vectors, for queries.")
-    ] = None,
-    metric: Annotated[
-        str | None, typer.Option(help="Dense: ip, cosine or l2. [default: ip]")
-    ] = None,
-    index: Annotated[
-        str | None,
-        typer.Option(help="Dense: flat, a FAISS factory, or '{type: ...}'. [default: flat]"),
-    ] = None,
-    query_vectors: Annotated[
-        Path | None, typer.Option(help="Dense: the vectors of queries that will be searched.")
-    ] = None,
-    queries: Annotated[
-        Path | None, typer.Option(help="Dense: the texts of --query-vectors, by id.")
-    ] = None,
-) -> None:
-    """Make a retriever of another engine's sparse index or of precomputed vectors.
-
-    npy, parquet, safetensors, jsonl: dense vectors with ids, of any model or service.
-
-    Example:  sluice import anserini.ciff.gz runs/imported --format ciff --language en
-
-    Example:  sluice import vectors.npy runs/mine --format npy --documents scifact --metric cosine
-    """
-    from sluice.retrieval.exchange.dense.vectors import FORMS
-    from sluice.retrieval.exchange.dense_import import DenseImport, import_job
-    from sluice.retrieval.exchange.sparse_retrievers import import_retriever
-
-    job = DenseImport(documents, encoder, metric, index, query_vectors, queries)
-    if form in FORMS:
-        refuse_options(form, language=language)
-        found = import_job(inputs, output, form, job)
-        width = f"{getattr(found.index, 'width', None) or 0:,} dimensions"
-        typer.echo(f"{output}: {found.head.documents:,} documents, {width}")
-        return
-    refuse_options(form, **asdict(job))
-    made = import_retriever(inputs, output, form, language=language)
-    typer.echo(f"{output}: {made.head.documents:,} documents, {made.encoder.dim:,} terms")
-
-
-def search_vectors(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A retriever folder.")],
-    queries: Annotated[
-        Path,
-        typer.Argument(
-            help='JSON lines {"id", "vector": {token: weight}}; of a dense index .npy, .parquet, '
-            ".safetensors, or lines with embeddings."
-        ),
-    ],
-    output: Annotated[Path, typer.Option(help="The TREC run to write (.gz compresses).")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Documents for each query.")] = 1000,
-) -> None:
-    """Search with precomputed query vectors into a TREC run.
-
-    Example:  sluice search-vectors runs/imported queries.jsonl --output run.trec
-    """
-    from sluice.retrieval.exchange.query_vectors import queries_of, run_vectors
-    from sluice.retrieval.retrievers.retriever import Retriever
-
-    retriever = Retriever.open(path)
-    ids, vectors = queries_of(retriever, queries)
-    run = run_vectors(retriever, ids, vectors, k)
-    run.name = path.name
-    run.save(output)
-    typer.echo(f"{output}: {len(run):,} queries")
-
-
-def refuse_options(form: str, **given: object) -> None:
-    """Raise ``ConfigError`` for options that are for other formats than ``form``."""
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"--{name.replace('_', '-')}: is not for --format {form}")
-
-
-import_.__name__ = "import"  # the command's name is a keyword of Python
-
-COMMANDS = (export, import_, search_vectors)
+COMMANDS: dict[str, Command] = {"import": import_, "export": export}

@@ -118,7 +118,7 @@ class CachedEncoding(Encoding):
 class PruneSection(Section):
     """Which documents are not indexed: the ``share`` with the lowest of the ``scores`` in a file.
 
-    ``sluice quality`` writes the file, see ``sluice.retrieval.retrievers.quality.scores``.
+    ``sluice fit quality`` writes the file, see ``sluice.retrieval.retrievers.quality.scores``.
     """
 
     scores: str
@@ -136,7 +136,7 @@ class RetrieverSection(Section):
 
 
 class EvaluateSection(Section):
-    """What is measured, on which split, against which baseline: ``retrieval.evaluation.comparison``.
+    """What is measured, on which split, against which baseline; see ``evaluation.comparison``.
 
     ``report``: whether the command line ends with the page ``report.html``.
     """
@@ -157,7 +157,7 @@ class EvaluateSection(Section):
 
 
 class RankerSection(Section):
-    """A ranker of the lists of ``candidates`` (``experiments.tuning.ranker_training``).
+    """``sluice fit ranker``: a ranker that reranks ``candidates``, see ``ranker_training``.
 
     ``stages`` are retrievers or pipelines whose scores are features; ``features`` are patterns of
     those to use (``dense.*``). The folder is ``output``, ``<output>/ranker`` without it.

@@ -48,7 +48,7 @@ def export_model(
 
     if quantise is not None and quantise not in QUANTISED_FILES:
         raise ConfigError(
-            f"quantise-model: {quantise!r}; known: {', '.join(QUANTISED_FILES)}"
+            f"--quantise: {quantise!r}; known: {', '.join(QUANTISED_FILES)}"
             f"{suggest(quantise, QUANTISED_FILES)}"
         )
     if (Path(model) / "retriever.json").is_file():

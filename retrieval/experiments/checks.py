@@ -44,7 +44,8 @@ def check_experiment(
             scores = None if retriever.prune is None else retriever.prune.scores
             if scores is not None and not Path(scores).expanduser().is_file():
                 raise ConfigError(
-                    f"retrievers.{name}.prune.scores: no file {scores!r}; sluice quality makes one"
+                    f"retrievers.{name}.prune.scores: no file {scores!r}; "
+                    "sluice fit quality makes one"
                 )
         from sluice.retrieval.experiments.training.checks import check_training
         from sluice.retrieval.training_data.teachers.teachers import check_there

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import draft_of, fingerprint_of, packed_file, write_text
 from sluice.encoders.foundation.progress import progress
+from sluice.encoders.foundation.same_text import same_text_key
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
@@ -168,8 +169,6 @@ def _write_rows(
 ) -> tuple[int, int]:
     """Write training rows and the longer corpus; return how many queries there were and are."""
     from contextlib import ExitStack
-
-    from sluice.encoders.foundation.same_text import same_text_key
 
     ids: dict[str, int] = {}
     total = kept = 0

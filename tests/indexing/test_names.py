@@ -26,7 +26,7 @@ def test_import_is_light() -> None:
     )
     assert done.stdout.strip() == "set()"
     program = (
-        "import sys; from indexing import FlatIndex\n"
+        "import sys; from sluice.indexing import FlatIndex\n"
         "print({'faiss', 'numba', 'torch'} & set(sys.modules))"
     )
     done = subprocess.run(

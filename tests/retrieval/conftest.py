@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from command_line import Call
 
-from sluice.retrieval.cli import app as cli
+from sluice.retrieval import cli
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """The tiny encoders, for every test of this folder."""
 
-import importlib.util
-import sys
-from pathlib import Path
+import importlib
 from types import ModuleType
 
 import pytest
@@ -10,8 +8,4 @@ import pytest
 
 @pytest.fixture(scope="session")
 def tiny() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["tiny"] = module
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("tiny")

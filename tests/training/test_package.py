@@ -6,7 +6,7 @@ import sys
 
 def test_import_is_light() -> None:
     code = (
-        "import sys, training; from training import LOSSES, Mining, Example;"
+        "import sys; from sluice.training import LOSSES, Mining, Example;"
         "print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

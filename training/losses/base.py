@@ -49,7 +49,7 @@ class LossBase:
 
     @property
     def negatives(self) -> Negatives:
-        """The documents of the batch that a query is held against (``training.batches.targets``)."""
+        """The documents of the batch that a query is held against, see ``batches.targets``."""
         return "all"
 
     @property

@@ -98,7 +98,7 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
     if loss.needs_teacher and untaught:
         raise ConfigError(
             f"{prefix}teacher: needed: {name} learns from a teacher's scores; name a reranker or a "
-            "file that `sluice distil` wrote"
+            "file that `sluice teach distil` wrote"
         )
     if (section.negatives or {}).get("type") == "live":
         if section.sparsity is not None:

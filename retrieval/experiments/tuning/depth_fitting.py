@@ -1,4 +1,4 @@
-"""Fitting cut-offs and exits on the judged queries of an experiment."""
+"""Fits fusions, cut-offs and exits on judged queries of an experiment that are not tested."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from sluice.retrieval.config.sections import ConfigSource, ExperimentConfig, con
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.pipelines.fusion.fit import FusionFit, fit_fusion
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Then
 from sluice.retrieval.retrievers.dataset_runs import asked, run_on
 from sluice.retrieval.runs.queries import DEPTH
+from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.adaptive_depth import (
     DepthReport,
     PredictedDepth,
@@ -21,6 +23,28 @@ from sluice.retrieval.stages.adaptive_depth import (
     fit_cut_off,
 )
 from sluice.retrieval.stages.confidence_exit import FittedExit, fit_exit
+
+
+def fit_experiment_fusion(
+    config: ConfigSource,
+    pipelines: Sequence[str],
+    overrides: Sequence[str] = (),
+    *,
+    split: str = "dev",
+    depth: int = 1000,
+    **options: Any,
+) -> FusionFit:
+    """Fit weights and method of a fusion of pipelines or retrievers; see ``fit_fusion``.
+
+    ``split`` is ``dev`` (a tenth of train where there is none) or ``train``, ``depth`` how many
+    hits of each part are fused.
+    """
+    experiment, dataset = _opened(config, pipelines, overrides, split)
+    runs = []
+    for name in pipelines:
+        run = run_on(experiment.stage(name), dataset, depth).top(depth)
+        runs.append(Run(dict(run), name=name))
+    return fit_fusion(runs, dataset.qrels, **options)
 
 
 def fit_experiment_cut_off(
@@ -37,7 +61,7 @@ def fit_experiment_cut_off(
     ``split`` is ``dev`` (a tenth of train where there is none) or ``train``. Returns the rule, and
     what it is worth on the queries it was fitted to.
     """
-    experiment, dataset = _opened(config, pipeline, overrides, split)
+    experiment, dataset = _opened(config, [pipeline], overrides, split)
     run = run_on(experiment.stage(pipeline), dataset, depth).top(depth)
     rule = fit_cut_off(run, dataset.qrels, **options)
     return rule, depth_report(rule, run, dataset.qrels)
@@ -55,7 +79,7 @@ def fit_experiment_exit(
 
     The pipeline must end in a reranker, ``first >> cross(depth=50)``, without an exit of its own.
     """
-    experiment, dataset = _opened(config, pipeline, overrides, split)
+    experiment, dataset = _opened(config, [pipeline], overrides, split)
     stage = experiment.stage(pipeline)
     if not isinstance(stage, Then) or not isinstance(stage.second, Rerank):
         raise ConfigError(
@@ -69,18 +93,19 @@ def fit_experiment_exit(
 
 
 def _opened(
-    config: ConfigSource, pipeline: str, overrides: Sequence[str], split: str
+    config: ConfigSource, pipelines: Sequence[str], overrides: Sequence[str], split: str
 ) -> tuple[Experiment, Dataset]:
     """Return the experiment without the other pipelines, which may name the file to be made."""
     whole, file = config_of(config, ExperimentConfig, overrides)
     if split not in ("train", "dev"):
         raise ConfigError(f"split: {split!r}; expected dev or train, never what is tested")
     names = [*whole.pipelines, *whole.retrievers]
-    if pipeline not in names:
-        raise ConfigError(
-            f"no pipeline {pipeline!r}; known: {', '.join(names)}{suggest(pipeline, names)}"
-        )
-    needed = _needed(whole, pipeline)
+    for name in pipelines:
+        if name not in names:
+            raise ConfigError(
+                f"no pipeline {name!r}; known: {', '.join(names)}{suggest(name, names)}"
+            )
+    needed = {part for name in pipelines for part in _needed(whole, name)}
     kept = {name: text for name, text in whole.pipelines.items() if name in needed}
     evaluate = whole.evaluate.model_copy(update={"baseline": None})
     experiment = Experiment(

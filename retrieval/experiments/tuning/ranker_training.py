@@ -1,4 +1,4 @@
-"""``sluice ltr``: a ranker trained on an experiment's candidates and judgements.
+"""``sluice fit ranker``: a ranker trained on an experiment's candidates and judgements.
 
 Labels are looked at in one place, ``judged``, after the features are there: those are a function of
 a query, its candidates and the corpus.

@@ -62,7 +62,7 @@ class FusionFit:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what ``save`` wrote; ``ConfigError`` for a file that is missing or another one."""
-        maker = f"fit_fusion(runs, qrels).save({str(path)!r})"
+        maker = "`sluice fit fusion` (in Python fit_fusion(runs, qrels).save(path))"
         values = read_fitted(path, KIND, maker=maker, earlier=EARLIER)
         try:
             fusion = Fusion(**values.pop("fusion"))

@@ -103,7 +103,7 @@ class QualityScores:
 
         file = Path(path).expanduser()
         if not file.is_file():
-            raise DataError(f"{file}: no such file; sluice quality makes one")
+            raise DataError(f"{file}: no such file; sluice fit quality makes one")
         try:
             names = parquet.read_schema(file).names
             if not set(COLUMNS) <= set(names):
@@ -117,7 +117,7 @@ class QualityScores:
             by, facts = str(told.get("by", file.stem)), dict(told.get("facts") or {})
         except (pa.ArrowException, OSError, TypeError, ValueError, RecursionError) as error:
             raise DataError(
-                f"{file}: no quality scores ({error}); sluice quality makes them"
+                f"{file}: no quality scores ({error}); sluice fit quality makes them"
             ) from None
         try:
             return cls(ids, values, by=by, facts=facts)
@@ -159,7 +159,7 @@ class PrunedCorpus:
     def _parted(self, found: str) -> DataError:
         return DataError(
             f"quality scores ({self.scores.by}): {found}; they belong to another corpus: score "
-            "this one (sluice quality)"
+            "this one (sluice fit quality)"
         )
 
     def _entries(self) -> Iterator[tuple[str, bool]]:

@@ -197,9 +197,9 @@ class LearnedRanker:
         settle(folder)
         if not (folder / HEAD).is_file():
             raise ModelError(
-                f"{folder}: no {HEAD} here; expected the folder of a ranker, which sluice ltr makes"
+                f"{folder}: no {HEAD} here; expected the folder of a ranker (sluice fit ranker)"
             )
-        head = read_fitted(folder / HEAD, KIND, maker="sluice ltr", error=ModelError)
+        head = read_fitted(folder / HEAD, KIND, maker="sluice fit ranker", error=ModelError)
         try:
             reader = resolve(READERS[head["type"]])
             features = tuple(str(name) for name in head["features"])

@@ -64,5 +64,5 @@ def ltr(*stages: Stage, model: str) -> LearnedReranker:
                 f"ltr takes retrievers, not a {type(stage).__name__}: their scores are features"
             )
     if not model:
-        raise ConfigError("ltr: no model; expected the folder that sluice ltr wrote")
+        raise ConfigError("ltr: no model; expected the folder that sluice fit ranker wrote")
     return LearnedReranker(stages, model)

@@ -1,4 +1,4 @@
-"""``sluice judge``: from run files, a dataset and a judge's specification to a file of labels."""
+"""``sluice labels judge``: run files, a dataset and a judge in, a file of labels out."""
 
 from __future__ import annotations
 

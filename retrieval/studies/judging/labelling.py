@@ -153,8 +153,8 @@ def check_output(path: Path) -> None:
     """Raise ``ConfigError`` where a judge's labels would replace something else."""
     if path.exists() and read_note(path) is None:
         raise ConfigError(
-            f"{path}: is there and was not written by sluice judge (no {path.name}{NOTE} beside "
-            "it); labels of a judge never replace others: give another output"
+            f"{path}: exists and was not written by sluice labels judge (no {path.name}{NOTE} "
+            "beside it); labels of a judge never replace others: give another output"
         )
 
 

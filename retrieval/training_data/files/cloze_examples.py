@@ -55,7 +55,7 @@ class ClozeExamples:
 
 @dataclass(frozen=True, slots=True)
 class BodyExamples:
-    """Titles or first sentences and their bodies: ``training.generation.inverse_cloze.body_examples``."""
+    """Titles or first sentences and their bodies, see ``inverse_cloze.body_examples``."""
 
     changes: ClassVar[bool] = True
 

@@ -145,7 +145,7 @@ def open_scores(path: Path) -> Any:
         if column not in names:
             raise DataError(
                 f"{path}: columns {', '.join(names)}; no {column!r}; a file of teacher's scores "
-                f"has {', '.join(COLUMNS)}, as `sluice distil` writes it"
+                f"has {', '.join(COLUMNS)}, as `sluice teach distil` writes it"
             )
     return file
 

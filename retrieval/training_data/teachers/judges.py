@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 JUDGE = (
     "a reranker's name, an inline {type: cross_encoder, model: ...}, a model's folder, a run file, "
-    "a file of `sluice distil`, or a list of these"
+    "a file of `sluice teach distil`, or a list of these"
 )
 
 
@@ -31,10 +31,10 @@ def open_judge(
     """Return the judge that a config's ``judge`` stands for.
 
     An inline ``{type: cross_encoder, ...}`` or ``{type: ensemble, ...}``, one of the rerankers
-    ``known`` (which ``scorer`` makes by name), a run file, a file of scores as ``sluice distil``
-    writes it, a model's folder or id, or a list of these, whose scores are averaged as they are;
-    or an object: a run, a scorer, a reranking stage, a judge itself. ``model`` maps the names of
-    models trained in an experiment to their folders.
+    ``known`` (which ``scorer`` makes by name), a run file, a file of scores as
+    ``sluice teach distil`` writes it, a model's folder or id, or a list of these, whose
+    scores are averaged as they are; or an object: a run, a scorer, a reranking stage, a judge
+    itself. ``model`` maps the names of models trained in an experiment to their folders.
     """
     from sluice.retrieval.training_data.teachers.teachers import (
         Ensemble,

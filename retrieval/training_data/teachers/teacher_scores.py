@@ -119,7 +119,8 @@ def _check_found(scores: Iterable[float], examples: Sequence[Example], path: Pat
         raise DataError(
             f"{path}: has a score for none of the {len(values):,} training pairs (such as query "
             f"{examples[0].query.id!r}, document {examples[0].documents[0].id!r}); it was made for "
-            "other queries or documents: run sluice distil on this dataset and these negatives"
+            "other queries or documents: run sluice teach distil on this dataset and "
+            "these negatives"
         )
     if missing:
         compared = sum(sum(not math.isnan(x) for x in e.scores) >= 2 for e in examples)

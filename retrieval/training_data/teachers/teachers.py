@@ -240,7 +240,7 @@ def _check_scores(name: str, where: str) -> None:
     if not path.is_file():
         names = [p.name for p in path.parent.glob("*.parquet")]
         raise ConfigError(
-            f"{where}: no file {name}{suggest(path.name, names)}; `sluice distil` makes one"
+            f"{where}: no file {name}{suggest(path.name, names)}; `sluice teach distil` makes one"
         )
     open_scores(path)
 

@@ -182,7 +182,7 @@ def test_settings_are_checked(
         open_backend(folder, "onnx", output, dtype="half")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="threads: 0"):
         open_backend(folder, "onnx", output, threads=0)
-    with pytest.raises(ConfigError, match=r"sluice export .* OUTPUT --format onnx"):
+    with pytest.raises(ConfigError, match=r"sluice model export .* OUTPUT"):
         open_backend(tmp_path, "onnx", output)
     with pytest.raises(ConfigError, match=r"file: '../model.onnx' leads out"):
         open_backend(folder, "onnx", output, file="../model.onnx")

@@ -30,7 +30,9 @@ def test_known_texts_give_their_vectors() -> None:
 
 def test_unknown_texts_are_an_error_with_remedies() -> None:
     encoder = PrecomputedEncoder(TEXTS, VECTORS)
-    with pytest.raises(ModelError, match=r"did you mean 'a river'.*2 of 3.*search-vectors") as told:
+    with pytest.raises(
+        ModelError, match=r"did you mean 'a river'.*2 of 3.*search --vectors"
+    ) as told:
         encoder.encode_queries(["a rivers", "a river", "x"])
     assert "--encoder" in str(told.value)
     with pytest.raises(ModelError, match="queries only"):

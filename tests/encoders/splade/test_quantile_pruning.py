@@ -19,6 +19,7 @@ from sluice.encoders.splade.quantile_pruning import (
     prune_top_k,
     term_quantiles,
 )
+from sluice.encoders.tuning.soup import soup
 from sluice.encoders.vectors.pool import EncodingPool
 
 WEIGHTS = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0, 2.0])
@@ -172,3 +173,14 @@ def test_a_quantile_that_does_nothing_is_refused(
     file.write_bytes(b"no array")
     with pytest.raises(ModelError, match="not readable as an array"):
         open_encoder(tmp_path / "saved")
+
+
+def test_a_soup_reads_its_quantiles_anew(
+    masked_bert: Path, texts: list[str], tmp_path: Path
+) -> None:
+    encoder = SpladeEncoder.from_pretrained(masked_bert, prune_quantile=0.4)
+    fit_term_floors(encoder, texts)
+    encoder.save_pretrained(tmp_path / "one")
+    mixed = open_encoder(soup([tmp_path / "one"] * 2, tmp_path / "soup"))
+    assert mixed.prune_quantile == 0.4
+    assert mixed.needs_term_floors

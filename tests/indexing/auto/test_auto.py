@@ -307,6 +307,6 @@ def test_other_metrics_and_vectors_faiss_refuses(
     assert type(choice.index) is FlatIndex  # faiss takes unit vectors only
     assert {row.name for row in choice.table} == {"flat"}
     nearest = AutoIndex(0.9, metric="l2", exact_below=0).choose(longer, queries)
-    assert nearest.index.metric == "l2"  # type: ignore[attr-defined]
+    assert nearest.index.metric == "l2"
     assert nearest.chosen is not None
     assert not nearest.chosen.breaks

@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import SUPPORT
 from scipy import sparse
 
 import sluice.indexing.inverted.segment_list
 from sluice.encoders.foundation.files import verify
 from sluice.indexing import InvertedIndex, open_index
-
-SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 
 def drawn(rng: np.random.Generator, count: int, terms: int = 20) -> Any:

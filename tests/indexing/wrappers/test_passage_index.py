@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.indexing import FaissIndex, FlatIndex, Hits, Index, InvertedIndex, open_index
+from sluice.indexing import (
+    AugmentedIndex,
+    FaissIndex,
+    FlatIndex,
+    Hits,
+    Index,
+    InvertedIndex,
+    open_index,
+)
 from sluice.indexing.wrappers.passages import PassageIndex
 
 QUICK = settings(derandomize=True, deadline=None, max_examples=25)
@@ -212,7 +220,7 @@ def test_bad_counts_are_refused() -> None:
 
 
 def test_what_inner_may_be() -> None:
-    assert PassageIndex({"type": "flat", "metric": "l2"}).inner.metric == "l2"  # type: ignore[attr-defined]
+    assert PassageIndex({"type": "flat", "metric": "l2"}).inner.metric == "l2"
     with pytest.raises(ConfigError, match=r"inner\.type: unknown type 'flatt'"):
         PassageIndex({"type": "flatt"})
     with pytest.raises(ConfigError, match="PassageIndex, expected an index of single vectors"):
@@ -227,3 +235,14 @@ def test_what_inner_may_be() -> None:
     assert emptied.inner.n_terms == 7  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="FlatIndex: cannot be emptied"):
         PassageIndex(FlatIndex()).empty()
+
+
+def test_the_innermost_index_holds_the_vectors() -> None:
+    for inner in (FlatIndex("cosine"), InvertedIndex()):
+        index = PassageIndex(inner)
+        assert index.innermost is inner is inner.innermost
+        assert index.metric == inner.metric
+    assert InvertedIndex().metric is None
+    augmented = AugmentedIndex({"type": "flat", "metric": "l2"}, {"type": "mips_to_l2"})
+    assert augmented.innermost is augmented  # the inner vectors are longer
+    assert PassageIndex(augmented).metric == augmented.metric == "ip"

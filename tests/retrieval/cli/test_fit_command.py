@@ -1,4 +1,4 @@
-"""``sluice fit`` and ``sluice quality``: from a YAML file to a file that a pipeline names."""
+"""``sluice fit``: from judged queries to a file that a pipeline or a retriever names."""
 
 import json
 from pathlib import Path
@@ -46,12 +46,12 @@ def test_fit_then_evaluate(sluice: Call, file: Path, tmp_path: Path) -> None:
     code, _, err = sluice("evaluate", file)
     assert code == 2
     assert "cut.json: no such file; sluice fit makes one" in err
-    code, out, _ = sluice("fit", file, "--cut-off", "hybrid", "--output", tmp_path / "cut.json")
+    code, out, _ = sluice("fit", "cut-off", file, "hybrid", "--output", tmp_path / "cut.json")
     assert code == 0
     assert "8 dev queries, mean depth" in out
     assert PredictedDepth.load(tmp_path / "cut.json").extra == 1
     code, out, _ = sluice(
-        "fit", file, "--exit", "full", "--epsilon", "0.2", "--kind", "softmax",
+        "fit", "exit", file, "full", "--epsilon", "0.2", "--kind", "softmax",
         "--output", tmp_path / "exit.json",
     )  # fmt: skip
     assert code == 0
@@ -65,16 +65,15 @@ def test_fit_then_evaluate(sluice: Call, file: Path, tmp_path: Path) -> None:
 
 
 def test_faults(sluice: Call, file: Path, tmp_path: Path) -> None:
-    assert "give --cut-off or --exit" in sluice("fit", file)[2]
-    assert "needs --output" in sluice("fit", file, "--cut-off", "hybrid")[2]
+    assert "--output" in sluice("fit", "cut-off", file, "hybrid")[2]
     target = ("--output", tmp_path / "x.json")
-    assert "did you mean 'hybrid'" in sluice("fit", file, "--cut-off", "hybrod", *target)[2]
-    assert "does not end in a reranker" in sluice("fit", file, "--exit", "hybrid", *target)[2]
+    assert "did you mean 'hybrid'" in sluice("fit", "cut-off", file, "hybrod", *target)[2]
+    assert "does not end in a reranker" in sluice("fit", "exit", file, "hybrid", *target)[2]
     assert "never what is tested" in sluice(
-        "fit", file, "--exit", "full", "--split", "test", *target
+        "fit", "exit", file, "full", "--split", "test", *target
     )[2]  # fmt: skip
     for split, tested in (("dev", "dev"), ("dev", "validation"), ("train", "train")):
-        fitting = ("fit", file, "--cut-off", "bm25", "--split", split, *target)
+        fitting = ("fit", "cut-off", file, "bm25", "--split", split, *target)
         assert "fitting on what is tested" in sluice(*fitting, f"evaluate.split={tested}")[2]
     assert not (tmp_path / "x.json").exists()
 
@@ -84,9 +83,9 @@ def test_the_dev_queries_held_out_of_a_train_that_is_tested_are_refused(
 ) -> None:
     for qrels in (tmp_path / "data" / "qrels").glob("dev*"):
         qrels.unlink()
-    target = ("--cut-off", "bm25", "--output", tmp_path / "x.json")
-    assert sluice("fit", file, *target)[0] == 0
-    assert "dev is of train" in sluice("fit", file, *target, "evaluate.split=train")[2]
+    words = ("fit", "cut-off", file, "bm25", "--output", tmp_path / "x.json")
+    assert sluice(*words)[0] == 0
+    assert "dev is of train" in sluice(*words, "evaluate.split=train")[2]
 
 
 def test_from_python(file: Path) -> None:
@@ -106,13 +105,16 @@ def test_quality_by_head_and_baseline(sluice: Call, file: Path, tmp_path: Path) 
     config = yaml.safe_load(file.read_text())
     (dense,) = index({**config, "pipelines": {}, "evaluate": {}}, only=["dense"])
     data, path = tmp_path / "data", tmp_path / "q.parquet"
-    code, out, err = sluice("quality", data, "--by", "length", "--output", path)
+    code, out, err = sluice("fit", "quality", data, "--by", "length", "--output", path)
     assert code == 0, err
     assert "quality of 40 documents by length" in out
     assert len(QualityScores.load(path)) == 40
-    assert "needs --retriever" in sluice("quality", data, "--output", path)[2]
-    assert "needs --model" in sluice("quality", data, "--by", "norm", "--output", path)[2]
-    assert "did you mean 'length'" in sluice("quality", data, "--by", "lenght", "--output", path)[2]
+    assert "needs --retriever" in sluice("fit", "quality", data, "--output", path)[2]
+    assert "needs --model" in sluice("fit", "quality", data, "--by", "norm", "--output", path)[2]
+    assert (
+        "did you mean 'length'"
+        in sluice("fit", "quality", data, "--by", "lenght", "--output", path)[2]
+    )
     assert dense.path.exists()
 
 
@@ -126,10 +128,25 @@ def test_quality_head_of_a_dense_retriever(sluice: Call, tmp_path: Path, bert: P
     encoder = DenseEncoder.from_pretrained(bert)
     Retriever.build(encoder, corpus, index=FlatIndex(), path=tmp_path / "r")
     code, out, err = sluice(
-        "quality", data, "--retriever", tmp_path / "r", "--loss", "pairwise",
+        "fit", "quality", data, "--retriever", tmp_path / "r", "--loss", "pairwise",
         "--output", path, "--save-head", tmp_path / "head.safetensors",
     )  # fmt: skip
     assert code == 0, err
     assert "by head" in out
     assert QualityScores.load(path).facts["labels"] == "share"
     assert (tmp_path / "head.safetensors").exists()
+    scores = QualityScores.load(path)
+    head = ("fit", "quality", data, "--head", tmp_path / "head.safetensors")
+    by_vectors, by_model = tmp_path / "vectors.parquet", tmp_path / "model.parquet"
+    assert sluice(*head, "--retriever", tmp_path / "r", "--output", by_vectors)[0] == 0
+    assert QualityScores.load(by_vectors).scores.tolist() == scores.scores.tolist()
+    code, _, err = sluice(*head, "--model", bert, "--output", by_model)
+    assert code == 0, err
+    assert QualityScores.load(by_model).scores == pytest.approx(scores.scores, abs=1e-4)
+    for words, message in (
+        ((*head, "--output", path), "needs --retriever, whose vectors are scored, or --model"),
+        ((*head, "--loss", "bce", "--output", path), "--loss: is for fitting, not for --head"),
+        ((*head[:3], "--by", "itn", *head[3:], "--output", path), "--head: is for --by head"),
+    ):
+        code, _, err = sluice(*words)
+        assert (code, message in err) == (2, True), err

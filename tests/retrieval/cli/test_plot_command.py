@@ -1,4 +1,4 @@
-"""``sluice plot``: a figure, a table, and what it refuses."""
+"""``sluice report --curves``: a figure, a table, and what it refuses."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ def run(tmp_path: Path) -> Path:
 def test_figure_and_table(sluice: Call, run: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figure, table = tmp_path / "out" / "curves.svg", tmp_path / "other" / "curves.csv"
-    code, out, _ = sluice("plot", run, "--output", figure, "--csv", table)
+    code, out, _ = sluice("report", run, "--curves", figure, "--csv", table)
     assert code == 0
     assert out.splitlines() == [f"{figure}: middle, splade", f"{table}: middle, splade"]
     assert "<svg" in figure.read_text()
@@ -30,17 +30,22 @@ def test_figure_and_table(sluice: Call, run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "nothing to write"),
-        (["--output", "curves.gif"], "expected a name that ends in svg, png, pdf"),
+        (["--csv", "x.csv", "--output", "x.html"], "--output: is for the HTML report"),
+        (["--curves", "curves.gif"], "expected a name that ends in svg, png, pdf"),
     ],
 )
 def test_refusals(sluice: Call, run: Path, arguments: list[str], said: str) -> None:
-    code, _, err = sluice("plot", run, *arguments)
+    code, _, err = sluice("report", run, *arguments)
     assert code == 2
     assert said in err
 
 
+def test_several_folders_without_curves_are_refused(sluice: Call, run: Path) -> None:
+    code, _, err = sluice("report", run, run)
+    assert (code, "2 folders; expected one" in err) == (2, True)
+
+
 def test_folder_without_training(sluice: Call, tmp_path: Path) -> None:
-    code, _, err = sluice("plot", tmp_path, "--csv", tmp_path / "x.csv")
+    code, _, err = sluice("report", tmp_path, "--csv", tmp_path / "x.csv")
     assert code == 2
     assert "holds no metrics.jsonl" in err

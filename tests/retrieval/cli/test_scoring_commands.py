@@ -38,9 +38,9 @@ def test_queries_of_one_file_alone_are_said(files: Path, sluice: Call) -> None:
         pytest.approx(0.3155, abs=1e-4)
     ] * 2
     assert err.splitlines() == [
-        "run: 1 judged queries are not in the run; scored 0",
-        "other: 1 judged queries are not in the run; scored 0",
-        "other: 1 queries of the run have no judgements; ignored",
+        "run: 1 judged query is not in the run; scored 0",
+        "other: 1 judged query is not in the run; scored 0",
+        "other: 1 query of the run has no judgements; ignored",
     ]
 
 

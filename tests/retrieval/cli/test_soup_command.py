@@ -1,4 +1,4 @@
-"""``sluice soup``: uniform, weighted and greedy soups, and what it refuses."""
+"""``sluice model soup``: uniform, weighted and greedy soups, and what it refuses."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,9 @@ def models(bert: Path, tmp_path: Path) -> list[Path]:
 def test_a_soup_is_a_model_with_a_manifest(
     sluice: Call, models: list[Path], tmp_path: Path
 ) -> None:
-    code, out, _ = sluice("soup", *models, "--output", tmp_path / "soup", "--weights", "2,1,1")
+    code, out, _ = sluice(
+        "model", "soup", *models, "--output", tmp_path / "soup", "--weights", "2,1,1"
+    )
     assert (code, out.strip()) == (0, f"{tmp_path}/soup: the mean of 3 models")
     made = open_encoder(tmp_path / "soup").encode_queries(["gold"])
     assert not np.allclose(made, open_encoder(models[0]).encode_queries(["gold"]), atol=1e-6)
@@ -46,7 +48,7 @@ def test_a_greedy_soup_is_no_worse_than_its_best_model(
 ) -> None:
     data = write_beir(tmp_path / "data")
     given = ("--greedy", "--dataset", data, "-m", "mrr@10")
-    code, out, _ = sluice("soup", *models, "--output", tmp_path / "soup", *given)
+    code, out, _ = sluice("model", "soup", *models, "--output", tmp_path / "soup", *given)
     assert code == 0
     *lines, last = out.strip().splitlines()
     values = [float(line.split()[1]) for line in lines]
@@ -64,7 +66,7 @@ def test_cross_encoders_are_judged_by_reranking(
     CrossEncoder.from_pretrained(pair_bert).save_pretrained(tmp_path / "a")
     data = write_beir(tmp_path / "data")
     code, out, _ = sluice(
-        "soup", tmp_path / "a", tmp_path / "a", "--output", tmp_path / "soup", "--greedy",
+        "model", "soup", tmp_path / "a", tmp_path / "a", "--output", tmp_path / "soup", "--greedy",
         "--dataset", data,
     )  # fmt: skip
     assert code == 0
@@ -78,7 +80,7 @@ def test_faults_end_in_code_2(sluice: Call, models: list[Path], tmp_path: Path) 
     for words, message in (
         ((models[0], *output), "give two or more"),
         ((models[0], tmp_path / "other", *output), "num_hidden_layers is 1"),
-        ((*models, *output, "--weights", "1,x,2"), "expected numbers, as 0.7,0.3"),
+        ((*models, *output, "--weights", "1,x,2"), "as in 0.7,0.3"),
         ((*models, *output, "--weights", "1,2"), "2 for 3 models"),
         ((*models, *output, "--measure", "nDCG@10"), "--measure: is for --greedy"),
         ((*models, *output, "--greedy"), "--dataset: needed with --greedy"),
@@ -86,7 +88,7 @@ def test_faults_end_in_code_2(sluice: Call, models: list[Path], tmp_path: Path) 
         ((*models, *output, "--greedy", "--dataset", "x", "-m", "nDGC@10"), "--measure"),
         ((*models, tmp_path / "none", *output), "none"),
     ):
-        code, _, err = sluice("soup", *words)
+        code, _, err = sluice("model", "soup", *words)
         assert code == 2, (words, err)
         assert message in err
         assert not (tmp_path / "soup").exists()

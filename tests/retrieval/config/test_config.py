@@ -1,13 +1,16 @@
 """Configs: every fault is named by file, key, value and the nearest valid name."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
+from places import ROOT
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.config.sections import (
+    CachedEncoding,
     ExperimentConfig,
     TrainConfig,
     TrainingSection,
@@ -22,6 +25,7 @@ from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.suite import is_suite
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.experiments.tuning.experiment import check_tuning
+from sluice.retrieval.retrievers.corpus.passages import Passages
 
 GOOD = {
     "dataset": "pydocs",
@@ -198,7 +202,7 @@ def test_a_circle_is_named(tmp_path: Path) -> None:
 
 
 def test_every_config_in_the_project_is_valid() -> None:
-    folder = Path(__file__).resolve().parents[2] / "configs"
+    folder = ROOT / "configs"
     files = sorted(folder.glob("*.yaml"))
     assert files
     for file in files:
@@ -216,7 +220,7 @@ def test_every_config_in_the_project_is_valid() -> None:
 
 
 def test_training_configs_are_short() -> None:
-    folder = Path(__file__).resolve().parents[2] / "configs"
+    folder = ROOT / "configs"
     for file in folder.glob("train-*.yaml"):
         lines = file.read_text(encoding="utf-8").splitlines()
         settings = [line for line in lines if line.strip() and not line.startswith("#")]
@@ -226,3 +230,15 @@ def test_training_configs_are_short() -> None:
 def test_the_schema_knows_the_sections() -> None:
     schema = json.loads(json_schema())
     assert set(schema["properties"]) == set(ExperimentConfig.model_fields)
+
+
+def test_the_schema_knows_the_settings_that_are_dataclasses() -> None:
+    parts = json.loads(json_schema())["$defs"]
+    for kind in (Passages, CachedEncoding):
+        part = parts[kind.__name__]
+        assert set(part["properties"]) == {field.name for field in fields(kind)}
+        assert part["additionalProperties"] is False
+    assert parts["Passages"]["properties"]["length"] == {
+        "default": 200, "minimum": 1, "title": "Length", "type": "integer",
+    }  # fmt: skip
+    assert parts["CachedEncoding"]["properties"]["cache"]["default"] is True

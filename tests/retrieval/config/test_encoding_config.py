@@ -56,7 +56,7 @@ def test_the_command_line_estimates_lists_and_clears(
 ) -> None:
     from typer.testing import CliRunner
 
-    from sluice.retrieval.cli.app import app
+    from sluice.retrieval.cli import app
 
     monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
     values = experiment(tmp_path, bert, flat={})

@@ -128,7 +128,7 @@ def test_an_interpreter_without_sources_is_told(tmp_path: Path) -> None:
 
 def test_the_same_in_another_process_and_nothing_imported() -> None:
     code = (
-        "import json, sys; from retrieval import pydocs; "
+        "import json, sys; from sluice.retrieval.datasets import pydocs; "
         "rows = [list(row) for row in pydocs.documents()]; "
         "loaded = [m for m in ('tkinter', 'antigravity', 'this', 'torch') if m in sys.modules]; "
         "json.dump([rows, pydocs.queries('test'), loaded], sys.stdout)"

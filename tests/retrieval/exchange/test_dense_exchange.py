@@ -126,7 +126,7 @@ def test_without_a_model_the_index_is_searched_by_vector(tmp_path: Path, dense: 
     back = Retriever.open(tmp_path / "r")
     assert isinstance(back.encoder, PrecomputedEncoder)
     assert back.encoder.dim == 64
-    with pytest.raises(ModelError, match=r"search-vectors.*--encoder"):
+    with pytest.raises(ModelError, match=r"search --vectors.*--encoder"):
         back.search("gold")
     with pytest.raises(ModelError, match="queries only"):
         back.add([Document("new", "", "x")])
@@ -233,7 +233,7 @@ def test_the_command_line(tmp_path: Path, sluice: Call, bert: Path, form: str) -
     vectors = encoder.encode_queries(list(QUERIES.values()))
     write_dense_vectors(queries, list(QUERIES), [vectors], form)
     run = tmp_path / "run.trec"
-    code, out, err = sluice("search-vectors", tmp_path / "dense", queries, "--output", run)
+    code, out, err = sluice("search", tmp_path / "dense", "--vectors", queries, "--output", run)
     assert (code, "4 queries" in out) == (0, True), err
     made.run(QUERIES, k=1000).save(tmp_path / "expected.trec")
     assert Run.load(run).to_dict() == Run.load(tmp_path / "expected.trec").to_dict()
@@ -263,7 +263,7 @@ def test_a_service_s_vectors_on_the_command_line(tmp_path: Path, sluice: Call) -
     assert back.run(queries, k=9).to_dict() == made.run(queries, k=9).to_dict()
     assert list(back.store) == documents()
     code, _, err = sluice("search", tmp_path / "r", "something else")
-    assert (code, "search-vectors" in err) == (2, True)
+    assert (code, "search --vectors" in err) == (2, True)
 
 
 def test_bad_options_on_the_command_line(tmp_path: Path, sluice: Call, bert: Path) -> None:
@@ -287,8 +287,11 @@ def test_bad_options_on_the_command_line(tmp_path: Path, sluice: Call, bert: Pat
         (["import", x, r, *npy, "--query-vectors", x], "ids without texts"),
         (["import", x, r, *npy, "--query-vectors", x, "--encoder", bert], "give one"),
         (["import", x, r, *npy, "--encoder", bert], "of 32 dimensions, and"),
-        (["search-vectors", tmp_path / "dense", x, "--output", r], "3 dimensions, this index"),
-        (["search-vectors", tmp_path / "dense", tmp_path / "empty.npy", "--output", r], "no vec"),
+        (["search", tmp_path / "dense", "--vectors", x, "--output", r], "3 dimensions, this index"),
+        (
+            ["search", tmp_path / "dense", "--vectors", tmp_path / "empty.npy", "--output", r],
+            "no vec",
+        ),
     ]
     for words, message in cases:
         code, _, err = sluice(*words)

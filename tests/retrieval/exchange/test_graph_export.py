@@ -1,4 +1,4 @@
-"""``sluice export MODEL OUTPUT --format onnx``: what it writes, measures and refuses."""
+"""``sluice model export MODEL OUTPUT``: what it writes, measures and refuses."""
 
 from pathlib import Path
 
@@ -27,8 +27,8 @@ def world(tmp_path: Path) -> Path:
 def test_the_command_writes_and_measures(
     sluice: Call, bert: Path, world: Path, tmp_path: Path
 ) -> None:
-    asked = ("export", bert, tmp_path / "m", "--format", "onnx", "--quantise-model", "int8")
-    code, out, err = sluice(*asked, "--dataset", world, "--documents", 15, "--sample-queries", 6)
+    asked = ("model", "export", bert, tmp_path / "m", "--quantise", "int8")
+    code, out, err = sluice(*asked, "--dataset", world, "--documents", 15, "--queries", 6)
     assert code == 0, err
     for name in (MODEL_FILE, QUANTISED_FILES["int8"]):
         assert (tmp_path / "m" / name).is_file()
@@ -36,7 +36,7 @@ def test_the_command_writes_and_measures(
         assert f"  by {name} " in out
     assert "6 queries over 15 documents, nDCG@10 by torch" in out
     assert "(+0.0000)" in out
-    code, out, err = sluice("export", bert, tmp_path / "plain", "--format", "onnx")
+    code, out, err = sluice("model", "export", bert, tmp_path / "plain")
     assert code == 0, err
     assert "nDCG" not in out
     assert [path.name for path in (tmp_path / "plain" / "onnx").iterdir()] == ["model.onnx"]
@@ -44,21 +44,20 @@ def test_the_command_writes_and_measures(
 
 def test_what_the_command_refuses(sluice: Call, bert: Path, world: Path, tmp_path: Path) -> None:
     def refused(*words: object) -> str:
-        code, _, err = sluice("export", *words)
+        code, _, err = sluice("model", "export", *words)
         assert code == 2
         assert err.startswith("error: ")
         return err
 
-    asked = (bert, tmp_path / "m", "--format", "onnx")
-    assert "--scale: is not for --format onnx" in refused(*asked, "--scale", "2")
-    assert "known: int8; did you mean 'int8'" in refused(*asked, "--quantise-model", "int")
+    asked = (bert, tmp_path / "m")
+    assert "known: int8; did you mean 'int8'" in refused(*asked, "--quantise", "int")
     assert "none is given" in refused(*asked, "--documents", "5")
     assert "no split 'test'" not in refused(*asked, "--dataset", tmp_path / "none")
     assert "documents is 0" in refused(*asked, "--dataset", world, "--documents", 0)
     retriever = Retriever.build(open_encoder(bert), documents(), path=tmp_path / "r")
     assert f"give {tmp_path / 'r' / 'encoder'}" in refused(retriever.path, *asked[1:])
-    sparse = (bert, tmp_path / "m", "--format", "ciff", "--quantise-model", "int8")
-    assert "--quantise-model: is not for --format ciff" in refused(*sparse)
+    code, _, err = sluice("export", bert, tmp_path / "m", "--format", "onnx")
+    assert (code, "sluice model export MODEL OUTPUT" in err) == (2, True)
     assert not (tmp_path / "m").exists()
 
 

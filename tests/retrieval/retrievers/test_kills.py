@@ -9,13 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+from places import SUPPORT
 from small_world import documents
 
 from sluice.encoders import BM25Encoder
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.retrievers.folder import verify_retriever
 
-SUPPORT = Path(__file__).resolve().parents[1] / "support"
 QUERIES = {"a": "gold river", "b": "word31 number word2", "c": "the sluice"}
 
 

@@ -150,14 +150,16 @@ class TestGeneration:
     def test_the_command(self, sluice: Call, world: Path, tmp_path: Path) -> None:
         output = tmp_path / "q.jsonl"
         code, out, err = sluice(
-            "generate", "key-sentences", world, "--output", output, "--consistency", 40
+            "teach", "generate", "key-sentences", world, "--output", output, "--consistency", 40
         )
         assert code == 0, err
         assert "queries for 40 documents" in out
         assert read(output)
-        code, _, err = sluice("generate", "nowhere/x", world, "--output", output, "--by", "beam")
+        code, _, err = sluice(
+            "teach", "generate", "nowhere/x", world, "--output", output, "--by", "beam"
+        )
         assert code == 2
-        assert "--by: 'beam'; expected beams or sampling" in err
-        code, _, err = sluice("generate", tmp_path, world, "--output", output)
+        assert "--by: 'beam'; expected one of beams, sampling; did you mean 'beams'?" in err
+        code, _, err = sluice("teach", "generate", tmp_path, world, "--output", output)
         assert code == 2
         assert "no config.json" in err

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import ROOT
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
 from sluice.training.journal.curves import as_csv, panels_of, read_trainings
@@ -160,8 +161,7 @@ def test_reading_needs_neither_torch_nor_matplotlib() -> None:
         "import sys, sluice.training.journal.curves, sluice.training.journal.plot\n"
         "print([m for m in ('torch', 'transformers', 'matplotlib') if m in sys.modules])"
     )
-    root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert done.stdout.strip() == "[]"

@@ -10,8 +10,9 @@ from pathlib import Path
 import safetensors.torch
 import tiny_models
 import torch
+from places import SUPPORT
 
-SCRIPT = Path(__file__).with_name("distributed.py")
+SCRIPT = SUPPORT / "distributed.py"
 
 
 def test_two_processes_are_one_with_the_whole_batch(tmp_path: Path) -> None:

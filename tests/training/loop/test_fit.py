@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from places import SUPPORT
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
 from sluice.training import fit
@@ -99,7 +100,7 @@ def test_a_training_of_before_types_were_named_goes_on(
         shutil.rmtree(output / f"checkpoint-{step}", ignore_errors=True)
     facts = json.loads((output / "training.json").read_text())
     assert facts["loss"]["type"] == "info_nce"
-    facts["loss"]["type"] = "sluice.training.losses.contrastive.info_nce:InfoNCE"
+    facts["loss"]["type"] = "training.losses.info_nce:InfoNCE"
     (output / "training.json").write_text(json.dumps(facts))
     with pytest.raises(ConfigError, match="differs in loss"):
         fit(tiny.Splade(), tiny.examples(), STAR(similarity="dot"), output=output, **tiny.JOB)
@@ -114,7 +115,7 @@ def test_killed_process_resumes(
     tiny: ModuleType, undisturbed: tuple[Path, Any, Any], tmp_path: Path
 ) -> None:
     _, weights, _ = undisturbed
-    script = Path(__file__).with_name("killed.py")
+    script = SUPPORT / "killed.py"
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True
     )

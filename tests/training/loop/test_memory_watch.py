@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from places import SUPPORT
 
 import sluice.training.loop.memory_watch as memory_watch
 from sluice.encoders.foundation.errors import DataError
@@ -177,7 +178,7 @@ def test_run_that_still_goes_on_was_not_killed(
 def test_killed_run_is_told_of_by_the_next(
     tiny: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    script = Path(__file__).with_name("killed_full.py")
+    script = SUPPORT / "killed_full.py"
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True
     )

@@ -12,6 +12,7 @@ import tiny_models
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import ROOT, SUPPORT
 from transformers import BertForMaskedLM
 
 import sluice.training.batches.masked_forward as masked_pass
@@ -339,8 +340,7 @@ def compare_workers(folder: Path, work: Path) -> None:
 
 def test_masks_do_not_depend_on_who_makes_the_batches(folder: Path, tmp_path: Path) -> None:
     # In a process of its own: torch watches over the workers by a signal handler that stays.
-    tests = Path(__file__).parents[1]
-    paths = [tests / "training", tests / "support", tests.parent]
+    paths = [Path(__file__).parent, SUPPORT, ROOT]
     command = [sys.executable, "-c", ALONE, str(folder), str(tmp_path), *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -88,8 +88,8 @@ class DSE(Wrapping):
             return value
         if batch.teacher is None:
             raise DataError(
-                "dse: the batch has no teacher's scores; make them with `sluice distil` and name "
-                "the file under `teacher:`"
+                "dse: the batch has no teacher's scores; make them with `sluice teach distil` "
+                "and name the file under `teacher:`"
             )
         goal = batch.teacher[rows, columns].to(logits.dtype)
         told = goal.isfinite()

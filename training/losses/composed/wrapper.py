@@ -101,9 +101,9 @@ def inner_loss(spec: Any, where: str) -> LossBase:
     """Return the loss that ``{type: name, ...}`` describes, or ``spec`` where it is a loss."""
     if isinstance(spec, Mapping):
         return as_loss(build(spec, LOSSES, where=f"{where}.loss"), f"{where}.loss")
-    if callable(spec) or hasattr(spec, "over"):
-        return as_loss(spec)
-    raise ConfigError(f"{where}.loss: {spec!r}, expected {{type: name, ...}}")
+    if isinstance(spec, str):  # a type's name where a component belongs
+        raise ConfigError(f"{where}.loss: {spec!r}, expected {{type: name, ...}}")
+    return as_loss(spec, f"{where}.loss")
 
 
 def plain_inside(loss: Wrapping, why: str) -> None:

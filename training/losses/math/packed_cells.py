@@ -53,8 +53,8 @@ def scored(name: str, teacher: Tensor | None) -> Tensor:
     """Return the teacher's scores; raises ``DataError`` for a batch that brought none."""
     if teacher is None:
         raise DataError(
-            f"{name}: the batch has no teacher's scores; make them with `sluice distil` and name "
-            "the file under `teacher:`"
+            f"{name}: the batch has no teacher's scores; make them with `sluice teach distil` "
+            "and name the file under `teacher:`"
         )
     return teacher
 

@@ -108,7 +108,10 @@ def test_a_fit_is_a_file_and_an_expression(tmp_path: Path) -> None:
         (f"weighted(run0, run1, run1, fitted='{path}')", r"2 stages \(run0, run1\), here are 3"),
         (f"rrf(run0, run1, fitted='{path}')", "was fitted as weighted, not rrf"),
         (f"weighted(run0, run1, fitted='{path}', weights=[1, 2])", "both say the weights"),
-        ("weighted(run0, run1, fitted='nowhere.json')", r"nowhere\.json: no such file; fit_fusion"),
+        (
+            "weighted(run0, run1, fitted='nowhere.json')",
+            r"nowhere\.json: no such file; .sluice fit fusion",
+        ),
     ]:
         with pytest.raises(ConfigError, match=message):
             parse(text, names)

@@ -10,6 +10,7 @@ import pytest
 import ranx_agreement
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import ROOT
 from ranx_agreement import odd_lists
 from small_world import WordEncoder, documents
 
@@ -24,7 +25,6 @@ from sluice.retrieval.pipelines.fusion.normalisation import NORMALISATIONS
 from sluice.retrieval.runs.pool import Pool
 from sluice.retrieval.runs.queries import Queries
 
-ROOT = Path(__file__).parents[2]
 HITS = st.dictionaries(
     st.sampled_from("abcdefgh"), st.sampled_from([-1.0, 0.0, 0.5, 2.0]), max_size=8
 )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from batch_encoder import BatchEncoder, DyingEncoder, SparseEncoder, many, vectors_of
+from places import SUPPORT
 from small_world import documents
 
 from sluice.encoders import DenseEncoder, SpladeEncoder
@@ -27,8 +28,6 @@ from sluice.retrieval.retrievers.corpus.corpus_encoding import (
     EncodedCorpus,
     sampled_rows,
 )
-
-SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 
 def stored(path: Path) -> np.ndarray:

@@ -17,7 +17,7 @@ from sluice.encoders import BM25Encoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing import FaissIndex, FlatIndex, InvertedIndex, PassageIndex
 from sluice.retrieval import Document, Passages, Retriever
-from sluice.retrieval.cli.app import app
+from sluice.retrieval.cli import app
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.documents.encoder_input import document_input
 from sluice.retrieval.experiments.dependencies import Dependencies

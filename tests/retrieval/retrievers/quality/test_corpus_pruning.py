@@ -97,7 +97,7 @@ class TestFile:
             QualityScores.load(path)
 
     def test_missing_and_damaged(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match="sluice quality makes one"):
+        with pytest.raises(DataError, match="sluice fit quality makes one"):
             QualityScores.load(tmp_path / "none.parquet")
         (tmp_path / "bad.parquet").write_text("no")
         with pytest.raises(DataError, match="no quality scores"):

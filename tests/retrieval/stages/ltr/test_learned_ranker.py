@@ -264,7 +264,7 @@ def test_a_damaged_folder_is_refused(
         shutil.copytree(tmp_path / "ltr", tmp_path / "bad", dirs_exist_ok=True)
         head = tmp_path / "bad" / "ranker.json"
         head.write_text(json.dumps({**json.loads(head.read_text()), **change}))
-        with pytest.raises(ModelError, match=r"train it again|sluice ltr"):
+        with pytest.raises(ModelError, match=r"train it again|sluice fit ranker"):
             LearnedRanker.open(tmp_path / "bad")
     shutil.copytree(tmp_path / "ltr", tmp_path / "bad", dirs_exist_ok=True)
     with (tmp_path / "bad" / "linear.json").open("a") as stream:
@@ -344,9 +344,9 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command_trains_and_the_pipeline_evaluates(config: Path, sluice: Call) -> None:
-    code, out, err = sluice("ltr", config)
+    code, out, err = sluice("fit", "ranker", config)
     assert code == 0, err
-    assert "ranker: taught by" in out
+    assert "ranker: trained on" in out
     assert "weight" in out
     noted = json.loads((config.parent / "out" / "ranker" / "ranker.json").read_text())
     assert noted["facts"]["split"] == "train"
@@ -358,13 +358,13 @@ def test_the_command_trains_and_the_pipeline_evaluates(config: Path, sluice: Cal
 
 
 def test_the_command_cross_validates(config: Path, sluice: Call) -> None:
-    code, out, err = sluice("ltr", config, "--folds", 3)
+    code, out, err = sluice("fit", "ranker", config, "--folds", 3)
     assert code == 0, err
     assert "ltr - words:" in out
     assert "p = " in out
     found = json.loads((config.parent / "out" / "folds.json").read_text())
     assert {system["name"] for system in found["systems"]} == {"ltr", "hybrid", "bm25", "words"}
-    assert sluice("ltr", config, "--folds", 2)[0] == 2
+    assert sluice("fit", "ranker", config, "--folds", 2)[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_the_command_cross_validates(config: Path, sluice: Call) -> None:
     ],
 )
 def test_wrong_configs_are_refused(config: Path, sluice: Call, override: str, message: str) -> None:
-    code, _, err = sluice("ltr", config, override)
+    code, _, err = sluice("fit", "ranker", config, override)
     assert code == 2
     assert message in err
 

@@ -188,7 +188,19 @@ def test_the_command_labels_holes(
 ) -> None:
     folder, run, labels = world
     output = tmp_path / "labels.tsv"
-    words = ["judge", run, "--dataset", folder, "--judge", labels, "--output", output, "-m", "P@10"]
+    words = [
+        "labels",
+        "judge",
+        run,
+        "--dataset",
+        folder,
+        "--judge",
+        labels,
+        "--output",
+        output,
+        "-m",
+        "P@10",
+    ]
     code, out, err = sluice(*words)
     assert code == 0, err
     human, made = load_dataset(folder).qrels, read_qrels(output)
@@ -210,7 +222,9 @@ def test_the_command_labels_holes(
     code, _, err = sluice(*words[:-2], "--qrels", output)
     assert code == 2
     assert "people's labels" in err
-    code, _, err = sluice("judge", "--dataset", folder, "--judge", labels, "--output", output)
+    code, _, err = sluice(
+        "labels", "judge", "--dataset", folder, "--judge", labels, "--output", output
+    )
     assert code == 2
     assert "give a run or more" in err
     code, _, err = sluice(*words, "--fit", 2)
@@ -223,7 +237,7 @@ def test_a_cross_encoder_is_fitted_on_other_queries_and_scores_no_pair_twice(
 ) -> None:
     folder, run, _ = world
     output, human = tmp_path / "labels.tsv", load_dataset(folder).qrels
-    words = ["judge", "--dataset", folder, "--judge", pair_bert, "--output", output,
+    words = ["labels", "judge", "--dataset", folder, "--judge", pair_bert, "--output", output,
              "--fit", 4, "-k", 3, "--cache", tmp_path / "c.sqlite"]  # fmt: skip
     Run({query: {"unjudged": 1.0} for query in human}).save(tmp_path / "none.trec")
     code, out, err = sluice(*words, tmp_path / "none.trec", "--pairs", "judged")
@@ -257,18 +271,20 @@ def test_the_commands_of_agreement_and_grades(
     other = tmp_path / "other.trec"
     ranked = load_dataset(folder).qrels
     Run({q: {d: float(g) for d, g in grades.items()} for q, grades in ranked.items()}).save(other)
-    code, out, err = sluice("agreement", qrels, qrels, "--runs", run, "--runs", other, "-m", "AP")
+    code, out, err = sluice(
+        "labels", "agreement", qrels, qrels, "--runs", run, "--runs", other, "-m", "AP"
+    )
     assert code == 0, err
     assert "kappa                1.0000  [1.0000, 1.0000]" in out
     assert "Kendall's tau-b 1.0000, RBO (p=0.9) 1.0000" in out
-    code, out, _ = sluice("agreement", qrels, qrels, "--json", "--samples", 5)
+    code, out, _ = sluice("labels", "agreement", qrels, qrels, "--json", "--samples", 5)
     told = json.loads(out)
     assert told["labels"]["alpha"]["ordinal"] == 1.0
     assert told["systems"] == []
-    code, _, err = sluice("agreement", qrels, qrels, "--runs", run)
+    code, _, err = sluice("labels", "agreement", qrels, qrels, "--runs", run)
     assert code == 2
     assert "one run has no order" in err
-    code, out, _ = sluice("grades", run, qrels, "-k", 5)
+    code, out, _ = sluice("labels", "grades", run, qrels, "-k", 5)
     assert code == 0
     assert "share@5" in out
     assert "grade 1" in out

@@ -57,6 +57,13 @@ def test_values_per_query_are_trec_evals(
                 assert value == pytest.approx(expected.get(query, {}).get(key, 0.0), rel=1e-3)
 
 
+def test_the_caption_names_the_test_and_its_correction(
+    made: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    others = len(SYSTEMS) - 1
+    assert f"p < 0.05, Holm-corrected over {others} systems; " in made[0]["table"]["caption"]
+
+
 def test_recall_by_depth_by_hand(
     given: EvaluatedSet, made: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:

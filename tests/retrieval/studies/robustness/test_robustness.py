@@ -154,9 +154,11 @@ def test_the_command(tmp_path: Path, sluice: Call) -> None:
         "retrievers: {bm25: {encoder: {type: bm25}}, other: {encoder: {type: bm25, b: 0.7}}}\n"
         "pipelines: {one: bm25, two: bm25 | other}\n"
     )
-    code, _, err = sluice("robust", tmp_path / "out")
+    code, _, err = sluice("diagnose", "robust", tmp_path / "out")
     assert (code, "no experiment.yaml here" in err) == (2, False)
-    code, out, err = sluice("robust", config, "--pipeline", "two", "--format", "json", "-m", "RR@5")
+    code, out, err = sluice(
+        "diagnose", "robust", config, "--pipeline", "two", "--format", "json", "-m", "RR@5"
+    )
     assert code == 0, err
     rows = json.loads(out)["systems"]
     assert [row["name"] for row in rows] == [
@@ -166,18 +168,20 @@ def test_the_command(tmp_path: Path, sluice: Call) -> None:
     assert rows[0]["RR@5"] > 0
     assert sluice("run", config)[0] == 0
     words = ("--perturbation", "query:typo-drop", "--format")
-    code, opened, err = sluice("robust", tmp_path / "out", *words, "csv", "-m", "RR@5")
+    code, opened, err = sluice("diagnose", "robust", tmp_path / "out", *words, "csv", "-m", "RR@5")
     assert code == 0, err
     assert [line.split(",")[0] for line in opened.splitlines()] == [
         "system", "one clean", "one query:typo-drop", "two clean", "two query:typo-drop"
     ]  # fmt: skip
-    assert sluice("robust", config, *words, "markdown")[1].startswith("| system | nDCG@10 |")
+    assert sluice("diagnose", "robust", config, *words, "markdown")[1].startswith(
+        "| system | nDCG@10 |"
+    )
     for arguments, message in (
         ((config, "--pipeline", "tow"), "did you mean 'two'"),
         ((config, "--format", "pdf"), "expected one of text, markdown"),
         ((tmp_path / "beir",), "no experiment.yaml here"),
         ((config, "--perturbation", "typo"), "unknown 'typo'"),
     ):
-        code, _, err = sluice("robust", *arguments)
+        code, _, err = sluice("diagnose", "robust", *arguments)
         assert code == 2
         assert message in err

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from command_line import Call
+from places import SUPPORT
 from pyarrow import parquet
 from small_world import LengthScorer, write_beir
 
@@ -124,7 +125,7 @@ class Killed(Lengths):
 distil(Killed(), PAIRS, texts, Path(sys.argv[1]), key="k", facts={}, shard=4)
 """
         output = tmp_path / "s.parquet"
-        folders = [Path(__file__).parent, Path(__file__).parents[1] / "support", *sys.path]
+        folders = [Path(__file__).parent, SUPPORT, *sys.path]
         done = subprocess.run(
             [sys.executable, "-c", program, str(output)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
@@ -235,7 +236,7 @@ class TestTeachers:
     @pytest.mark.parametrize(
         ("spec", "message"),
         [
-            ("no.parquet", "teacher: no file no.parquet.*sluice distil"),
+            ("no.parquet", "teacher: no file no.parquet.*sluice teach distil"),
             ({"type": "cross_encodr", "model": "x"}, "did you mean 'cross_encoder'"),
             ({"type": "bm25"}, "unknown type 'bm25'"),
             ({"type": "ensemble"}, "teacher.teachers: None"),
@@ -390,8 +391,9 @@ class TestDataset:
     ) -> None:
         output = tmp_path / "s.parquet"
         words = [
-            "distil", world, "--teacher", pair_bert, "--teacher", run, "--weight", 2, "--weight", 1,
-            "--normalise", "--candidates", run, "--depth", 4, "--output", output,
+            "teach", "distil", world, "--teacher", pair_bert, "--teacher", run,
+            "--weight", 2, "--weight", 1, "--normalise", "--candidates", run, "--depth", 4,
+            "--output", output,
         ]  # fmt: skip
         code, out, err = sluice(*words)
         assert code == 0, err
@@ -415,7 +417,7 @@ class TestDataset:
     ) -> None:
         output = tmp_path / "s.parquet"
         usual = ["--teacher", run, "--candidates", run, "--output", output]
-        code, _, err = sluice("distil", world, *usual, *words)
+        code, _, err = sluice("teach", "distil", world, *usual, *words)
         assert code == 2
         assert message in err
         assert not output.exists()

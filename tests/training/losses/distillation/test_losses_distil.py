@@ -382,7 +382,7 @@ def test_without_a_teacher(spec: dict[str, Any]) -> None:
     loss = taught(spec)
     assert loss.needs_teacher
     scores, labels = torch.randn(2, 3, requires_grad=True), torch.eye(2, 3)
-    remedy = rf"{spec['type']}: the batch has no teacher's scores.*sluice distil.*`teacher:`"
+    remedy = rf"{spec['type']}: the batch has no teacher's scores.*sluice teach distil.*`teacher:`"
     with pytest.raises(DataError, match=remedy):
         loss(scores, labels)
     value = loss(scores, labels, None, None, torch.full((2, 3), NAN))

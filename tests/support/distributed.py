@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 here = Path(__file__).parent
-sys.path[:0] = [str(here), str(here.parent / "support"), str(here.parents[1])]
+sys.path[:0] = [str(here), str(here.parents[1])]
 
 import safetensors.torch  # noqa: E402
 import tiny  # noqa: E402

@@ -1,0 +1,116 @@
+"""``data``, ``cache`` and ``config``: what a dataset holds, cached vectors, the YAML schema."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.retrieval.cli.options import Command, DatasetName, check_choice
+
+ACTIONS = ("list", "clear")
+CONFIG = """Help with the YAML files of experiments.
+
+An editor that knows the schema completes keys and marks faults while you write.
+"""
+
+
+def data(
+    name: DatasetName,
+    split: Annotated[str, typer.Option(metavar="SPLIT", help="The split to describe.")] = "test",
+) -> None:
+    """Describe a dataset.
+
+    Sizes, lengths, splits, grades and what looks odd, as JSON.
+
+    Example:
+      sluice data pydocs
+    """
+    from sluice.retrieval.datasets.dataset import load_dataset
+    from sluice.retrieval.datasets.report import describe
+
+    typer.echo(json.dumps(describe(load_dataset(name, split)), indent=2, ensure_ascii=False))
+
+
+def cache(
+    action: Annotated[
+        str,
+        typer.Argument(
+            metavar="ACTION",
+            show_default="list",
+            help="list, or clear, which removes the vectors that no process is using.",
+        ),
+    ] = "list",
+    path: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", show_default="$SLUICE_CACHE/vectors", help="The cache's folder."
+        ),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FINGERPRINT", help="Take only encoders whose fingerprint begins like this."
+        ),
+    ] = None,
+) -> None:
+    """List or clear cached document vectors.
+
+    One line for each encoder and storage format. The cache holds 20 GB ($SLUICE_CACHE_BYTES); when
+    it is full, the vectors that have not been used for the longest time are removed.
+
+    Examples:
+      sluice cache
+      sluice cache clear --encoder 3fa9
+    """
+    from sluice.encoders.vectors.cache_limit import cache_root, cached_keys, removed
+
+    check_choice(action, "cache", ACTIONS)
+    root = path or cache_root()
+    keys = [key for key in cached_keys(root) if key.fingerprint.startswith(encoder or "")]
+    for key in keys:
+        state = ""
+        if action == "clear":
+            state = "removed  " if removed(key) else "in use   "
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(key.used))
+        name = key.encoder.rpartition(":")[2]
+        typer.echo(
+            f"{state}{key.fingerprint[:12]}  {name:<16}  {key.store:<8}"
+            f"  {key.bytes / 1e6:>10,.1f} MB  {used}"
+        )
+    if action == "clear" and not keys:
+        typer.echo(f"{root}: no vectors{f' of encoder {encoder}' if encoder else ''} are cached")
+    if action == "list":
+        typer.echo(f"{root}: {sum(key.bytes for key in keys) / 1e6:,.1f} MB")
+
+
+def schema(
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default="print it", help="The file to write."),
+    ] = None,
+) -> None:
+    """Print the JSON schema of experiment files.
+
+    Name it in the first line of a YAML file for editors with a YAML language server:
+    `# yaml-language-server: $schema=sluice.schema.json`.
+
+    Example:
+      sluice config schema --output sluice.schema.json
+    """
+    from sluice.retrieval.config.sections import json_schema
+
+    if output is None:
+        typer.echo(json_schema(), nl=False)
+        return
+    from sluice.encoders.foundation.files import write_text
+
+    write_text(output, json_schema())
+    typer.echo(f"{output}: the schema of experiment files")
+
+
+COMMANDS: dict[str, Command] = {"data": data, "cache": cache}
+CONFIG_COMMANDS: dict[str, Command] = {"schema": schema}

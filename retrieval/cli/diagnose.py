@@ -1,0 +1,240 @@
+"""Check hubness, compatibility, robustness.
+
+What a mean of a measure hides: documents that are found for too many queries, encoders that cannot
+share an index, and systems that a typo upsets.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.cli.options import (
+    FORMS,
+    Command,
+    Form,
+    Json,
+    Measures,
+    check_choice,
+    refuse_options,
+    show_table,
+    split_measures,
+)
+
+if TYPE_CHECKING:
+    from sluice.retrieval.evaluation.hub_counts import Hubness
+    from sluice.retrieval.experiments.experiment import Experiment
+
+
+def hubness(
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="A run file, or a retriever's folder.")
+    ],
+    dataset: Annotated[
+        str | None,
+        typer.Option(metavar="DATASET", help="Search a retriever with this dataset's queries."),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="SPLIT", show_default="test", help="The split of the queries."),
+    ] = None,
+    k: Annotated[
+        int, typer.Option("-k", metavar="N", min=1, help="Count documents among the first N hits.")
+    ] = 10,
+    documents: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            show_default="those the run has",
+            help="Size of the corpus; a retriever knows its own.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show how unevenly documents are found.
+
+    N_k of a document is the number of queries that have it among their first k hits. The skewness
+    of N_k is 0 for an even spread and grows with hubs: documents near to everything (Radovanovic
+    et al., 2010). `normalised(...)` in a pipeline lowers them.
+
+    Examples:
+      sluice diagnose hubness run.trec -k 10 --documents 5183
+      sluice diagnose hubness runs/x/retrievers/dense --dataset scifact
+    """
+    from sluice.retrieval.evaluation.hub_counts import hubness as hubness_of
+    from sluice.retrieval.runs.run import Run
+
+    if source.is_dir():
+        refuse_options("for a run file; a retriever knows its own", documents=documents)
+        figures = _hubness_of_retriever(source, dataset, split or "test", k)
+    else:
+        refuse_options("for a retriever's folder", dataset=dataset, split=split)
+        figures = hubness_of(Run.load(source), k, documents=documents)
+    if as_json:
+        typer.echo(json.dumps(figures._asdict(), indent=2))
+        return
+    typer.echo(
+        f"skewness of N_{k}    {figures.skewness:.4f}\n"
+        f"largest N_{k}        {figures.largest:,}\n"
+        f"never found        {figures.never:.2%} of the documents"
+    )
+    for doc_id, count in figures.hubs:
+        typer.echo(f"{count:>6,}  {doc_id}")
+
+
+def _hubness_of_retriever(folder: Path, dataset: str | None, split: str, k: int) -> Hubness:
+    from sluice.retrieval.datasets.dataset import load_dataset
+    from sluice.retrieval.evaluation.hub_counts import hubness as hubness_of
+    from sluice.retrieval.retrievers.dataset_runs import run_on
+    from sluice.retrieval.retrievers.retriever import Retriever
+
+    if dataset is None:
+        raise ConfigError(f"{folder}: a retriever needs --dataset, whose queries it is asked")
+    retriever = Retriever.open(folder)
+    run = run_on(retriever, load_dataset(dataset, split), k)
+    return hubness_of(run, k, documents=len(retriever))
+
+
+def compatibility(
+    retrievers: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER", help="Retrievers of one corpus, from the oldest model to the newest."
+        ),
+    ],
+    dataset: Annotated[
+        str, typer.Option(metavar="DATASET", help="The dataset whose queries are asked and judged.")
+    ],
+    split: Annotated[str, typer.Option(metavar="SPLIT", help="The split of the queries.")] = "test",
+    measure: Annotated[
+        str, typer.Option("-m", "--measure", metavar="MEASURE", help="The measure of the matrix.")
+    ] = "nDCG@10",
+    form: Form = "text",
+) -> None:
+    """Search old indexes with new encoders.
+
+    The compatibility matrix: each retriever's query encoder (rows) searches each retriever's index
+    (columns). A new encoder is compatible with an old index if it searches it better than the old
+    encoder does; average compatibility is the share of such pairs.
+
+    Example:
+      sluice diagnose compatibility runs/v1/retrievers/d runs/v2/retrievers/d --dataset scifact
+    """
+    from sluice.retrieval.datasets.dataset import load_dataset
+    from sluice.retrieval.retrievers.retriever import Retriever
+    from sluice.retrieval.studies.compatibility import compatibility_matrix
+
+    check_choice(form, "--format", FORMS)
+    if len(retrievers) < 2:
+        raise ConfigError("compatibility: give two retrievers or more, the oldest first")
+    if len(set(retrievers)) < len(retrievers):
+        raise ConfigError("compatibility: a retriever is given twice")
+    last = [path.name for path in retrievers]
+    names = last if len(set(last)) == len(last) else list(map(str, retrievers))
+    opened = dict(zip(names, map(Retriever.open, retrievers), strict=True))
+    matrix = compatibility_matrix(opened, load_dataset(dataset, split), measure)
+    typer.echo(show_table(matrix.table(), form))
+
+
+def robust(
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="An experiment's output folder, or its YAML file."),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY.PATH=VALUE", help="Values that replace those of the file."),
+    ] = None,
+    pipeline: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", show_default="all", help="A pipeline to test; may be repeated."
+        ),
+    ] = None,
+    measure: Measures = None,
+    perturbation: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            show_default="all",
+            help="query:NAME or document:NAME, as in query:typo-swap; may be repeated.",
+        ),
+    ] = None,
+    queries: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Queries in the sample; 0 takes all.")
+    ] = 50,
+    targets: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Documents perturbed for each query.")
+    ] = 3,
+    depth: Annotated[
+        int, typer.Option(metavar="N", help="Last rank from which these documents are drawn.")
+    ] = 100,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Random seed for queries, documents and typos.")
+    ] = 0,
+    form: Form = "text",
+) -> None:
+    """Perturb queries and documents.
+
+    Queries get typos (a neighbouring key, letters swapped, dropped, doubled) or other casing, or
+    are cut, and the pipeline is asked again. Documents below rank 10 that are not judged relevant
+    get the query's terms or an unrelated sentence, are cut or put in capitals, one at a time; they
+    are encoded and scored again while the rest of the corpus stays. The table has the change of the
+    measure with its paired test, the overlap with the clean rankings (RBO), and how far the
+    perturbed documents moved. A folder is only opened; for a YAML file missing parts are made
+    first.
+
+    Examples:
+      sluice diagnose robust runs/x --pipeline bm25 --pipeline cascade
+      sluice diagnose robust configs/beir.yaml dataset=nfcorpus --queries 0 --format markdown
+      sluice diagnose robust runs/x --perturbation query:typo-swap --perturbation document:stuffed
+    """
+    check_choice(form, "--format", FORMS)
+    from sluice.retrieval.studies.robustness.stress_test import PERTURBATIONS, robustness
+
+    experiment = _experiment(path, overrides or [])
+    config = experiment.config.evaluate
+    for name in pipeline or []:
+        if name not in experiment.systems:
+            known = experiment.systems
+            raise ConfigError(
+                f"{path}: no system {name!r}; known: {', '.join(known)}{suggest(name, known)}"
+            )
+    result = robustness(
+        {name: experiment.stage(name) for name in pipeline or experiment.systems},
+        experiment.dataset(config.split),
+        split_measures(measure, config.measures[:1]),
+        perturbations=perturbation or PERTURBATIONS,
+        queries=queries,
+        targets=targets,
+        depth=depth,
+        seed=seed,
+    )
+    typer.echo(show_table(result.table, form))
+
+
+def _experiment(path: Path, overrides: list[str]) -> Experiment:
+    from sluice.retrieval.config.sections import ExperimentConfig, load_config
+    from sluice.retrieval.experiments.experiment import SETTINGS, Experiment
+
+    if not path.is_dir():
+        return Experiment(load_config(path, ExperimentConfig, overrides), file=path)
+    file = path / SETTINGS
+    if not file.exists():
+        raise ConfigError(
+            f"{path}: no {SETTINGS} here; expected the output folder of sluice run, or a YAML file"
+        )
+    config = load_config(file, ExperimentConfig, overrides)
+    moved = config.model_copy(update={"output": str(path)})
+    return Experiment(moved, file=file, only_open=True)
+
+
+COMMANDS: dict[str, Command] = {
+    "hubness": hubness,
+    "compatibility": compatibility,
+    "robust": robust,
+}

@@ -1,0 +1,390 @@
+"""Fit fusions, cut-offs, exits and rankers.
+
+What is learnt from judged queries that are not tested: files that a pipeline or a retriever in YAML
+names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.cli.options import (
+    Command,
+    ConfigFile,
+    DatasetName,
+    Overrides,
+    check_choice,
+    refuse_options,
+    split_overrides,
+)
+from sluice.retrieval.evaluation.table import Table
+
+SHOWN = 15  # features
+QUALITY_SIGNALS = ("head", "length", "itn", "unigram", "perplexity", "norm")
+HEAD = "Quality head"
+
+Split = Annotated[
+    str,
+    typer.Option(metavar="SPLIT", help="Fit on dev (a tenth of train if there is none) or train."),
+]
+Output = Annotated[Path, typer.Option(metavar="FILE", help="The JSON file to write.")]
+Measure = Annotated[
+    str, typer.Option("-m", "--measure", metavar="MEASURE", help="The measure to maximise.")
+]
+
+
+def fusion(
+    config: ConfigFile,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME",
+            help="Two or more retrievers or pipelines to fuse; KEY.PATH=VALUE words among them "
+            "replace values of the file.",
+        ),
+    ],
+    output: Output,
+    split: Split = "dev",
+    measure: Measure = "nDCG@10",
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METHOD",
+            show_default="weighted and rrf",
+            help="Try this method: weighted, rrf, rank_biased, comb_sum or comb_mnz; may be "
+            "repeated.",
+        ),
+    ] = None,
+    normalise: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            show_default="min-max and z-score",
+            help="Try this normalisation of scores: min-max, z-score, theoretical-min, pyserini or "
+            "none; may be repeated.",
+        ),
+    ] = None,
+    depth: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Hits of each part that are fused.")
+    ] = 1000,
+) -> None:
+    """Fit the weights and method of a fusion.
+
+    Weights, normalisation and method are chosen by the measure on the dev queries. A pipeline reads
+    the file: `fused(bm25, dense, fitted='fusion.json')`.
+
+    Example:
+      sluice fit fusion configs/quickstart.yaml bm25 dense --output fusion.json
+    """
+    from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_fusion
+
+    parts, overrides = split_overrides(names)
+    if len(parts) < 2:
+        raise ConfigError("fit fusion: give two retrievers or pipelines, or more")
+    fitted = fit_experiment_fusion(
+        config, parts, overrides, split=split, depth=depth, measure=measure,
+        methods=method or ("weighted", "rrf"), normalise=normalise,
+    )  # fmt: skip
+    fitted.save(output)
+    call = "fused" if fitted.fusion.method.startswith("comb") else fitted.fusion.method
+    held_out = "" if fitted.held_out is None else f", {fitted.held_out:.4f} held out"
+    alone = ", ".join(
+        f"{name} {value:.4f}" for name, value in zip(fitted.names, fitted.single, strict=True)
+    )
+    typer.echo(
+        f"{output}: {fitted.measure} {fitted.value:.4f} on {fitted.queries:,} {split} queries"
+        f"{held_out}\n"
+        f"equal weights {fitted.equal:.4f}; alone {alone}\n"
+        f"found: {fitted.expression()}\n"
+        f"in a pipeline: {call}({', '.join(parts)}, fitted={str(output)!r})"
+    )
+
+
+def cut_off(
+    config: ConfigFile,
+    pipeline: Annotated[
+        str, typer.Argument(metavar="NAME", help="The retriever or pipeline whose hits are cut.")
+    ],
+    output: Output,
+    overrides: Overrides = None,
+    split: Split = "dev",
+    n: Annotated[
+        int, typer.Option("-n", "--n", metavar="N", help="Scores looked at, and the largest depth.")
+    ] = 25,
+    alpha: Annotated[float, typer.Option(metavar="X", help="Strength of the ridge penalty.")] = 1.0,
+    extra: Annotated[
+        int, typer.Option(metavar="N", help="Documents added to the predicted depth.")
+    ] = 1,
+    success: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Choose --extra so that this share succeeds."),
+    ] = None,
+    depth: Annotated[int, typer.Option(metavar="N", help="Candidates for each query.")] = 100,
+) -> None:
+    """Fit how deep to rerank, query by query.
+
+    A reranker reads the file: `bm25 >> cross(depth=100, cut_off='cut.json')`.
+
+    Example:
+      sluice fit cut-off x.yaml hybrid --output cut.json
+    """
+    from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_cut_off
+
+    rule, report = fit_experiment_cut_off(
+        config, pipeline, overrides or [], split=split, depth=depth,
+        n=n, alpha=alpha, extra=extra, success=success,
+    )  # fmt: skip
+    rule.save(output)
+    typer.echo(
+        f"{output}: {report.queries:,} {split} queries, mean depth {report.mean_depth:.1f}, "
+        f"success {report.success:.4f}"
+    )
+
+
+def exit_(
+    config: ConfigFile,
+    pipeline: Annotated[
+        str, typer.Argument(metavar="NAME", help="The pipeline, which ends in a reranker.")
+    ],
+    output: Output,
+    overrides: Overrides = None,
+    split: Split = "dev",
+    measure: Annotated[
+        str, typer.Option("-m", "--measure", metavar="MEASURE", help="The measure to preserve.")
+    ] = "nDCG@10",
+    epsilon: Annotated[
+        float, typer.Option(metavar="X", help="Loss of the measure that is allowed.")
+    ] = 0.01,
+    kind: Annotated[
+        str, typer.Option(metavar="KIND", help="Measure confidence by margin or softmax.")
+    ] = "margin",
+    bound: Annotated[
+        str,
+        typer.Option(
+            metavar="BOUND",
+            help="Keep --epsilon on dev, or as a bound on new queries: expected or hoeffding.",
+        ),
+    ] = "dev",
+) -> None:
+    """Fit which queries skip the last reranker.
+
+    A reranker reads the file: `bm25 >> cross(depth=100, exit='exit.json')`.
+
+    Example:
+      sluice fit exit x.yaml cascade --epsilon 0.005 --output exit.json
+    """
+    from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_exit
+
+    fitted = fit_experiment_exit(
+        config, pipeline, overrides or [], split=split,
+        measure=measure, epsilon=epsilon, kind=kind, bound=bound,
+    )  # fmt: skip
+    fitted.save(output)
+    typer.echo(
+        f"{output}: {fitted.exited:.1%} of {fitted.queries:,} {split} queries exit, loss "
+        f"{fitted.loss:.4f}; {fitted.measure} {fitted.value:.4f} of {fitted.full:.4f}"
+    )
+
+
+def ranker(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Cross-validate in N folds of queries; keep no ranker."),
+    ] = None,
+) -> None:
+    """Train a ranker over features (LTR).
+
+    The section `ranker` of the file says how. Features are BM25, language models, matches, their
+    places, and the scores of retrievers; the model is LambdaMART (LightGBM) or linear. A pipeline
+    uses the folder: `hybrid >> ltr(bm25, dense, model='OUTPUT/ranker', depth=200)`.
+
+    Examples:
+      sluice fit ranker configs/ltr.yaml
+      sluice fit ranker configs/ltr.yaml --folds 5
+    """
+    from sluice.retrieval import jobs
+
+    if folds is not None:
+        report = jobs.ltr_folds(config, overrides or [], folds=folds)
+        typer.echo(f"{report}\n\n{_first_rows(report.importances)}")
+        return
+    trained = jobs.ltr(config, overrides or [])
+    typer.echo(str(_first_rows(trained.ranker.importances())))
+    typer.echo(
+        f"\n{trained.path}: trained on {trained.queries:,} queries; nDCG@10 of "
+        f"{trained.dev_queries:,} dev queries {trained.dev:.4f}, before reranking "
+        f"{trained.dev_given:.4f}"
+    )
+
+
+def _first_rows(table: Table) -> Table:
+    return Table(table.columns, dict(list(table.rows.items())[:SHOWN]))
+
+
+def quality(
+    dataset: DatasetName,
+    output: Annotated[
+        Path, typer.Option(metavar="FILE", help="The parquet file of scores to write.")
+    ],
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="SIGNAL",
+            help="Score by head (learnt from the train judgements), length, itn (information to "
+            "noise), unigram or perplexity (of a language model), or norm (of the vectors).",
+        ),
+    ] = "head",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="A dense encoder, for norm and --head; a causal or masked language model, for "
+            "perplexity.",
+        ),
+    ] = None,
+    retriever: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="A dense retriever of this corpus, whose vectors are read.",
+            rich_help_panel=HEAD,
+        ),
+    ] = None,
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Use a head that --save-head wrote, instead of fitting one. With --model the "
+            "corpus is encoded, and no retriever is needed.",
+            rich_help_panel=HEAD,
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LABELS",
+            show_default="share",
+            help="A document's target: its share of the queries, or any (relevant to some query).",
+            rich_help_panel=HEAD,
+        ),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOSS", show_default="bce", help="bce or pairwise.", rich_help_panel=HEAD
+        ),
+    ] = None,
+    l2: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", show_default="1.0", help="Weight of the L2 penalty.", rich_help_panel=HEAD
+        ),
+    ] = None,
+    save_head: Annotated[
+        Path | None,
+        typer.Option(
+            "--save-head",
+            metavar="FILE",
+            help="Save the fitted head as safetensors, for --head.",
+            rich_help_panel=HEAD,
+        ),
+    ] = None,
+) -> None:
+    """Score which documents are worth indexing.
+
+    A retriever leaves out the worst of them: `prune: {scores: quality.parquet, share: 0.3}`. A
+    saved head scores another corpus, or documents that are not indexed yet.
+
+    Examples:
+      sluice fit quality scifact --retriever R --output quality.parquet --save-head head.safetensors
+      sluice fit quality new-corpus --head head.safetensors --model MODEL --output new.parquet
+      sluice fit quality scifact --by length --output quality.parquet
+    """
+    from sluice.retrieval.datasets.dataset import load_dataset
+    from sluice.retrieval.retrievers.quality.scorers import score_quality
+
+    check_choice(by, "--by", QUALITY_SIGNALS)
+    fitting = {"labels": labels, "loss": loss, "l2": l2}
+    if by == "head":
+        if head is None:
+            refuse_options("for a fitted head; give --head too", model=model)
+            scores = _scores_by_fit(dataset, retriever, fitting, save_head)
+        else:
+            refuse_options("for fitting, not for --head", save_head=save_head, **fitting)
+            scores = _scores_by_saved_head(dataset, head, retriever, model)
+    else:
+        refuse_options(
+            "for --by head", retriever=retriever, head=head, save_head=save_head, **fitting
+        )
+        corpus = load_dataset(dataset, None).corpus
+        scores = score_quality(corpus, _signal(by, corpus, model))
+    scores.save(output)
+    typer.echo(f"{output}: quality of {len(scores):,} documents by {scores.by}")
+
+
+def _scores_by_fit(
+    dataset: str, folder: Path | None, fitting: dict[str, Any], save: Path | None
+) -> Any:
+    from sluice.retrieval.datasets.dataset import load_dataset
+    from sluice.retrieval.retrievers.quality.head import score_retriever, train_quality_head
+    from sluice.retrieval.retrievers.retriever import Retriever
+
+    if folder is None:
+        raise ConfigError("--by head: needs --retriever, a dense retriever's folder, or --head")
+    retriever = Retriever.open(folder)
+    train = load_dataset(dataset, "train")
+    options = {name: value for name, value in fitting.items() if value is not None}
+    fitted = train_quality_head(retriever, train.qrels, **options)
+    if save is not None:
+        fitted.save(save)
+    return score_retriever(retriever, fitted)
+
+
+def _scores_by_saved_head(dataset: str, file: Path, folder: Path | None, model: str | None) -> Any:
+    from sluice.retrieval.retrievers.quality.scorers import HeadQuality, score_quality
+    from sluice.training.rankers.quality_head import QualityHead
+
+    saved = QualityHead.load(file)
+    if (folder is None) == (model is None):
+        raise ConfigError(
+            "--head: needs --retriever, whose vectors are scored, or --model, which encodes them"
+        )
+    if folder is not None:
+        from sluice.retrieval.retrievers.quality.head import score_retriever
+        from sluice.retrieval.retrievers.retriever import Retriever
+
+        return score_retriever(Retriever.open(folder), saved)
+    from sluice.encoders.dense.encoder import DenseEncoder
+    from sluice.retrieval.datasets.dataset import load_dataset
+
+    encoder = DenseEncoder.from_pretrained(str(model))
+    return score_quality(load_dataset(dataset, None).corpus, HeadQuality(encoder, saved))
+
+
+def _signal(by: str, corpus: Any, model: str | None) -> Any:
+    from sluice.retrieval.retrievers.quality import scorers as passage_quality
+
+    if by in ("norm", "perplexity") and model is None:
+        raise ConfigError(f"--by {by}: needs --model, a folder or hub id")
+    if by == "norm":
+        from sluice.encoders.dense.encoder import DenseEncoder
+
+        return passage_quality.Magnitude(DenseEncoder.from_pretrained(str(model), normalize=False))
+    if by == "perplexity":
+        from sluice.retrieval.retrievers.quality.perplexity import Perplexity
+
+        return Perplexity.from_pretrained(str(model))
+    if by == "unigram":
+        return passage_quality.UnigramLikelihood.fit(corpus)
+    return passage_quality.Length() if by == "length" else passage_quality.InformationToNoise()
+
+
+COMMANDS: dict[str, Command] = {
+    "fusion": fusion, "cut-off": cut_off, "exit": exit_, "ranker": ranker, "quality": quality,
+}  # fmt: skip

@@ -1,0 +1,167 @@
+"""Average models, or export one to ONNX.
+
+Both write a model folder that encoders open like any other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.cli.options import Command, parse_numbers, refuse_options, split_measures
+
+GREEDY = "With --greedy"
+LOSS = "What the graph loses"
+
+
+def soup(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL", help="Two or more folders or hub ids, from one start."),
+    ],
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to write.")],
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X,X,...", show_default="equal", help="A weight for each model, as 0.7,0.3."
+        ),
+    ] = None,
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="Keep a model only if the soup does not get worse.")
+    ] = False,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATASET",
+            help="Judge by its dev split, or by a tenth of train if there is none.",
+            rich_help_panel=GREEDY,
+        ),
+    ] = None,
+    measure: Annotated[
+        str | None,
+        typer.Option(
+            "-m",
+            "--measure",
+            metavar="MEASURE",
+            show_default="nDCG@10",
+            help="The measure that decides.",
+            rich_help_panel=GREEDY,
+        ),
+    ] = None,
+    queries: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            show_default="200",
+            help="Queries in the sample.",
+            rich_help_panel=GREEDY,
+        ),
+    ] = None,
+    documents: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            show_default="5000",
+            help="Documents searched, all relevant ones among them.",
+            rich_help_panel=GREEDY,
+        ),
+    ] = None,
+) -> None:
+    """Average the weights of models.
+
+    The soup costs no more than one model. It helps where the models come from one start: other
+    seeds, data or learning rates, or the checkpoints of one training. Models with other shapes,
+    tokenizers or settings are refused.
+
+    Greedy: from the best model down, each stays if the soup's measure does not fall, so the result
+    is never worse there than the best model. Judge it on a split that did not choose it.
+
+    Examples:
+      sluice model soup runs/a/model runs/b/model --output runs/soup
+      sluice model soup runs/seed1/model runs/seed2/model --output s --greedy --dataset scifact
+    """
+    if len(models) < 2:
+        raise ConfigError(f"soup: {len(models)} model; give two or more from one start")
+    if not greedy:
+        refuse_options(
+            "for --greedy", dataset=dataset, measure=measure, queries=queries, documents=documents
+        )
+        from sluice.retrieval.experiments.training.soups import make_soup
+
+        shares = None if weights is None else parse_numbers(weights, "--weights", "0.7,0.3")
+        folder = make_soup(models, output, shares)
+        typer.echo(f"{folder}: the mean of {len(models)} models")
+        return
+    if weights is not None:
+        raise ConfigError("--weights: a greedy soup weighs its models equally; leave one out")
+    if dataset is None:
+        raise ConfigError("--dataset: needed with --greedy, whose dev split chooses the models")
+    from sluice.retrieval.config.components import check_measures
+    from sluice.retrieval.config.sections import DevSection
+    from sluice.retrieval.experiments.training.soups import make_greedy_soup
+
+    measures = split_measures([measure] if measure else None, ["nDCG@10"])
+    check_measures(measures, "--measure")
+    section = DevSection(measures=measures, queries=queries or 200, documents=documents or 5000)
+    made = make_greedy_soup(models, output, dataset, section)
+    for name, value in made.scores:
+        typer.echo(f"{measures[0]} {value:.4f}  {'in ' if name in made.chosen else 'out'}  {name}")
+    typer.echo(f"{measures[0]} {made.value:.4f}  {made.path}: {len(made.chosen)} models")
+
+
+def export(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's folder or hub id.")],
+    output: Annotated[
+        Path, typer.Argument(metavar="OUTPUT", help="The model folder to write, with its graph.")
+    ],
+    quantise: Annotated[
+        str | None,
+        typer.Option(metavar="TYPE", help="int8: write the graph in 8 bits too."),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATASET",
+            help="Measure nDCG@10 on it, with the graph and with torch.",
+            rich_help_panel=LOSS,
+        ),
+    ] = None,
+    documents: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            show_default="2000",
+            help="Documents searched, all judged ones among them.",
+            rich_help_panel=LOSS,
+        ),
+    ] = None,
+    queries: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", show_default="300", help="Test queries asked.", rich_help_panel=LOSS
+        ),
+    ] = None,
+) -> None:
+    """Export a model as an ONNX graph.
+
+    The folder is for `backend: onnx` and `backend: openvino`. It says how far the graph's vectors
+    are from torch's.
+
+    Examples:
+      sluice model export runs/x/models/dense runs/onnx
+      sluice model export runs/x/models/dense runs/onnx --quantise int8 --dataset scifact
+    """
+    from sluice.retrieval.exchange.graph_export import export_model
+
+    exported = export_model(
+        model, output, quantise=quantise, dataset=dataset, documents=documents, queries=queries
+    )
+    typer.echo(f"{output}:\n{exported}")
+
+
+COMMANDS: dict[str, Command] = {"soup": soup, "export": export}

@@ -1,0 +1,110 @@
+"""What several verbs share: arguments, options, and the words of their output."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sluice.encoders.foundation.errors import ConfigError, suggest
+
+if TYPE_CHECKING:
+    from sluice.retrieval.evaluation.table import Table
+
+Command = Callable[..., None]
+
+ConfigFile = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="The experiment's YAML file; see configs/.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY.PATH=VALUE", help="Values that replace those of the file, as output=runs/x."
+    ),
+]
+DatasetName = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATASET", help="A BEIR folder, an ir_datasets id, hf:owner/name, pydocs, ..."
+    ),
+]
+Measures = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-m",
+        "--measure",
+        metavar="MEASURE",
+        help="Measures such as nDCG@10, R@100, RR@10, AP: repeat it, or separate by commas.",
+    ),
+]
+Queries = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help='A file of queries, JSON lines {"_id", "text"}.'),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+FORMS = ("text", "markdown", "csv", "latex", "html", "json")
+Form = Annotated[
+    str,
+    typer.Option(
+        "--format", metavar="FORM", help="Print as text, markdown, csv, latex, html or json."
+    ),
+]
+
+
+def split_measures(texts: Sequence[str] | None, default: Sequence[str] = ()) -> list[str]:
+    """Return the measures of ``-m A -m B,C``; a comma inside parentheses does not separate."""
+    names = [
+        name.strip() for text in texts or () for name in re.split(r",(?![^(]*\))", text) if name
+    ]
+    return [name for name in names if name] or list(default)
+
+
+def split_overrides(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Separate names from ``key.path=value`` overrides, each in the order given."""
+    names = [word for word in words or () if "=" not in word]
+    return names, [word for word in words or () if "=" in word]
+
+
+def check_choice(value: str, option: str, known: Collection[str]) -> None:
+    """Raise ``ConfigError`` for a value of ``option`` that is not among ``known``."""
+    if value not in known:
+        raise ConfigError(
+            f"{option}: {value!r}; expected one of {', '.join(known)}{suggest(value, known)}"
+        )
+
+
+def refuse_options(reason: str, **options: object) -> None:
+    """Raise ``ConfigError`` for an option that is set although it has no effect here."""
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigError(f"--{name.replace('_', '-')}: is {reason}")
+
+
+def parse_numbers(text: str, option: str, example: str) -> list[float]:
+    """Return the numbers of ``text``, which commas separate."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"{option}: {text!r}; expected numbers separated by commas, as in {example}"
+        ) from None
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: ``1 query``, ``1,200 queries``."""
+    if count == 1:
+        return f"1 {noun}"
+    regular = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {regular}"
+
+
+def show_table(table: Table, form: str) -> str:
+    """Return a table in one of ``FORMS``."""
+    if form == "json":
+        return json.dumps(table.to_dict(), indent=2, ensure_ascii=False)
+    return (str(table) if form == "text" else str(getattr(table, f"to_{form}")())).rstrip("\n")

@@ -1,0 +1,341 @@
+"""``search``, ``explain``, ``add``, ``update``, ``delete``, ``verify``: a retriever's folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.retrieval.cli.options import Command, Queries, plural, refuse_options
+
+if TYPE_CHECKING:
+    from sluice.retrieval.pipelines.stage import Stage
+    from sluice.retrieval.retrievers.explanation import Explanation
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A retriever's folder.")]
+Searched = Annotated[
+    Path,
+    typer.Argument(metavar="FOLDER", help="A retriever's folder, or an experiment's output."),
+]
+Pipeline = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        show_default="the only one",
+        help="The pipeline to use, where FOLDER is an experiment's output.",
+    ),
+]
+Documents = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DOCUMENTS",
+        help='A file of documents, JSON lines {"_id", "title", "text"}; "metadata" is optional.',
+    ),
+]
+
+
+def search(
+    path: Searched,
+    query: Annotated[str | None, typer.Argument(metavar="QUERY", help="One query.")] = None,
+    queries: Queries = None,
+    vectors: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='A file of query vectors: JSON lines {"id", "vector": {token: weight}}; for a '
+            "dense index .npy, .parquet, .safetensors, or JSON lines with embeddings.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="The TREC run to write, for --queries and --vectors; .gz compresses.",
+        ),
+    ] = None,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "-k",
+            metavar="N",
+            min=1,
+            show_default="10, with --vectors 1000",
+            help="Documents for each query.",
+        ),
+    ] = None,
+    pipeline: Pipeline = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Only documents whose metadata match KEY=VALUE, or KEY and VALUE with !=, >=, >, "
+            "<=, < between them; if repeated, all must hold.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print hits as JSON lines.")] = False,
+) -> None:
+    """Search with one query or a file of them.
+
+    A file of queries, or of their vectors, gives a TREC run. A value of --where is read as JSON
+    where it can be (2020, true, null for none, ["en","de"] for any of them), else as text. Quote a
+    text that looks like a number twice: 'code="007"'.
+
+    Examples:
+      sluice search runs/x/retrievers/bm25 "who found gold in the river"
+      sluice search runs/x/retrievers/bm25 "gold" --where lang=en --where 'year>=2020'
+      sluice search runs/x "a question" --pipeline cascade
+      sluice search runs/x/retrievers/bm25 --queries q.jsonl -k 1000 --output run.trec
+      sluice search runs/imported --vectors queries.npy --output run.trec
+    """
+    if sum(source is not None for source in (query, queries, vectors)) != 1:
+        raise ConfigError(
+            "search: give one query, or --queries FILE (or --vectors FILE) with --output RUN"
+        )
+    if query is None and output is None:
+        option = "--queries" if vectors is None else "--vectors"
+        raise ConfigError(f"search: {option} needs --output, the run file to write")
+    if vectors is not None:
+        refuse_options("not for --vectors", pipeline=pipeline, where=where)
+        _search_vectors(path, vectors, Path(str(output)), 1000 if k is None else k)
+        return
+    from sluice.retrieval.experiments.experiment import load_pipeline
+    from sluice.retrieval.retrievers.retriever import Retriever
+
+    k = 10 if k is None else k
+    name = _pipeline(path, pipeline)
+    stage: Stage = Retriever.open(path) if name is None else load_pipeline(path, name)
+    if where:
+        from sluice.retrieval.documents.where_text import parse_where
+
+        stage = stage.filtered(parse_where(where))
+    if queries is not None and output is not None:
+        from sluice.retrieval.datasets.beir_files import read_queries
+
+        texts = dict(read_queries(queries))
+        run = stage.run(texts, None, k).top(k)
+        run.name = name or path.name
+        run.save(output)
+        typer.echo(f"{output}: {plural(len(run), 'query')}")
+        return
+    hits = stage.search(str(query), k)
+    for rank, hit in enumerate(hits, 1):
+        if as_json:
+            typer.echo(json.dumps(hit._asdict(), ensure_ascii=False))
+        else:
+            text = " ".join(hit.text.split())
+            typer.echo(f"{rank:>3}  {hit.score:9.4f}  {hit.doc_id}\n     {text[:160]}")
+    if not hits and not as_json:
+        typer.echo("no hits")
+
+
+def _search_vectors(path: Path, file: Path, output: Path, k: int) -> None:
+    """Search a retriever with precomputed query vectors into a TREC run."""
+    from sluice.retrieval.exchange.query_vectors import queries_of, run_vectors
+    from sluice.retrieval.retrievers.retriever import Retriever
+
+    retriever = Retriever.open(path)
+    ids, vectors = queries_of(retriever, file)
+    run = run_vectors(retriever, ids, vectors, k)
+    run.name = path.name
+    run.save(output)
+    typer.echo(f"{output}: {plural(len(run), 'query')}")
+
+
+def _pipeline(path: Path, pipeline: str | None) -> str | None:
+    """Return the name of the pipeline to open in an experiment's output; None for a retriever.
+
+    An experiment that evaluates a single system needs no ``--pipeline``.
+    """
+    from sluice.retrieval.experiments.experiment import SETTINGS
+
+    if not (path / SETTINGS).exists():
+        parts = sorted(file.parent.name for file in path.glob(f"datasets/*/{SETTINGS}"))
+        if parts:
+            raise ConfigError(
+                f"{path}: is an evaluation of several datasets; give one of them: "
+                f"{path}/datasets/NAME ({', '.join(parts)})"
+            )
+        return pipeline
+    if pipeline is not None:
+        return pipeline
+    from sluice.retrieval.config.sections import ExperimentConfig, load_config
+
+    config = load_config(path / SETTINGS, ExperimentConfig)
+    names = list(config.pipelines or config.retrievers)
+    if len(names) != 1:
+        raise ConfigError(
+            f"{path}: is an experiment's output; choose one of its pipelines with --pipeline "
+            f"({', '.join(names)}), or give one of its retrievers: {path}/retrievers/NAME"
+        )
+    return names[0]
+
+
+def explain(
+    path: Searched,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="The query.")],
+    doc_id: Annotated[
+        str | None,
+        typer.Argument(metavar="DOC_ID", help="The document to explain; without, the best hits."),
+    ] = None,
+    k: Annotated[
+        int, typer.Option("-k", metavar="N", min=1, help="Hits to explain, without DOC_ID.")
+    ] = 1,
+    pipeline: Pipeline = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print explanations as JSON lines.")
+    ] = False,
+) -> None:
+    """Show why a document was found.
+
+    For a sparse retriever (BM25, SPLADE): what each term adds to the score, and which engine the
+    index's planner chose. For a pipeline: what each stage took and returned, who found the
+    document, where it moved, and the terms behind it.
+
+    Examples:
+      sluice explain runs/x/retrievers/bm25 "who found gold in the river" doc17
+      sluice explain runs/x/retrievers/splade "who found gold in the river" -k 3
+      sluice explain runs/x "who found gold in the river" --pipeline cascade -k 3
+    """
+    name = _pipeline(path, pipeline)
+    if name is not None:
+        from sluice.retrieval.experiments.experiment import load_pipeline
+        from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
+
+        stage = load_pipeline(path, name)
+        explain_pipeline(stage, query, k)  # models are loaded now, which is no stage's cost
+        told = explain_pipeline(stage, query, k, doc_ids=None if doc_id is None else [doc_id])
+        typer.echo(json.dumps(told.as_dict(), ensure_ascii=False) if as_json else str(told))
+        return
+    from sluice.retrieval.retrievers.retriever import Retriever
+    from sluice.retrieval.runs.queries import DEPTH
+
+    retriever = Retriever.open(path)
+    if doc_id is not None:
+        doc_ids = [doc_id]
+    else:  # to the depth at which ranks are counted, because a cut may fall among equal scores
+        doc_ids = list(retriever.run({"query": query}, None, max(k, DEPTH))["query"].doc_ids)[:k]
+    if not doc_ids:
+        typer.echo("no document shares a term with the query", err=True)
+    for place, each in enumerate(doc_ids):
+        explanation = retriever.explain(query, each)
+        if as_json:
+            typer.echo(json.dumps(explanation.as_dict(), ensure_ascii=False))
+        else:
+            if place == 0 and explanation.plan_text:
+                typer.echo(explanation.plan_text)
+            typer.echo(_shown(explanation))
+
+
+def _shown(explanation: Explanation) -> str:
+    if not explanation.terms:
+        return f"{explanation.doc_id}: shares no term with the query, so it is not a hit"
+    place = "beyond the first 1,000" if explanation.rank is None else f"rank {explanation.rank}"
+    if explanation.passage is not None:
+        place += f", by its passage {explanation.passage}"
+    width = max(4, *(len(part.term) for part in explanation.terms))
+    lines = [
+        f"{explanation.doc_id}  score {explanation.score:.4f}  {place}",
+        f"  {'term':<{width}}  {'query':>9}  {'document':>9}  {'adds':>9}",
+    ]
+    for part in explanation.terms:
+        numbers = f"{part.query_weight:9.4f}  {part.impact:9.4f}  {part.contribution:9.4f}"
+        lines.append(f"  {part.term:<{width}}  {numbers}")
+    return "\n".join(lines)
+
+
+def add(path: Folder, documents: Documents) -> None:
+    """Add documents to a retriever.
+
+    An id that the retriever has already is an error, and nothing is added.
+
+    Example:
+      sluice add runs/x/retrievers/bm25 new.jsonl
+    """
+    from sluice.retrieval.datasets.beir_files import read_documents
+    from sluice.retrieval.retrievers.retriever import Retriever
+
+    retriever = Retriever.open(path)
+    count = retriever.add(read_documents(documents))
+    typer.echo(f"{path}: {count:,} added, {plural(len(retriever), 'document')}")
+
+
+def update(path: Folder, documents: Documents) -> None:
+    """Replace or add documents by id.
+
+    Documents whose ids the retriever has are replaced, the others are added.
+
+    Example:
+      sluice update runs/x/retrievers/bm25 changed.jsonl
+    """
+    from sluice.retrieval.datasets.beir_files import read_documents
+    from sluice.retrieval.retrievers.retriever import Retriever
+
+    retriever = Retriever.open(path)
+    changes = retriever.update(read_documents(documents))
+    counts = f"{changes.added:,} added, {changes.replaced:,} replaced"
+    typer.echo(f"{path}: {counts}, {plural(len(retriever), 'document')}")
+
+
+def delete(
+    path: Folder,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="DOC_ID", help="Ids of documents.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file with one document id per line.")
+    ] = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Free the space of deleted documents too.")
+    ] = False,
+) -> None:
+    """Delete documents from a retriever.
+
+    An id that the retriever does not have is an error, and nothing is deleted.
+
+    Examples:
+      sluice delete runs/x/retrievers/bm25 doc17 doc18
+      sluice delete runs/x/retrievers/bm25 --file old.txt --compact
+    """
+    from sluice.retrieval.retrievers.retriever import Retriever
+
+    doc_ids = list(ids or [])
+    if file is not None:
+        try:
+            lines = file.read_text(encoding="utf-8").split("\n")  # ids may hold other separators
+            doc_ids += [line for line in lines if line]
+        except UnicodeDecodeError as error:
+            raise DataError(f"{file}: not UTF-8 text ({error})") from None
+    if not doc_ids and not compact:
+        raise ConfigError("delete: give document ids, or --file with one per line")
+    retriever = Retriever.open(path)
+    count = retriever.delete(doc_ids) if doc_ids else 0
+    if compact:
+        retriever.compact()
+    typer.echo(f"{path}: {count:,} deleted, {plural(len(retriever), 'document')}")
+
+
+def verify(path: Searched) -> None:
+    """Check the checksums of retrievers.
+
+    Every file of a retriever is read, or of all retrievers of an experiment.
+
+    Example:
+      sluice verify runs/x
+    """
+    from sluice.retrieval.retrievers.folder import HEAD, verify_retriever
+
+    heads = [path] if (path / HEAD).exists() else sorted(path.glob(f"retrievers/*/{HEAD}"))
+    if not heads:
+        raise ConfigError(f"{path}: neither a retriever folder nor an experiment's output")
+    for item in heads:
+        folder = item if item.is_dir() else item.parent
+        typer.echo(f"{folder}: {verify_retriever(folder)} files are whole")
+
+
+COMMANDS: dict[str, Command] = {
+    "search": search, "explain": explain, "add": add, "update": update, "delete": delete,
+    "verify": verify,
+}  # fmt: skip

@@ -1,0 +1,133 @@
+"""The help of the command line: every verb teaches, and ``docs/cli.md`` says the same."""
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from command_line import Call, contexts, verb_of
+from places import ROOT
+
+from sluice.retrieval.cli.app import FIRST_LINE, first_line
+
+PATHS = list(contexts())
+CONTRACT = [
+    "run",
+    "train",
+    "index",
+    "evaluate",
+    "search",
+    "score",
+    "compare",
+    "mine",
+    "add",
+    "update",
+    "delete",
+    "tune",
+    "export",
+    "import",
+    "verify",
+    "data",
+    "explain",
+    "report",
+    "reproduce",
+]
+
+
+def is_verb(path: str) -> bool:
+    return not hasattr(contexts()[path].command, "commands")
+
+
+def test_the_verbs_of_the_contract_are_here_in_headed_groups(sluice: Call) -> None:
+    code, out, _ = sluice("-h")
+    assert code == 0
+    assert out == sluice("--help")[1]
+    headings = re.findall(r"^(\S.*):$", out, flags=re.M)
+    assert len(headings) == 6  # five of verbs, and the options
+    verbs = re.findall(r"^  ([a-z]+)  +[A-Z]", out, flags=re.M)
+    assert set(CONTRACT) <= set(verbs)
+    assert sorted(verbs) == sorted(path.split()[1] for path in PATHS if len(path.split()) == 2)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_help_fits_and_is_whole(path: str) -> None:
+    context = contexts()[path]
+    out = context.command.get_help(context)
+    plain = [line for line in out.splitlines() if not line.startswith("    sluice ")]
+    assert max(map(len, plain)) <= 80
+    assert max(map(len, out.splitlines())) <= 100
+    first = first_line(context.command.help)
+    assert first[0].isupper()
+    assert first.endswith(".")
+    if path != "sluice":
+        assert len(first) <= FIRST_LINE
+        *_, name = path.split()
+        parent = context.parent.command.get_help(context.parent)
+        assert re.search(rf"^  {name} +{re.escape(first)}$", parent, flags=re.M)
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if is_verb(path)])
+def test_examples_parse(path: str) -> None:
+    text = contexts()[path].command.help
+    examples = re.findall(r"^  (sluice .*)$", text, flags=re.M)
+    assert examples, "no example"
+    assert any(f"{example} ".startswith(f"{path} ") for example in examples)
+    for example in examples:
+        verb_of(shlex.split(example)[1:])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_parameters_are_named_alike(path: str) -> None:
+    for parameter in contexts()[path].command.params:
+        if parameter.param_type_name == "argument" or not parameter.is_flag:
+            assert parameter.metavar, parameter.name
+            assert re.fullmatch(r"[A-Z][A-Z_.:=,]*", parameter.metavar), parameter.metavar
+        assert parameter.help, parameter.name
+        assert parameter.help.endswith((".", "...")), parameter.help
+        assert not re.match(r"(Of|For|In|By) ", parameter.help), parameter.help
+        assert not re.search(r"by default|\(default", parameter.help), parameter.help
+
+
+def test_an_option_s_default_is_shown_once(sluice: Call) -> None:
+    out = sluice("search", "-h")[1]
+    assert "[default: 10, with --vectors 1000]" in " ".join(out.split())
+    assert "[default: 0]" in sluice("labels", "judge", "-h")[1]
+    out = " ".join(sluice("mine", "-h")[1].split())
+    assert "--per-query N Negatives for each query. [default: 4]" in out
+    assert "--output FILE The JSON lines {query, pos, neg, ...} to write. [required]" in out
+
+
+def test_version_and_start_as_a_module(sluice: Call) -> None:
+    code, out, _ = sluice("--version")
+    assert code == 0
+    assert re.fullmatch(r"sluice (\d+\.\d+\S*|unknown.*)\n", out)
+    words = [sys.executable, "-m", "sluice", "-h"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == sluice("-h")[1]
+
+
+def test_a_verb_that_is_unknown_or_misspelt(sluice: Call) -> None:
+    code, _, err = sluice("serach", "x")
+    assert (code, "Did you mean 'search'" in err) == (2, True)
+
+
+def test_a_key_of_the_file_written_as_an_option(sluice: Call) -> None:
+    code, _, err = sluice("run", "x.yaml", "--output", "runs/x")
+    assert (code, "output=VALUE" in err) == (2, True)
+    code, _, err = sluice("score", "a", "b", "--output", "runs/x")
+    assert (code, "VALUE" in err) == (2, False)
+
+
+def test_the_page_is_up_to_date() -> None:
+    file = ROOT / "scripts" / "make_cli_docs.py"
+    spec = importlib.util.spec_from_file_location("make_cli_docs", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert page == module.page(), "run python scripts/make_cli_docs.py"
+    for path in PATHS:
+        assert f"# {path}\n" in page
