@@ -11,18 +11,13 @@ from command_line import Call
 from small_world import write_beir
 
 from sluice.encoders.lexical.bm25 import BM25Encoder
-from sluice.retrieval import (
-    Retriever,
-    Run,
-    compare_rankings,
-    compatibility_matrix,
-    evaluate,
-    fit_fusion,
-    hubness,
-    load_dataset,
-)
+from sluice.retrieval import Retriever, Run, evaluate, load_dataset
 from sluice.retrieval.cli.options import plural, split_measures
+from sluice.retrieval.evaluation import hubness
+from sluice.retrieval.pipelines.fusion import fit_fusion
 from sluice.retrieval.pipelines.fusion.fit import FusionFit
+from sluice.retrieval.runs import compare_rankings
+from sluice.retrieval.studies import compatibility_matrix
 
 
 @pytest.fixture
