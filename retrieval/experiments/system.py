@@ -178,11 +178,11 @@ def _kept(
         if any(found[part] != known for part, known in now.items()):
             return None
         result = SystemResult.from_dict(found["result"])
-        for _, part in _needed(experiment, name, "retrievers"):
+        for part, fingerprint in result.fingerprints.items():  # not one that only mined negatives
             path = experiment.output / "retrievers" / part
             if not experiment.is_built(part):
                 return None
-            if result.fingerprints.get(part) != read_head(path).encoder_fingerprint:
+            if fingerprint != read_head(path).encoder_fingerprint:
                 return None  # trained anew: the same recipe, other weights
         run = Run.load(run_file)
     except (SluiceError, KeyError, TypeError, AttributeError, ValueError) as error:

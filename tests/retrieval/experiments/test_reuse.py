@@ -296,6 +296,18 @@ def test_a_model_that_was_trained_on_the_test_is_refused(tmp_path: Path, bert: P
         run(values)  # the retriever is whole too
 
 
+def test_a_run_is_reused_whose_model_learnt_from_another_retrievers_lists(
+    tmp_path: Path, bert: Path
+) -> None:
+    values = config(tmp_path, train={"ft": training(bert)})
+    values["retrievers"]["dense"] = {"encoder": {"type": "dense", "model": "ft"}}
+    run(values)
+    files = {name: tmp_path / "out" / "runs" / f"{name}.json" for name in ("bm25", "dense")}
+    before = {name: file.stat().st_mtime_ns for name, file in files.items()}
+    run(values)
+    assert {name: file.stat().st_mtime_ns for name, file in files.items()} == before
+
+
 def test_a_training_alone_follows_its_files(tmp_path: Path, bert: Path) -> None:
     model = tmp_path / "bert"
     shutil.copytree(bert, model)
