@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from sluice.indexing.index import Index as Index
     from sluice.indexing.inverted.index import InvertedIndex as InvertedIndex
     from sluice.indexing.table import INDEXES as INDEXES
+    from sluice.indexing.wrappers.augmentations import DocumentBias as DocumentBias
+    from sluice.indexing.wrappers.augmentations import MipsToL2 as MipsToL2
     from sluice.indexing.wrappers.augmented import AugmentedIndex as AugmentedIndex
-    from sluice.indexing.wrappers.document_bias import DocumentBias as DocumentBias
     from sluice.indexing.wrappers.funnel import FunnelIndex as FunnelIndex
-    from sluice.indexing.wrappers.mips_to_l2 import MipsToL2 as MipsToL2
     from sluice.indexing.wrappers.passages import PassageIndex as PassageIndex
 else:
     __getattr__, __dir__, __all__ = lazy(
@@ -36,9 +36,8 @@ else:
             "sluice.indexing.inverted.index": ["InvertedIndex"],
             "sluice.indexing.table": ["INDEXES"],
             "sluice.indexing.wrappers.augmented": ["AugmentedIndex"],
-            "sluice.indexing.wrappers.document_bias": ["DocumentBias"],
+            "sluice.indexing.wrappers.augmentations": ["DocumentBias", "MipsToL2"],
             "sluice.indexing.wrappers.funnel": ["FunnelIndex"],
-            "sluice.indexing.wrappers.mips_to_l2": ["MipsToL2"],
             "sluice.indexing.wrappers.passages": ["PassageIndex"],
         },
     )

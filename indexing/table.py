@@ -16,6 +16,6 @@ INDEXES: Final[Mapping[str, str]] = {
 }
 
 AUGMENTATIONS: Final[Mapping[str, str]] = {
-    "document_bias": "sluice.indexing.wrappers.document_bias:DocumentBias",
-    "mips_to_l2": "sluice.indexing.wrappers.mips_to_l2:MipsToL2",
+    "document_bias": "sluice.indexing.wrappers.augmentations:DocumentBias",
+    "mips_to_l2": "sluice.indexing.wrappers.augmentations:MipsToL2",
 }

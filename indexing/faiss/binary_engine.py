@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.indexing.checks import Dense
-from sluice.indexing.faiss.engine import Engine, Found, Given, Reach
-from sluice.indexing.faiss.files import reason
+from sluice.indexing.faiss.engine import Engine, Found, Given, Reach, reason
 from sluice.indexing.live_rows import Mask
 from sluice.indexing.storage.exact_scores import Metric
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.indexing.checks import Dense
-from sluice.indexing.faiss.files import reason
 from sluice.indexing.live_rows import Mask
 from sluice.indexing.storage.exact_scores import Metric
 
@@ -198,3 +197,8 @@ class Engine(ABC):
     @abstractmethod
     def _copied(self) -> Any:
         """Return a copy of FAISS's index that owns all its memory."""
+
+
+def reason(error: RuntimeError) -> str:
+    """Return the last part of FAISS's message: what failed, without its source lines."""
+    return str(error).rpartition("Error: ")[2].strip().splitlines()[0]

@@ -12,13 +12,18 @@ import numpy as np
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import Dense, checked_dense
-from sluice.indexing.faiss.compact import compacted
-from sluice.indexing.faiss.decoded_documents import decoded_documents
 from sluice.indexing.faiss.engine import Engine, Found
-from sluice.indexing.faiss.families import checked_factory, family, probe
-from sluice.indexing.faiss.mask import masked_search
-from sluice.indexing.faiss.parameters import LARGEST_PARAMETER, RESCORE, check_parameters, names_of
-from sluice.indexing.faiss.selectivity import exact_pays
+from sluice.indexing.faiss.factory import (
+    LARGEST_PARAMETER,
+    RESCORE,
+    check_parameters,
+    checked_factory,
+    family,
+    names_of,
+    probe,
+)
+from sluice.indexing.faiss.filtered_search import exact_pays, masked_search
+from sluice.indexing.faiss.reading_back import compacted, decoded_documents
 from sluice.indexing.faiss.structure import POINTS_PER_CENTROID
 from sluice.indexing.flat.index import FlatIndex
 from sluice.indexing.hits import LARGEST_SCORE, MISSING_SCORE, Hits
@@ -61,7 +66,7 @@ class FaissIndex(Index):
     Deleted and kept-out rows are masked inside FAISS where the type takes selectors; elsewhere
     longer lists are fetched and filtered. Few allowed rows are scored one and all, with the full
     vectors or else as stored, and for more of them ``efSearch`` and ``nprobe`` are raised with the
-    selectivity (``indexing/faiss/selectivity.py`` has the rule and its measurements). A query that
+    selectivity (``indexing/faiss/filtered_search.py`` has the rule and its measurements). A query that
     still gets fewer than ``k`` hits, though so many rows are allowed, is scored with all of them;
     its line stays short only if the type cannot give vectors back and none are kept. Without
     deletions and ``keep`` a line is as short as FAISS leaves it.

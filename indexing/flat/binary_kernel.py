@@ -15,8 +15,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from sluice.indexing.kernels.exact_score import exact_score
-from sluice.indexing.kernels.heap import offer
-from sluice.indexing.kernels.signed_heap import signed_key
+from sluice.indexing.kernels.heap import offer, signed_key
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -7,15 +7,14 @@ import numpy as np
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing.checks import Dense
 from sluice.indexing.flat.binary_kernel import count_differences, nearest, offer_rows
-from sluice.indexing.flat.blocks import picked
 from sluice.indexing.flat.compressed_rows import WORD, CompressedRows, sign_bits
 from sluice.indexing.hits import Hits
-from sluice.indexing.kernels.signed_heap import read_heaps
+from sluice.indexing.kernels.calls import lent
+from sluice.indexing.kernels.heap import read_heaps
 from sluice.indexing.kernels.threads import in_parallel
-from sluice.indexing.kernels.writable_view import lent
 from sluice.indexing.live_rows import Mask
-from sluice.indexing.storage.dense_rows import DenseRows
 from sluice.indexing.storage.exact_scores import METRICS, Metric, norms_of
+from sluice.indexing.storage.rows import DenseRows, picked
 
 
 def search_bits(

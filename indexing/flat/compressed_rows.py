@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike, NDArray
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.indexing.checks import Dense
 from sluice.indexing.kernels.threads import in_parallel
-from sluice.indexing.storage.chunked_rows import ChunkedRows
 from sluice.indexing.storage.exact_scores import Metric, Norms
+from sluice.indexing.storage.rows import ChunkedRows
 
 FirstPass = Literal["bf16", "int8", "binary"]
 FIRST_PASSES: Final[tuple[FirstPass, ...]] = ("bf16", "int8", "binary")

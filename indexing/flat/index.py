@@ -12,11 +12,11 @@ from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.flat.compressed_rows import CompressedRows, FirstPass, checked_first_pass
 from sluice.indexing.hits import Hits
 from sluice.indexing.index import Index
-from sluice.indexing.kernels.compile_notice import said_once
+from sluice.indexing.kernels.calls import said_once
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.arrays import fact
-from sluice.indexing.storage.dense_rows import DenseRows
 from sluice.indexing.storage.exact_scores import Metric, checked_metric
+from sluice.indexing.storage.rows import DenseRows
 
 # Candidates of a binary first pass: at least, and for each of k. With the MiniLM vectors of 30,000
 # MS MARCO passages they hold all of the true 10 and the true 100 for its 97 queries, and .998 and

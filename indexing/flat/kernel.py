@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from sluice.indexing.flat.rounding import ANY_ORDER, round_to_bfloat16, whole_to_bfloat16, widen
 from sluice.indexing.flat.tile import DOCUMENTS, LANES, multiply, reaching
 from sluice.indexing.kernels.exact_score import COSINE, DISTANCE, exact_score
-from sluice.indexing.kernels.heap import offer
-from sluice.indexing.kernels.signed_heap import signed_key, signed_score
+from sluice.indexing.kernels.heap import offer, signed_key, signed_score
 
 STRIP = 10 * DOCUMENTS  # documents prepared at a time: they stay in the nearest caches
 

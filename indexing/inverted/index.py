@@ -17,7 +17,6 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import checked_sparse
 from sluice.indexing.hits import LARGEST_SCORE, Hits
 from sluice.indexing.index import Index
-from sluice.indexing.inverted.search.plan import Plan, plan_of
 from sluice.indexing.inverted.search.planner import LAZY_BLOCKS, RECORD, search_segments
 from sluice.indexing.inverted.segment_list import (
     Segments,
@@ -37,11 +36,10 @@ from sluice.indexing.inverted.settings import (
     SegmentSettings,
     search_settings,
 )
-from sluice.indexing.inverted.spooling.heaviest_terms import pruned_queries
-from sluice.indexing.inverted.spooling.overlap import SAMPLED, say_overlap
+from sluice.indexing.inverted.spooling.approximation import SAMPLED, pruned_queries, say_overlap
 from sluice.indexing.inverted.spooling.spool import Spool
-from sluice.indexing.inverted.statistics import Contribution, InvertedStatistics
-from sluice.indexing.kernels.compile_notice import said_once
+from sluice.indexing.inverted.statistics import Contribution, InvertedStatistics, Plan, plan_of
+from sluice.indexing.kernels.calls import said_once
 from sluice.indexing.kernels.threads import in_pieces
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.arrays import fact

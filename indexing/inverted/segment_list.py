@@ -20,9 +20,8 @@ from sluice.indexing.inverted.segments.build import build_segment
 from sluice.indexing.inverted.segments.documents import streamed_documents
 from sluice.indexing.inverted.segments.segment import LAYOUT, MOST_BLOCKS, Segment, open_segment
 from sluice.indexing.inverted.settings import SegmentSettings
+from sluice.indexing.inverted.spooling.approximation import heaviest_terms, measured_overlap
 from sluice.indexing.inverted.spooling.document_order import document_order
-from sluice.indexing.inverted.spooling.heaviest_terms import heaviest_terms
-from sluice.indexing.inverted.spooling.overlap import measured_overlap
 from sluice.indexing.inverted.spooling.spool import Spool
 from sluice.indexing.live_rows import Mask
 from sluice.indexing.storage.arrays import write_array

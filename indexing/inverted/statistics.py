@@ -1,9 +1,23 @@
-"""Counts of an inverted index, and what each term adds to a score."""
+"""What an inverted index reports: its counts, the plan of a query, the parts of a score."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.indexing.inverted.search.block_engine import RESCORED, SCORED
+from sluice.indexing.inverted.search.planner import (
+    AUTO,
+    BLOCKS,
+    BLOCKS_COST,
+    ENGINE,
+    PLANNED,
+    TERMS,
+    TERMS_COST,
+)
 
 
 class Contribution(NamedTuple):
@@ -26,3 +40,34 @@ class InvertedStatistics:
     mean_terms: float  # per document: the L0 of documents
     longest: int  # postings of the most frequent term
     segments: int
+
+
+class Plan(NamedTuple):
+    """One query's plan; costs are the planner's own estimates in nanoseconds."""
+
+    engine: str  # what answered: "blocks", "terms", or both over several segments
+    planned: str  # what was begun with
+    terms_cost: int
+    blocks_cost: int
+    scored_blocks: int
+    blocks: int  # of all segments
+    rescored_documents: int  # scored from the impacts after the bounds left them over
+    reason: str
+
+
+def plan_of(work: NDArray[np.int64], engine: int, blocks: int) -> Plan:
+    """Return the plan that a line of the kernel's record says; ``engine`` was asked for."""
+    names = {0: "none", BLOCKS: "blocks", TERMS: "terms", BLOCKS | TERMS: "blocks and terms"}
+    by_term, by_block = int(work[TERMS_COST]), int(work[BLOCKS_COST])
+    chosen, planned = names[int(work[ENGINE])], names[int(work[PLANNED])]
+    if chosen == "none":
+        reason = "no document carries a term of the query"
+    elif engine != AUTO:
+        met = int(work[ENGINE]) == engine
+        reason = f"asked for {names[engine]}" if met else "the index keeps no blocks"
+    elif planned == "blocks" and chosen != "blocks":
+        reason = "began by block; too many blocks could still reach the k-th score"
+    else:
+        reason = f"expected {by_block / 1e6:.3f} ms by block, {by_term / 1e6:.3f} ms by term"
+    scored, rescored = int(work[SCORED]), int(work[RESCORED])
+    return Plan(chosen, planned, by_term, by_block, scored, blocks, rescored, reason)

@@ -16,8 +16,8 @@ from sluice.indexing.hits import LARGEST_SCORE, Hits
 from sluice.indexing.index import Index
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.arrays import fact
-from sluice.indexing.storage.dense_rows import DenseRows
 from sluice.indexing.storage.exact_scores import Metric, checked_metric, norms_of
+from sluice.indexing.storage.rows import DenseRows
 from sluice.indexing.wrappers.inner import (
     drop_rows,
     inner_index,

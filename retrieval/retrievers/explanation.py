@@ -9,7 +9,7 @@ import numpy as np
 from sluice.encoders.foundation.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from sluice.indexing.inverted.search.plan import Plan
+    from sluice.indexing.inverted.statistics import Plan
     from sluice.retrieval.retrievers.state import RetrieverState
 
 

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from sluice.indexing import FaissIndex, FlatIndex, Hits, Index, InvertedIndex
+from sluice.indexing.wrappers.augmentations import DocumentBias, MipsToL2
 from sluice.indexing.wrappers.augmented import AugmentedIndex
-from sluice.indexing.wrappers.document_bias import DocumentBias
 from sluice.indexing.wrappers.funnel import FunnelIndex
-from sluice.indexing.wrappers.mips_to_l2 import MipsToL2
 from sluice.indexing.wrappers.passages import PassageIndex
 
 WIDTH = 12

@@ -17,6 +17,7 @@ from sluice.indexing.inverted.segments.table import segment_at
 from sluice.indexing.kernels.heap import bits_of, row_of, score_of
 
 AUTO, BLOCKS, TERMS = 0, 1, 2  # engines; AUTO leaves it to the planner
+ENGINES = {"auto": AUTO, "blocks": BLOCKS, "terms": TERMS}
 # Costs in nanoseconds, fitted to 800 queries of the benchmark's 200,000 documents (easy and hard,
 # k from 10 to 1,000; docs/experiments.md); only their ratios matter.
 POSTING, DOCUMENT, TERM_HIT = 0.45, 0.65, 250.0  # by term: a posting, a document, one of k hits

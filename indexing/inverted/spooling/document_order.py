@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.indexing.inverted.spooling.approximation import heaviest
 from sluice.indexing.inverted.spooling.bisection import bisection_order
 from sluice.indexing.inverted.spooling.clustering import cluster_order
-from sluice.indexing.inverted.spooling.heaviest_terms import heaviest
 from sluice.indexing.inverted.spooling.spool import Documents, Spool
 
 ORDERS: Final = ("input", "cluster", "bisection")

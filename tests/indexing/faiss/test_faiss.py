@@ -219,7 +219,7 @@ def test_cosine_expects_normalised_vectors() -> None:
 
 
 def test_a_foreign_faiss_file_is_refused(tmp_path: Path) -> None:
-    from sluice.indexing.faiss.files import open_file
+    from sluice.indexing.faiss.float_engine import open_file
 
     small = FaissIndex("Flat")
     small.add(clustered(4))

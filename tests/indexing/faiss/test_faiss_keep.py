@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.indexing import FaissIndex, FlatIndex, Hits, open_index
-from sluice.indexing.faiss.families import probe
-from sluice.indexing.faiss.selectivity import exact_pays, widened
+from sluice.indexing.faiss.factory import probe
+from sluice.indexing.faiss.filtered_search import exact_pays, widened
 
 QUICK = settings(derandomize=True, deadline=None, max_examples=20)
 
@@ -44,8 +44,8 @@ def test_recall_at_every_selectivity(
     factory: str, rescore: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Fewer rows to score in one go, as if the index were larger.
-    monkeypatch.setattr("sluice.indexing.faiss.selectivity.GRAPH_ROWS", 1)
-    monkeypatch.setattr("sluice.indexing.faiss.selectivity.GRAPH_BATCH_ROWS", 1)
+    monkeypatch.setattr("sluice.indexing.faiss.filtered_search.GRAPH_ROWS", 1)
+    monkeypatch.setattr("sluice.indexing.faiss.filtered_search.GRAPH_BATCH_ROWS", 1)
     index, truth = made(factory, 4000, rescore=rescore)
     queries = clustered(30, seed=2)
     params = {"nprobe": 16} if "IVF" in factory else None

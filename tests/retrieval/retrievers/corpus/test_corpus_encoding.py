@@ -21,7 +21,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.vectors.cache_limit import cached_keys
 from sluice.encoders.vectors.pool import EncodingPool
 from sluice.indexing import AutoIndex, FaissIndex, FlatIndex, FunnelIndex, Index, InvertedIndex
-from sluice.indexing.storage.dense_rows import DenseRows
+from sluice.indexing.storage.rows import DenseRows
 from sluice.retrieval import Document, Encoding, Retriever
 from sluice.retrieval.retrievers.corpus.corpus_encoding import (
     CorpusEncoder,

@@ -1,4 +1,4 @@
-"""A line that says why the first search of an installation takes longer."""
+"""What calls of compiled kernels need: writable arrays, and a notice while they compile."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Timer
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 log = logging.getLogger("sluice")
 
@@ -33,3 +37,18 @@ def _patient() -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+class _Lent:
+    def __init__(self, array: NDArray[Any]) -> None:
+        place, _ = array.__array_interface__["data"]
+        self._owner = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (place, False)}
+
+
+def lent(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array on the same memory that says it is writable; nothing may write to it.
+
+    torch warns of read-only memory, and numba would compile every kernel once more for it.
+    """
+    return array if array.flags.writeable else np.asarray(_Lent(array))
