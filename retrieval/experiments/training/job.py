@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import MANIFEST, read_json, settle, write_json
+from sluice.encoders.foundation.files import read_json, write_json
+from sluice.encoders.foundation.folder_swap import settle
+from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.components import START_KEY, make_encoder, make_loss
 from sluice.retrieval.config.file_keys import Keys
