@@ -25,9 +25,8 @@ from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.tensor_versions import versions
 from sluice.encoders.splade.folder import NOTED, SpladeFolder, has_mlm_head, save_splade
 from sluice.encoders.splade.pooling import splade_max, splade_sum
-from sluice.encoders.splade.quantile_pruning import pruned_by_quantile
 from sluice.encoders.splade.static_queries import StaticQueries, bags
-from sluice.encoders.splade.term_selection import Terms, TermSelection, Weights
+from sluice.encoders.splade.term_selection import Terms, TermSelection, Weights, prune_terms
 from sluice.encoders.splade.vocabulary_product import VocabularyProduct
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
@@ -381,7 +380,16 @@ class SpladeEncoder(TextEncoder):
 
     def encode_documents(self, texts: Sequence[str]) -> sp.csr_array:
         """Return the documents' term weights, float32 ``csr_array [n, vocab]``, in input order."""
-        return pruned_by_quantile(self, self._encode(texts, "document"))
+        vectors = self._encode(texts, "document")
+        if self.prune_quantile is None or not len(texts):
+            return vectors
+        if self.term_floors is None:
+            raise ConfigError(
+                f"prune_quantile: the weights to cut at, quantile {self.prune_quantile}, are not "
+                "known yet; build a retriever with this encoder, or call "
+                "sluice.encoders.splade.fit_term_floors(encoder, texts) first"
+            )
+        return prune_terms(vectors, self.term_floors)
 
     def terms(self, columns: Sequence[int]) -> list[str]:
         """Return the tokenizer's tokens of columns; one it has no token for is ``[column]``."""

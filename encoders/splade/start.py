@@ -14,6 +14,7 @@ import torch
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.reservoir import Reservoir
 from sluice.encoders.model_files.loading import is_head, lengths_of, load
+from sluice.encoders.splade.corpus_statistics import inverse_document_frequency
 from sluice.encoders.splade.encoder import SpladeEncoder
 from sluice.encoders.splade.mlm_head import SILENT, MlmHead, build_mlm_head, install_mlm_head
 from sluice.encoders.transformer.packed.model import PackedTransformer
@@ -68,9 +69,11 @@ def start_splade(
         **{k: found[k] for k in ("device", "dtype", "batch_tokens") if k in found},
     )
     chosen = _sampled(texts, sample, seed)
+    if not chosen:
+        raise ModelError("start: no texts; a SPLADE head is built from texts of the corpus")
     tokens = reader.tokens(chosen, "document").ids
     special = set(tokenizer.all_special_ids)
-    idf = _inverse_document_frequency(tokens, config.vocab_size)
+    idf = inverse_document_frequency(tokens, config.vocab_size)
     hidden, token_ids = _states(reader, tokens, special, positions)
     head = build_mlm_head(
         backbone.get_input_embeddings().weight.detach().cpu(),
@@ -133,13 +136,6 @@ def _sampled(texts: Iterable[str], size: int, seed: int) -> list[str]:
     return sample.items
 
 
-def _inverse_document_frequency(tokens: Sequence[Ids], size: int) -> torch.Tensor:
-    frequency = np.zeros(size)
-    for text in tokens:
-        frequency[np.unique(text)] += 1
-    return torch.from_numpy(np.log1p((len(tokens) - frequency + 0.5) / (frequency + 0.5)))
-
-
 def _states(
     reader: TextEncoder, tokens: list[Ids], special: set[int], positions: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -164,6 +160,4 @@ def _states(
         label="start a SPLADE head",
         unit="texts",
     )
-    if not states:
-        raise ModelError("a SPLADE start needs texts; the corpus has none")
     return torch.cat(states), torch.cat(names)

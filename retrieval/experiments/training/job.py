@@ -205,7 +205,7 @@ def _starting_encoder(job: TrainingJob, train: Dataset) -> Any:
             "after encoding and does nothing in training; start from the model before pruning"
         )
     if getattr(encoder, "needs_idf", False):
-        from sluice.encoders.splade.static_queries import fit_idf
+        from sluice.encoders.splade.corpus_statistics import fit_idf
 
         log.info("%s: the weights of query terms are counted in the corpus", place)
         fit_idf(encoder, texts())
