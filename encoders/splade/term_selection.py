@@ -19,10 +19,10 @@ Weights: TypeAlias = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class TermSelection:
-    """What one side of a SPLADE encoder does to its vectors, in this order.
+    """The selection of terms on one side of a SPLADE encoder, in this order.
 
-    ``lexical`` keeps the text's own tokens (no expansion), ``below`` drops weights under a value,
-    ``ratio`` those under a share of the vector's largest, ``top_k`` all but the heaviest (ties: the
+    ``lexical`` keeps the text's own tokens (no expansion), ``below`` drops weights below a value,
+    ``ratio`` those below a share of the vector's largest, ``top_k`` all but the heaviest (ties: the
     lower term). The two methods agree: one is for training, one for encoding.
     """
 
@@ -38,7 +38,7 @@ class TermSelection:
             raise ConfigError(f"prune_ratio: {self.ratio!r}; expected a share above 0, at most 1")
 
     def of_batch(self, vectors: Tensor, bags: Tensor | None) -> Tensor:
-        """Return vectors ``[n, vocab]`` with the other terms at 0, and gradients of those kept.
+        """Return vectors ``[n, vocab]`` with the other terms at 0, and gradients of the selected.
 
         ``bags`` ``[n, vocab]`` holds 1 for a text's own tokens; it is read only for ``lexical``.
         """
@@ -52,7 +52,7 @@ class TermSelection:
         return vectors if self.top_k is None else keep_top(vectors, self.top_k)
 
     def of_text(self, terms: Terms, weights: Weights, bag: Ids | None) -> tuple[Terms, Weights]:
-        """Return one text's terms and weights that stay, in order of term; ``bag``: its tokens."""
+        """Return the selected terms of one text, ascending, and weights; ``bag`` is its tokens."""
         if self.lexical and bag is not None:
             own = np.isin(terms, bag)
             terms, weights = terms[own], weights[own]
@@ -68,7 +68,7 @@ class TermSelection:
 def keep_top(vectors: Tensor, limit: int) -> Tensor:
     """Keep the ``limit`` largest weights of each row and zero the rest; ties: the lower column."""
     if limit < 1:
-        raise ConfigError(f"top_k: {limit}; expected 1 or more, or nothing for no limit")
+        raise ConfigError(f"top_k: {limit}; expected 1 or more, or null for no limit")
     if limit >= vectors.shape[1]:
         return vectors
     order = vectors.detach().sort(dim=1, descending=True, stable=True).indices[:, :limit]

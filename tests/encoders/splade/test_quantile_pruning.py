@@ -153,7 +153,7 @@ def test_a_quantile_that_does_nothing_is_refused(
     whole = SpladeEncoder.from_pretrained(masked_bert)
     with pytest.raises(ConfigError, match="the encoder has none"):
         fit_term_floors(whole, texts)
-    with pytest.raises(ConfigError, match="need the prune_quantile"):
+    with pytest.raises(ConfigError, match="without the prune_quantile"):
         SpladeEncoder(whole.model, whole.tokenizer, term_floors=np.zeros(whole.dim, np.float32))
     encoder = SpladeEncoder.from_pretrained(masked_bert, prune_quantile=0.4)
     with pytest.raises(DataError, match="no documents"):
