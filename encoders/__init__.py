@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from sluice.encoders.lexical.bm25 import BM25Encoder as BM25Encoder
     from sluice.encoders.lexical.vocabulary import VocabularyEncoder as VocabularyEncoder
     from sluice.encoders.rerankers.cross_encoder import CrossEncoder as CrossEncoder
+    from sluice.encoders.splade.corpus_statistics import fit_idf as fit_idf
     from sluice.encoders.splade.encoder import SpladeEncoder as SpladeEncoder
     from sluice.encoders.splade.start import start_splade as start_splade
-    from sluice.encoders.splade.static_queries import fit_idf as fit_idf
     from sluice.encoders.towers import TowerEncoder as TowerEncoder
 else:
     __getattr__, __dir__, __all__ = lazy(
@@ -36,7 +36,7 @@ else:
             "sluice.encoders.rerankers.cross_encoder": ["CrossEncoder"],
             "sluice.encoders.splade.encoder": ["SpladeEncoder"],
             "sluice.encoders.splade.start": ["start_splade"],
-            "sluice.encoders.splade.static_queries": ["fit_idf"],
+            "sluice.encoders.splade.corpus_statistics": ["fit_idf"],
             "sluice.encoders.towers": ["TowerEncoder"],
         },
     )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.files import new_generation
+from sluice.encoders.foundation.generations import new_generation
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import LiveRows, Mask, Rows

@@ -19,7 +19,7 @@ from sluice.encoders.backends.backend import OUTPUTS, need_packages, open_backen
 from sluice.encoders.backends.graph import MODEL_FILE, WEIGHTS_KEY
 from sluice.encoders.backends.graph_check import Difference, compared, sample_texts
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.files import replaced_folder
+from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files.loading import quiet_transformers
 from sluice.encoders.model_files.locate import model_folder
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from sluice.encoders.encoder import Dense
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError, suggest
-from sluice.encoders.foundation.files import fingerprint_of, replaced_folder
+from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files.layout import SIDECAR, read_object, write_sidecar
 
 TEXTS = "texts.json"

@@ -24,7 +24,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
-from sluice.encoders.foundation.files import fingerprint_of, new_generation, open_generation
+from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.foundation.generations import new_generation, open_generation
 from sluice.encoders.lexical.analyzer import analyzer
 from sluice.encoders.lexical.fields import Fields
 from sluice.encoders.lexical.term_counts import Column, TermCounts, counted

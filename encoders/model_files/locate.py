@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.files import settle
+from sluice.encoders.foundation.folder_swap import settle
 
 log = logging.getLogger("sluice")
 

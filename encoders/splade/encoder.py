@@ -1,4 +1,4 @@
-"""SPLADE: sparse vectors over the vocabulary from a masked-language-model head."""
+"""SPLADE encoders: sparse vectors over the vocabulary from a masked-language-model head."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from sluice.encoders.backends.chosen import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.files import replaced_folder
+from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.loading import load, side_settings
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.tensor_versions import versions
 from sluice.encoders.splade.folder import NOTED, SpladeFolder, has_mlm_head, save_splade
 from sluice.encoders.splade.pooling import splade_max, splade_sum
-from sluice.encoders.splade.quantile_pruning import pruned_by_quantile
 from sluice.encoders.splade.static_queries import StaticQueries, bags
-from sluice.encoders.splade.term_selection import Terms, TermSelection, Weights
+from sluice.encoders.splade.term_selection import Terms, TermSelection, Weights, prune_terms
 from sluice.encoders.splade.vocabulary_product import VocabularyProduct
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
@@ -39,7 +38,7 @@ from sluice.encoders.transformer.tokens import TokenBatch
 QueryModel = Literal["shared", "bow", "idf"]
 Lexical = Literal["none", "query", "document", "both"]
 
-TEXTS = 512  # of one pass: a row of the vocabulary each, 60 MB, is there at a time
+TEXTS = 512  # pooled at a time: their rows over the vocabulary take 60 MB
 _POOLS = {"max": splade_max, "sum": splade_sum}
 _ACTIVATIONS = ("relu", "log1p_relu")
 _QUERY_MODELS = ("shared", "bow", "idf")
@@ -53,16 +52,16 @@ class SpladeEncoder(TextEncoder):
     product. ``pooling`` is max (v2, the default) or sum (v1). (Formal et al., 2021, arXiv
     2107.05720 and 2109.10086.)
 
-    ``query_model`` is the same network (``shared``), or none: ``bow`` is SPLADE-doc, a query is the
-    set of its own tokens with weight 1; ``idf`` weighs them by ``idf`` ``[vocab]``, which
+    ``query_model`` is the same network (``shared``) or a table: with ``bow`` (SPLADE-doc) a query
+    is the set of its own tokens with weight 1; with ``idf`` they weigh ``idf`` ``[vocab]``, which
     ``encoders.fit_idf`` counts in a corpus and ``train_idf`` trains, at ``idf_learning_rate``.
-    ``lexical`` keeps, on a side or both, only the text's own tokens. Of documents ``prune_below``
-    drops weights under a value and ``prune_ratio`` under a share of the largest one;
+    ``lexical`` keeps only the text's own tokens, on one side or both. For documents,
+    ``prune_below`` drops weights below a value and ``prune_ratio`` below a share of the largest;
     ``query_top_k`` and ``document_top_k`` keep only the heaviest terms (ties: the lower term id).
     ``prune_quantile`` then drops the lightest share of each term's postings (Lassance et al., 2023,
     arXiv 2304.12702): weights below ``term_floors`` ``[vocab]``, that quantile of the term's
     weights in a collection. Building a retriever fits them; ``fit_term_floors`` does elsewhere.
-    Training does not see them.
+    Training ignores them.
     """
 
     kind = "splade"
@@ -95,14 +94,14 @@ class SpladeEncoder(TextEncoder):
         _check("lexical", lexical, _LEXICAL)
         for name, limit in (("query_top_k", query_top_k), ("document_top_k", document_top_k)):
             if limit is not None and (type(limit) is not int or limit < 1):
-                raise ConfigError(f"{name}: {limit!r}; expected 1 or more, or nothing for no limit")
+                raise ConfigError(f"{name}: {limit!r}; expected 1 or more, or null for no limit")
         if prune_quantile is not None and not 0 < prune_quantile < 1:
             raise ConfigError(
                 f"prune_quantile: {prune_quantile!r}; expected a share of each term's postings, "
-                "above 0 and below 1, or nothing to keep all"
+                "above 0 and below 1, or null to keep all"
             )
         if term_floors is not None and prune_quantile is None:
-            raise ConfigError("term_floors: need the prune_quantile that they are of")
+            raise ConfigError("term_floors: given without the prune_quantile they belong to")
         if train_idf and query_model != "idf":
             raise ConfigError(f"train_idf: query_model is {query_model!r}; expected 'idf'")
         if idf_learning_rate is not None and not (train_idf and idf_learning_rate > 0):
@@ -119,7 +118,7 @@ class SpladeEncoder(TextEncoder):
         decoder = model.get_output_embeddings()
         if not isinstance(decoder, nn.Linear):
             raise ModelError(
-                f"{type(model).__name__} ends in {type(decoder).__name__}, expected a masked "
+                f"{type(model).__name__} ends in {type(decoder).__name__}; expected a masked "
                 "language model whose last layer is linear over the vocabulary"
             )
         size, queries, parts = decoder.out_features, None, model
@@ -154,7 +153,7 @@ class SpladeEncoder(TextEncoder):
         self._special = torch.tensor(sorted(special), dtype=torch.long)
 
     def _check_states(self) -> None:
-        """Check that the head ends in its decoder: MobileBERT's reads the weights around it."""
+        """Check that the head ends in its decoder; MobileBERT's also uses other weights."""
         one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
         try:
             with self.arithmetic():
@@ -163,8 +162,8 @@ class SpladeEncoder(TextEncoder):
             width = -1
         if width != self._decoder.in_features:
             raise ModelError(
-                f"{type(self.model).__name__}: its head does more than a linear layer over the "
-                "vocabulary at its end; SPLADE runs on BERT-like heads"
+                f"{type(self.model).__name__}: its head does more at its end than a linear layer "
+                "over the vocabulary; SPLADE needs a BERT-like head"
             )
 
     @classmethod
@@ -196,31 +195,31 @@ class SpladeEncoder(TextEncoder):
         """Load a masked language model or a SPLADE folder (ours or sentence-transformers').
 
         Arguments left at None come from the folder; so do the query weights of ``idf``, which are 1
-        where there are none (``fit_idf`` counts them). An encoder without a language-model head is
-        a ``ModelError``: ``encoders.start_splade`` gives it one. ``backend`` is as
-        in ``DenseEncoder``.
+        if it has none (``fit_idf`` counts them). A model without a language-model head is a
+        ``ModelError``: ``encoders.start_splade`` adds one. ``backend`` is as in ``DenseEncoder``.
         """
         from transformers import AutoModelForMaskedLM
 
         source = model_folder(str(model))
         if not has_mlm_head(source):
             raise ModelError(
-                f"{source}: has no masked-language-model head; start one from texts with "
-                "encoders.start_splade(model, texts), or `start: true` under encoder: in YAML"
+                f"{source}: no masked-language-model head; a head is made when training starts: "
+                "give `start: true` to a SPLADE encoder under train: in YAML (it does not work "
+                "under retrievers:), or call sluice.encoders.start_splade(model, texts)"
             )
-        asked = {
+        arguments = {
             "pooling": pooling, "activation": activation, "query_model": query_model,
             "lexical": lexical, "prune_below": prune_below, "prune_ratio": prune_ratio,
             "query_top_k": query_top_k, "document_top_k": document_top_k,
             "prune_quantile": prune_quantile,
         }  # fmt: skip
-        with SpladeFolder.opened(source) as found:
-            loaded = load(AutoModelForMaskedLM, str(found.network))
-            layout = read_layout(found.network)
-            layout.sidecar |= found.sidecar
+        with SpladeFolder.opened(source) as parts:
+            loaded = load(AutoModelForMaskedLM, str(parts.network))
+            layout = read_layout(parts.network)
+            layout.sidecar |= parts.sidecar
             if "Pooling" in layout.modules:
                 raise ModelError(
-                    f"{source}: a dense folder; load it with DenseEncoder (type: dense)"
+                    f"{source}: a dense encoder's folder; load it with DenseEncoder (type: dense)"
                 )
             sides = side_settings(
                 loaded,
@@ -232,20 +231,20 @@ class SpladeEncoder(TextEncoder):
             )
             if query_length is None:
                 sides["query_length"] = (
-                    found.query_length(loaded.tokenizer) or sides["query_length"]
+                    parts.query_length(loaded.tokenizer) or sides["query_length"]
                 )
             settings = {
                 "pooling": layout.splade_pooling or "max",
                 "activation": layout.activation,
                 **{key: layout.sidecar[key] for key in NOTED if key in layout.sidecar},
-                **({"query_model": "idf"} if found.is_static else {}),
-                **{key: value for key, value in asked.items() if value is not None},
+                **({"query_model": "idf"} if parts.is_static else {}),
+                **{key: value for key, value in arguments.items() if value is not None},
             }
             if settings.get("query_model") == "idf":
                 size = int(loaded.model.config.vocab_size)
-                settings["idf"] = found.query_weights(loaded.tokenizer, size)
-            if settings.get("prune_quantile") == found.sidecar.get("prune_quantile"):
-                settings["term_floors"] = found.term_floors()  # another quantile has others
+                settings["idf"] = parts.query_weights(loaded.tokenizer, size)
+            if settings.get("prune_quantile") == parts.sidecar.get("prune_quantile"):
+                settings["term_floors"] = parts.term_floors()  # another quantile has others
         encoder = cls(
             loaded.model,
             loaded.tokenizer,
@@ -269,12 +268,12 @@ class SpladeEncoder(TextEncoder):
 
     @property
     def needs_idf(self) -> bool:
-        """Whether the query weights are still to be counted, by ``encoders.fit_idf``."""
+        """Whether ``encoders.fit_idf`` has yet to count the query weights."""
         return self.query_model == "idf" and not (self.queries is None or self.queries.counted)
 
     @property
     def needs_term_floors(self) -> bool:
-        """Whether the weights that ``prune_quantile`` cuts at are still to be read off vectors."""
+        """Whether the weights that ``prune_quantile`` cuts at have yet to be fitted."""
         return self.prune_quantile is not None and self.term_floors is None
 
     def without_quantile(self) -> SpladeEncoder:
@@ -284,9 +283,9 @@ class SpladeEncoder(TextEncoder):
         return other
 
     def settings(self) -> Mapping[str, Any]:
-        """Return what besides weights and tokenizer decides the vectors."""
+        """Return what decides the vectors besides weights and tokenizer."""
         floors = self.term_floors
-        rare = {
+        optional = {
             "lexical": None if self.lexical == "none" else self.lexical,
             "prune_below": self.prune_below, "prune_ratio": self.prune_ratio,
             "prune_quantile": self.prune_quantile,
@@ -295,25 +294,26 @@ class SpladeEncoder(TextEncoder):
         return {
             **super().settings(), "pooling": self.pooling, "activation": self.activation,
             "query_model": self.query_model, "top_k": self.top_k,
-            # named only where set: fingerprints of encoders without them stay what they were
-            **{key: value for key, value in rare.items() if value is not None},
+            # only those that are set, so that the fingerprints of encoders without them never
+            # change
+            **{key: value for key, value in optional.items() if value is not None},
         }  # fmt: skip
 
     def as_saved(self, name: str, tensor: Tensor) -> Tensor:
-        """Return a parameter as its folder will hold it: query weights are never below 0."""
+        """Return a parameter as it is saved: query weights are never below 0."""
         is_query = self.queries is not None and name == "queries.weights"
         return self.queries.table() if is_query and self.queries is not None else tensor
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy begins with, see ``TransformerModel``."""
+        """Return the state of a copy, see ``TransformerModel``."""
         return {**super().__getstate__(), "_product": None}
 
     def embed(self, features: Features, side: Side) -> Tensor:
         """Return term weights ``[n, vocab]`` of tokenised texts, float32, with gradients."""
         if side == "query" and self.queries is not None:
-            found: Tensor = self.queries(features["input_ids"], features["attention_mask"])
+            vectors: Tensor = self.queries(features["input_ids"], features["attention_mask"])
             bow = self.query_model == "bow"
-            return found if bow else self._selections[side].of_batch(found, None)
+            return vectors if bow else self._selections[side].of_batch(vectors, None)
         return self.pooled(self.hidden(features), features, side)
 
     def pooled(self, states: Tensor, features: Features, side: Side) -> Tensor:
@@ -334,8 +334,7 @@ class SpladeEncoder(TextEncoder):
         """Return term weights ``[n, vocab]`` of a batch, before any top-k."""
         key = (self.dtype, *versions(self._decoder.parameters()))
         if self._product is None or self._product[0] != key:
-            made = VocabularyProduct(self._decoder.weight, self._bias(), self.dtype)
-            self._product = key, made
+            self._product = (key, VocabularyProduct(self._decoder.weight, self._bias(), self.dtype))
         return self._product[1](
             self.output(batch, network),
             list(spans(batch.lengths)),
@@ -344,7 +343,7 @@ class SpladeEncoder(TextEncoder):
         )
 
     def hidden(self, features: Features) -> Tensor:
-        """Return the states ``[n, length, hidden]`` before the product with the vocabulary."""
+        """Return the states ``[n, length, hidden]`` before the vocabulary product."""
         packed, head = self.training_pass(features), vocabulary_head(self.model)
         if packed is not None and head is not None:
             return packed.packing.padded(head(packed.states()))
@@ -357,7 +356,7 @@ class SpladeEncoder(TextEncoder):
         return vocabulary_head(self.model) is not None
 
     def run_packed(self, network: PackedTransformer, batch: TokenBatch) -> Tensor:
-        """Return the states before the product with the vocabulary, by a packed pass."""
+        """Return the states before the vocabulary product, by a packed pass."""
         states = super().run_packed(network, batch)
         head = vocabulary_head(self.model)
         return states if head is None else head(states)
@@ -381,10 +380,19 @@ class SpladeEncoder(TextEncoder):
 
     def encode_documents(self, texts: Sequence[str]) -> sp.csr_array:
         """Return the documents' term weights, float32 ``csr_array [n, vocab]``, in input order."""
-        return pruned_by_quantile(self, self._encode(texts, "document"))
+        vectors = self._encode(texts, "document")
+        if self.prune_quantile is None or not len(texts):
+            return vectors
+        if self.term_floors is None:
+            raise ConfigError(
+                f"prune_quantile: the weights to cut at, quantile {self.prune_quantile}, are not "
+                "known yet; build a retriever with this encoder, or call "
+                "sluice.encoders.splade.fit_term_floors(encoder, texts) first"
+            )
+        return prune_terms(vectors, self.term_floors)
 
     def terms(self, columns: Sequence[int]) -> list[str]:
-        """Return the tokenizer's tokens of columns; one it has no token for is ``[column]``."""
+        """Return the tokens of columns; a column without a token is ``[column]``."""
         tokens = self.tokenizer.convert_ids_to_tokens([int(column) for column in columns])
         named = zip(columns, tokens, strict=True)
         return [f"[{column}]" if token is None else str(token) for column, token in named]

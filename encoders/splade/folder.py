@@ -1,7 +1,7 @@
-"""A SPLADE encoder's folder: one network, or a network for documents and term weights for queries.
+"""Reads and writes a SPLADE encoder's folder.
 
-The second is sentence-transformers' inference-free layout, a Router with ``query`` and
-``document``.
+It holds one network, or a network for documents and term weights for queries (sentence-
+transformers' inference-free layout: a Router with ``query`` and ``document``).
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
 
     from sluice.encoders.splade.encoder import SpladeEncoder
 
-# Settings of the encoder in ``sluice.json``: the layout has no room for them.
+# Settings of the encoder in ``sluice.json``, which sentence-transformers' files cannot hold.
 NOTED = (
     "query_model", "lexical", "prune_below", "prune_ratio", "query_top_k", "document_top_k",
     "prune_quantile",
 )  # fmt: skip
-IDF_FILE = "idf.json"  # token -> weight, where a folder of one network brings its query weights
-LONGEST = 1_000_000  # tokens; tokenizers without a limit say more
+IDF_FILE = "idf.json"  # token -> weight: query weights in a folder of one network
+LONGEST = 1_000_000  # tokens; tokenizers without a limit claim more
 
 
 class SpladeFolder(NamedTuple):
     """Where the parts of a saved encoder are.
 
-    ``network`` is the model folder of the network, ``weights`` that of the query's term weights or
-    a file ``idf.json`` (None: there are none), ``sidecar`` what ``sluice.json`` says.
+    ``network`` is the network's model folder, ``weights`` the folder of the query's term weights or
+    a file ``idf.json`` (None: neither), ``sidecar`` the contents of ``sluice.json``.
     """
 
     network: Path
@@ -82,7 +82,7 @@ class SpladeFolder(NamedTuple):
         return self.weights is not None and self.weights.name != IDF_FILE and not self.sidecar
 
     def query_weights(self, tokenizer: Any, size: int) -> Tensor | None:
-        """Return the query's term weights ``[size]``; None where the folder has none."""
+        """Return the query's term weights ``[size]``, None without any."""
         if self.weights is None:
             return None
         if self.weights.name == IDF_FILE:
@@ -90,7 +90,7 @@ class SpladeFolder(NamedTuple):
         return read_query_weights(self.weights, size)
 
     def term_floors(self) -> NDArray[np.float32] | None:
-        """Return the weights that ``prune_quantile`` cuts at ``[vocab]``; None where none are."""
+        """Return the weights that ``prune_quantile`` cuts at, ``[vocab]``, None without any."""
         file = self.network / FLOORS
         if not file.exists():
             return None
@@ -156,7 +156,7 @@ def save_splade(encoder: SpladeEncoder, folder: Path) -> None:
     write_sidecar(folder, {**facts, **encoder.save_backend(folder)})
     if not static or encoder.queries is None:
         return
-    write_sidecar(network, {**facts, "query_model": "bow"})  # what it is without the weights
+    write_sidecar(network, {**facts, "query_model": "bow"})  # what it is by itself
     extra = int(encoder.tokenizer.num_special_tokens_to_add())
     length = encoder.lengths["query"]
     write_query_weights(folder / "query", encoder.queries, encoder.tokenizer, length - extra)

@@ -1,4 +1,4 @@
-"""A masked-language-model head in closed form, for encoders that come without one.
+"""Builds a masked-language-model head in closed form, for encoders that come without one.
 
 A random or identity head leaves every term of the vocabulary active, and SPLADE learns nothing from
 it in minutes. This one behaves like BM25 over word pieces before any training: a text activates its
@@ -69,8 +69,8 @@ def build_mlm_head(
     """Build the head from the hidden states of a sample of texts, in seconds.
 
     ``hidden [n, h]`` are last hidden states (any float type) at positions whose tokens are
-    ``token_ids [n]``, special tokens left out; some 100,000 positions of the corpus to be searched
-    are plenty. ``word_embeddings [vocab, e]`` place the tokens that the sample does not hold.
+    ``token_ids [n]``, without special tokens; some 100,000 positions of the corpus to be searched
+    are plenty. ``word_embeddings [vocab, e]`` place the tokens that the sample lacks.
     ``idf [vocab]`` is the inverse document frequency, not negative. ``silent`` are term ids that
     never become active: special tokens.
 
@@ -91,8 +91,8 @@ def build_mlm_head(
     whitening /= (hidden[:CHUNK].double() @ whitening).std(dim=0).mean().clamp(min=1e-12)
     bias = -centre @ whitening
     cosine = _own_cosine(hidden, token_ids, counts, whitening, bias, rows)
-    wanted = torch.expm1(scale * idf.double().clamp(min=0) ** power)
-    gain = wanted / (cosine - threshold).clamp(min=0.1)
+    logits = torch.expm1(scale * idf.double().clamp(min=0) ** power)
+    gain = logits / (cosine - threshold).clamp(min=0.1)
     decoder = gain.unsqueeze(1) * rows / rows.shape[1] ** 0.5  # a layer norm's output has norm √h
     decoder_bias = -gain * threshold
     decoder[list(silent)] = 0.0
@@ -117,7 +117,7 @@ def install_mlm_head(model: Any, head: MlmHead) -> None:
     else:
         raise ModelError(
             f"{type(model).__name__}: the layout of its masked-language-model head is unknown; "
-            "known are BERT, DistilBERT, RoBERTa, XLM-RoBERTa and MPNet"
+            "known: BERT, DistilBERT, RoBERTa, XLM-RoBERTa, MPNet"
         )
     decoder = model.get_output_embeddings()
     if decoder.weight is model.get_input_embeddings().weight:
@@ -148,7 +148,7 @@ def _check(word_embeddings: Tensor, hidden: Tensor, token_ids: Tensor, idf: Tens
     if len(hidden) < 2 * hidden.shape[1]:
         raise ModelError(
             f"build_mlm_head: {len(hidden)} token positions for {hidden.shape[1]} dimensions; "
-            f"give more texts, {2 * hidden.shape[1]} positions at the least"
+            f"give more texts: at least {2 * hidden.shape[1]} positions"
         )
 
 
@@ -207,7 +207,7 @@ def _own_cosine(
 ) -> Tensor:
     """Return each token's mean cosine at its own positions ``[vocab]``, drawn to the overall mean.
 
-    Rare tokens look better than they are, as their means are made of the same few positions.
+    Rare tokens look better than they are: their means come from the same few positions.
     """
     total = torch.zeros_like(counts)
     for start in range(0, len(hidden), CHUNK):

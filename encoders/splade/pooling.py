@@ -66,7 +66,7 @@ class _MaxPool(torch.autograd.Function):
 
 
 def _chunks(mask: Tensor) -> Iterator[tuple[Tensor, int]]:
-    """Yield the places of texts of like length, and how many positions of them are in use."""
+    """Yield the rows of texts of similar length, and how many of their positions are in use."""
     count = torch.arange(1, mask.shape[1] + 1, device=mask.device)
     lengths = (mask.bool() * count).amax(dim=1).clamp(min=1)
     order = torch.argsort(lengths, descending=True, stable=True)

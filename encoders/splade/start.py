@@ -1,4 +1,4 @@
-"""A SPLADE encoder from an encoder without a masked-language-model head, and texts."""
+"""Makes a SPLADE encoder of a model without a masked-language-model head, from texts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import torch
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.reservoir import Reservoir
 from sluice.encoders.model_files.loading import is_head, lengths_of, load
+from sluice.encoders.splade.corpus_statistics import inverse_document_frequency
 from sluice.encoders.splade.encoder import SpladeEncoder
 from sluice.encoders.splade.mlm_head import SILENT, MlmHead, build_mlm_head, install_mlm_head
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import Ids, TokenBatch, Tokens
 
-CALIBRATED = 64  # texts that the threshold is moved by
+CALIBRATED = 64  # texts that the threshold is calibrated on
 HALVINGS = 10
 LOWEST = -0.5  # a cosine
 
@@ -40,13 +41,13 @@ def start_splade(
 ) -> SpladeEncoder:
     """Return a SPLADE encoder that is sparse from its first step, made from any BERT-like encoder.
 
-    The head is built in closed form (``sluice.encoders.splade.mlm_head``, whose ``threshold``,
-    ``scale`` and ``power`` these are) from the hidden states of some ``positions`` tokens; inverse
-    document frequencies are counted over ``sample`` texts drawn from ``texts`` by ``seed``. With
-    ``terms`` the threshold is moved until documents have that many active terms on average.
-    ``options`` are those of ``SpladeEncoder`` (lengths, pooling, top-k, device, dtype). The
-    sentence encoder's own pooling and projection are not used. The result is an ordinary masked
-    language model.
+    The head is built in closed form (``threshold``, ``scale`` and ``power`` as in
+    ``sluice.encoders.splade.mlm_head``) from the hidden states of some ``positions`` tokens;
+    inverse document frequencies are counted over ``sample`` texts drawn from ``texts`` by ``seed``.
+    With ``terms`` the threshold is moved until documents have that many active terms on average.
+    ``options`` are those of ``SpladeEncoder`` (lengths, pooling, top-k, device, dtype). A sentence
+    encoder's own pooling and projection are ignored. The result is an ordinary masked language
+    model.
     """
     from transformers import AutoModelForMaskedLM
 
@@ -59,18 +60,20 @@ def start_splade(
     )
     config = network.config
     usual, _ = lengths_of(tokenizer, config)
-    found = {"query_length": usual, "document_length": usual, **options}
+    options = {"query_length": usual, "document_length": usual, **options}
     backbone = network.base_model
     reader = TextEncoder(
         backbone,
         tokenizer,
-        document_length=int(found["document_length"]),
-        **{k: found[k] for k in ("device", "dtype", "batch_tokens") if k in found},
+        document_length=int(options["document_length"]),
+        **{k: options[k] for k in ("device", "dtype", "batch_tokens") if k in options},
     )
     chosen = _sampled(texts, sample, seed)
+    if not chosen:
+        raise ModelError("start: no texts; a SPLADE head is built from texts of the corpus")
     tokens = reader.tokens(chosen, "document").ids
     special = set(tokenizer.all_special_ids)
-    idf = _inverse_document_frequency(tokens, config.vocab_size)
+    idf = inverse_document_frequency(tokens, config.vocab_size)
     hidden, token_ids = _states(reader, tokens, special, positions)
     head = build_mlm_head(
         backbone.get_input_embeddings().weight.detach().cpu(),
@@ -83,7 +86,7 @@ def start_splade(
         power=power,
     )
     install_mlm_head(network, head)
-    encoder = SpladeEncoder(network, tokenizer, **found)
+    encoder = SpladeEncoder(network, tokenizer, **options)
     if terms is not None:
         _calibrate(encoder, head, threshold, terms, chosen[:CALIBRATED])
     return encoder
@@ -92,19 +95,20 @@ def start_splade(
 def _calibrate(
     encoder: SpladeEncoder, head: MlmHead, threshold: float, terms: float, texts: Sequence[str]
 ) -> None:
-    """Move the head's threshold (a cosine) until the texts have ``terms`` active terms a piece."""
+    """Move the head's threshold (a cosine) until a text has ``terms`` active terms on average."""
     if not threshold > 0:
-        raise ConfigError(f"start.threshold: {threshold:g}; expected above 0 where terms are given")
+        raise ConfigError(f"start.threshold: {threshold:g}; expected above 0 with start.terms")
     if not 1 <= terms <= encoder.dim / 2:
-        raise ConfigError(f"start.terms: {terms:g}; expected 1 to {encoder.dim // 2}, half of all")
+        raise ConfigError(
+            f"start.terms: {terms:g}; expected 1 to {encoder.dim // 2}, half the vocabulary"
+        )
     low, high = LOWEST, 1.0
-    spoken = head.decoder_bias > SILENT
+    active = head.decoder_bias > SILENT
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        bias = torch.where(spoken, head.decoder_bias * (middle / threshold), head.decoder_bias)
+        bias = torch.where(active, head.decoder_bias * (middle / threshold), head.decoder_bias)
         install_mlm_head(encoder.model, replace(head, decoder_bias=bias))
-        found = encoder.encode_documents(texts)
-        if found.nnz / len(texts) > terms:
+        if encoder.encode_documents(texts).nnz / len(texts) > terms:
             low = middle
         else:
             high = middle
@@ -113,7 +117,7 @@ def _calibrate(
 def start_from_config(
     spec: Mapping[str, Any], start: Any, texts: Iterable[str], *, where: str, seed: int
 ) -> SpladeEncoder:
-    """Do what ``start:`` under a SPLADE encoder asks for: ``true``, or settings of the start."""
+    """Make the encoder that ``start:`` describes: ``true``, or settings of ``start_splade``."""
     known = ("threshold", "scale", "power", "terms", "sample", "positions")
     settings = {} if start is True else start
     if not isinstance(settings, Mapping) or any(key not in known for key in settings):
@@ -123,7 +127,7 @@ def start_from_config(
 
 
 def _sampled(texts: Iterable[str], size: int, seed: int) -> list[str]:
-    """Return a reservoir sample of the texts that are not empty."""
+    """Return a reservoir sample of the texts that are not blank."""
     chance = random.Random(f"splade start {seed}")
     sample: Reservoir[str] = Reservoir(size, chance)
     for text in texts:
@@ -133,37 +137,28 @@ def _sampled(texts: Iterable[str], size: int, seed: int) -> list[str]:
     return sample.items
 
 
-def _inverse_document_frequency(tokens: Sequence[Ids], size: int) -> torch.Tensor:
-    frequency = np.zeros(size)
-    for text in tokens:
-        frequency[np.unique(text)] += 1
-    return torch.from_numpy(np.log1p((len(tokens) - frequency + 0.5) / (frequency + 0.5)))
-
-
 def _states(
     reader: TextEncoder, tokens: list[Ids], special: set[int], positions: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return last hidden states ``[n, h]`` and token ids ``[n]`` of the first texts' tokens."""
     stops = np.cumsum([len(text) for text in tokens])
-    wanted = tokens[: int(np.searchsorted(stops, positions)) + 1]
+    chosen = tokens[: int(np.searchsorted(stops, positions)) + 1]
     states: list[torch.Tensor] = []
-    names: list[torch.Tensor] = []
+    token_ids: list[torch.Tensor] = []
     silent = torch.tensor(sorted(special))
 
     def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
         output = reader.output(batch, network).float().cpu()
         ids = reader.laid_out(batch)[0].cpu()
-        spoken = ~torch.isin(ids, silent)
-        states.append(output[spoken])
-        names.append(ids[spoken])
+        own = ~torch.isin(ids, silent)
+        states.append(output[own])
+        token_ids.append(ids[own])
 
     reader.map_batches(
-        len(wanted),
-        lambda start, stop: Tokens(wanted[start:stop], None),
+        len(chosen),
+        lambda start, stop: Tokens(chosen[start:stop], None),
         store,
         label="start a SPLADE head",
         unit="texts",
     )
-    if not states:
-        raise ModelError("a SPLADE start needs texts; the corpus has none")
-    return torch.cat(states), torch.cat(names)
+    return torch.cat(states), torch.cat(token_ids)

@@ -1,31 +1,24 @@
-"""Queries without a network: each distinct token of a query has a weight of its own."""
+"""SPLADE queries without a network: a fixed weight for each distinct token of the query."""
 
 from __future__ import annotations
 
-import itertools
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
+from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.files import write_json
+from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.model_files.layout import read_object
 from sluice.encoders.model_files.router import STATIC
-from sluice.encoders.transformer.tokens import Ids, tokenized
-
-if TYPE_CHECKING:
-    from sluice.encoders.splade.encoder import SpladeEncoder
-
-log = logging.getLogger("sluice")
+from sluice.encoders.transformer.tokens import Ids
 
 STATIC_TYPE = f"sentence_transformers.sparse_encoder.models.{STATIC}"
-CHUNK = 2_048  # texts tokenised at a time
 
 
 class StaticQueries(nn.Module):
@@ -33,7 +26,7 @@ class StaticQueries(nn.Module):
 
     With weights of 1 this is SPLADE-doc's query; with inverse document frequencies the
     inference-free query (Geng et al., 2025, arXiv 2411.04403). The unknown token begins at 0.
-    ``counted`` says whether the weights came from somewhere.
+    ``counted`` says whether the weights were counted in a corpus or read from a folder.
     """
 
     def __init__(
@@ -48,7 +41,7 @@ class StaticQueries(nn.Module):
             weights[special] = 0.0
         if weights.shape != (size,):
             raise ModelError(f"{len(weights)} query weights; the vocabulary has {size} terms")
-        silent = torch.ones(size, dtype=torch.bool)  # columns that no token has
+        silent = torch.ones(size, dtype=torch.bool)  # columns without a token
         silent[[i for i in tokenizer.get_vocab().values() if i < size]] = False
         silent[[i for i in special if i != unknown]] = True
         self.weights = nn.Parameter(weights.float().clone(), requires_grad=trained)
@@ -66,57 +59,17 @@ class StaticQueries(nn.Module):
     def of_tokens(
         self, tokens: Sequence[Ids]
     ) -> tuple[list[NDArray[np.int32]], list[NDArray[np.float32]]]:
-        """Return each query's terms, in order, and their weights; those of weight 0 are absent."""
+        """Return each query's terms, in order, and their weights, without terms of weight 0."""
         table = self.table().detach().cpu().numpy()
-        found = [np.unique(ids).astype(np.int32) for ids in tokens]
-        terms = [ids[table[ids] > 0] for ids in found]
+        distinct = [np.unique(ids).astype(np.int32) for ids in tokens]
+        terms = [ids[table[ids] > 0] for ids in distinct]
         return terms, [table[ids] for ids in terms]
 
 
 def bags(ids: Tensor, mask: Tensor, size: int) -> Tensor:
     """Return the sets of tokens ``[n, vocab]`` of padded texts: 1 for a token that occurs."""
-    made = torch.zeros((len(ids), size), device=ids.device)
-    return made.scatter_reduce_(1, ids, mask.float(), reduce="amax")
-
-
-def idf_from_texts(
-    tokenizer: Any, texts: Iterable[str], size: int, *, length: int | None = None
-) -> Tensor:
-    """Return ``log(1 + (N - df + 0.5) / (df + 0.5))`` of every token over ``texts``, ``[size]``.
-
-    ``N`` texts, of which ``df`` hold the token within their first ``length`` tokens. Special tokens
-    weigh 0. Texts are streamed. Raises ``DataError`` without texts.
-    """
-    frequency, count = np.zeros(size), 0
-    stream = iter(texts)
-    while chunk := list(itertools.islice(stream, CHUNK)):
-        for ids in tokenized(tokenizer, chunk, length=length).ids:
-            frequency[np.unique(ids)] += 1
-        count += len(chunk)
-    if not count:
-        raise DataError("idf: no texts; inverse document frequencies need a corpus to count in")
-    weights = torch.from_numpy(np.log1p((count - frequency + 0.5) / (frequency + 0.5))).float()
-    weights[[i for i in tokenizer.all_special_ids if i < size]] = 0.0
-    return weights
-
-
-def fit_idf(encoder: SpladeEncoder, texts: Iterable[str]) -> None:
-    """Set the query weights of an encoder with ``query_model="idf"`` from a corpus, in place.
-
-    Its fingerprint changes. Raises ``ConfigError`` for another query model.
-    """
-    queries = encoder.queries
-    if queries is None or encoder.query_model != "idf":
-        raise ConfigError(
-            f"query_model: {encoder.query_model!r} has no term weights to count; use query_model: "
-            "idf"
-        )
-    weights = idf_from_texts(
-        encoder.tokenizer, texts, encoder.dim, length=encoder.lengths["document"]
-    )
-    with torch.no_grad():
-        queries.weights.copy_(weights.to(queries.weights.device))
-    queries.counted = True
+    sets = torch.zeros((len(ids), size), device=ids.device)
+    return sets.scatter_reduce_(1, ids, mask.float(), reduce="amax")
 
 
 def read_query_weights(place: Path, size: int) -> Tensor:
@@ -128,11 +81,13 @@ def read_query_weights(place: Path, size: int) -> Tensor:
     try:
         weights = load_file(file)["weight"].float()
     except (OSError, KeyError, SafetensorError) as error:
-        raise ModelError(f"{file}: no query weights ({error}); expected a tensor weight") from None
+        raise ModelError(
+            f"{file}: no query weights ({error}); expected a tensor named weight"
+        ) from None
     if weights.ndim != 1 or len(weights) > size:
         raise ModelError(f"{file}: weight is {list(weights.shape)}, expected at most [{size}]")
     if not torch.isfinite(weights).all():
-        raise ModelError(f"{file}: a query weight is no finite number; the file is damaged")
+        raise ModelError(f"{file}: a query weight is not a finite number; the file is damaged")
     return torch.cat([weights, torch.zeros(size - len(weights))])
 
 
@@ -141,7 +96,7 @@ def read_idf_json(path: Path, tokenizer: Any, size: int) -> Tensor:
     weights = torch.zeros(size)
     known = tokenizer.get_vocab()
     for token, value in read_object(path).items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
+        if not is_number(value):
             raise ModelError(f"{path}: {token!r} weighs {value!r}, expected a finite number")
         if token in known and known[token] < size:
             weights[known[token]] = float(value)
@@ -151,7 +106,7 @@ def read_idf_json(path: Path, tokenizer: Any, size: int) -> Tensor:
 def write_query_weights(place: Path, queries: StaticQueries, tokenizer: Any, length: int) -> None:
     """Write a ``SparseStaticEmbedding`` folder; queries are cut at ``length`` tokens.
 
-    These do not count special tokens: the module adds none.
+    That length is without special tokens: the module adds none.
     """
     from safetensors.torch import save_file
 

@@ -1,4 +1,4 @@
-"""Which terms of a SPLADE vector stay: the text's own, the heavy ones, the heaviest."""
+"""Selects the terms of a SPLADE vector that stay: the text's own, the heavy, the heaviest."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from torch import Tensor, zeros_like
 
@@ -18,10 +19,10 @@ Weights: TypeAlias = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class TermSelection:
-    """What one side of a SPLADE encoder does to its vectors, in this order.
+    """The selection of terms on one side of a SPLADE encoder, in this order.
 
-    ``lexical`` keeps the text's own tokens (no expansion), ``below`` drops weights under a value,
-    ``ratio`` those under a share of the vector's largest, ``top_k`` all but the heaviest (ties: the
+    ``lexical`` keeps the text's own tokens (no expansion), ``below`` drops weights below a value,
+    ``ratio`` those below a share of the vector's largest, ``top_k`` all but the heaviest (ties: the
     lower term). The two methods agree: one is for training, one for encoding.
     """
 
@@ -37,7 +38,7 @@ class TermSelection:
             raise ConfigError(f"prune_ratio: {self.ratio!r}; expected a share above 0, at most 1")
 
     def of_batch(self, vectors: Tensor, bags: Tensor | None) -> Tensor:
-        """Return vectors ``[n, vocab]`` with the other terms at 0, and gradients of those kept.
+        """Return vectors ``[n, vocab]`` with the other terms at 0, and gradients of the selected.
 
         ``bags`` ``[n, vocab]`` holds 1 for a text's own tokens; it is read only for ``lexical``.
         """
@@ -51,27 +52,23 @@ class TermSelection:
         return vectors if self.top_k is None else keep_top(vectors, self.top_k)
 
     def of_text(self, terms: Terms, weights: Weights, bag: Ids | None) -> tuple[Terms, Weights]:
-        """Return one text's terms and weights that stay, in order of term; ``bag``: its tokens."""
+        """Return the selected terms of one text, ascending, and weights; ``bag`` is its tokens."""
         if self.lexical and bag is not None:
-            terms, weights = _kept(terms, weights, np.isin(terms, bag))
+            own = np.isin(terms, bag)
+            terms, weights = terms[own], weights[own]
         if self.below is not None:
-            terms, weights = _kept(terms, weights, weights >= np.float32(self.below))
+            heavy = weights >= np.float32(self.below)
+            terms, weights = terms[heavy], weights[heavy]
         if self.ratio is not None and len(weights):
-            least = weights.max() * np.float32(self.ratio)
-            terms, weights = _kept(terms, weights, weights >= least)
+            heavy = weights >= weights.max() * np.float32(self.ratio)
+            terms, weights = terms[heavy], weights[heavy]
         return heaviest(terms, weights, self.top_k)
-
-
-def _kept(
-    terms: Terms, weights: Weights, mask: NDArray[np.bool_]
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    return terms[mask], weights[mask]
 
 
 def keep_top(vectors: Tensor, limit: int) -> Tensor:
     """Keep the ``limit`` largest weights of each row and zero the rest; ties: the lower column."""
     if limit < 1:
-        raise ConfigError(f"top_k: {limit}; expected 1 or more, or nothing for no limit")
+        raise ConfigError(f"top_k: {limit}; expected 1 or more, or null for no limit")
     if limit >= vectors.shape[1]:
         return vectors
     order = vectors.detach().sort(dim=1, descending=True, stable=True).indices[:, :limit]
@@ -82,5 +79,22 @@ def heaviest(terms: Terms, weights: Weights, limit: int | None) -> tuple[Terms, 
     """Keep the ``limit`` heaviest terms of one text, in order of term; ties: the lower term."""
     if limit is None or len(terms) <= limit:
         return terms, weights
-    kept = np.sort(np.lexsort((terms, -weights))[:limit])
-    return terms[kept], weights[kept]
+    top = np.sort(np.lexsort((terms, -weights))[:limit])
+    return terms[top], weights[top]
+
+
+def prune_terms(vectors: sp.csr_array, floors: NDArray[np.float32]) -> sp.csr_array:
+    """Return the vectors without weights below their term's floor, ``floors`` ``[vocab]``.
+
+    With a quantile q of each term's weights as its floor, a term loses about the share q of its
+    postings, the lightest, and keeps its heaviest. What is left can go to any index; scores are
+    sums over fewer terms, so they only fall.
+    """
+    if floors.shape != (vectors.shape[1],):
+        raise ConfigError(
+            f"floors: {list(floors.shape)}, expected one weight per term [{vectors.shape[1]}]"
+        )
+    heavy = vectors.data >= floors[vectors.indices]
+    ends = np.concatenate([[0], np.cumsum(heavy)])[vectors.indptr]
+    parts = vectors.data[heavy], vectors.indices[heavy], ends.astype(vectors.indptr.dtype)
+    return sp.csr_array(parts, shape=vectors.shape)

@@ -1,7 +1,7 @@
-"""SPLADE's vocabulary product for encoding: a block of terms at a time, pooled at once.
+"""Multiplies states with the vocabulary for SPLADE encoding, block by block, pooling each at once.
 
-The logits of a batch are the largest thing in SPLADE, ``[tokens, vocab]``; here a block of terms
-stands in the cache for all tokens, is pooled text by text, and is forgotten.
+The logits of a batch, ``[tokens, vocab]``, are the largest thing in SPLADE; here the logits of a
+block of terms stay in the cache until they are pooled text by text.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ BLOCK = 512  # terms at a time: 8 MB of float32 logits for 4,096 tokens
 class VocabularyProduct:
     """``pool_i log(1 + relu(states_i W^T + b))`` over each text's tokens, for inference.
 
-    ``weight`` ``[vocab, hidden]`` and ``bias`` are copied into ``dtype``; make a new one when they
-    change.
+    ``weight`` ``[vocab, hidden]`` and ``bias`` are copied into ``dtype``; make a new product when
+    they change.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sluice.encoders.foundation.build import check_arguments
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.files import replaced_folder
+from sluice.encoders.foundation.folder_swap import replaced_folder
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ALPHABET = 500  # letters that pieces are made of, the most frequent

@@ -15,7 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.files import MANIFEST, read_model_json, replaced_folder, write_json
+from sluice.encoders.foundation.files import read_model_json, write_json
+from sluice.encoders.foundation.folder_swap import replaced_folder
+from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.model_files.layout import FLOORS, SIDECAR, read_object
 from sluice.encoders.model_files.locate import model_folder
 

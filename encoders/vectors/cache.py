@@ -16,7 +16,8 @@ import numpy as np
 from sluice.encoders.encoder import Side, Vectors
 from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.files import MANIFEST, fingerprint_of, read_json, write_json
+from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
+from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.table import ENCODERS
 from sluice.encoders.vectors.directory import ROW_BITS, HashDirectory, Hashes, Places
 from sluice.encoders.vectors.forms import Store, dense_rows, put_together, sparse_rows, stored_form

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
-from sluice.encoders.foundation.files import MANIFEST, read_json
+from sluice.encoders.foundation.files import read_json
+from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.vectors.cache import FORMAT, unused_key
 
 log = logging.getLogger("sluice")

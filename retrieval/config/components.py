@@ -79,6 +79,11 @@ def make_loss(spec: Mapping[str, Any], *, where: str, allow: Allow = None) -> Lo
 
 def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) -> None:
     """Check a retriever's encoder and index; what costs nothing to make is made."""
+    if START_KEY in section.encoder and section.encoder.get("type") in ENCODERS:
+        raise ConfigError(
+            f"{where}.encoder.{START_KEY}: works only under train:, where the started model is "
+            "trained; train it there, and give its name as the model here"
+        )
     check(section.encoder, ENCODERS, where=f"{where}.encoder", allow=allow)
     check_towers(section.encoder, where=f"{where}.encoder")
     if section.encoder["type"] == "bm25":

@@ -13,13 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
-from sluice.encoders.foundation.files import (
-    MANIFEST,
-    fingerprint_of,
-    new_generation,
-    open_generation,
-    read_json,
-)
+from sluice.encoders.foundation.files import fingerprint_of, read_json
+from sluice.encoders.foundation.generations import MANIFEST, new_generation, open_generation
 from sluice.retrieval.documents.columns import Column
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.segment import Segment, SegmentFiles, id_hash, write_segment

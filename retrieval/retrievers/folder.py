@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.build import resolve, type_name
 from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.encoders.foundation.files import MANIFEST, pin_generation, read_json, verify, write_json
+from sluice.encoders.foundation.files import read_json, write_json
+from sluice.encoders.foundation.generations import MANIFEST, pin_generation, verify
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.table import ENCODERS
 

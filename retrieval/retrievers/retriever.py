@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.files import writer_lock
+from sluice.encoders.foundation.generations import writer_lock
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where

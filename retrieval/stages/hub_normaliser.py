@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.files import fingerprint_of, replaced_folder
+from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
 

@@ -12,7 +12,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import packed_file, replaced_folder
+from sluice.encoders.foundation.files import packed_file
+from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.exchange.dense.ids import check_count, ids_beside, map_array, write_ids
 

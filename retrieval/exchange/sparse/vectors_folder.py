@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import replaced_folder
+from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.repeated_ids import distinct

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import MANIFEST, read_json, settle, write_json
+from sluice.encoders.foundation.files import read_json, write_json
+from sluice.encoders.foundation.folder_swap import settle
+from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.components import START_KEY, make_encoder, make_loss
 from sluice.retrieval.config.file_keys import Keys
@@ -203,7 +205,7 @@ def _starting_encoder(job: TrainingJob, train: Dataset) -> Any:
             "after encoding and does nothing in training; start from the model before pruning"
         )
     if getattr(encoder, "needs_idf", False):
-        from sluice.encoders.splade.static_queries import fit_idf
+        from sluice.encoders.splade.corpus_statistics import fit_idf
 
         log.info("%s: the weights of query terms are counted in the corpus", place)
         fit_idf(encoder, texts())

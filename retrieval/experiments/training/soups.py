@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import MANIFEST, write_json
+from sluice.encoders.foundation.files import write_json
+from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.datasets.dataset import Dataset, training_splits

@@ -112,7 +112,8 @@ def _without_quantile(encoder: Any) -> Any:
 
 def _pruned(encoder: Any, corpus: EncodedCorpus) -> EncodedCorpus:
     """Return a corpus's vectors pruned by an encoder's quantile, which is fitted to them first."""
-    from sluice.encoders.splade.quantile_pruning import prune_terms, set_term_floors
+    from sluice.encoders.splade.corpus_statistics import set_term_floors
+    from sluice.encoders.splade.term_selection import prune_terms
 
     if encoder.needs_term_floors:
         set_term_floors(encoder, corpus.sample(FITTED, FIT_SEED))

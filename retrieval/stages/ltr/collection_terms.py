@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.encoders.foundation.files import new_generation, open_generation
+from sluice.encoders.foundation.generations import new_generation, open_generation
 from sluice.encoders.foundation.progress import progress
 
 if TYPE_CHECKING:

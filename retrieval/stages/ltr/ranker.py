@@ -18,7 +18,8 @@ from sluice.encoders.foundation.errors import (
     ModelError,
     suggest,
 )
-from sluice.encoders.foundation.files import file_hash, replaced_folder, settle
+from sluice.encoders.foundation.files import file_hash
+from sluice.encoders.foundation.folder_swap import replaced_folder, settle
 from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
 from sluice.retrieval.evaluation.table import Table
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import MANIFEST, fingerprint_of
+from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.foundation.generations import MANIFEST
 from sluice.retrieval.config.file_keys import corpus_contents, path_contents
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.documents.store import DocumentStore, open_documents, write_documents

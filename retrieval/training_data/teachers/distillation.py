@@ -16,13 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import (
-    draft_of,
-    read_json,
-    replaced_file,
-    write_json,
-    writer_lock,
-)
+from sluice.encoders.foundation.files import draft_of, read_json, replaced_file, write_json
+from sluice.encoders.foundation.generations import writer_lock
 from sluice.encoders.foundation.progress import counted_by, progress
 from sluice.training.negatives.judge import JudgedPair, judged
 

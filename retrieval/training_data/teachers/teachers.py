@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.build import check
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.files import file_hash, fingerprint_of, settle
+from sluice.encoders.foundation.files import file_hash, fingerprint_of
+from sluice.encoders.foundation.folder_swap import settle
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.model_files.locate import is_path
 from sluice.encoders.table import ENCODERS, RERANKERS

@@ -1,5 +1,6 @@
 """Pruning of sparse vectors after encoding, against dense loops."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,8 @@ from hypothesis import strategies as st
 from sluice.encoders import SpladeEncoder, TowerEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.encoders.splade.quantile_pruning import (
-    fit_term_floors,
-    prune_below,
-    prune_ratio,
-    prune_terms,
-    prune_top_k,
-    term_quantiles,
-)
+from sluice.encoders.splade.corpus_statistics import fit_term_floors, term_quantiles
+from sluice.encoders.splade.term_selection import TermSelection, prune_terms
 from sluice.encoders.tuning.soup import soup
 from sluice.encoders.vectors.pool import EncodingPool
 
@@ -34,19 +29,29 @@ MATRICES = (
 )
 
 
+def selected(vectors: sp.csr_array, selection: TermSelection) -> np.ndarray:
+    rows = np.zeros(vectors.shape, np.float32)
+    for row, (start, stop) in enumerate(itertools.pairwise(vectors.indptr)):
+        terms, weights = selection.of_text(
+            vectors.indices[start:stop], vectors.data[start:stop], None
+        )
+        rows[row, terms] = weights
+    return rows
+
+
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(vectors=MATRICES, k=st.integers(1, 7), share=st.sampled_from([0.1, 0.5, 0.6, 1.0]))
 def test_each_way_equals_its_loop(vectors: sp.csr_array, k: int, share: float) -> None:
     dense = vectors.toarray()
     below = np.where(dense >= np.float32(share), dense, 0)
-    np.testing.assert_array_equal(prune_below(vectors, share).toarray(), below)
+    np.testing.assert_array_equal(selected(vectors, TermSelection(below=share)), below)
     by_ratio = np.where(dense >= dense.max(1, keepdims=True) * np.float32(share), dense, 0)
-    np.testing.assert_array_equal(prune_ratio(vectors, share).toarray(), by_ratio)
+    np.testing.assert_array_equal(selected(vectors, TermSelection(ratio=share)), by_ratio)
     top = np.zeros_like(dense)
     for row, values in enumerate(dense):
         kept = sorted(range(len(values)), key=lambda j: (-values[j], j))[:k]
         top[row, kept] = values[kept]
-    np.testing.assert_array_equal(prune_top_k(vectors, k).toarray(), top)
+    np.testing.assert_array_equal(selected(vectors, TermSelection(top_k=k)), top)
     least = term_quantiles(vectors, share)
     by_term = np.zeros_like(dense)
     for term in range(dense.shape[1]):
@@ -76,15 +81,13 @@ def test_quantiles_are_the_same_in_chunks_and_nothing_is_lost_at_zero() -> None:
 
 def test_empty_vectors_stay_empty_and_wrong_numbers_are_refused() -> None:
     empty = sp.csr_array((3, 5), dtype=np.float32)
-    for found in (
-        prune_below(empty, 1), prune_ratio(empty, 0.5), prune_top_k(empty, 2),
-        prune_terms(empty, term_quantiles(empty, 0.5)),
-    ):  # fmt: skip
-        assert found.shape == (3, 5)
-        assert found.nnz == 0
+    pruned = prune_terms(empty, term_quantiles(empty, 0.5))
+    assert pruned.shape == (3, 5)
+    assert pruned.nnz == 0
+    assert not selected(empty, TermSelection(below=1.0, ratio=0.5, top_k=2)).any()
     for call, words in (
-        (lambda: prune_top_k(empty, 0), "k: 0"),
-        (lambda: prune_ratio(empty, 0.0), "ratio: 0.0"),
+        (lambda: TermSelection(below=0.0), "prune_below: 0.0"),
+        (lambda: TermSelection(ratio=0.0), "prune_ratio: 0.0"),
         (lambda: term_quantiles(empty, 2.0), "quantile: 2.0"),
         (lambda: term_quantiles([], 0.5), "no vectors"),
         (lambda: prune_terms(empty, np.zeros(4, np.float32)), r"\[4\], expected .*\[5\]"),
@@ -102,9 +105,7 @@ def test_documents_of_an_encoder_lose_each_terms_lightest_weights(
     before = encoder.fingerprint
     assert encoder.needs_term_floors
     assert encoder.encode_documents([]).shape == (0, encoder.dim)
-    with pytest.raises(
-        ConfigError, match=r"prune_quantile: 0\.4 of weights that are not known yet"
-    ):
+    with pytest.raises(ConfigError, match=r"prune_quantile: .* quantile 0\.4, are not known yet"):
         encoder.encode_documents(texts)
     fit_term_floors(encoder, iter(texts))
     expected = prune_terms(vectors, term_quantiles(vectors, 0.4))
@@ -152,7 +153,7 @@ def test_a_quantile_that_does_nothing_is_refused(
     whole = SpladeEncoder.from_pretrained(masked_bert)
     with pytest.raises(ConfigError, match="the encoder has none"):
         fit_term_floors(whole, texts)
-    with pytest.raises(ConfigError, match="need the prune_quantile"):
+    with pytest.raises(ConfigError, match="without the prune_quantile"):
         SpladeEncoder(whole.model, whole.tokenizer, term_floors=np.zeros(whole.dim, np.float32))
     encoder = SpladeEncoder.from_pretrained(masked_bert, prune_quantile=0.4)
     with pytest.raises(DataError, match="no documents"):

@@ -18,7 +18,7 @@ from places import SUPPORT
 from scipy import sparse
 
 import sluice.indexing.inverted.segment_list
-from sluice.encoders.foundation.files import verify
+from sluice.encoders.foundation.generations import verify
 from sluice.indexing import InvertedIndex, open_index
 
 
@@ -203,7 +203,7 @@ def test_links_are_not_hashed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     from sluice.encoders.foundation.files import file_hash
 
     monkeypatch.setattr(
-        "sluice.encoders.foundation.files.file_hash",
+        "sluice.encoders.foundation.generations.file_hash",
         lambda path: hashed.append(path.name) or file_hash(path),
     )
     opened.save(tmp_path / "index")

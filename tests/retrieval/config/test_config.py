@@ -135,6 +135,11 @@ def test_a_good_config_passes(tmp_path: Path) -> None:
         ("train/ft/loss/temperature", -1.0, "temperature: -1.0"),
         ("train/ft/sparsity", {"query": {"type": "l1", "weight": 1.0}}, "sparsity: is for splade"),
         ("train/ft/encoder/start", True, "only splade encoders take a start"),
+        (
+            "retrievers/bm25/encoder",
+            {"type": "splade", "model": "m", "start": True},
+            r"retrievers.bm25.encoder.start: works only under train:",
+        ),
     ],
 )  # fmt: skip
 def test_faults_are_named(tmp_path: Path, path: str, value: object, message: str) -> None:

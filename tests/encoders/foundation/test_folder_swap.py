@@ -10,7 +10,7 @@ import pytest
 
 from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import replaced_folder, settle
+from sluice.encoders.foundation.folder_swap import replaced_folder, settle
 
 
 def test_foreign_files_are_never_replaced(
@@ -24,7 +24,7 @@ def test_foreign_files_are_never_replaced(
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("years of work")
-    with pytest.raises(ConfigError, match=r"holds 'thesis.txt'"):
+    with pytest.raises(ConfigError, match=r"contains 'thesis.txt'"):
         encoder.save_pretrained(foreign)
     assert (foreign / "thesis.txt").read_text() == "years of work"
     with pytest.raises(ConfigError, match="is a file"):
@@ -91,3 +91,26 @@ def test_drafts_of_dead_processes_are_cleaned_at_the_next_save(tmp_path: Path) -
         pass
     found = {entry.name for entry in tmp_path.iterdir()}
     assert found == {"model", alive, ".model.x.tmp", ".other.1.tmp"}
+
+
+def test_a_folder_is_replaced_or_left(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    for text in ("one", "two"):
+        with replaced_folder(target, markers=["a.txt"]) as folder:
+            (folder / "a.txt").write_text(text)
+    assert (target / "a.txt").read_text() == "two"
+    with pytest.raises(ZeroDivisionError), replaced_folder(target, ["a.txt"]) as folder:
+        (folder / "a.txt").write_text("half")
+        raise ZeroDivisionError
+    assert (target / "a.txt").read_text() == "two"
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_replacement_killed_between_its_renames_is_undone(tmp_path: Path) -> None:
+    target, previous = tmp_path / "model", tmp_path / ".model.previous"
+    target.mkdir()
+    (target / "a.txt").write_text("one")
+    target.rename(previous)
+    settle(target)
+    assert (target / "a.txt").read_text() == "one"
+    assert not previous.exists()

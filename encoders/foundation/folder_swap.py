@@ -1,0 +1,127 @@
+"""Replaces a whole folder in one step, and undoes a replacement that was killed halfway."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.files import is_alive, sync
+from sluice.encoders.foundation.generations import MANIFEST
+
+MODEL_FILES = ("sluice.json", MANIFEST, "config.json", "modules.json")  # one is in every model
+
+
+@contextmanager
+def replaced_folder(path: Path, markers: Collection[str] = MODEL_FILES) -> Iterator[Path]:
+    """Yield an empty folder that takes ``path``'s place when the block ends without an exception.
+
+    For folders whose files must lie at the top (model folders). Only an empty folder, or one with
+    one of ``markers`` (a model's files), is ever replaced: any other is a ``ConfigError``.
+    Between the two renames ``path`` is absent for an instant; ``settle`` waits for it, or puts the
+    previous folder back after a kill at that instant. Of two writers at once the later one wins.
+    """
+    path = path.resolve()  # the target of a link is replaced, not the link
+    _refuse_current(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _swap_lock(path):
+        _undo_swap(path)
+        _refuse_foreign(path, markers)
+        _clean_drafts(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    try:
+        yield draft
+        for file in draft.rglob("*"):
+            sync(file)
+        with _swap_lock(path):
+            _undo_swap(path)
+            _refuse_foreign(path, markers)
+            previous = _previous(path)
+            if path.exists():
+                path.rename(previous)
+            draft.rename(path)
+            sync(path.parent)
+            shutil.rmtree(previous, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def settle(path: Path) -> None:
+    """Undo a replacement that was killed halfway: put the previous folder back where it was.
+
+    Waits for a replacement in progress. Without one, nothing is touched.
+    """
+    path = path.resolve()
+    if path.name and _previous(path).exists():
+        with _swap_lock(path):
+            _undo_swap(path)
+
+
+def _undo_swap(path: Path) -> None:
+    previous = _previous(path)
+    if path.exists():
+        shutil.rmtree(previous, ignore_errors=True)
+    elif previous.exists():
+        previous.rename(path)
+
+
+def _previous(path: Path) -> Path:
+    return path.with_name(f".{path.name}.previous")
+
+
+def _refuse_current(path: Path) -> None:
+    here = Path.cwd()
+    if path in (here, *here.parents):
+        raise ConfigError(f"{path}: is or contains the current folder; give another folder")
+
+
+def _refuse_foreign(path: Path, markers: Collection[str]) -> None:
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path}: is a file; give a folder")
+    names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+    if names and not names & set(markers):
+        raise ConfigError(
+            f"{path}: contains {sorted(names)[0]!r} but no {' or '.join(sorted(markers))}; only a "
+            "folder saved in the same form is replaced: give a new folder, or empty this one"
+        )
+
+
+def _clean_drafts(path: Path) -> None:
+    """Remove the drafts of processes that were killed while writing."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)(\.\d+)?\.tmp")
+    for entry in path.parent.iterdir():
+        match = pattern.fullmatch(entry.name)
+        if match and entry.is_dir() and not is_alive(int(match[1])):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+@contextmanager
+def _swap_lock(path: Path) -> Iterator[None]:
+    """Wait for the file lock beside ``path`` under which it is swapped, and remove it after."""
+    lock = path.with_name(f".{path.name}.lock")
+    while True:
+        with lock.open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if not _same_file(handle.fileno(), lock):  # its holder removed it while we waited
+                continue
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def _same_file(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
