@@ -29,15 +29,18 @@ from sluice.retrieval.retrievers.candidate_lists import (
     named_sources,
     open_lists,
 )
-from sluice.retrieval.training_data.mined_files import write_mined
-from sluice.retrieval.training_data.mining import audit_negatives, mine_negatives, mining_of
+from sluice.retrieval.training_data.mining import (
+    audit_negatives,
+    mine_negatives,
+    mining_of,
+    write_mined,
+)
 from sluice.retrieval.training_data.teachers.teachers import check_there
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.table import Table
     from sluice.retrieval.experiments.suite import Suite
-    from sluice.retrieval.experiments.tuning.ranker_folds import FoldReport
-    from sluice.retrieval.experiments.tuning.ranker_training import TrainedRanker
+    from sluice.retrieval.experiments.tuning.ranker_training import FoldReport, TrainedRanker
     from sluice.retrieval.experiments.tuning.tuner import Tuning
     from sluice.retrieval.pipelines.stage import Stage
     from sluice.retrieval.retrievers.corpus.encoding_estimate import EncodingEstimate
@@ -88,7 +91,7 @@ def ltr(config: ConfigSource, overrides: Sequence[str] = ()) -> TrainedRanker:
 
 def ltr_folds(config: ConfigSource, overrides: Sequence[str] = (), *, folds: int = 5) -> FoldReport:
     """Cross-validate that section, and train nothing that is kept; see ``cross_validate``."""
-    from sluice.retrieval.experiments.tuning.ranker_folds import cross_validate
+    from sluice.retrieval.experiments.tuning.ranker_training import cross_validate
 
     experiment = _experiment(config, overrides)
     with named_file(experiment.file):

@@ -204,7 +204,7 @@ class TuneSection(Section):
 
     ``pipelines`` are expressions in which ``{name}`` stands for each value of ``choices.name``;
     without them the retrievers and rerankers are combined as
-    ``sluice.retrieval.experiments.tuning.space`` says.
+    ``sluice.retrieval.experiments.tuning.tuner`` says.
     """
 
     measure: str = "nDCG@10"

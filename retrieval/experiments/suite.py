@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -12,13 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.files import write_json, write_text
 from sluice.retrieval.config.sections import ExperimentConfig, checked, named_file
 from sluice.retrieval.evaluation.comparison import MARK, SignificanceTest, aligned
 from sluice.retrieval.evaluation.scores import Scores
 from sluice.retrieval.evaluation.table import Comparison, Table
-from sluice.retrieval.experiments.beir_names import CQADUPSTACK, beir_datasets
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
 
@@ -243,3 +243,54 @@ def _csv(tables: Mapping[str, Table]) -> str:
             cells = {system: row[column] for system, row in table.rows.items()}
             whole.add_column(f"{column} {measure}", cells)
     return whole.to_csv()
+
+
+CQADUPSTACK = tuple(
+    f"cqadupstack-{part}"
+    for part in (
+        "android", "english", "gaming", "gis", "mathematica", "physics", "programmers", "stats",
+        "tex", "unix", "webmasters", "wordpress",
+    )
+)  # fmt: skip
+IDS = {
+    "trec-covid": "beir/trec-covid", "nfcorpus": "beir/nfcorpus", "nq": "beir/nq",
+    "hotpotqa": "beir/hotpotqa", "fiqa": "beir/fiqa", "arguana": "beir/arguana",
+    "webis-touche2020": "beir/webis-touche2020/v2",
+    **{name: f"beir/{name.replace('-', '/', 1)}" for name in CQADUPSTACK},
+    "quora": "beir/quora", "dbpedia-entity": "beir/dbpedia-entity", "scidocs": "beir/scidocs",
+    "fever": "beir/fever", "climate-fever": "beir/climate-fever", "scifact": "beir/scifact",
+}  # fmt: skip
+MSMARCO = "msmarco"  # evaluated on dev
+
+
+def beir_datasets(entry: str | Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the datasets that an entry of a list stands for, each as keys of a config.
+
+    ``beir:*`` is every public one but MS MARCO, ``beir:NAME`` one of them, ``beir:cqadupstack`` its
+    twelve parts; a folder of that name under ``$SLUICE_DATA`` comes before a download. Anything
+    else stands for itself.
+    """
+    if not (isinstance(entry, str) and entry.startswith("beir:")):
+        return [{"dataset": dict(entry) if isinstance(entry, Mapping) else entry}]
+    asked = entry.removeprefix("beir:")
+    names = {"*": tuple(IDS), "cqadupstack": CQADUPSTACK}.get(asked, (asked,))
+    known = [*IDS, MSMARCO, "cqadupstack"]
+    found = []
+    for name in names:
+        if name not in IDS and name != MSMARCO:
+            raise ConfigError(
+                f"dataset: {entry!r}: BEIR has no {name!r}; known: {', '.join(known)}, * for all "
+                f"but {MSMARCO}{suggest(name, known)}"
+            )
+        local = _local(name)
+        made: dict[str, Any] = {"dataset": local or IDS.get(name, f"beir/{name}")}
+        if name == MSMARCO:
+            made["evaluate"] = {"split": "dev"}
+        found.append(made)
+    return found
+
+
+def _local(name: str) -> str | None:
+    """Return the name of a folder under ``$SLUICE_DATA`` that holds this dataset."""
+    data = os.environ.get("SLUICE_DATA")
+    return name if data and (Path(data).expanduser() / name / "corpus.jsonl").exists() else None

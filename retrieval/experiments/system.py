@@ -7,8 +7,11 @@ pipeline costs that pipeline, and an evaluation that was killed goes on at the n
 from __future__ import annotations
 
 import logging
+import re
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,6 @@ from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.file_keys import path_contents
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.peak_memory import peak_memory
 from sluice.retrieval.pipelines.expression import texts_in
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.dataset_runs import asked, run_on
@@ -210,3 +212,32 @@ def _reranking_models(experiment: Experiment, name: str) -> dict[str, str | None
     }
     folder = experiment.output / "models"
     return {model: path_contents(str(folder / model)) for model in sorted(trained)}
+
+
+_PROC = Path("/proc/self")
+
+
+@contextmanager
+def peak_memory() -> Iterator[Callable[[], int]]:
+    """Yield a function that returns the peak of resident bytes since the block began.
+
+    On Linux the kernel's high-water mark is reset first; elsewhere, and where that is not allowed,
+    it is the process' own peak since its start.
+    """
+    if (_PROC / "clear_refs").exists():
+        with suppress(OSError):
+            (_PROC / "clear_refs").write_text("5")  # resets VmHWM, see proc(5)
+    yield _peak
+
+
+def _peak() -> int:
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", (_PROC / "status").read_text())
+    except OSError:
+        found = None
+    if found:
+        return 1024 * int(found[1])
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from sluice.training import Example
 
 EXAMPLES = {
-    "bfs": "sluice.retrieval.training_data.files.cloze_examples:BodyExamples",
+    "bfs": "sluice.retrieval.training_data.files.corpus_examples:BodyExamples",
     "file": "sluice.retrieval.training_data.files.examples:FileExamples",
-    "ict": "sluice.retrieval.training_data.files.cloze_examples:ClozeExamples",
-    "texts": "sluice.retrieval.training_data.files.text_examples:TextExamples",
+    "ict": "sluice.retrieval.training_data.files.corpus_examples:ClozeExamples",
+    "texts": "sluice.retrieval.training_data.files.corpus_examples:TextExamples",
 }
 
 

@@ -6,24 +6,28 @@ Made once before training, and again while it goes on where negatives are refres
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.files import write_json
+from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.datasets.source import Places, Qrels
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.candidate_lists import SELF, Sources, listed
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.example_sources import file_examples, source_of
-from sluice.retrieval.training_data.file_queries import asked_dataset, with_negatives
 from sluice.retrieval.training_data.mining import mine_negatives
-from sluice.retrieval.training_data.teachers.teacher_scores import taught
+from sluice.retrieval.training_data.teachers.distillation import taught
 
 if TYPE_CHECKING:
+    from sluice.retrieval.datasets import source as datasets_source
+    from sluice.retrieval.documents.document import Document
     from sluice.training import Example, MinedNegatives
     from sluice.training.negatives.judge import Judge
 
@@ -108,7 +112,7 @@ class TrainingExamples:
         examples = file_examples(spec, self.train, self.seed, epoch=step, where=place)
         if not self.mined:
             return examples
-        mined = self._mine(encoder, step, asked_dataset(examples, self.train))
+        mined = self._mine(encoder, step, dataset_of_examples(examples, self.train))
         texts = self._read({doc for found in mined.negatives.values() for doc in found})
         return list(mined.consistent(with_negatives(examples, mined.negatives, texts)))
 
@@ -179,3 +183,79 @@ def _answered(qrels: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
             if grade > 0:
                 found.setdefault(doc, query)
     return found
+
+
+SPLIT = "train"
+
+
+class _ExampleQueries:
+    """Another source's corpus with the queries and positives of examples as its train split."""
+
+    def __init__(self, source: datasets_source.Source, examples: Iterable[Example]) -> None:
+        self._source = source
+        self.name = source.name
+        self._queries: dict[str, str] = {}
+        self._qrels: Qrels = {}
+        for example in examples:
+            query = example.query.id
+            self._queries[query] = example.query.text
+            self._qrels.setdefault(query, {}).update(dict.fromkeys(sorted(example.relevant), 1))
+
+    def splits(self) -> list[str]:
+        return [SPLIT]
+
+    def places(self, split: str) -> Places:
+        place = "the training file"
+        return Places(self._source.places(split).corpus, place, place)
+
+    def documents(self) -> Iterator[Document]:
+        return self._source.documents()
+
+    def document_count(self) -> int | None:
+        return self._source.document_count()
+
+    def queries(self, split: str) -> Iterable[tuple[str, str]]:
+        return self._queries.items()
+
+    def qrels(self, split: str) -> Qrels:
+        return self._qrels
+
+
+def dataset_of_examples(examples: Iterable[Example], dataset: Dataset) -> Dataset:
+    """Return the examples' queries and positives as a train split over the dataset's corpus."""
+    source = _ExampleQueries(dataset.source, examples)
+    train = Dataset(source, SPLIT, ignore_identical_ids=dataset.ignore_identical_ids)
+    train.corpus = dataset.corpus
+    return train
+
+
+def with_negatives(
+    examples: Iterable[Example], negatives: Mapping[str, Sequence[str]], texts: Mapping[str, str]
+) -> list[Example]:
+    """Return the examples with mined negatives behind their own.
+
+    Left out are documents without a text, those that an example has already, those relevant to its
+    query, and those whose text is that of one of its positives. They have no teacher's score.
+    """
+    from sluice.training import Text
+
+    made = []
+    for example in examples:
+        labelled = list(zip(example.documents, example.labels, strict=True))
+        known = {document.id for document, _ in labelled} | example.relevant
+        same = {same_text_key(document.text) for document, label in labelled if label > 0}
+        found = [
+            Text(name, texts[name])
+            for name in dict.fromkeys(negatives.get(example.query.id, ()))
+            if name in texts and name not in known and same_text_key(texts[name]) not in same
+        ]
+        made.append(
+            replace(
+                example,
+                documents=(*example.documents, *found),
+                labels=(*example.labels, *[0.0] * len(found)),
+                scores=(*example.scores, *[float("nan")] * len(found)) if example.scores else (),
+                answered=(*example.answered, *[""] * len(found)) if example.answered else (),
+            )
+        )
+    return made

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sluice.encoders.foundation.build import check_arguments
 from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.files import packed_file, write_json
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.stage import Cut, Stage
@@ -17,7 +20,7 @@ from sluice.retrieval.retrievers.candidate_lists import Sources
 from sluice.retrieval.retrievers.dataset_runs import run_on
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.training_data.teachers.judges import open_judge
+from sluice.retrieval.training_data.teachers.teachers import open_judge
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
@@ -266,3 +269,66 @@ def _similarities(one: Any, other: Any, metric: str) -> np.ndarray:
         lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
         products = products / lengths.clip(1e-30)
     return products
+
+
+def write_mined(output: Path, dataset: Dataset, mined: MinedNegatives) -> None:
+    """Write ``x.jsonl``, ``x.report.json`` and ``x.provenance.parquet``.
+
+    A line is ``{query_id, query, pos, neg, pos_ids, neg_ids, pos_scores, neg_scores}``: the last
+    two are the judge's scores, else those of the one list mined from, and left out where any of
+    the line's documents has none. Queries without text are left out, as are documents that are not
+    in the corpus; pairs that the ranking-consistency filter drops have no place among ``pos``.
+    """
+    from sluice.training.negatives.provenance_file import write_provenance
+
+    with packed_file(output) as stream:
+        stream.writelines(
+            json.dumps(line, ensure_ascii=False).encode("utf-8") + b"\n"
+            for line in _lines(dataset, mined)
+        )
+    write_json(output.with_suffix(".report.json"), mined.report.as_dict())
+    write_provenance(output.with_suffix(".provenance.parquet"), mined)
+
+
+def _lines(dataset: Dataset, mined: MinedNegatives) -> Iterator[dict[str, Any]]:
+    positives = {
+        query: [
+            doc
+            for doc, grade in dataset.qrels[query].items()
+            if grade > 0 and doc not in mined.inconsistent.get(query, ())
+        ]
+        for query in mined.negatives
+    }
+    wanted = {doc for docs in (*positives.values(), *mined.negatives.values()) for doc in docs}
+    texts = {d.id: d.full_text for d in dataset.corpus if d.id in wanted}
+    absent = sorted(wanted - texts.keys())
+    if absent:
+        log.warning(
+            "%s: %d documents named by the lists or the qrels are not in the corpus, and are left "
+            "out (%s)", dataset.name, len(absent), ", ".join(absent[:3]),
+        )  # fmt: skip
+    table = mined.table
+    for place, query in enumerate(table.queries):
+        here = [doc for doc in positives[query] if doc in texts]
+        there = [doc for doc in mined.negatives[query] if doc in texts]
+        if query in dataset.queries and here:
+            line = {
+                "query_id": query,
+                "query": dataset.queries[query],
+                "pos": [texts[doc] for doc in here],
+                "neg": [texts[doc] for doc in there],
+                "pos_ids": here,
+                "neg_ids": there,
+            }
+            yield {**line, **_scores(table.scores_of(place), here, there)}
+
+
+def _scores(
+    scores: Mapping[str, float], positives: Sequence[str], negatives: Sequence[str]
+) -> dict[str, list[float]]:
+    sides = {"pos_scores": positives, "neg_scores": negatives}
+    return {
+        key: [scores[doc] for doc in side]
+        for key, side in sides.items()
+        if all(doc in scores for doc in side)
+    }

@@ -33,7 +33,7 @@ from sluice.retrieval.experiments.training.live_training import (
 from sluice.retrieval.retrievers.dataset_runs import run_on
 from sluice.retrieval.training_data.example_sources import changes, refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingExamples
-from sluice.retrieval.training_data.files.text_examples import splits_of
+from sluice.retrieval.training_data.files.corpus_examples import splits_of
 
 if TYPE_CHECKING:
     from sluice.training import Example

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
-from sluice.encoders.foundation.files import write_json, write_text
+from sluice.encoders.foundation.files import write_bytes, write_json, write_text
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.components import check_measures
 from sluice.retrieval.config.sections import ExperimentConfig, TuneConfig
@@ -27,14 +27,15 @@ from sluice.retrieval.evaluation.significance import paired_t_test
 from sluice.retrieval.evaluation.table import Table, Value
 from sluice.retrieval.experiments.checks import check_pipeline
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.tuning.plot import plot_front
-from sluice.retrieval.experiments.tuning.space import expanded
-from sluice.retrieval.experiments.tuning.tuner import Trial, Tuner, Tuning, tuned
+from sluice.retrieval.experiments.tuning.tuner import Trial, Tuner, Tuning, expanded, tuned
 from sluice.retrieval.pipelines.expression import names_in, options_in, parse
 from sluice.retrieval.retrievers.dataset_runs import asked, run_on
 from sluice.retrieval.retrievers.latency import measure_latency
 from sluice.retrieval.stages.rerankers.cached import Cached
 from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
+
+if TYPE_CHECKING:
+    from sluice.retrieval.experiments.tuning.tuner import Tuning
 
 log = logging.getLogger("sluice")
 
@@ -246,3 +247,35 @@ def _report(config: TuneConfig, dataset: Dataset, found: Tuning, table: Table) -
         f"full: `{found.full.pipeline}`",
     ]
     return "\n".join(lines) + "\n"
+
+
+LABELS = {"p50_ms": "p50 latency, ms", "p95_ms": "p95 latency, ms", "price": "price of a query"}
+
+
+def plot_front(found: Tuning, path: str | Path) -> Path:
+    """Draw all trials and the front into an SVG file; ``MissingPackageError`` without matplotlib.
+
+    Costs are on a logarithmic axis where none is 0.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingPackageError("matplotlib", "plots", "plotting the front") from None
+    figure = Figure(figsize=(6.0, 4.0), layout="constrained")
+    axes = figure.subplots()
+    costs = [getattr(trial, found.cost) for trial in found.trials]
+    axes.scatter(costs, [t.value for t in found.trials], s=9, color="#999999", label="tried")
+    front = [getattr(trial, found.cost) for trial in found.front]
+    values = [trial.value for trial in found.front]
+    axes.step(front, values, where="post", color="#0072B2", marker="o", markersize=4, label="front")
+    chosen = getattr(found.chosen, found.cost)
+    axes.scatter([chosen], [found.chosen.value], s=90, marker="*", color="#D55E00", label="chosen")
+    if min(costs) > 0:
+        axes.set_xscale("log")
+    axes.set_xlabel(LABELS[found.cost])
+    axes.set_ylabel(found.measure)
+    axes.legend(frameon=False)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    write_bytes(Path(path), drawn.getvalue())
+    return Path(path)

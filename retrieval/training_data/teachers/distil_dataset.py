@@ -75,7 +75,7 @@ def distil_dataset(
     }
     if candidates.endswith(TRAINING_FILES):
         from sluice.retrieval.training_data.files.examples import FileExamples
-        from sluice.retrieval.training_data.teachers.teacher_scores import score_examples
+        from sluice.retrieval.training_data.teachers.distillation import score_examples
 
         return score_examples(
             teacher, FileExamples(candidates).examples(data, 0), output, facts=facts, shard=shard

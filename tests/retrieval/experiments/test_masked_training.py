@@ -14,7 +14,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.training_data.files.text_examples import TextExamples
+from sluice.retrieval.training_data.files.corpus_examples import TextExamples
 
 TRAINER = {
     "max_steps": 4, "per_device_train_batch_size": 8, "logging_steps": 2, "learning_rate": 1e-3,

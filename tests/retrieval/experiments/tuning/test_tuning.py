@@ -17,10 +17,25 @@ from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import Rerank, Retriever, Run, evaluate, load_dataset
 from sluice.retrieval.config.sections import BudgetSection, TuneConfig, TuneSection, checked
-from sluice.retrieval.experiments.tuning.costs import CostModel, PairCost, fitted_line
-from sluice.retrieval.experiments.tuning.recall import Recalled, Remembered, Spent
-from sluice.retrieval.experiments.tuning.space import DEPTHS, cascades, expanded, first_stages
-from sluice.retrieval.experiments.tuning.tuner import Trial, Tuner, chosen_of, front_of, tuned
+from sluice.retrieval.experiments.tuning.costs import (
+    CostModel,
+    PairCost,
+    Recalled,
+    Remembered,
+    Spent,
+    fitted_line,
+)
+from sluice.retrieval.experiments.tuning.tuner import (
+    DEPTHS,
+    Trial,
+    Tuner,
+    cascades,
+    chosen_of,
+    expanded,
+    first_stages,
+    front_of,
+    tuned,
+)
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import tracing

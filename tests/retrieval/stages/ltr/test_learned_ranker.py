@@ -387,8 +387,12 @@ def test_a_fold_s_ranker_sees_no_judgement_of_the_fold(config: Path) -> None:
     """Other judgements of a fold's queries change neither its features nor its scores."""
     from sluice.retrieval.config.sections import ExperimentConfig, load_config
     from sluice.retrieval.experiments.experiment import Experiment
-    from sluice.retrieval.experiments.tuning.ranker_folds import _blended, _block
-    from sluice.retrieval.experiments.tuning.ranker_training import candidates_of, ranker_parts
+    from sluice.retrieval.experiments.tuning.ranker_training import (
+        _blended,
+        _block,
+        candidates_of,
+        ranker_parts,
+    )
 
     experiment = Experiment(load_config(config, ExperimentConfig))
     parts = ranker_parts(experiment)

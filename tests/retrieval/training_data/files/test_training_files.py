@@ -24,7 +24,7 @@ from sluice.retrieval.training_data.example_sources import (
     file_examples,
     refuse_unlearnable,
 )
-from sluice.retrieval.training_data.file_queries import asked_dataset, with_negatives
+from sluice.retrieval.training_data.examples import dataset_of_examples, with_negatives
 from sluice.retrieval.training_data.files.formats import FORMATS, rows_of
 from sluice.training.example import Example
 
@@ -269,7 +269,7 @@ class TestSettings:
         text = "q1\td00\td01\nq2\td03\td04\n"
         (tmp_path / "a.tsv").write_text(text, encoding="utf-8")
         examples = read(tmp_path / "a.tsv", dataset)
-        asked = asked_dataset(examples, dataset)
+        asked = dataset_of_examples(examples, dataset)
         assert asked.queries == {"q1": "what is gold", "q2": "where is water"}
         assert asked.qrels == {"q1": {"d00": 1, "d10": 1}, "q2": {"d03": 1}}
         assert [d.id for d in asked.corpus] == [d.id for d in WORLD]

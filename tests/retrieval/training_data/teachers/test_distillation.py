@@ -23,13 +23,11 @@ from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.example_sources import file_examples
 from sluice.retrieval.training_data.teachers.distil_dataset import distil_dataset
 from sluice.retrieval.training_data.teachers.distillation import (
+    attach_scores,
     distil,
     parts_of,
     read_facts,
     read_scores,
-)
-from sluice.retrieval.training_data.teachers.teacher_scores import (
-    attach_scores,
     score_examples,
     taught,
 )
