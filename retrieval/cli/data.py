@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.retrieval.cli.options import Command, DatasetName, check_choice
+from sluice.retrieval.cli.options import Command, DatasetName, argument, check_choice, option
 
 ACTIONS = ("list", "clear")
 CONFIG = """Help with the YAML files of experiments.
@@ -20,7 +20,7 @@ An editor that knows the schema completes keys and marks faults while you write.
 
 def data(
     name: DatasetName,
-    split: Annotated[str, typer.Option(metavar="SPLIT", help="The split to describe.")] = "test",
+    split: Annotated[str, option("SPLIT", "The split to describe.")] = "test",
 ) -> None:
     """Describe a dataset.
 
@@ -38,23 +38,17 @@ def data(
 def cache(
     action: Annotated[
         str,
-        typer.Argument(
-            metavar="ACTION",
-            show_default="list",
-            help="list, or clear, which removes the vectors that no process is using.",
+        argument(
+            "ACTION",
+            "list, or clear, which removes the vectors that no process is using.",
+            default="list",
         ),
     ] = "list",
     path: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", show_default="$SLUICE_CACHE/vectors", help="The cache's folder."
-        ),
+        Path | None, option("FOLDER", "The cache's folder.", default="$SLUICE_CACHE/vectors")
     ] = None,
     encoder: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FINGERPRINT", help="Take only encoders whose fingerprint begins like this."
-        ),
+        str | None, option("FINGERPRINT", "Take only encoders whose fingerprint begins like this.")
     ] = None,
 ) -> None:
     """List or clear cached document vectors.
@@ -88,10 +82,7 @@ def cache(
 
 
 def schema(
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", show_default="print it", help="The file to write."),
-    ] = None,
+    output: Annotated[Path | None, option("FILE", "The file to write.", default="print it")] = None,
 ) -> None:
     """Print the JSON schema of experiment files.
 

@@ -19,7 +19,9 @@ from sluice.retrieval.cli.options import (
     Form,
     Json,
     Measures,
+    argument,
     check_choice,
+    option,
     refuse_options,
     show_table,
     split_measures,
@@ -31,27 +33,17 @@ if TYPE_CHECKING:
 
 
 def hubness(
-    source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="A run file, or a retriever's folder.")
-    ],
+    source: Annotated[Path, argument("SOURCE", "A run file, or a retriever's folder.")],
     dataset: Annotated[
-        str | None,
-        typer.Option(metavar="DATASET", help="Search a retriever with this dataset's queries."),
+        str | None, option("DATASET", "Search a retriever with this dataset's queries.")
     ] = None,
     split: Annotated[
-        str | None,
-        typer.Option(metavar="SPLIT", show_default="test", help="The split of the queries."),
+        str | None, option("SPLIT", "The split of the queries.", default="test")
     ] = None,
-    k: Annotated[
-        int, typer.Option("-k", metavar="N", min=1, help="Count documents among the first N hits.")
-    ] = 10,
+    k: Annotated[int, option("N", "Count documents among the first N hits.", "-k", min=1)] = 10,
     documents: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            show_default="those the run has",
-            help="Size of the corpus; a retriever knows its own.",
-        ),
+        option("N", "Size of the corpus; a retriever knows its own.", default="those the run has"),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -102,16 +94,12 @@ def _hubness_of_retriever(folder: Path, dataset: str | None, split: str, k: int)
 def compatibility(
     retrievers: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FOLDER", help="Retrievers of one corpus, from the oldest model to the newest."
-        ),
+        argument("FOLDER", "Retrievers of one corpus, from the oldest model to the newest."),
     ],
-    dataset: Annotated[
-        str, typer.Option(metavar="DATASET", help="The dataset whose queries are asked and judged.")
-    ],
-    split: Annotated[str, typer.Option(metavar="SPLIT", help="The split of the queries.")] = "test",
+    dataset: Annotated[str, option("DATASET", "The dataset whose queries are asked and judged.")],
+    split: Annotated[str, option("SPLIT", "The split of the queries.")] = "test",
     measure: Annotated[
-        str, typer.Option("-m", "--measure", metavar="MEASURE", help="The measure of the matrix.")
+        str, option("MEASURE", "The measure of the matrix.", "-m", "--measure")
     ] = "nDCG@10",
     form: Form = "text",
 ) -> None:
@@ -141,41 +129,26 @@ def compatibility(
 
 
 def robust(
-    path: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="An experiment's output folder, or its YAML file."),
-    ],
+    path: Annotated[Path, argument("FOLDER", "An experiment's output folder, or its YAML file.")],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY.PATH=VALUE", help="Values that replace those of the file."),
+        list[str] | None, argument("KEY.PATH=VALUE", "Values that replace those of the file.")
     ] = None,
     pipeline: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", show_default="all", help="A pipeline to test; may be repeated."
-        ),
+        list[str] | None, option("NAME", "A pipeline to test; may be repeated.", default="all")
     ] = None,
     measure: Measures = None,
     perturbation: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            show_default="all",
-            help="query:NAME or document:NAME, as in query:typo-swap; may be repeated.",
+        option(
+            "NAME",
+            "query:NAME or document:NAME, as in query:typo-swap; may be repeated.",
+            default="all",
         ),
     ] = None,
-    queries: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Queries in the sample; 0 takes all.")
-    ] = 50,
-    targets: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Documents perturbed for each query.")
-    ] = 3,
-    depth: Annotated[
-        int, typer.Option(metavar="N", help="Last rank from which these documents are drawn.")
-    ] = 100,
-    seed: Annotated[
-        int, typer.Option(metavar="N", help="Random seed for queries, documents and typos.")
-    ] = 0,
+    queries: Annotated[int, option("N", "Queries in the sample; 0 takes all.", min=0)] = 50,
+    targets: Annotated[int, option("N", "Documents perturbed for each query.", min=1)] = 3,
+    depth: Annotated[int, option("N", "Last rank from which these documents are drawn.")] = 100,
+    seed: Annotated[int, option("N", "Random seed for queries, documents and typos.")] = 0,
     form: Form = "text",
 ) -> None:
     """Perturb queries and documents.

@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
-from sluice.retrieval.cli.options import Command, ConfigFile, Overrides, plural, refuse_options
+from sluice.retrieval.cli.options import (
+    Command,
+    ConfigFile,
+    Overrides,
+    argument,
+    flag,
+    option,
+    plural,
+    refuse_options,
+)
 
 log = logging.getLogger("sluice")
 
@@ -57,11 +66,10 @@ def index(
     config: ConfigFile,
     overrides: Overrides = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Build this retriever only; may be repeated."),
+        list[str] | None, option("NAME", "Build this retriever only; may be repeated.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Estimate the time of encoding; index nothing.")
+        bool, flag("Estimate the time of encoding; index nothing.", "--dry-run")
     ] = False,
 ) -> None:
     """Build the retrievers of an experiment.
@@ -131,17 +139,12 @@ def tune(config: ConfigFile, overrides: Overrides = None) -> None:
 
 
 def reproduce(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The output folder of run or evaluate.")
-    ],
+    folder: Annotated[Path, argument("FOLDER", "The output folder of run or evaluate.")],
     output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", show_default="FOLDER/reproduced", help="The folder of the repetition."
-        ),
+        Path | None, option("FOLDER", "The folder of the repetition.", default="FOLDER/reproduced")
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(metavar="X", help="Figures that differ by at most X count as equal.")
+        float, option("X", "Figures that differ by at most X count as equal.")
     ] = 5e-5,
 ) -> None:
     """Repeat an experiment and compare the figures.
@@ -166,44 +169,36 @@ def reproduce(
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FOLDER",
-            help="The output folder of run or evaluate. With --curves or --csv: one or more such "
+        argument(
+            "FOLDER",
+            "The output folder of run or evaluate. With --curves or --csv: one or more such "
             "folders, or those of trainings.",
         ),
     ],
     output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", show_default="FOLDER/report.html", help="The HTML file to write."
-        ),
+        Path | None, option("FILE", "The HTML file to write.", default="FOLDER/report.html")
     ] = None,
     queries: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            show_default="200, fewer for many datasets",
-            help="Queries of each dataset that are shown with their documents.",
+        option(
+            "N",
+            "Queries of each dataset that are shown with their documents.",
+            default="200, fewer for many datasets",
         ),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="MODULE:CLASS",
-            help="An encoder class of your own that FOLDER may import; may be repeated.",
+        option(
+            "MODULE:CLASS", "An encoder class of your own that FOLDER may import; may be repeated."
         ),
     ] = None,
     curves: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Draw training curves instead, into an .svg, .png or .pdf file."
-        ),
+        option("FILE", "Draw training curves instead, into an .svg, .png or .pdf file."),
     ] = None,
     csv: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write training curves as a table: training, name, step, value."
-        ),
+        option("FILE", "Write training curves as a table: training, name, step, value."),
     ] = None,
 ) -> None:
     """Write an HTML report, or training curves.

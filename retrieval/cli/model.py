@@ -11,7 +11,15 @@ from typing import Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.options import Command, parse_numbers, refuse_options, split_measures
+from sluice.retrieval.cli.options import (
+    Command,
+    argument,
+    flag,
+    option,
+    parse_numbers,
+    refuse_options,
+    split_measures,
+)
 
 GREEDY = "With --greedy"
 LOSS = "What the graph loses"
@@ -19,56 +27,45 @@ LOSS = "What the graph loses"
 
 def soup(
     models: Annotated[
-        list[str],
-        typer.Argument(metavar="MODEL", help="Two or more folders or hub ids, from one start."),
+        list[str], argument("MODEL", "Two or more folders or hub ids, from one start.")
     ],
-    output: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to write.")],
+    output: Annotated[Path, option("FOLDER", "The model folder to write.")],
     weights: Annotated[
-        str | None,
-        typer.Option(
-            metavar="X,X,...", show_default="equal", help="A weight for each model, as 0.7,0.3."
-        ),
+        str | None, option("X,X,...", "A weight for each model, as 0.7,0.3.", default="equal")
     ] = None,
     greedy: Annotated[
-        bool, typer.Option("--greedy", help="Keep a model only if the soup does not get worse.")
+        bool, flag("Keep a model only if the soup does not get worse.", "--greedy")
     ] = False,
     dataset: Annotated[
         str | None,
-        typer.Option(
-            metavar="DATASET",
-            help="Judge by its dev split, or by a tenth of train if there is none.",
-            rich_help_panel=GREEDY,
+        option(
+            "DATASET",
+            "Judge by its dev split, or by a tenth of train if there is none.",
+            panel=GREEDY,
         ),
     ] = None,
     measure: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "MEASURE",
+            "The measure that decides.",
             "-m",
             "--measure",
-            metavar="MEASURE",
-            show_default="nDCG@10",
-            help="The measure that decides.",
-            rich_help_panel=GREEDY,
+            default="nDCG@10",
+            panel=GREEDY,
         ),
     ] = None,
     queries: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            show_default="200",
-            help="Queries in the sample.",
-            rich_help_panel=GREEDY,
-        ),
+        int | None, option("N", "Queries in the sample.", default="200", panel=GREEDY, min=1)
     ] = None,
     documents: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Documents searched, all relevant ones among them.",
+            default="5000",
+            panel=GREEDY,
             min=1,
-            show_default="5000",
-            help="Documents searched, all relevant ones among them.",
-            rich_help_panel=GREEDY,
         ),
     ] = None,
 ) -> None:
@@ -115,36 +112,19 @@ def soup(
 
 
 def export(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's folder or hub id.")],
-    output: Annotated[
-        Path, typer.Argument(metavar="OUTPUT", help="The model folder to write, with its graph.")
-    ],
-    quantise: Annotated[
-        str | None,
-        typer.Option(metavar="TYPE", help="int8: write the graph in 8 bits too."),
-    ] = None,
+    model: Annotated[str, argument("MODEL", "A model's folder or hub id.")],
+    output: Annotated[Path, argument("OUTPUT", "The model folder to write, with its graph.")],
+    quantise: Annotated[str | None, option("TYPE", "int8: write the graph in 8 bits too.")] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(
-            metavar="DATASET",
-            help="Measure nDCG@10 on it, with the graph and with torch.",
-            rich_help_panel=LOSS,
-        ),
+        option("DATASET", "Measure nDCG@10 on it, with the graph and with torch.", panel=LOSS),
     ] = None,
     documents: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            show_default="2000",
-            help="Documents searched, all judged ones among them.",
-            rich_help_panel=LOSS,
-        ),
+        option("N", "Documents searched, all judged ones among them.", default="2000", panel=LOSS),
     ] = None,
     queries: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", show_default="300", help="Test queries asked.", rich_help_panel=LOSS
-        ),
+        int | None, option("N", "Test queries asked.", default="300", panel=LOSS)
     ] = None,
 ) -> None:
     """Export a model as an ONNX graph.

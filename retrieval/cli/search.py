@@ -9,73 +9,69 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.cli.options import Command, Queries, plural, refuse_options
+from sluice.retrieval.cli.options import (
+    Command,
+    Queries,
+    argument,
+    flag,
+    option,
+    plural,
+    refuse_options,
+)
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.stage import Stage
     from sluice.retrieval.retrievers.explanation import Explanation
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A retriever's folder.")]
-Searched = Annotated[
-    Path,
-    typer.Argument(metavar="FOLDER", help="A retriever's folder, or an experiment's output."),
-]
+Folder = Annotated[Path, argument("FOLDER", "A retriever's folder.")]
+Searched = Annotated[Path, argument("FOLDER", "A retriever's folder, or an experiment's output.")]
 Pipeline = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        show_default="the only one",
-        help="The pipeline to use, where FOLDER is an experiment's output.",
+    option(
+        "NAME",
+        "The pipeline to use, where FOLDER is an experiment's output.",
+        default="the only one",
     ),
 ]
 Documents = Annotated[
     Path,
-    typer.Argument(
-        metavar="DOCUMENTS",
-        help='A file of documents, JSON lines {"_id", "title", "text"}; "metadata" is optional.',
+    argument(
+        "DOCUMENTS",
+        'A file of documents, JSON lines {"_id", "title", "text"}; "metadata" is optional.',
     ),
 ]
 
 
 def search(
     path: Searched,
-    query: Annotated[str | None, typer.Argument(metavar="QUERY", help="One query.")] = None,
+    query: Annotated[str | None, argument("QUERY", "One query.")] = None,
     queries: Queries = None,
     vectors: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help='A file of query vectors: JSON lines {"id", "vector": {token: weight}}; for a '
+        option(
+            "FILE",
+            'A file of query vectors: JSON lines {"id", "vector": {token: weight}}; for a '
             "dense index .npy, .parquet, .safetensors, or JSON lines with embeddings.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            metavar="RUN",
-            help="The TREC run to write, for --queries and --vectors; .gz compresses.",
-        ),
+        option("RUN", "The TREC run to write, for --queries and --vectors; .gz compresses."),
     ] = None,
     k: Annotated[
         int | None,
-        typer.Option(
-            "-k",
-            metavar="N",
-            min=1,
-            show_default="10, with --vectors 1000",
-            help="Documents for each query.",
-        ),
+        option("N", "Documents for each query.", "-k", default="10, with --vectors 1000", min=1),
     ] = None,
     pipeline: Pipeline = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="CONDITION",
-            help="Only documents whose metadata match KEY=VALUE, or KEY and VALUE with !=, >=, >, "
+        option(
+            "CONDITION",
+            "Only documents whose metadata match KEY=VALUE, or KEY and VALUE with !=, >=, >, "
             "<=, < between them; if repeated, all must hold.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print hits as JSON lines.")] = False,
+    as_json: Annotated[bool, flag("Print hits as JSON lines.", "--json")] = False,
 ) -> None:
     """Search with one query or a file of them.
 
@@ -95,8 +91,8 @@ def search(
             "search: give one query, or --queries FILE (or --vectors FILE) with --output RUN"
         )
     if query is None and output is None:
-        option = "--queries" if vectors is None else "--vectors"
-        raise ConfigError(f"search: {option} needs --output, the run file to write")
+        source = "--queries" if vectors is None else "--vectors"
+        raise ConfigError(f"search: {source} needs --output, the run file to write")
     if vectors is not None:
         refuse_options("not for --vectors", pipeline=pipeline, where=where)
         _search_vectors(path, vectors, Path(str(output)), 1000 if k is None else k)
@@ -175,18 +171,13 @@ def _pipeline(path: Path, pipeline: str | None) -> str | None:
 
 def explain(
     path: Searched,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="The query.")],
+    query: Annotated[str, argument("QUERY", "The query.")],
     doc_id: Annotated[
-        str | None,
-        typer.Argument(metavar="DOC_ID", help="The document to explain; without, the best hits."),
+        str | None, argument("DOC_ID", "The document to explain; without, the best hits.")
     ] = None,
-    k: Annotated[
-        int, typer.Option("-k", metavar="N", min=1, help="Hits to explain, without DOC_ID.")
-    ] = 1,
+    k: Annotated[int, option("N", "Hits to explain, without DOC_ID.", "-k", min=1)] = 1,
     pipeline: Pipeline = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print explanations as JSON lines.")
-    ] = False,
+    as_json: Annotated[bool, flag("Print explanations as JSON lines.", "--json")] = False,
 ) -> None:
     """Show why a document was found.
 
@@ -281,15 +272,9 @@ def update(path: Folder, documents: Documents) -> None:
 
 def delete(
     path: Folder,
-    ids: Annotated[
-        list[str] | None, typer.Argument(metavar="DOC_ID", help="Ids of documents.")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file with one document id per line.")
-    ] = None,
-    compact: Annotated[
-        bool, typer.Option("--compact", help="Free the space of deleted documents too.")
-    ] = False,
+    ids: Annotated[list[str] | None, argument("DOC_ID", "Ids of documents.")] = None,
+    file: Annotated[Path | None, option("FILE", "A file with one document id per line.")] = None,
+    compact: Annotated[bool, flag("Free the space of deleted documents too.", "--compact")] = False,
 ) -> None:
     """Delete documents from a retriever.
 
