@@ -1,4 +1,4 @@
-"""``data``, ``cache`` and ``config``: what a dataset holds, cached vectors, the YAML schema."""
+"""The verbs for datasets, cached vectors and the schema of the YAML files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.retrieval.cli.options import Command, DatasetName, argument, check_c
 ACTIONS = ("list", "clear")
 CONFIG = """Help with the YAML files of experiments.
 
-An editor that knows the schema completes keys and marks faults while you write.
+An editor that knows the schema completes keys and marks errors while you write.
 """
 
 
@@ -24,7 +24,7 @@ def data(
 ) -> None:
     """Describe a dataset.
 
-    Sizes, lengths, splits, grades and what looks odd, as JSON.
+    Prints sizes, lengths, splits, grades and oddities as JSON.
 
     Example:
       sluice data pydocs
@@ -40,7 +40,7 @@ def cache(
         str,
         argument(
             "ACTION",
-            "list, or clear, which removes the vectors that no process is using.",
+            "list, or clear, which removes vectors that no process is using.",
             default="list",
         ),
     ] = "list",
@@ -48,13 +48,13 @@ def cache(
         Path | None, option("FOLDER", "The cache's folder.", default="$SLUICE_CACHE/vectors")
     ] = None,
     encoder: Annotated[
-        str | None, option("FINGERPRINT", "Take only encoders whose fingerprint begins like this.")
+        str | None, option("FINGERPRINT", "Only encoders whose fingerprint begins with this.")
     ] = None,
 ) -> None:
     """List or clear cached document vectors.
 
     One line for each encoder and storage format. The cache holds 20 GB ($SLUICE_CACHE_BYTES); when
-    it is full, the vectors that have not been used for the longest time are removed.
+    it is full, the least recently used vectors are removed.
 
     Examples:
       sluice cache

@@ -1,7 +1,7 @@
 """Check hubness, compatibility, robustness.
 
-What a mean of a measure hides: documents that are found for too many queries, encoders that cannot
-share an index, and systems that a typo upsets.
+Finds what a mean hides: documents that are retrieved for too many queries, encoders that cannot
+share an index, and systems that a typo breaks.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def hubness(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show how unevenly documents are found.
+    """Show how unevenly documents are retrieved.
 
     N_k of a document is the number of queries that have it among their first k hits. The skewness
-    of N_k is 0 for an even spread and grows with hubs: documents near to everything (Radovanovic
+    of N_k is 0 for an even spread and grows with hubs: documents close to everything (Radovanovic
     et al., 2010). `normalised(...)` in a pipeline lowers them.
 
     Examples:
@@ -72,7 +72,7 @@ def hubness(
     typer.echo(
         f"skewness of N_{k}    {figures.skewness:.4f}\n"
         f"largest N_{k}        {figures.largest:,}\n"
-        f"never found        {figures.never:.2%} of the documents"
+        f"never retrieved    {figures.never:.2%} of the documents"
     )
     for doc_id, count in figures.hubs:
         typer.echo(f"{count:>6,}  {doc_id}")
@@ -85,7 +85,7 @@ def _hubness_of_retriever(folder: Path, dataset: str | None, split: str, k: int)
     from sluice.retrieval.retrievers.retriever import Retriever
 
     if dataset is None:
-        raise ConfigError(f"{folder}: a retriever needs --dataset, whose queries it is asked")
+        raise ConfigError(f"--dataset: missing (the retriever {folder} needs its queries)")
     retriever = Retriever.open(folder)
     run = run_on(retriever, load_dataset(dataset, split), k)
     return hubness_of(run, k, documents=len(retriever))
@@ -96,7 +96,7 @@ def compatibility(
         list[Path],
         argument("FOLDER", "Retrievers of one corpus, from the oldest model to the newest."),
     ],
-    dataset: Annotated[str, option("DATASET", "The dataset whose queries are asked and judged.")],
+    dataset: Annotated[str, option("DATASET", "The dataset with the queries and judgements.")],
     split: Annotated[str, option("SPLIT", "The split of the queries.")] = "test",
     measure: Annotated[
         str, option("MEASURE", "The measure of the matrix.", "-m", "--measure")
@@ -118,11 +118,11 @@ def compatibility(
 
     check_choice(form, "--format", FORMS)
     if len(retrievers) < 2:
-        raise ConfigError("compatibility: give two retrievers or more, the oldest first")
+        raise ConfigError("compatibility: expected at least two retrievers, the oldest first")
     if len(set(retrievers)) < len(retrievers):
-        raise ConfigError("compatibility: a retriever is given twice")
-    last = [path.name for path in retrievers]
-    names = last if len(set(last)) == len(last) else list(map(str, retrievers))
+        raise ConfigError("compatibility: a retriever occurs twice")
+    folders = [path.name for path in retrievers]
+    names = folders if len(set(folders)) == len(folders) else list(map(str, retrievers))
     opened = dict(zip(names, map(Retriever.open, retrievers), strict=True))
     matrix = compatibility_matrix(opened, load_dataset(dataset, split), measure)
     typer.echo(show_table(matrix.table(), form))
@@ -154,12 +154,12 @@ def robust(
     """Perturb queries and documents.
 
     Queries get typos (a neighbouring key, letters swapped, dropped, doubled) or other casing, or
-    are cut, and the pipeline is asked again. Documents below rank 10 that are not judged relevant
+    are cut, and the pipeline searches again. Documents below rank 10 that are not judged relevant
     get the query's terms or an unrelated sentence, are cut or put in capitals, one at a time; they
     are encoded and scored again while the rest of the corpus stays. The table has the change of the
     measure with its paired test, the overlap with the clean rankings (RBO), and how far the
-    perturbed documents moved. A folder is only opened; for a YAML file missing parts are made
-    first.
+    perturbed documents moved. An output folder must be complete; for a YAML file missing parts are
+    built first.
 
     Examples:
       sluice diagnose robust runs/x --pipeline bm25 --pipeline cascade

@@ -1,4 +1,4 @@
-"""``import`` and ``export``: indexes and vectors from and to other engines."""
+"""The verbs that read and write other engines' indexes and vectors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def import_(
     ] = None,
     encoder: Annotated[
         str | None,
-        option("MODEL", "The model that made the vectors; it encodes queries.", panel=DENSE),
+        option("MODEL", "The model that produced the vectors; it encodes queries.", panel=DENSE),
     ] = None,
     metric: Annotated[
         str | None, option("METRIC", "ip, cosine or l2.", default="ip", panel=DENSE)
@@ -63,7 +63,7 @@ def import_(
     """Make a retriever from other tools' files.
 
     The files are another engine's sparse index (ciff, impact-json), `vectors` of sluice export, or
-    dense vectors with ids of any model or service.
+    dense vectors and ids from any model or service.
 
     Examples:
       sluice import anserini.ciff.gz runs/imported --format ciff --language en
@@ -117,8 +117,8 @@ def export(
 
     ciff: the Common Index File Format. impact-json: Lucene's {"id", "contents", "vector"}. vectors:
     a folder with a CSR matrix, ids and terms, lossless. npy, parquet, safetensors: ids and float32
-    vectors. It says what rounding to whole numbers lost; deleted documents are left out. For models
-    see `sluice model export`.
+    vectors. The loss from rounding to integers is printed; deleted documents are left out. For
+    models see `sluice model export`.
 
     Example:
       sluice export runs/x/retrievers/bm25 bm25.ciff.gz --format ciff
@@ -128,7 +128,7 @@ def export(
     from sluice.retrieval.retrievers.retriever import Retriever
 
     if form == "onnx":
-        raise ConfigError("--format onnx: is for models; write sluice model export MODEL OUTPUT")
+        raise ConfigError("--format onnx: is for models; use sluice model export MODEL OUTPUT")
     if form in FORMS or texts:
         reason = f"not for --format {form}"
         refuse_options(reason, quantise=quantise, scale=scale, queries=queries)

@@ -1,7 +1,7 @@
 """Fit fusions, cut-offs, exits and rankers.
 
-What is learnt from judged queries that are not tested: files that a pipeline or a retriever in YAML
-names.
+Each learns from judged queries outside the test set and writes a file that a pipeline or retriever
+in YAML reads.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def fusion(
 
     parts, overrides = split_overrides(names)
     if len(parts) < 2:
-        raise ConfigError("fit fusion: give two retrievers or pipelines, or more")
+        raise ConfigError("fit fusion: expected at least two retrievers or pipelines")
     fitted = fit_experiment_fusion(
         config, parts, overrides, split=split, depth=depth, measure=measure,
         methods=method or ("weighted", "rrf"), normalise=normalise,
@@ -93,7 +93,7 @@ def fusion(
         f"{output}: {fitted.measure} {fitted.value:.4f} on {fitted.queries:,} {split} queries"
         f"{held_out}\n"
         f"equal weights {fitted.equal:.4f}; alone {alone}\n"
-        f"found: {fitted.expression()}\n"
+        f"best: {fitted.expression()}\n"
         f"in a pipeline: {call}({', '.join(parts)}, fitted={str(output)!r})"
     )
 
@@ -179,9 +179,9 @@ def ranker(
 ) -> None:
     """Train a ranker over features (LTR).
 
-    The section `ranker` of the file says how. Features are BM25, language models, matches, their
-    places, and the scores of retrievers; the model is LambdaMART (LightGBM) or linear. A pipeline
-    uses the folder: `hybrid >> ltr(bm25, dense, model='OUTPUT/ranker', depth=200)`.
+    The section `ranker` of the file sets it up. Features are BM25, language models, matches and
+    their positions, and the scores of retrievers; the model is LambdaMART (LightGBM) or linear. A
+    pipeline uses the folder: `hybrid >> ltr(bm25, dense, model='OUTPUT/ranker', depth=200)`.
 
     Examples:
       sluice fit ranker configs/ltr.yaml

@@ -1,7 +1,7 @@
 """Label documents, compare labels, see grades.
 
-Labels by judges (cross-encoders, language models) stay in files of their own, apart from those of
-people. See docs/judging.md.
+Labels by models (cross-encoders, language models) go to files of their own, apart from human
+labels. See docs/judging.md.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ def judge(
     runs: Annotated[
         list[Path] | None, argument("RUN", "Runs whose documents are labelled.")
     ] = None,
-    qrels: Annotated[
-        Path | None, option("FILE", "The labels of people.", default="the dataset's")
-    ] = None,
+    qrels: Annotated[Path | None, option("FILE", "Human labels.", default="the dataset's")] = None,
     split: Annotated[str, option("SPLIT", "The dataset's split.")] = "test",
     k: Annotated[int, option("N", "Label the first N documents of each run.", "-k", min=1)] = 10,
     pairs: Annotated[
-        str, option("PAIRS", "Label holes (unjudged by people), judged (by them), or all.")
+        str,
+        option("PAIRS", "Label holes (no human label yet), judged (those with one), or all."),
     ] = "holes",
     queries: Annotated[
         int | None, option("N", "Label a sample of N queries.", default="all", panel=SAMPLE, min=1)
@@ -42,26 +41,29 @@ def judge(
         int,
         option(
             "N",
-            "Fit the judge's thresholds to people's labels of N other queries.",
+            "Fit the judge's thresholds to the human labels of N other queries.",
             panel=SAMPLE,
             min=0,
         ),
     ] = 0,
     seed: Annotated[int, option("N", "Random seed for the samples.", panel=SAMPLE)] = 0,
     cache: Annotated[
-        Path | None, option("FILE", "Where labels are kept for reuse.", default="the user's cache")
+        Path | None, option("FILE", "Where labels are cached.", default="the user's cache")
     ] = None,
     measure: Measures = None,
     ranker: Annotated[
         list[str] | None,
-        option("MODEL", "A model behind the runs, if sluice did not write them; may be repeated."),
+        option(
+            "MODEL",
+            "A model that produced the runs, if sluice did not write them; may be repeated.",
+        ),
     ] = None,
 ) -> None:
     """Label documents with a judge.
 
-    By default the unjudged documents among the first k of each run are labelled. The same command
-    continues after a kill, and no pair is labelled twice. With -m the runs are scored with and
-    without the labels. A judge that also ranked one of the runs is reported.
+    By default the unjudged documents among the first k of each run are labelled. After an
+    interruption the same command continues, and no pair is labelled twice. With -m the runs are
+    scored with and without the labels. A judge that also ranked one of the runs is reported.
 
     The judge is a cross-encoder's folder with --fit N, a qrels file, or YAML (text or file):
     {type: cross_encoder, model: ..., thresholds: [...]}, {type: generative, model: FOLDER} or
@@ -83,10 +85,10 @@ def judge(
 
 
 def agreement(
-    first: Annotated[Path, argument("LABELS", "A file of labels, usually those of people.")],
-    second: Annotated[Path, argument("OTHERS", "A file of labels, usually those of a judge.")],
+    first: Annotated[Path, argument("LABELS", "A file of labels, usually human ones.")],
+    second: Annotated[Path, argument("OTHERS", "A file of labels, usually a judge's.")],
     runs: Annotated[
-        list[Path] | None, option("RUN", "A run to rank by both files; repeat it.")
+        list[Path] | None, option("RUN", "A run to score by both files; may be repeated.")
     ] = None,
     measure: Measures = None,
     p: Annotated[
@@ -100,7 +102,7 @@ def agreement(
     """Measure how two files of labels agree.
 
     Cohen's kappa and Krippendorff's alpha on the pairs in both files. With two runs or more, the
-    runs are ranked by each file, and the difference of each run's scores shows whom the second
+    runs are ranked by each file; the differences between their scores show which runs the second
     labels favour.
 
     Example:
@@ -117,7 +119,7 @@ def agreement(
     labels, others = read_qrels(first), read_qrels(second)
     figures = label_agreement(labels, others, samples=samples, seed=seed)
     if runs and len(runs) < 2:
-        raise ConfigError("agreement: one run has no order; give --runs twice or more")
+        raise ConfigError("agreement: --runs: expected at least two runs to rank, got 1")
     opened = {str(path): Run.load(path) for path in runs or []}
     measures = split_measures(measure, DEFAULT[:1])
     systems = system_agreement(opened, labels, others, measures, p=p) if opened else []
@@ -141,9 +143,9 @@ def grades(
         list[int] | None, option("N", "A cut-off; may be repeated.", "-k", default="10, 100", min=1)
     ] = None,
 ) -> None:
-    """Show what a run finds of each grade.
+    """Show how a run ranks each grade.
 
-    Recall, mean rank, and share of the first places, grade by grade.
+    Recall, mean rank and share of the top ranks, grade by grade.
 
     Example:
       sluice labels grades run.trec qrels.tsv -k 10 -k 100

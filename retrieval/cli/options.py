@@ -1,4 +1,4 @@
-"""What several verbs share: arguments, options, and the words of their output."""
+"""Arguments, options and checks that several verbs share."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def split_measures(texts: Sequence[str] | None, default: Sequence[str] = ()) -> 
 
 
 def split_overrides(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Separate names from ``key.path=value`` overrides, each in the order given."""
+    """Separate names from ``key.path=value`` overrides, keeping the order of each."""
     names = [word for word in words or () if "=" not in word]
     return names, [word for word in words or () if "=" in word]
 

@@ -1,4 +1,4 @@
-"""``score`` and ``compare``: run files against judgements, as trec_eval scores them."""
+"""The verbs that score run files against judgements."""
 
 from __future__ import annotations
 
@@ -160,9 +160,9 @@ def compare(
         k, p = 10 if k is None else k, 0.9 if persistence is None else persistence
         tables["overlap"] = _overlaps(loaded, baseline, k, p)
     if form == "json":
-        whole = tables.pop("scores" if qrels is not None else "overlap").to_dict()
-        whole.update({name: table.to_dict() for name, table in tables.items()})
-        typer.echo(json.dumps(whole, indent=2, ensure_ascii=False))
+        values = tables.pop("scores" if qrels is not None else "overlap").to_dict()
+        values.update({name: table.to_dict() for name, table in tables.items()})
+        typer.echo(json.dumps(values, indent=2, ensure_ascii=False))
         return
     typer.echo("\n\n".join(show_table(table, form) for table in tables.values()))
 
@@ -175,10 +175,10 @@ def _load_runs(paths: list[Path]) -> dict[str, Run]:
         run = Run.load(path)
         name = run.name if run.name not in runs else str(path)
         if name in runs:
-            raise ConfigError(f"compare: {path} is given twice")
+            raise ConfigError(f"compare: {path} occurs twice")
         runs[name] = run
     if len(runs) < 2:
-        raise ConfigError("compare: give two runs or more")
+        raise ConfigError("compare: expected at least two runs, got 1")
     return runs
 
 
@@ -216,7 +216,7 @@ def _judged_tables(
 
 
 def _overlaps(runs: dict[str, Run], baseline: str | None, k: int, p: float) -> Table:
-    """Return how alike each run's rankings are to those of the baseline."""
+    """Return how similar each run's rankings are to the baseline's."""
     from sluice.retrieval.evaluation.table import Table
     from sluice.retrieval.runs.rank_overlap import compare_rankings
 
@@ -234,7 +234,7 @@ def _overlaps(runs: dict[str, Run], baseline: str | None, k: int, p: float) -> T
 
 
 def _warn_of_unmatched(scores: Scores, title: str = "") -> None:
-    """Say how many queries are in one of the two files alone."""
+    """Warn of queries that occur in only one of the two files."""
     if scores.missing:
         verb = "is" if scores.missing == 1 else "are"
         count = plural(scores.missing, "judged query")

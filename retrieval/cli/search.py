@@ -1,4 +1,4 @@
-"""``search``, ``explain``, ``add``, ``update``, ``delete``, ``verify``: a retriever's folder."""
+"""The verbs that search, explain or change a retriever."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def search(
 ) -> None:
     """Search with one query or a file of them.
 
-    A file of queries, or of their vectors, gives a TREC run. A value of --where is read as JSON
-    where it can be (2020, true, null for none, ["en","de"] for any of them), else as text. Quote a
-    text that looks like a number twice: 'code="007"'.
+    A file of queries, or of their vectors, produces a TREC run. A value of --where is read as JSON
+    if it is valid JSON (2020, true, null for none, ["en","de"] for any of them), else as text. Put
+    text that looks like a number in double quotes: 'code="007"'.
 
     Examples:
       sluice search runs/x/retrievers/bm25 "who found gold in the river"
@@ -151,7 +151,7 @@ def _pipeline(path: Path, pipeline: str | None) -> str | None:
         parts = sorted(file.parent.name for file in path.glob(f"datasets/*/{SETTINGS}"))
         if parts:
             raise ConfigError(
-                f"{path}: is an evaluation of several datasets; give one of them: "
+                f"{path}: is an evaluation of several datasets; name one of them: "
                 f"{path}/datasets/NAME ({', '.join(parts)})"
             )
         return pipeline
@@ -173,17 +173,17 @@ def explain(
     path: Searched,
     query: Annotated[str, argument("QUERY", "The query.")],
     doc_id: Annotated[
-        str | None, argument("DOC_ID", "The document to explain; without, the best hits.")
+        str | None, argument("DOC_ID", "The document to explain; if left out, the best hits.")
     ] = None,
-    k: Annotated[int, option("N", "Hits to explain, without DOC_ID.", "-k", min=1)] = 1,
+    k: Annotated[int, option("N", "Hits to explain if there is no DOC_ID.", "-k", min=1)] = 1,
     pipeline: Pipeline = None,
     as_json: Annotated[bool, flag("Print explanations as JSON lines.", "--json")] = False,
 ) -> None:
     """Show why a document was found.
 
     For a sparse retriever (BM25, SPLADE): what each term adds to the score, and which engine the
-    index's planner chose. For a pipeline: what each stage took and returned, who found the
-    document, where it moved, and the terms behind it.
+    index's planner chose. For a pipeline: what each stage received and returned, which retriever
+    found the document, how its rank changed, and the terms that matched.
 
     Examples:
       sluice explain runs/x/retrievers/bm25 "who found gold in the river" doc17
@@ -196,9 +196,9 @@ def explain(
         from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 
         stage = load_pipeline(path, name)
-        explain_pipeline(stage, query, k)  # models are loaded now, which is no stage's cost
-        told = explain_pipeline(stage, query, k, doc_ids=None if doc_id is None else [doc_id])
-        typer.echo(json.dumps(told.as_dict(), ensure_ascii=False) if as_json else str(told))
+        explain_pipeline(stage, query, k)  # loads the models, so that no stage is charged for it
+        trace = explain_pipeline(stage, query, k, doc_ids=None if doc_id is None else [doc_id])
+        typer.echo(json.dumps(trace.as_dict(), ensure_ascii=False) if as_json else str(trace))
         return
     from sluice.retrieval.retrievers.retriever import Retriever
     from sluice.retrieval.runs.queries import DEPTH
@@ -240,7 +240,7 @@ def _shown(explanation: Explanation) -> str:
 def add(path: Folder, documents: Documents) -> None:
     """Add documents to a retriever.
 
-    An id that the retriever has already is an error, and nothing is added.
+    If the retriever already has one of the ids, that is an error and nothing is added.
 
     Example:
       sluice add runs/x/retrievers/bm25 new.jsonl
@@ -256,7 +256,7 @@ def add(path: Folder, documents: Documents) -> None:
 def update(path: Folder, documents: Documents) -> None:
     """Replace or add documents by id.
 
-    Documents whose ids the retriever has are replaced, the others are added.
+    A document whose id the retriever already has replaces the old one; others are added.
 
     Example:
       sluice update runs/x/retrievers/bm25 changed.jsonl
@@ -278,7 +278,7 @@ def delete(
 ) -> None:
     """Delete documents from a retriever.
 
-    An id that the retriever does not have is an error, and nothing is deleted.
+    If the retriever lacks one of the ids, that is an error and nothing is deleted.
 
     Examples:
       sluice delete runs/x/retrievers/bm25 doc17 doc18
@@ -305,7 +305,7 @@ def delete(
 def verify(path: Searched) -> None:
     """Check the checksums of retrievers.
 
-    Every file of a retriever is read, or of all retrievers of an experiment.
+    Reads every file of a retriever, or of all retrievers of an experiment.
 
     Example:
       sluice verify runs/x
@@ -317,7 +317,7 @@ def verify(path: Searched) -> None:
         raise ConfigError(f"{path}: neither a retriever folder nor an experiment's output")
     for item in heads:
         folder = item if item.is_dir() else item.parent
-        typer.echo(f"{folder}: {verify_retriever(folder)} files are whole")
+        typer.echo(f"{folder}: {verify_retriever(folder)} files are intact")
 
 
 COMMANDS: dict[str, Command] = {

@@ -1,4 +1,4 @@
-"""``mine`` and ``teach``: negatives, teacher scores and queries, for trainings to read."""
+"""The verbs that produce negatives, teacher scores and queries to train on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluice.retrieval.cli.options import (
 
 TEACH = """Make teacher scores or queries to train on.
 
-Each writes a file that a training's YAML names, and continues after a kill.
+Each writes a file for the YAML of a training run, and continues after an interruption.
 """
 BASELINE = "key-sentences"
 LIMITS = "Limits: s is a candidate's score, s+ that of the query's positives"
@@ -33,14 +33,13 @@ def mine(
     source: Annotated[str, argument("SOURCE", "A retriever's folder, or a TREC run file.")],
     dataset: DatasetName,
     output: Annotated[Path, option("FILE", "The JSON lines {query, pos, neg, ...} to write.")],
-    also: Annotated[
-        list[str] | None, option("SOURCE", "A further source; may be repeated.")
-    ] = None,
+    also: Annotated[list[str] | None, option("SOURCE", "Another source; may be repeated.")] = None,
     split: Annotated[str, option("SPLIT", "The split whose queries get negatives.")] = "train",
     audit: Annotated[
         float | None,
         option(
-            "SHARE", "Also hide this share of the positives, and report which modes reject them."
+            "SHARE",
+            "Also hide this share of the positives, and report which modes reject them.",
         ),
     ] = None,
     mode: Annotated[
@@ -115,11 +114,12 @@ def mine(
 ) -> None:
     """Mine hard negatives for training.
 
-    Negatives are taken from the hits of a retriever or a run, below the score of the positives. It
-    prints what was kept and dropped, and why. Beside FILE, .report.json and .provenance.parquet
-    have every candidate, who found it, its rank and scores; --audit adds .audit.json and .audit.md.
+    Negatives are taken from the hits of a retriever or a run, below the score of the positives.
+    Counts of what was kept and dropped, and why, are printed. Beside FILE, .report.json has them
+    too, and .provenance.parquet every candidate with its source, rank and scores; --audit adds
+    .audit.json and .audit.md.
 
-    The settings are those of `negatives: {type: mined}` in a training's YAML.
+    The settings are those of `negatives: {type: mined}` in a training run's YAML.
 
     Examples:
       sluice mine runs/x/retrievers/bm25 scifact --output negatives.jsonl --per-query 5
@@ -158,7 +158,7 @@ def distil(
         list[str],
         option(
             "MODEL",
-            "A cross-encoder or encoder (folder or hub id), or a run file; repeat it for an "
+            "A cross-encoder or encoder (folder or hub id), or a run file; several make an "
             "ensemble.",
         ),
     ],
@@ -169,18 +169,21 @@ def distil(
     depth: Annotated[int, option("N", "Score the first N candidates of a run or retriever.")] = 50,
     split: Annotated[str, option("SPLIT", "The split whose queries are scored.")] = "train",
     weight: Annotated[
-        list[float] | None, option("X", "Repeat it: one for each teacher.", default="equal")
+        list[float] | None,
+        option("X", "A teacher's weight; one for each.", default="equal"),
     ] = None,
     normalise: Annotated[
         bool, flag("Turn each teacher's scores into z-scores by query.", "--normalise")
     ] = False,
-    shard: Annotated[int, option("N", "Pairs saved at a time; a kill loses one shard.")] = 2048,
+    shard: Annotated[
+        int, option("N", "Pairs saved at a time; an interruption loses one shard.")
+    ] = 2048,
 ) -> None:
     """Score pairs with a teacher, for distillation.
 
     The positives and candidates of each query go into parquet with the columns query_id, doc_id and
-    score. A training reads them by `teacher: scores.parquet`, for margin_mse, kl_div and other
-    losses.
+    score. `teacher: scores.parquet` in a training run's YAML reads them, for margin_mse, kl_div and
+    other losses.
 
     Example:
       sluice teach distil scifact --teacher CROSS --candidates bm25.trec --output scores.parquet
@@ -209,14 +212,14 @@ def generate(
     dataset: DatasetName,
     output: Annotated[Path, option("FILE", "The training rows to write, JSON lines.")],
     expanded: Annotated[
-        Path | None, option("FILE", "Write the corpus too, each text with its queries.")
+        Path | None, option("FILE", "Also write the corpus, each text expanded by its queries.")
     ] = None,
     consistency: Annotated[
         int | None, option("N", "Keep a query only if BM25 ranks its document among the first N.")
     ] = None,
     queries: Annotated[int, option("N", "Queries (groups of beams) for each document.")] = 5,
     documents: Annotated[
-        int | None, option("N", "Take the first N documents only.", default="all")
+        int | None, option("N", "Only the first N documents.", default="all")
     ] = None,
     prompt: Annotated[
         str | None, option("TEXT", "The model's input, with {text} for the document.")
@@ -260,13 +263,13 @@ def generate(
         from sluice.training.generation.query_generation import ModelGenerator
         from sluice.training.generation.sampling import TopKSampling
 
-        way = (
+        decoding = (
             DiverseBeams(groups=queries, beams=beams, penalty=penalty, length=length)
             if by == "beams"
             else TopKSampling(samples=queries, top=top, temperature=temperature, length=length)
         )
         generator = ModelGenerator.from_pretrained(
-            model, by=way, prompt=prompt, document_length=document_length, batch=batch,
+            model, by=decoding, prompt=prompt, document_length=document_length, batch=batch,
             device=device, seed=seed,
         )  # fmt: skip
     report = generate_queries(
