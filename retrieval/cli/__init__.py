@@ -1,6 +1,6 @@
-"""The command line: ``sluice VERB``. An input's fault is one line on stderr and exit code 2.
+"""The command line: ``sluice VERB``. An error in the input is one line on stderr and exit code 2.
 
-The verbs are in the other files of this room, one file for each kind of work. They import what they
+Each other module of this room holds the verbs of one kind of work. They import what they
 need when they run, so that ``sluice --help`` stays fast.
 
 May import: everything below.
@@ -20,7 +20,7 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Run the command line; every error that is the input's fault ends in exit code 2."""
+    """Run the command line; an error in the input ends with exit code 2."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     # numpy's BLAS threads spin for 2^26 cycles after a product and starve torch's meanwhile, which
     # slows the next query's encoding (docs/experiments.md, the quickstart).

@@ -1,4 +1,4 @@
-"""The application ``sluice``: its verbs in headed groups, and how their help is written."""
+"""Registers the verbs of ``sluice`` under their headings and formats their help."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
     "config": (FILES, data.CONFIG, data.CONFIG_COMMANDS),
 }
 
-FIRST_LINE = 45  # characters of a verb's first line, which the list of verbs shows whole
+FIRST_LINE = 45  # characters of a verb's first line, which fits into the list of verbs
 NAMES_WIDTH = 26  # columns for an option's name; a longer one has its help on the next line
 
 
@@ -60,7 +60,7 @@ class Verb(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            name = getattr(error, "option_name", None)  # of NoSuchOption, where Typer keeps it
+            name = getattr(error, "option_name", None)  # NoSuchOption has it
             takes_overrides = any(each.name == "overrides" for each in self.params)
             if isinstance(name, str) and name.startswith("--") and takes_overrides:
                 key = name.removeprefix("--").replace("-", "_")
@@ -109,7 +109,7 @@ def first_line(text: str) -> str:
 
 
 def _help(command: Command) -> str:
-    """Return a verb's docstring, its examples marked to stay one a line."""
+    """Return a verb's docstring, its examples marked to stay one on each line."""
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
     return "\n\n".join(f"\b\n{part}" if part.startswith("Example") else part for part in paragraphs)
 
@@ -124,7 +124,7 @@ def _usage_name(parameter: Any) -> str:
 
 
 def _write_parameters(parameters: list[Any], formatter: Any) -> None:
-    """Write the arguments, the usual options, and the others under their headings."""
+    """Write the arguments, the options, and the options that have a heading of their own."""
     sections: dict[str, list[tuple[str, str]]] = {}
     for parameter in parameters:
         panel = getattr(parameter, "rich_help_panel", None)
@@ -186,7 +186,7 @@ def _add(owner: typer.Typer, name: str, command: Command, heading: str) -> None:
 
 
 def _register() -> None:
-    """Put every verb under its heading, in the order of the help."""
+    """Register every verb under its heading, in the order of the help."""
     for heading, commands in HEADINGS.items():
         for name, command in commands.items():
             _add(app, name, command, heading)
@@ -197,8 +197,8 @@ def _register() -> None:
         app.add_typer(group, name=name, help=inspect.cleandoc(doc), rich_help_panel=heading)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"sluice {version()}")
         raise typer.Exit
 

@@ -1,4 +1,4 @@
-"""``data``, ``cache`` and ``config``: what a dataset holds, cached vectors, the YAML schema."""
+"""The verbs for datasets, cached vectors and the schema of the YAML files."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Annotated
 
 import typer
 
-from sluice.retrieval.cli.options import Command, DatasetName, check_choice
+from sluice.retrieval.cli.options import Command, DatasetName, argument, check_choice, option
 
 ACTIONS = ("list", "clear")
 CONFIG = """Help with the YAML files of experiments.
 
-An editor that knows the schema completes keys and marks faults while you write.
+An editor that knows the schema completes keys and marks errors while you write.
 """
 
 
 def data(
     name: DatasetName,
-    split: Annotated[str, typer.Option(metavar="SPLIT", help="The split to describe.")] = "test",
+    split: Annotated[str, option("SPLIT", "The split to describe.")] = "test",
 ) -> None:
     """Describe a dataset.
 
-    Sizes, lengths, splits, grades and what looks odd, as JSON.
+    Prints sizes, lengths, splits, grades and oddities as JSON.
 
     Example:
       sluice data pydocs
@@ -38,29 +38,23 @@ def data(
 def cache(
     action: Annotated[
         str,
-        typer.Argument(
-            metavar="ACTION",
-            show_default="list",
-            help="list, or clear, which removes the vectors that no process is using.",
+        argument(
+            "ACTION",
+            "list, or clear, which removes vectors that no process is using.",
+            default="list",
         ),
     ] = "list",
     path: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", show_default="$SLUICE_CACHE/vectors", help="The cache's folder."
-        ),
+        Path | None, option("FOLDER", "The cache's folder.", default="$SLUICE_CACHE/vectors")
     ] = None,
     encoder: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FINGERPRINT", help="Take only encoders whose fingerprint begins like this."
-        ),
+        str | None, option("FINGERPRINT", "Only encoders whose fingerprint begins with this.")
     ] = None,
 ) -> None:
     """List or clear cached document vectors.
 
     One line for each encoder and storage format. The cache holds 20 GB ($SLUICE_CACHE_BYTES); when
-    it is full, the vectors that have not been used for the longest time are removed.
+    it is full, the least recently used vectors are removed.
 
     Examples:
       sluice cache
@@ -88,10 +82,7 @@ def cache(
 
 
 def schema(
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", show_default="print it", help="The file to write."),
-    ] = None,
+    output: Annotated[Path | None, option("FILE", "The file to write.", default="print it")] = None,
 ) -> None:
     """Print the JSON schema of experiment files.
 

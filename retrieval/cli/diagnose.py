@@ -1,7 +1,7 @@
 """Check hubness, compatibility, robustness.
 
-What a mean of a measure hides: documents that are found for too many queries, encoders that cannot
-share an index, and systems that a typo upsets.
+Finds what a mean hides: documents that are retrieved for too many queries, encoders that cannot
+share an index, and systems that a typo breaks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from sluice.retrieval.cli.options import (
     Form,
     Json,
     Measures,
+    argument,
     check_choice,
+    option,
     refuse_options,
     show_table,
     split_measures,
@@ -31,34 +33,24 @@ if TYPE_CHECKING:
 
 
 def hubness(
-    source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="A run file, or a retriever's folder.")
-    ],
+    source: Annotated[Path, argument("SOURCE", "A run file, or a retriever's folder.")],
     dataset: Annotated[
-        str | None,
-        typer.Option(metavar="DATASET", help="Search a retriever with this dataset's queries."),
+        str | None, option("DATASET", "Search a retriever with this dataset's queries.")
     ] = None,
     split: Annotated[
-        str | None,
-        typer.Option(metavar="SPLIT", show_default="test", help="The split of the queries."),
+        str | None, option("SPLIT", "The split of the queries.", default="test")
     ] = None,
-    k: Annotated[
-        int, typer.Option("-k", metavar="N", min=1, help="Count documents among the first N hits.")
-    ] = 10,
+    k: Annotated[int, option("N", "Count documents among the first N hits.", "-k", min=1)] = 10,
     documents: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            show_default="those the run has",
-            help="Size of the corpus; a retriever knows its own.",
-        ),
+        option("N", "Size of the corpus; a retriever knows its own.", default="those the run has"),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show how unevenly documents are found.
+    """Show how unevenly documents are retrieved.
 
     N_k of a document is the number of queries that have it among their first k hits. The skewness
-    of N_k is 0 for an even spread and grows with hubs: documents near to everything (Radovanovic
+    of N_k is 0 for an even spread and grows with hubs: documents close to everything (Radovanovic
     et al., 2010). `normalised(...)` in a pipeline lowers them.
 
     Examples:
@@ -80,7 +72,7 @@ def hubness(
     typer.echo(
         f"skewness of N_{k}    {figures.skewness:.4f}\n"
         f"largest N_{k}        {figures.largest:,}\n"
-        f"never found        {figures.never:.2%} of the documents"
+        f"never retrieved    {figures.never:.2%} of the documents"
     )
     for doc_id, count in figures.hubs:
         typer.echo(f"{count:>6,}  {doc_id}")
@@ -93,7 +85,7 @@ def _hubness_of_retriever(folder: Path, dataset: str | None, split: str, k: int)
     from sluice.retrieval.retrievers.retriever import Retriever
 
     if dataset is None:
-        raise ConfigError(f"{folder}: a retriever needs --dataset, whose queries it is asked")
+        raise ConfigError(f"--dataset: missing (the retriever {folder} needs its queries)")
     retriever = Retriever.open(folder)
     run = run_on(retriever, load_dataset(dataset, split), k)
     return hubness_of(run, k, documents=len(retriever))
@@ -102,16 +94,12 @@ def _hubness_of_retriever(folder: Path, dataset: str | None, split: str, k: int)
 def compatibility(
     retrievers: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FOLDER", help="Retrievers of one corpus, from the oldest model to the newest."
-        ),
+        argument("FOLDER", "Retrievers of one corpus, from the oldest model to the newest."),
     ],
-    dataset: Annotated[
-        str, typer.Option(metavar="DATASET", help="The dataset whose queries are asked and judged.")
-    ],
-    split: Annotated[str, typer.Option(metavar="SPLIT", help="The split of the queries.")] = "test",
+    dataset: Annotated[str, option("DATASET", "The dataset with the queries and judgements.")],
+    split: Annotated[str, option("SPLIT", "The split of the queries.")] = "test",
     measure: Annotated[
-        str, typer.Option("-m", "--measure", metavar="MEASURE", help="The measure of the matrix.")
+        str, option("MEASURE", "The measure of the matrix.", "-m", "--measure")
     ] = "nDCG@10",
     form: Form = "text",
 ) -> None:
@@ -130,63 +118,48 @@ def compatibility(
 
     check_choice(form, "--format", FORMS)
     if len(retrievers) < 2:
-        raise ConfigError("compatibility: give two retrievers or more, the oldest first")
+        raise ConfigError("compatibility: expected at least two retrievers, the oldest first")
     if len(set(retrievers)) < len(retrievers):
-        raise ConfigError("compatibility: a retriever is given twice")
-    last = [path.name for path in retrievers]
-    names = last if len(set(last)) == len(last) else list(map(str, retrievers))
+        raise ConfigError("compatibility: a retriever occurs twice")
+    folders = [path.name for path in retrievers]
+    names = folders if len(set(folders)) == len(folders) else list(map(str, retrievers))
     opened = dict(zip(names, map(Retriever.open, retrievers), strict=True))
     matrix = compatibility_matrix(opened, load_dataset(dataset, split), measure)
     typer.echo(show_table(matrix.table(), form))
 
 
 def robust(
-    path: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="An experiment's output folder, or its YAML file."),
-    ],
+    path: Annotated[Path, argument("FOLDER", "An experiment's output folder, or its YAML file.")],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY.PATH=VALUE", help="Values that replace those of the file."),
+        list[str] | None, argument("KEY.PATH=VALUE", "Values that replace those of the file.")
     ] = None,
     pipeline: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", show_default="all", help="A pipeline to test; may be repeated."
-        ),
+        list[str] | None, option("NAME", "A pipeline to test; may be repeated.", default="all")
     ] = None,
     measure: Measures = None,
     perturbation: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            show_default="all",
-            help="query:NAME or document:NAME, as in query:typo-swap; may be repeated.",
+        option(
+            "NAME",
+            "query:NAME or document:NAME, as in query:typo-swap; may be repeated.",
+            default="all",
         ),
     ] = None,
-    queries: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Queries in the sample; 0 takes all.")
-    ] = 50,
-    targets: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Documents perturbed for each query.")
-    ] = 3,
-    depth: Annotated[
-        int, typer.Option(metavar="N", help="Last rank from which these documents are drawn.")
-    ] = 100,
-    seed: Annotated[
-        int, typer.Option(metavar="N", help="Random seed for queries, documents and typos.")
-    ] = 0,
+    queries: Annotated[int, option("N", "Queries in the sample; 0 takes all.", min=0)] = 50,
+    targets: Annotated[int, option("N", "Documents perturbed for each query.", min=1)] = 3,
+    depth: Annotated[int, option("N", "Last rank from which these documents are drawn.")] = 100,
+    seed: Annotated[int, option("N", "Random seed for queries, documents and typos.")] = 0,
     form: Form = "text",
 ) -> None:
     """Perturb queries and documents.
 
     Queries get typos (a neighbouring key, letters swapped, dropped, doubled) or other casing, or
-    are cut, and the pipeline is asked again. Documents below rank 10 that are not judged relevant
+    are cut, and the pipeline searches again. Documents below rank 10 that are not judged relevant
     get the query's terms or an unrelated sentence, are cut or put in capitals, one at a time; they
     are encoded and scored again while the rest of the corpus stays. The table has the change of the
     measure with its paired test, the overlap with the clean rankings (RBO), and how far the
-    perturbed documents moved. A folder is only opened; for a YAML file missing parts are made
-    first.
+    perturbed documents moved. An output folder must be complete; for a YAML file missing parts are
+    built first.
 
     Examples:
       sluice diagnose robust runs/x --pipeline bm25 --pipeline cascade

@@ -1,4 +1,4 @@
-"""``import`` and ``export``: indexes and vectors from and to other engines."""
+"""The verbs that read and write other engines' indexes and vectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.options import Command, plural, refuse_options
+from sluice.retrieval.cli.options import Command, argument, flag, option, plural, refuse_options
 
 DENSE = "Dense vectors"
 SPARSE = "Sparse indexes"
@@ -17,81 +17,53 @@ SPARSE = "Sparse indexes"
 
 def import_(
     inputs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE", help="The files or folder to read; impact-json takes several."
-        ),
+        list[Path], argument("FILE", "The files or folder to read; impact-json takes several.")
     ],
-    output: Annotated[
-        Path, typer.Argument(metavar="OUTPUT", help="The retriever's folder to write.")
-    ],
+    output: Annotated[Path, argument("OUTPUT", "The retriever's folder to write.")],
     form: Annotated[
         str,
-        typer.Option(
+        option(
+            "FORM",
+            "Sparse: ciff, impact-json or vectors. Dense: npy, parquet, safetensors or jsonl.",
             "--format",
-            metavar="FORM",
-            help="Sparse: ciff, impact-json or vectors. Dense: npy, parquet, safetensors or jsonl.",
         ),
     ],
     language: Annotated[
         str | None,
-        typer.Option(
-            metavar="CODE",
-            show_default="split at white space",
-            help="Analyse queries as BM25 does in this language, as en.",
-            rich_help_panel=SPARSE,
+        option(
+            "CODE",
+            "Analyse queries as BM25 does in this language, as en.",
+            default="split at white space",
+            panel=SPARSE,
         ),
     ] = None,
     documents: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="Texts by id: a corpus .jsonl, or a dataset.",
-            rich_help_panel=DENSE,
-        ),
+        str | None, option("SOURCE", "Texts by id: a corpus .jsonl, or a dataset.", panel=DENSE)
     ] = None,
     encoder: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="The model that made the vectors; it encodes queries.",
-            rich_help_panel=DENSE,
-        ),
+        option("MODEL", "The model that produced the vectors; it encodes queries.", panel=DENSE),
     ] = None,
     metric: Annotated[
-        str | None,
-        typer.Option(
-            metavar="METRIC", show_default="ip", help="ip, cosine or l2.", rich_help_panel=DENSE
-        ),
+        str | None, option("METRIC", "ip, cosine or l2.", default="ip", panel=DENSE)
     ] = None,
     index: Annotated[
         str | None,
-        typer.Option(
-            metavar="INDEX",
-            show_default="flat",
-            help="flat, a FAISS factory, or YAML: '{type: ...}'.",
-            rich_help_panel=DENSE,
+        option(
+            "INDEX", "flat, a FAISS factory, or YAML: '{type: ...}'.", default="flat", panel=DENSE
         ),
     ] = None,
     query_vectors: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Vectors of the queries that will be searched.",
-            rich_help_panel=DENSE,
-        ),
+        Path | None, option("FILE", "Vectors of the queries that will be searched.", panel=DENSE)
     ] = None,
     queries: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Texts of --query-vectors, by id.", rich_help_panel=DENSE
-        ),
+        Path | None, option("FILE", "Texts of --query-vectors, by id.", panel=DENSE)
     ] = None,
 ) -> None:
     """Make a retriever from other tools' files.
 
     The files are another engine's sparse index (ciff, impact-json), `vectors` of sluice export, or
-    dense vectors with ids of any model or service.
+    dense vectors and ids from any model or service.
 
     Examples:
       sluice import anserini.ciff.gz runs/imported --format ciff --language en
@@ -115,57 +87,38 @@ def import_(
 
 
 def export(
-    retriever: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A retriever's folder, sparse or dense.")
-    ],
-    output: Annotated[
-        Path, typer.Argument(metavar="OUTPUT", help="The file or folder to write; .gz compresses.")
-    ],
+    retriever: Annotated[Path, argument("FOLDER", "A retriever's folder, sparse or dense.")],
+    output: Annotated[Path, argument("OUTPUT", "The file or folder to write; .gz compresses.")],
     form: Annotated[
         str,
-        typer.Option(
+        option(
+            "FORM",
+            "Sparse: ciff, impact-json or vectors. Dense: npy, parquet or safetensors.",
             "--format",
-            metavar="FORM",
-            help="Sparse: ciff, impact-json or vectors. Dense: npy, parquet or safetensors.",
         ),
     ],
     quantise: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            show_default="255 for ciff",
-            help="The largest weight becomes N.",
-            rich_help_panel=SPARSE,
-        ),
+        option("N", "The largest weight becomes N.", default="255 for ciff", panel=SPARSE),
     ] = None,
     scale: Annotated[
         float | None,
-        typer.Option(
-            metavar="X",
-            show_default="100 for impact-json",
-            help="A weight becomes round(X impact).",
-            rich_help_panel=SPARSE,
+        option(
+            "X", "A weight becomes round(X impact).", default="100 for impact-json", panel=SPARSE
         ),
     ] = None,
     queries: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Queries whose vectors go to OUTPUT.queries.jsonl.",
-            rich_help_panel=SPARSE,
-        ),
+        option("FILE", "Queries whose vectors go to OUTPUT.queries.jsonl.", panel=SPARSE),
     ] = None,
-    texts: Annotated[
-        bool,
-        typer.Option("--texts", help="parquet: titles and texts too.", rich_help_panel=DENSE),
-    ] = False,
+    texts: Annotated[bool, flag("parquet: titles and texts too.", "--texts", panel=DENSE)] = False,
 ) -> None:
     """Write an index in other tools' formats.
 
     ciff: the Common Index File Format. impact-json: Lucene's {"id", "contents", "vector"}. vectors:
     a folder with a CSR matrix, ids and terms, lossless. npy, parquet, safetensors: ids and float32
-    vectors. It says what rounding to whole numbers lost; deleted documents are left out. For models
-    see `sluice model export`.
+    vectors. The loss from rounding to integers is printed; deleted documents are left out. For
+    models see `sluice model export`.
 
     Example:
       sluice export runs/x/retrievers/bm25 bm25.ciff.gz --format ciff
@@ -175,7 +128,7 @@ def export(
     from sluice.retrieval.retrievers.retriever import Retriever
 
     if form == "onnx":
-        raise ConfigError("--format onnx: is for models; write sluice model export MODEL OUTPUT")
+        raise ConfigError("--format onnx: is for models; use sluice model export MODEL OUTPUT")
     if form in FORMS or texts:
         reason = f"not for --format {form}"
         refuse_options(reason, quantise=quantise, scale=scale, queries=queries)

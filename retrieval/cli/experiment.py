@@ -1,4 +1,4 @@
-"""``run``, ``train``, ``index``, ``evaluate``, ``tune``, ``reproduce``, ``report``: experiments."""
+"""The verbs that run an experiment or read its output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
-from sluice.retrieval.cli.options import Command, ConfigFile, Overrides, plural, refuse_options
+from sluice.retrieval.cli.options import (
+    Command,
+    ConfigFile,
+    Overrides,
+    argument,
+    flag,
+    option,
+    plural,
+    refuse_options,
+)
 
 log = logging.getLogger("sluice")
 
@@ -18,8 +27,8 @@ def run(config: ConfigFile, overrides: Overrides = None) -> None:
     """Train, index and evaluate an experiment.
 
     Models go to OUTPUT/models/NAME, retrievers to OUTPUT/retrievers/NAME, runs to
-    OUTPUT/runs/NAME.trec.gz, figures to OUTPUT/results.json, report.md and report.html. What is
-    complete is not made again, so the same command continues after a kill.
+    OUTPUT/runs/NAME.trec.gz, figures to OUTPUT/results.json, report.md and report.html. Finished
+    parts are reused, so an interrupted run continues where it stopped.
 
     Examples:
       sluice run configs/quickstart.yaml
@@ -27,11 +36,11 @@ def run(config: ConfigFile, overrides: Overrides = None) -> None:
     """
     from sluice.retrieval.jobs import run as run_experiment
 
-    if _ran_as_suite(config, overrides):
+    if _run_suite(config, overrides):
         return
     table, experiment = run_experiment(config, overrides or [])
     typer.echo(str(table))
-    _tell_results(experiment.output, page=experiment.config.evaluate.report)
+    _print_results(experiment.output, page=experiment.config.evaluate.report)
     from sluice.retrieval.experiments.evaluation import next_steps
 
     typer.echo("try next:")
@@ -43,7 +52,8 @@ def train(config: ConfigFile, overrides: Overrides = None) -> None:
     """Train one encoder or cross-encoder.
 
     The model goes to OUTPUT/model, a folder that sentence-transformers loads too. OUTPUT/training
-    holds metrics.jsonl, the mining report and checkpoints: the same command continues after a kill.
+    holds metrics.jsonl, the mining report and checkpoints. Run the command again to resume an
+    interrupted training run.
 
     Example:
       sluice train configs/train-dense.yaml trainer.max_steps=50
@@ -57,17 +67,17 @@ def index(
     config: ConfigFile,
     overrides: Overrides = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Build this retriever only; may be repeated."),
+        list[str] | None, option("NAME", "Build this retriever only; may be repeated.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Estimate the time of encoding; index nothing.")
+        bool, flag("Estimate the time of encoding; index nothing.", "--dry-run")
     ] = False,
 ) -> None:
     """Build the retrievers of an experiment.
 
-    Each goes to OUTPUT/retrievers/NAME. Document vectors are cached by encoder and text: indexing
-    again, in another way or after a kill, encodes only what is missing.
+    Each goes to OUTPUT/retrievers/NAME. Document vectors are cached by encoder and text, so a
+    second index over the same corpus, or the same one after an interruption, encodes only what is
+    missing.
 
     Examples:
       sluice index configs/bm25.yaml dataset=scifact
@@ -92,10 +102,10 @@ def index(
 def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
     """Evaluate the pipelines of an experiment.
 
-    What is missing is made first. Runs that exist are not made again: the same command continues
-    after a kill, and a new pipeline costs only itself. `dataset` may be a list, or beir:* for all
-    of BEIR: each dataset becomes an experiment in OUTPUT/datasets/NAME, and one that fails does not
-    stop the others (exit code 1).
+    Missing models and indexes are built first. Saved runs are reused: after an interruption the
+    same command continues, and adding a pipeline runs only that pipeline. `dataset` may be a list,
+    or beir:* for all of BEIR: each dataset becomes an experiment in OUTPUT/datasets/NAME, and one
+    that fails does not stop the others (exit code 1).
 
     Examples:
       sluice evaluate configs/beir.yaml dataset=nfcorpus output=runs/nfcorpus
@@ -103,11 +113,11 @@ def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
     """
     from sluice.retrieval.jobs import run as run_experiment
 
-    if _ran_as_suite(config, overrides):
+    if _run_suite(config, overrides):
         return
     table, experiment = run_experiment(config, overrides or [])
     typer.echo(str(table))
-    _tell_results(experiment.output, page=experiment.config.evaluate.report)
+    _print_results(experiment.output, page=experiment.config.evaluate.report)
 
 
 def tune(config: ConfigFile, overrides: Overrides = None) -> None:
@@ -115,7 +125,7 @@ def tune(config: ConfigFile, overrides: Overrides = None) -> None:
 
     Every retriever and reranker of the experiment is timed on this machine. Depths, fusion weights,
     interpolation and early exits are tried on the dev split over cached scores. The chosen pipeline
-    is measured on the test split, promised and measured latency side by side. OUTPUT/tune gets
+    is measured on the test split, with its predicted and its measured latency. OUTPUT/tune gets
     front.svg, trials.csv and tuned.yaml.
 
     Examples:
@@ -131,31 +141,26 @@ def tune(config: ConfigFile, overrides: Overrides = None) -> None:
 
 
 def reproduce(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The output folder of run or evaluate.")
-    ],
+    folder: Annotated[Path, argument("FOLDER", "The output folder of run or evaluate.")],
     output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", show_default="FOLDER/reproduced", help="The folder of the repetition."
-        ),
+        Path | None, option("FOLDER", "The folder of the second run.", default="FOLDER/reproduced")
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(metavar="X", help="Figures that differ by at most X count as equal.")
+        float, option("X", "Figures that differ by at most X count as equal.")
     ] = 5e-5,
 ) -> None:
     """Repeat an experiment and compare the figures.
 
-    It trains, indexes and evaluates again from the record in results.json. A dataset or model that
-    is missing or has changed is named before any work. Exit code 0 if all figures are equal, else
-    1.
+    Trains, indexes and evaluates again from the record in results.json. A dataset or model that is
+    missing or has changed is reported before anything runs. The exit code is 0 if all figures are
+    equal, else 1.
 
     Example:
       sluice reproduce runs/nfcorpus
     """
-    from sluice.retrieval.experiments.reproduction import reproduce as make_again
+    from sluice.retrieval.experiments.reproduction import reproduce as reproduce_experiment
 
-    reproduction = make_again(folder, output, tolerance=tolerance)
+    reproduction = reproduce_experiment(folder, output, tolerance=tolerance)
     typer.echo(str(reproduction.table))
     for change in reproduction.changed:
         typer.echo(f"changed since: {change}")
@@ -166,44 +171,36 @@ def reproduce(
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FOLDER",
-            help="The output folder of run or evaluate. With --curves or --csv: one or more such "
-            "folders, or those of trainings.",
+        argument(
+            "FOLDER",
+            "The output folder of run or evaluate. With --curves or --csv: one or more such "
+            "folders, or those of training runs.",
         ),
     ],
     output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", show_default="FOLDER/report.html", help="The HTML file to write."
-        ),
+        Path | None, option("FILE", "The HTML file to write.", default="FOLDER/report.html")
     ] = None,
     queries: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            show_default="200, fewer for many datasets",
-            help="Queries of each dataset that are shown with their documents.",
+        option(
+            "N",
+            "Queries of each dataset that are shown with their documents.",
+            default="200, fewer for many datasets",
         ),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="MODULE:CLASS",
-            help="An encoder class of your own that FOLDER may import; may be repeated.",
+        option(
+            "MODULE:CLASS", "An encoder class of your own that FOLDER may import; may be repeated."
         ),
     ] = None,
     curves: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Draw training curves instead, into an .svg, .png or .pdf file."
-        ),
+        option("FILE", "Draw training curves instead, into an .svg, .png or .pdf file."),
     ] = None,
     csv: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write training curves as a table: training, name, step, value."
-        ),
+        option("FILE", "Write training curves as a table: run, name, step, value."),
     ] = None,
 ) -> None:
     """Write an HTML report, or training curves.
@@ -213,7 +210,7 @@ def report(
     score distributions and training curves. It needs no network, and no document in it can run a
     script.
 
-    With --curves or --csv the metrics.jsonl of trainings, finished or running, become a figure or a
+    With --curves or --csv the metrics.jsonl of training runs, finished or not, become a figure or a
     table: loss, penalties, dev measures (a star at the best), learning rate, gradient norms, active
     terms and the age of the negatives, as far as recorded.
 
@@ -244,32 +241,32 @@ def _write_curves(folders: list[Path], figure: Path | None, table: Path | None) 
     from sluice.encoders.foundation.files import write_text
     from sluice.training.journal.curves import as_csv, read_trainings
 
-    trainings = read_trainings(folders)
-    names = ", ".join(training.name for training in trainings)
+    runs = read_trainings(folders)
+    names = ", ".join(run.name for run in runs)
     if figure is not None:
         from sluice.training.journal.plot import plot_trainings
 
-        typer.echo(f"{plot_trainings(trainings, figure)}: {names}")
+        typer.echo(f"{plot_trainings(runs, figure)}: {names}")
     if table is not None:
         table.parent.mkdir(parents=True, exist_ok=True)
-        write_text(table, as_csv(trainings))
+        write_text(table, as_csv(runs))
         typer.echo(f"{table}: {names}")
 
 
-def _tell_results(output: Path, *, page: bool) -> None:
-    """Say where the results are, and write the report."""
+def _print_results(output: Path, *, page: bool) -> None:
+    """Print the paths of the results, and write the report."""
     line = f"\nresults: {output}/results.json, {output}/report.md"
     if page:
         from sluice.retrieval.studies.report.page import build_report
 
         try:
             line += f", {build_report(output)}"
-        except SluiceError as error:  # the results are there all the same
+        except SluiceError as error:  # the results are saved all the same
             log.warning("report.html was not written: %s", error)
     typer.echo(line)
 
 
-def _ran_as_suite(config: Path, overrides: list[str] | None) -> bool:
+def _run_suite(config: Path, overrides: list[str] | None) -> bool:
     """Evaluate a config of several datasets and print its tables; exit code 1 if one failed."""
     from sluice.retrieval.jobs import suite as run_suite
 
@@ -277,7 +274,7 @@ def _ran_as_suite(config: Path, overrides: list[str] | None) -> bool:
     if suite is None:
         return False
     typer.echo(str(suite))
-    _tell_results(suite.output, page=suite.report)
+    _print_results(suite.output, page=suite.report)
     if suite.failed:
         raise typer.Exit(1)
     return True

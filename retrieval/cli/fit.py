@@ -1,7 +1,7 @@
 """Fit fusions, cut-offs, exits and rankers.
 
-What is learnt from judged queries that are not tested: files that a pipeline or a retriever in YAML
-names.
+Each learns from judged queries outside the test set and writes a file that a pipeline or retriever
+in YAML reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from sluice.retrieval.cli.options import (
     ConfigFile,
     DatasetName,
     Overrides,
+    argument,
     check_choice,
+    option,
     refuse_options,
     split_overrides,
 )
@@ -27,23 +29,18 @@ SHOWN = 15  # features
 QUALITY_SIGNALS = ("head", "length", "itn", "unigram", "perplexity", "norm")
 HEAD = "Quality head"
 
-Split = Annotated[
-    str,
-    typer.Option(metavar="SPLIT", help="Fit on dev (a tenth of train if there is none) or train."),
-]
-Output = Annotated[Path, typer.Option(metavar="FILE", help="The JSON file to write.")]
-Measure = Annotated[
-    str, typer.Option("-m", "--measure", metavar="MEASURE", help="The measure to maximise.")
-]
+Split = Annotated[str, option("SPLIT", "Fit on dev (a tenth of train if there is none) or train.")]
+Output = Annotated[Path, option("FILE", "The JSON file to write.")]
+Measure = Annotated[str, option("MEASURE", "The measure to maximise.", "-m", "--measure")]
 
 
 def fusion(
     config: ConfigFile,
     names: Annotated[
         list[str],
-        typer.Argument(
-            metavar="NAME",
-            help="Two or more retrievers or pipelines to fuse; KEY.PATH=VALUE words among them "
+        argument(
+            "NAME",
+            "Two or more retrievers or pipelines to fuse; KEY.PATH=VALUE words among them "
             "replace values of the file.",
         ),
     ],
@@ -52,25 +49,22 @@ def fusion(
     measure: Measure = "nDCG@10",
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="METHOD",
-            show_default="weighted and rrf",
-            help="Try this method: weighted, rrf, rank_biased, comb_sum or comb_mnz; may be "
-            "repeated.",
+        option(
+            "METHOD",
+            "Try this method: weighted, rrf, rank_biased, comb_sum or comb_mnz; may be repeated.",
+            default="weighted and rrf",
         ),
     ] = None,
     normalise: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            show_default="min-max and z-score",
-            help="Try this normalisation of scores: min-max, z-score, theoretical-min, pyserini or "
+        option(
+            "NAME",
+            "Try this normalisation of scores: min-max, z-score, theoretical-min, pyserini or "
             "none; may be repeated.",
+            default="min-max and z-score",
         ),
     ] = None,
-    depth: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Hits of each part that are fused.")
-    ] = 1000,
+    depth: Annotated[int, option("N", "Hits of each part that are fused.", min=1)] = 1000,
 ) -> None:
     """Fit the weights and method of a fusion.
 
@@ -84,7 +78,7 @@ def fusion(
 
     parts, overrides = split_overrides(names)
     if len(parts) < 2:
-        raise ConfigError("fit fusion: give two retrievers or pipelines, or more")
+        raise ConfigError("fit fusion: expected at least two retrievers or pipelines")
     fitted = fit_experiment_fusion(
         config, parts, overrides, split=split, depth=depth, measure=measure,
         methods=method or ("weighted", "rrf"), normalise=normalise,
@@ -99,31 +93,24 @@ def fusion(
         f"{output}: {fitted.measure} {fitted.value:.4f} on {fitted.queries:,} {split} queries"
         f"{held_out}\n"
         f"equal weights {fitted.equal:.4f}; alone {alone}\n"
-        f"found: {fitted.expression()}\n"
+        f"best: {fitted.expression()}\n"
         f"in a pipeline: {call}({', '.join(parts)}, fitted={str(output)!r})"
     )
 
 
 def cut_off(
     config: ConfigFile,
-    pipeline: Annotated[
-        str, typer.Argument(metavar="NAME", help="The retriever or pipeline whose hits are cut.")
-    ],
+    pipeline: Annotated[str, argument("NAME", "The retriever or pipeline whose hits are cut.")],
     output: Output,
     overrides: Overrides = None,
     split: Split = "dev",
-    n: Annotated[
-        int, typer.Option("-n", "--n", metavar="N", help="Scores looked at, and the largest depth.")
-    ] = 25,
-    alpha: Annotated[float, typer.Option(metavar="X", help="Strength of the ridge penalty.")] = 1.0,
-    extra: Annotated[
-        int, typer.Option(metavar="N", help="Documents added to the predicted depth.")
-    ] = 1,
+    n: Annotated[int, option("N", "Scores looked at, and the largest depth.", "-n", "--n")] = 25,
+    alpha: Annotated[float, option("X", "Strength of the ridge penalty.")] = 1.0,
+    extra: Annotated[int, option("N", "Documents added to the predicted depth.")] = 1,
     success: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", help="Choose --extra so that this share succeeds."),
+        float | None, option("SHARE", "Choose --extra so that this share succeeds.")
     ] = None,
-    depth: Annotated[int, typer.Option(metavar="N", help="Candidates for each query.")] = 100,
+    depth: Annotated[int, option("N", "Candidates for each query.")] = 100,
 ) -> None:
     """Fit how deep to rerank, query by query.
 
@@ -147,26 +134,19 @@ def cut_off(
 
 def exit_(
     config: ConfigFile,
-    pipeline: Annotated[
-        str, typer.Argument(metavar="NAME", help="The pipeline, which ends in a reranker.")
-    ],
+    pipeline: Annotated[str, argument("NAME", "The pipeline, which ends in a reranker.")],
     output: Output,
     overrides: Overrides = None,
     split: Split = "dev",
     measure: Annotated[
-        str, typer.Option("-m", "--measure", metavar="MEASURE", help="The measure to preserve.")
+        str, option("MEASURE", "The measure to preserve.", "-m", "--measure")
     ] = "nDCG@10",
-    epsilon: Annotated[
-        float, typer.Option(metavar="X", help="Loss of the measure that is allowed.")
-    ] = 0.01,
-    kind: Annotated[
-        str, typer.Option(metavar="KIND", help="Measure confidence by margin or softmax.")
-    ] = "margin",
+    epsilon: Annotated[float, option("X", "Loss of the measure that is allowed.")] = 0.01,
+    kind: Annotated[str, option("KIND", "Measure confidence by margin or softmax.")] = "margin",
     bound: Annotated[
         str,
-        typer.Option(
-            metavar="BOUND",
-            help="Keep --epsilon on dev, or as a bound on new queries: expected or hoeffding.",
+        option(
+            "BOUND", "Keep --epsilon on dev, or as a bound on new queries: expected or hoeffding."
         ),
     ] = "dev",
 ) -> None:
@@ -194,15 +174,14 @@ def ranker(
     config: ConfigFile,
     overrides: Overrides = None,
     folds: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Cross-validate in N folds of queries; keep no ranker."),
+        int | None, option("N", "Cross-validate in N folds of queries; keep no ranker.")
     ] = None,
 ) -> None:
     """Train a ranker over features (LTR).
 
-    The section `ranker` of the file says how. Features are BM25, language models, matches, their
-    places, and the scores of retrievers; the model is LambdaMART (LightGBM) or linear. A pipeline
-    uses the folder: `hybrid >> ltr(bm25, dense, model='OUTPUT/ranker', depth=200)`.
+    The section `ranker` of the file sets it up. Features are BM25, language models, matches and
+    their positions, and the scores of retrievers; the model is LambdaMART (LightGBM) or linear. A
+    pipeline uses the folder: `hybrid >> ltr(bm25, dense, model='OUTPUT/ranker', depth=200)`.
 
     Examples:
       sluice fit ranker configs/ltr.yaml
@@ -229,70 +208,55 @@ def _first_rows(table: Table) -> Table:
 
 def quality(
     dataset: DatasetName,
-    output: Annotated[
-        Path, typer.Option(metavar="FILE", help="The parquet file of scores to write.")
-    ],
+    output: Annotated[Path, option("FILE", "The parquet file of scores to write.")],
     by: Annotated[
         str,
-        typer.Option(
-            metavar="SIGNAL",
-            help="Score by head (learnt from the train judgements), length, itn (information to "
+        option(
+            "SIGNAL",
+            "Score by head (learnt from the train judgements), length, itn (information to "
             "noise), unigram or perplexity (of a language model), or norm (of the vectors).",
         ),
     ] = "head",
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="A dense encoder, for norm and --head; a causal or masked language model, for "
+        option(
+            "MODEL",
+            "A dense encoder, for norm and --head; a causal or masked language model, for "
             "perplexity.",
         ),
     ] = None,
     retriever: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="A dense retriever of this corpus, whose vectors are read.",
-            rich_help_panel=HEAD,
-        ),
+        option("FOLDER", "A dense retriever of this corpus, whose vectors are read.", panel=HEAD),
     ] = None,
     head: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Use a head that --save-head wrote, instead of fitting one. With --model the "
+        option(
+            "FILE",
+            "Use a head that --save-head wrote, instead of fitting one. With --model the "
             "corpus is encoded, and no retriever is needed.",
-            rich_help_panel=HEAD,
+            panel=HEAD,
         ),
     ] = None,
     labels: Annotated[
         str | None,
-        typer.Option(
-            metavar="LABELS",
-            show_default="share",
-            help="A document's target: its share of the queries, or any (relevant to some query).",
-            rich_help_panel=HEAD,
+        option(
+            "LABELS",
+            "A document's target: its share of the queries, or any (relevant to some query).",
+            default="share",
+            panel=HEAD,
         ),
     ] = None,
     loss: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOSS", show_default="bce", help="bce or pairwise.", rich_help_panel=HEAD
-        ),
+        str | None, option("LOSS", "bce or pairwise.", default="bce", panel=HEAD)
     ] = None,
     l2: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X", show_default="1.0", help="Weight of the L2 penalty.", rich_help_panel=HEAD
-        ),
+        float | None, option("X", "Weight of the L2 penalty.", default="1.0", panel=HEAD)
     ] = None,
     save_head: Annotated[
         Path | None,
-        typer.Option(
-            "--save-head",
-            metavar="FILE",
-            help="Save the fitted head as safetensors, for --head.",
-            rich_help_panel=HEAD,
+        option(
+            "FILE", "Save the fitted head as safetensors, for --head.", "--save-head", panel=HEAD
         ),
     ] = None,
 ) -> None:

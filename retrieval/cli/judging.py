@@ -1,7 +1,7 @@
 """Label documents, compare labels, see grades.
 
-Labels by judges (cross-encoders, language models) stay in files of their own, apart from those of
-people. See docs/judging.md.
+Labels by models (cross-encoders, language models) go to files of their own, apart from human
+labels. See docs/judging.md.
 """
 
 from __future__ import annotations
@@ -13,81 +13,57 @@ from typing import Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.options import Command, Json, Measures, split_measures
+from sluice.retrieval.cli.options import Command, Json, Measures, argument, option, split_measures
 
 SAMPLE = "Sample and thresholds"
 
 
 def judge(
-    dataset: Annotated[str, typer.Option(metavar="DATASET", help="The dataset to label.")],
+    dataset: Annotated[str, option("DATASET", "The dataset to label.")],
     judge: Annotated[
-        str,
-        typer.Option(
-            metavar="JUDGE", help="A cross-encoder, a file of labels, or YAML, as described above."
-        ),
+        str, option("JUDGE", "A cross-encoder, a file of labels, or YAML, as described above.")
     ],
-    output: Annotated[
-        Path, typer.Option(metavar="FILE", help="The file of labels to write, BEIR's tsv.")
-    ],
+    output: Annotated[Path, option("FILE", "The file of labels to write, BEIR's tsv.")],
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="RUN", help="Runs whose documents are labelled.")
+        list[Path] | None, argument("RUN", "Runs whose documents are labelled.")
     ] = None,
-    qrels: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", show_default="the dataset's", help="The labels of people."),
-    ] = None,
-    split: Annotated[str, typer.Option(metavar="SPLIT", help="The dataset's split.")] = "test",
-    k: Annotated[
-        int, typer.Option("-k", metavar="N", min=1, help="Label the first N documents of each run.")
-    ] = 10,
+    qrels: Annotated[Path | None, option("FILE", "Human labels.", default="the dataset's")] = None,
+    split: Annotated[str, option("SPLIT", "The dataset's split.")] = "test",
+    k: Annotated[int, option("N", "Label the first N documents of each run.", "-k", min=1)] = 10,
     pairs: Annotated[
         str,
-        typer.Option(
-            metavar="PAIRS", help="Label holes (unjudged by people), judged (by them), or all."
-        ),
+        option("PAIRS", "Label holes (no human label yet), judged (those with one), or all."),
     ] = "holes",
     queries: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            show_default="all",
-            help="Label a sample of N queries.",
-            rich_help_panel=SAMPLE,
-        ),
+        int | None, option("N", "Label a sample of N queries.", default="all", panel=SAMPLE, min=1)
     ] = None,
     fit: Annotated[
         int,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Fit the judge's thresholds to the human labels of N other queries.",
+            panel=SAMPLE,
             min=0,
-            help="Fit the judge's thresholds to people's labels of N other queries.",
-            rich_help_panel=SAMPLE,
         ),
     ] = 0,
-    seed: Annotated[
-        int, typer.Option(metavar="N", help="Random seed for the samples.", rich_help_panel=SAMPLE)
-    ] = 0,
+    seed: Annotated[int, option("N", "Random seed for the samples.", panel=SAMPLE)] = 0,
     cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", show_default="the user's cache", help="Where labels are kept for reuse."
-        ),
+        Path | None, option("FILE", "Where labels are cached.", default="the user's cache")
     ] = None,
     measure: Measures = None,
     ranker: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="MODEL",
-            help="A model behind the runs, if sluice did not write them; may be repeated.",
+        option(
+            "MODEL",
+            "A model that produced the runs, if sluice did not write them; may be repeated.",
         ),
     ] = None,
 ) -> None:
     """Label documents with a judge.
 
-    By default the unjudged documents among the first k of each run are labelled. The same command
-    continues after a kill, and no pair is labelled twice. With -m the runs are scored with and
-    without the labels. A judge that also ranked one of the runs is reported.
+    By default the unjudged documents among the first k of each run are labelled. After an
+    interruption the same command continues, and no pair is labelled twice. With -m the runs are
+    scored with and without the labels. A judge that also ranked one of the runs is reported.
 
     The judge is a cross-encoder's folder with --fit N, a qrels file, or YAML (text or file):
     {type: cross_encoder, model: ..., thresholds: [...]}, {type: generative, model: FOLDER} or
@@ -109,36 +85,24 @@ def judge(
 
 
 def agreement(
-    first: Annotated[
-        Path, typer.Argument(metavar="LABELS", help="A file of labels, usually those of people.")
-    ],
-    second: Annotated[
-        Path, typer.Argument(metavar="OTHERS", help="A file of labels, usually those of a judge.")
-    ],
+    first: Annotated[Path, argument("LABELS", "A file of labels, usually human ones.")],
+    second: Annotated[Path, argument("OTHERS", "A file of labels, usually a judge's.")],
     runs: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="RUN", help="A run to rank by both files; repeat it."),
+        list[Path] | None, option("RUN", "A run to score by both files; may be repeated.")
     ] = None,
     measure: Measures = None,
     p: Annotated[
         float,
-        typer.Option(
-            "-p",
-            "--persistence",
-            metavar="P",
-            help="Persistence of rank-biased overlap, between 0 and 1.",
-        ),
+        option("P", "Persistence of rank-biased overlap, between 0 and 1.", "-p", "--persistence"),
     ] = 0.9,
-    samples: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Bootstrap samples of the queries.")
-    ] = 1000,
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed for the bootstrap.")] = 0,
+    samples: Annotated[int, option("N", "Bootstrap samples of the queries.", min=1)] = 1000,
+    seed: Annotated[int, option("N", "Random seed for the bootstrap.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Measure how two files of labels agree.
 
     Cohen's kappa and Krippendorff's alpha on the pairs in both files. With two runs or more, the
-    runs are ranked by each file, and the difference of each run's scores shows whom the second
+    runs are ranked by each file; the differences between their scores show which runs the second
     labels favour.
 
     Example:
@@ -155,7 +119,7 @@ def agreement(
     labels, others = read_qrels(first), read_qrels(second)
     figures = label_agreement(labels, others, samples=samples, seed=seed)
     if runs and len(runs) < 2:
-        raise ConfigError("agreement: one run has no order; give --runs twice or more")
+        raise ConfigError("agreement: --runs: expected at least two runs to rank, got 1")
     opened = {str(path): Run.load(path) for path in runs or []}
     measures = split_measures(measure, DEFAULT[:1])
     systems = system_agreement(opened, labels, others, measures, p=p) if opened else []
@@ -173,20 +137,15 @@ def agreement(
 
 
 def grades(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run file.")],
-    qrels: Annotated[
-        Path, typer.Argument(metavar="QRELS", help="A TREC or BEIR file of judgements.")
-    ],
+    run: Annotated[Path, argument("RUN", "A run file.")],
+    qrels: Annotated[Path, argument("QRELS", "A TREC or BEIR file of judgements.")],
     k: Annotated[
-        list[int] | None,
-        typer.Option(
-            "-k", metavar="N", min=1, show_default="10, 100", help="A cut-off; may be repeated."
-        ),
+        list[int] | None, option("N", "A cut-off; may be repeated.", "-k", default="10, 100", min=1)
     ] = None,
 ) -> None:
-    """Show what a run finds of each grade.
+    """Show how a run ranks each grade.
 
-    Recall, mean rank, and share of the first places, grade by grade.
+    Recall, mean rank and share of the top ranks, grade by grade.
 
     Example:
       sluice labels grades run.trec qrels.tsv -k 10 -k 100

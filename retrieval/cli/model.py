@@ -1,6 +1,6 @@
 """Average models, or export one to ONNX.
 
-Both write a model folder that encoders open like any other.
+Both write a model folder that encoders load like any other.
 """
 
 from __future__ import annotations
@@ -11,82 +11,81 @@ from typing import Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.options import Command, parse_numbers, refuse_options, split_measures
+from sluice.retrieval.cli.options import (
+    Command,
+    argument,
+    flag,
+    option,
+    parse_numbers,
+    plural,
+    refuse_options,
+    split_measures,
+)
 
 GREEDY = "With --greedy"
-LOSS = "What the graph loses"
+LOSS = "Measuring the loss"
 
 
 def soup(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL", help="Two or more folders or hub ids, from one start."),
+        argument("MODEL", "Two or more model folders or hub ids with a common start."),
     ],
-    output: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to write.")],
+    output: Annotated[Path, option("FOLDER", "The model folder to write.")],
     weights: Annotated[
-        str | None,
-        typer.Option(
-            metavar="X,X,...", show_default="equal", help="A weight for each model, as 0.7,0.3."
-        ),
+        str | None, option("X,X,...", "A weight for each model, as 0.7,0.3.", default="equal")
     ] = None,
     greedy: Annotated[
-        bool, typer.Option("--greedy", help="Keep a model only if the soup does not get worse.")
+        bool, flag("Keep a model only if the soup does not get worse.", "--greedy")
     ] = False,
     dataset: Annotated[
         str | None,
-        typer.Option(
-            metavar="DATASET",
-            help="Judge by its dev split, or by a tenth of train if there is none.",
-            rich_help_panel=GREEDY,
+        option(
+            "DATASET",
+            "Measure on its dev split, or on a tenth of train if there is none.",
+            panel=GREEDY,
         ),
     ] = None,
     measure: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "MEASURE",
+            "The measure to compare by.",
             "-m",
             "--measure",
-            metavar="MEASURE",
-            show_default="nDCG@10",
-            help="The measure that decides.",
-            rich_help_panel=GREEDY,
+            default="nDCG@10",
+            panel=GREEDY,
         ),
     ] = None,
     queries: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            show_default="200",
-            help="Queries in the sample.",
-            rich_help_panel=GREEDY,
-        ),
+        int | None, option("N", "Queries in the sample.", default="200", panel=GREEDY, min=1)
     ] = None,
     documents: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Documents searched, all relevant ones among them.",
+            default="5000",
+            panel=GREEDY,
             min=1,
-            show_default="5000",
-            help="Documents searched, all relevant ones among them.",
-            rich_help_panel=GREEDY,
         ),
     ] = None,
 ) -> None:
-    """Average the weights of models.
+    """Average several models into one.
 
-    The soup costs no more than one model. It helps where the models come from one start: other
-    seeds, data or learning rates, or the checkpoints of one training. Models with other shapes,
-    tokenizers or settings are refused.
+    The average (a soup) has the size and cost of one model. It helps if the models were fine-tuned
+    from the same one, with other seeds, data or learning rates, or are checkpoints of one training
+    run. Models that differ in shapes, tokenizer or settings are refused.
 
-    Greedy: from the best model down, each stays if the soup's measure does not fall, so the result
-    is never worse there than the best model. Judge it on a split that did not choose it.
+    With --greedy, models are tried from the best down, and each stays if the measure does not fall,
+    so the result is at least as good as the best model on that split. Test it on another split.
 
     Examples:
       sluice model soup runs/a/model runs/b/model --output runs/soup
       sluice model soup runs/seed1/model runs/seed2/model --output s --greedy --dataset scifact
     """
     if len(models) < 2:
-        raise ConfigError(f"soup: {len(models)} model; give two or more from one start")
+        raise ConfigError(f"soup: expected at least two models, got {len(models)}")
     if not greedy:
         refuse_options(
             "for --greedy", dataset=dataset, measure=measure, queries=queries, documents=documents
@@ -98,9 +97,9 @@ def soup(
         typer.echo(f"{folder}: the mean of {len(models)} models")
         return
     if weights is not None:
-        raise ConfigError("--weights: a greedy soup weighs its models equally; leave one out")
+        raise ConfigError("--weights: not for --greedy, which weighs all models equally")
     if dataset is None:
-        raise ConfigError("--dataset: needed with --greedy, whose dev split chooses the models")
+        raise ConfigError("--dataset: missing (--greedy chooses models on its dev split)")
     from sluice.retrieval.config.components import check_measures
     from sluice.retrieval.config.sections import DevSection
     from sluice.retrieval.experiments.training.soups import make_greedy_soup
@@ -108,49 +107,32 @@ def soup(
     measures = split_measures([measure] if measure else None, ["nDCG@10"])
     check_measures(measures, "--measure")
     section = DevSection(measures=measures, queries=queries or 200, documents=documents or 5000)
-    made = make_greedy_soup(models, output, dataset, section)
-    for name, value in made.scores:
-        typer.echo(f"{measures[0]} {value:.4f}  {'in ' if name in made.chosen else 'out'}  {name}")
-    typer.echo(f"{measures[0]} {made.value:.4f}  {made.path}: {len(made.chosen)} models")
+    soup = make_greedy_soup(models, output, dataset, section)
+    for name, value in soup.scores:
+        typer.echo(f"{measures[0]} {value:.4f}  {'in ' if name in soup.chosen else 'out'}  {name}")
+    typer.echo(f"{measures[0]} {soup.value:.4f}  {soup.path}: {plural(len(soup.chosen), 'model')}")
 
 
 def export(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's folder or hub id.")],
-    output: Annotated[
-        Path, typer.Argument(metavar="OUTPUT", help="The model folder to write, with its graph.")
-    ],
-    quantise: Annotated[
-        str | None,
-        typer.Option(metavar="TYPE", help="int8: write the graph in 8 bits too."),
-    ] = None,
+    model: Annotated[str, argument("MODEL", "A model's folder or hub id.")],
+    output: Annotated[Path, argument("OUTPUT", "The model folder to write, with its graph.")],
+    quantise: Annotated[str | None, option("TYPE", "int8: also write the graph in 8 bits.")] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(
-            metavar="DATASET",
-            help="Measure nDCG@10 on it, with the graph and with torch.",
-            rich_help_panel=LOSS,
-        ),
+        option("DATASET", "Measure nDCG@10 on it, with the graph and with torch.", panel=LOSS),
     ] = None,
     documents: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            show_default="2000",
-            help="Documents searched, all judged ones among them.",
-            rich_help_panel=LOSS,
-        ),
+        option("N", "Documents searched, all judged ones among them.", default="2000", panel=LOSS),
     ] = None,
     queries: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", show_default="300", help="Test queries asked.", rich_help_panel=LOSS
-        ),
+        int | None, option("N", "Test queries searched.", default="300", panel=LOSS)
     ] = None,
 ) -> None:
     """Export a model as an ONNX graph.
 
-    The folder is for `backend: onnx` and `backend: openvino`. It says how far the graph's vectors
-    are from torch's.
+    The folder is for `backend: onnx` and `backend: openvino`. The largest difference between the
+    graph's vectors and torch's is printed.
 
     Examples:
       sluice model export runs/x/models/dense runs/onnx

@@ -1,4 +1,4 @@
-"""What several verbs share: arguments, options, and the words of their output."""
+"""Arguments, options and checks that several verbs share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,42 +17,59 @@ if TYPE_CHECKING:
 
 Command = Callable[..., None]
 
-ConfigFile = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="The experiment's YAML file; see configs/.")
-]
+
+def argument(metavar: str, help: str, default: str | None = None) -> Any:
+    """Describe a positional argument; ``default`` as for an option."""
+    return typer.Argument(metavar=metavar, help=help, show_default=default or True)
+
+
+def option(
+    metavar: str,
+    help: str,
+    *names: str,
+    default: str | None = None,
+    panel: str | None = None,
+    min: int | None = None,
+) -> Any:
+    """Describe an option that takes a value.
+
+    ``names`` replace the one made from the parameter; ``default`` is the text to show where the
+    parameter's own default (None) says nothing; ``panel`` is a heading of its own in the help.
+    """
+    return typer.Option(
+        *names, metavar=metavar, help=help, show_default=default or True, rich_help_panel=panel,
+        min=min,
+    )  # fmt: skip
+
+
+def flag(help: str, *names: str, panel: str | None = None) -> Any:
+    """Describe an option that takes no value."""
+    return typer.Option(*names, help=help, rich_help_panel=panel)
+
+
+ConfigFile = Annotated[Path, argument("CONFIG", "The experiment's YAML file; see configs/.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="KEY.PATH=VALUE", help="Values that replace those of the file, as output=runs/x."
-    ),
+    argument("KEY.PATH=VALUE", "Values that replace those of the file, as output=runs/x."),
 ]
 DatasetName = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATASET", help="A BEIR folder, an ir_datasets id, hf:owner/name, pydocs, ..."
-    ),
+    str, argument("DATASET", "A BEIR folder, an ir_datasets id, hf:owner/name, pydocs, ...")
 ]
 Measures = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "MEASURE",
+        "Measures such as nDCG@10, R@100, RR@10, AP: repeat it, or separate by commas.",
         "-m",
         "--measure",
-        metavar="MEASURE",
-        help="Measures such as nDCG@10, R@100, RR@10, AP: repeat it, or separate by commas.",
     ),
 ]
-Queries = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help='A file of queries, JSON lines {"_id", "text"}.'),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Queries = Annotated[Path | None, option("FILE", 'A file of queries, JSON lines {"_id", "text"}.')]
+Json = Annotated[bool, flag("Print JSON.", "--json")]
 
 FORMS = ("text", "markdown", "csv", "latex", "html", "json")
 Form = Annotated[
-    str,
-    typer.Option(
-        "--format", metavar="FORM", help="Print as text, markdown, csv, latex, html or json."
-    ),
+    str, option("FORM", "Print as text, markdown, csv, latex, html or json.", "--format")
 ]
 
 
@@ -65,7 +82,7 @@ def split_measures(texts: Sequence[str] | None, default: Sequence[str] = ()) -> 
 
 
 def split_overrides(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Separate names from ``key.path=value`` overrides, each in the order given."""
+    """Separate names from ``key.path=value`` overrides, keeping the order of each."""
     names = [word for word in words or () if "=" not in word]
     return names, [word for word in words or () if "=" in word]
 

@@ -1,4 +1,4 @@
-"""``score`` and ``compare``: run files against judgements, as trec_eval scores them."""
+"""The verbs that score run files against judgements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from sluice.retrieval.cli.options import (
     Command,
     Form,
     Measures,
+    argument,
     check_choice,
+    flag,
+    option,
     plural,
     refuse_options,
     show_table,
@@ -33,15 +36,12 @@ DEFAULT = ("nDCG@10", "R@100")
 
 def score(
     run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN", help="A run file: TREC, or Tevatron's three columns; .gz is read too."
-        ),
+        Path, argument("RUN", "A run file: TREC, or Tevatron's three columns; .gz is read too.")
     ],
-    qrels: Annotated[str, typer.Argument(metavar="QRELS", help=QRELS)],
+    qrels: Annotated[str, argument("QRELS", QRELS)],
     measure: Measures = None,
     per_query: Annotated[
-        bool, typer.Option("-q", "--per-query", help="Print the values of each query too.")
+        bool, flag("Print the values of each query too.", "-q", "--per-query")
     ] = False,
 ) -> None:
     """Score a run as trec_eval does.
@@ -72,74 +72,55 @@ def score(
 
 
 def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Two run files or more, of any tool.")
-    ],
-    qrels: Annotated[
-        str | None, typer.Option(metavar="QRELS", help=f"{QRELS} Needed without --overlap.")
-    ] = None,
+    runs: Annotated[list[Path], argument("RUN", "Two run files or more, of any tool.")],
+    qrels: Annotated[str | None, option("QRELS", f"{QRELS} Needed without --overlap.")] = None,
     measure: Measures = None,
     baseline: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", show_default="the first run", help="The run to compare with."),
+        str | None, option("NAME", "The run to compare with.", default="the first run")
     ] = None,
-    test: Annotated[
-        str, typer.Option(metavar="TEST", help="Paired test: t-test, fisher or bootstrap.")
-    ] = "t-test",
+    test: Annotated[str, option("TEST", "Paired test: t-test, fisher or bootstrap.")] = "t-test",
     correction: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Correction of p-values over the runs: holm, bonferroni or none.",
-        ),
+        str, option("NAME", "Correction of p-values over the runs: holm, bonferroni or none.")
     ] = "holm",
-    alpha: Annotated[
-        float, typer.Option(metavar="P", help="Level of the tests and confidence intervals.")
-    ] = 0.05,
+    alpha: Annotated[float, option("P", "Level of the tests and confidence intervals.")] = 0.05,
     equivalent: Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Test equivalence too (TOST): within this share of the baseline's mean.",
-        ),
+        option("SHARE", "Test equivalence too (TOST): within this share of the baseline's mean."),
     ] = None,
     per_query: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the first measure by query as CSV, the largest differences first.",
-        ),
+        option("FILE", "Write the first measure by query as CSV, the largest differences first."),
     ] = None,
     form: Form = "text",
     overlap: Annotated[
         bool,
-        typer.Option(
-            "--overlap",
-            help="Compare the rankings themselves with the baseline's: rank-biased overlap, shared "
+        flag(
+            "Compare the rankings themselves with the baseline's: rank-biased overlap, shared "
             "documents of the first k, Kendall's tau.",
-            rich_help_panel="Similarity of rankings",
+            "--overlap",
+            panel="Similarity of rankings",
         ),
     ] = False,
     k: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "N",
+            "Depth of the shared documents.",
             "-k",
-            metavar="N",
+            default="10",
+            panel="Similarity of rankings",
             min=1,
-            show_default="10",
-            help="Depth of the shared documents.",
-            rich_help_panel="Similarity of rankings",
         ),
     ] = None,
     persistence: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "P",
+            "Persistence of rank-biased overlap, between 0 and 1.",
             "-p",
             "--persistence",
-            metavar="P",
-            show_default="0.9",
-            help="Persistence of rank-biased overlap, between 0 and 1.",
-            rich_help_panel="Similarity of rankings",
+            default="0.9",
+            panel="Similarity of rankings",
         ),
     ] = None,
 ) -> None:
@@ -179,9 +160,9 @@ def compare(
         k, p = 10 if k is None else k, 0.9 if persistence is None else persistence
         tables["overlap"] = _overlaps(loaded, baseline, k, p)
     if form == "json":
-        whole = tables.pop("scores" if qrels is not None else "overlap").to_dict()
-        whole.update({name: table.to_dict() for name, table in tables.items()})
-        typer.echo(json.dumps(whole, indent=2, ensure_ascii=False))
+        values = tables.pop("scores" if qrels is not None else "overlap").to_dict()
+        values.update({name: table.to_dict() for name, table in tables.items()})
+        typer.echo(json.dumps(values, indent=2, ensure_ascii=False))
         return
     typer.echo("\n\n".join(show_table(table, form) for table in tables.values()))
 
@@ -194,10 +175,10 @@ def _load_runs(paths: list[Path]) -> dict[str, Run]:
         run = Run.load(path)
         name = run.name if run.name not in runs else str(path)
         if name in runs:
-            raise ConfigError(f"compare: {path} is given twice")
+            raise ConfigError(f"compare: {path} occurs twice")
         runs[name] = run
     if len(runs) < 2:
-        raise ConfigError("compare: give two runs or more")
+        raise ConfigError("compare: expected at least two runs, got 1")
     return runs
 
 
@@ -235,7 +216,7 @@ def _judged_tables(
 
 
 def _overlaps(runs: dict[str, Run], baseline: str | None, k: int, p: float) -> Table:
-    """Return how alike each run's rankings are to those of the baseline."""
+    """Return how similar each run's rankings are to the baseline's."""
     from sluice.retrieval.evaluation.table import Table
     from sluice.retrieval.runs.rank_overlap import compare_rankings
 
@@ -253,7 +234,7 @@ def _overlaps(runs: dict[str, Run], baseline: str | None, k: int, p: float) -> T
 
 
 def _warn_of_unmatched(scores: Scores, title: str = "") -> None:
-    """Say how many queries are in one of the two files alone."""
+    """Warn of queries that occur in only one of the two files."""
     if scores.missing:
         verb = "is" if scores.missing == 1 else "are"
         count = plural(scores.missing, "judged query")

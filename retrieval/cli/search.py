@@ -1,4 +1,4 @@
-"""``search``, ``explain``, ``add``, ``update``, ``delete``, ``verify``: a retriever's folder."""
+"""The verbs that search, explain or change a retriever."""
 
 from __future__ import annotations
 
@@ -9,79 +9,75 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.cli.options import Command, Queries, plural, refuse_options
+from sluice.retrieval.cli.options import (
+    Command,
+    Queries,
+    argument,
+    flag,
+    option,
+    plural,
+    refuse_options,
+)
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.stage import Stage
     from sluice.retrieval.retrievers.explanation import Explanation
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A retriever's folder.")]
-Searched = Annotated[
-    Path,
-    typer.Argument(metavar="FOLDER", help="A retriever's folder, or an experiment's output."),
-]
+Folder = Annotated[Path, argument("FOLDER", "A retriever's folder.")]
+Searched = Annotated[Path, argument("FOLDER", "A retriever's folder, or an experiment's output.")]
 Pipeline = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        show_default="the only one",
-        help="The pipeline to use, where FOLDER is an experiment's output.",
+    option(
+        "NAME",
+        "The pipeline to use, where FOLDER is an experiment's output.",
+        default="the only one",
     ),
 ]
 Documents = Annotated[
     Path,
-    typer.Argument(
-        metavar="DOCUMENTS",
-        help='A file of documents, JSON lines {"_id", "title", "text"}; "metadata" is optional.',
+    argument(
+        "DOCUMENTS",
+        'A file of documents, JSON lines {"_id", "title", "text"}; "metadata" is optional.',
     ),
 ]
 
 
 def search(
     path: Searched,
-    query: Annotated[str | None, typer.Argument(metavar="QUERY", help="One query.")] = None,
+    query: Annotated[str | None, argument("QUERY", "One query.")] = None,
     queries: Queries = None,
     vectors: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help='A file of query vectors: JSON lines {"id", "vector": {token: weight}}; for a '
+        option(
+            "FILE",
+            'A file of query vectors: JSON lines {"id", "vector": {token: weight}}; for a '
             "dense index .npy, .parquet, .safetensors, or JSON lines with embeddings.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            metavar="RUN",
-            help="The TREC run to write, for --queries and --vectors; .gz compresses.",
-        ),
+        option("RUN", "The TREC run to write, for --queries and --vectors; .gz compresses."),
     ] = None,
     k: Annotated[
         int | None,
-        typer.Option(
-            "-k",
-            metavar="N",
-            min=1,
-            show_default="10, with --vectors 1000",
-            help="Documents for each query.",
-        ),
+        option("N", "Documents for each query.", "-k", default="10, with --vectors 1000", min=1),
     ] = None,
     pipeline: Pipeline = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="CONDITION",
-            help="Only documents whose metadata match KEY=VALUE, or KEY and VALUE with !=, >=, >, "
+        option(
+            "CONDITION",
+            "Only documents whose metadata match KEY=VALUE, or KEY and VALUE with !=, >=, >, "
             "<=, < between them; if repeated, all must hold.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print hits as JSON lines.")] = False,
+    as_json: Annotated[bool, flag("Print hits as JSON lines.", "--json")] = False,
 ) -> None:
     """Search with one query or a file of them.
 
-    A file of queries, or of their vectors, gives a TREC run. A value of --where is read as JSON
-    where it can be (2020, true, null for none, ["en","de"] for any of them), else as text. Quote a
-    text that looks like a number twice: 'code="007"'.
+    A file of queries, or of their vectors, produces a TREC run. A value of --where is read as JSON
+    if it is valid JSON (2020, true, null for none, ["en","de"] for any of them), else as text. Put
+    text that looks like a number in double quotes: 'code="007"'.
 
     Examples:
       sluice search runs/x/retrievers/bm25 "who found gold in the river"
@@ -95,8 +91,8 @@ def search(
             "search: give one query, or --queries FILE (or --vectors FILE) with --output RUN"
         )
     if query is None and output is None:
-        option = "--queries" if vectors is None else "--vectors"
-        raise ConfigError(f"search: {option} needs --output, the run file to write")
+        source = "--queries" if vectors is None else "--vectors"
+        raise ConfigError(f"search: {source} needs --output, the run file to write")
     if vectors is not None:
         refuse_options("not for --vectors", pipeline=pipeline, where=where)
         _search_vectors(path, vectors, Path(str(output)), 1000 if k is None else k)
@@ -155,7 +151,7 @@ def _pipeline(path: Path, pipeline: str | None) -> str | None:
         parts = sorted(file.parent.name for file in path.glob(f"datasets/*/{SETTINGS}"))
         if parts:
             raise ConfigError(
-                f"{path}: is an evaluation of several datasets; give one of them: "
+                f"{path}: is an evaluation of several datasets; name one of them: "
                 f"{path}/datasets/NAME ({', '.join(parts)})"
             )
         return pipeline
@@ -175,24 +171,19 @@ def _pipeline(path: Path, pipeline: str | None) -> str | None:
 
 def explain(
     path: Searched,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="The query.")],
+    query: Annotated[str, argument("QUERY", "The query.")],
     doc_id: Annotated[
-        str | None,
-        typer.Argument(metavar="DOC_ID", help="The document to explain; without, the best hits."),
+        str | None, argument("DOC_ID", "The document to explain; if left out, the best hits.")
     ] = None,
-    k: Annotated[
-        int, typer.Option("-k", metavar="N", min=1, help="Hits to explain, without DOC_ID.")
-    ] = 1,
+    k: Annotated[int, option("N", "Hits to explain if there is no DOC_ID.", "-k", min=1)] = 1,
     pipeline: Pipeline = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print explanations as JSON lines.")
-    ] = False,
+    as_json: Annotated[bool, flag("Print explanations as JSON lines.", "--json")] = False,
 ) -> None:
     """Show why a document was found.
 
     For a sparse retriever (BM25, SPLADE): what each term adds to the score, and which engine the
-    index's planner chose. For a pipeline: what each stage took and returned, who found the
-    document, where it moved, and the terms behind it.
+    index's planner chose. For a pipeline: what each stage received and returned, which retriever
+    found the document, how its rank changed, and the terms that matched.
 
     Examples:
       sluice explain runs/x/retrievers/bm25 "who found gold in the river" doc17
@@ -205,9 +196,9 @@ def explain(
         from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 
         stage = load_pipeline(path, name)
-        explain_pipeline(stage, query, k)  # models are loaded now, which is no stage's cost
-        told = explain_pipeline(stage, query, k, doc_ids=None if doc_id is None else [doc_id])
-        typer.echo(json.dumps(told.as_dict(), ensure_ascii=False) if as_json else str(told))
+        explain_pipeline(stage, query, k)  # loads the models, so that no stage is charged for it
+        trace = explain_pipeline(stage, query, k, doc_ids=None if doc_id is None else [doc_id])
+        typer.echo(json.dumps(trace.as_dict(), ensure_ascii=False) if as_json else str(trace))
         return
     from sluice.retrieval.retrievers.retriever import Retriever
     from sluice.retrieval.runs.queries import DEPTH
@@ -249,7 +240,7 @@ def _shown(explanation: Explanation) -> str:
 def add(path: Folder, documents: Documents) -> None:
     """Add documents to a retriever.
 
-    An id that the retriever has already is an error, and nothing is added.
+    If the retriever already has one of the ids, that is an error and nothing is added.
 
     Example:
       sluice add runs/x/retrievers/bm25 new.jsonl
@@ -265,7 +256,7 @@ def add(path: Folder, documents: Documents) -> None:
 def update(path: Folder, documents: Documents) -> None:
     """Replace or add documents by id.
 
-    Documents whose ids the retriever has are replaced, the others are added.
+    A document whose id the retriever already has replaces the old one; others are added.
 
     Example:
       sluice update runs/x/retrievers/bm25 changed.jsonl
@@ -281,19 +272,13 @@ def update(path: Folder, documents: Documents) -> None:
 
 def delete(
     path: Folder,
-    ids: Annotated[
-        list[str] | None, typer.Argument(metavar="DOC_ID", help="Ids of documents.")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file with one document id per line.")
-    ] = None,
-    compact: Annotated[
-        bool, typer.Option("--compact", help="Free the space of deleted documents too.")
-    ] = False,
+    ids: Annotated[list[str] | None, argument("DOC_ID", "Ids of documents.")] = None,
+    file: Annotated[Path | None, option("FILE", "A file with one document id per line.")] = None,
+    compact: Annotated[bool, flag("Free the space of deleted documents too.", "--compact")] = False,
 ) -> None:
     """Delete documents from a retriever.
 
-    An id that the retriever does not have is an error, and nothing is deleted.
+    If the retriever lacks one of the ids, that is an error and nothing is deleted.
 
     Examples:
       sluice delete runs/x/retrievers/bm25 doc17 doc18
@@ -320,7 +305,7 @@ def delete(
 def verify(path: Searched) -> None:
     """Check the checksums of retrievers.
 
-    Every file of a retriever is read, or of all retrievers of an experiment.
+    Reads every file of a retriever, or of all retrievers of an experiment.
 
     Example:
       sluice verify runs/x
@@ -332,7 +317,7 @@ def verify(path: Searched) -> None:
         raise ConfigError(f"{path}: neither a retriever folder nor an experiment's output")
     for item in heads:
         folder = item if item.is_dir() else item.parent
-        typer.echo(f"{folder}: {verify_retriever(folder)} files are whole")
+        typer.echo(f"{folder}: {verify_retriever(folder)} files are intact")
 
 
 COMMANDS: dict[str, Command] = {

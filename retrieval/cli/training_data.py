@@ -1,4 +1,4 @@
-"""``mine`` and ``teach``: negatives, teacher scores and queries, for trainings to read."""
+"""The verbs that produce negatives, teacher scores and queries to train on."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.retrieval.cli.options import Command, DatasetName, check_choice, parse_numbers
+from sluice.retrieval.cli.options import (
+    Command,
+    DatasetName,
+    argument,
+    check_choice,
+    flag,
+    option,
+    parse_numbers,
+)
 
 TEACH = """Make teacher scores or queries to train on.
 
-Each writes a file that a training's YAML names, and continues after a kill.
+Each writes a file for the YAML of a training run, and continues after an interruption.
 """
 BASELINE = "key-sentences"
 LIMITS = "Limits: s is a candidate's score, s+ that of the query's positives"
@@ -22,165 +30,96 @@ SAMPLING = "Sampling"
 
 
 def mine(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A retriever's folder, or a TREC run file.")
-    ],
+    source: Annotated[str, argument("SOURCE", "A retriever's folder, or a TREC run file.")],
     dataset: DatasetName,
-    output: Annotated[
-        Path, typer.Option(metavar="FILE", help="The JSON lines {query, pos, neg, ...} to write.")
-    ],
-    also: Annotated[
-        list[str] | None, typer.Option(metavar="SOURCE", help="A further source; may be repeated.")
-    ] = None,
-    split: Annotated[
-        str, typer.Option(metavar="SPLIT", help="The split whose queries get negatives.")
-    ] = "train",
+    output: Annotated[Path, option("FILE", "The JSON lines {query, pos, neg, ...} to write.")],
+    also: Annotated[list[str] | None, option("SOURCE", "Another source; may be repeated.")] = None,
+    split: Annotated[str, option("SPLIT", "The split whose queries get negatives.")] = "train",
     audit: Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Also hide this share of the positives, and report which modes reject them.",
+        option(
+            "SHARE",
+            "Also hide this share of the positives, and report which modes reject them.",
         ),
     ] = None,
     mode: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODE",
-            show_default="percentage",
-            help="A set of limits: naive, shifted, absolute, margin, percentage, window, adaptive "
+        option(
+            "MODE",
+            "A set of limits: naive, shifted, absolute, margin, percentage, window, adaptive "
             "or judge. The options below replace single ones.",
-            rich_help_panel=LIMITS,
+            default="percentage",
+            panel=LIMITS,
         ),
     ] = None,
     max_positive_ratio: Annotated[
         float | None,
-        typer.Option(
-            metavar="X",
-            show_default="0.95",
-            help="Keep s < X s+ (TopK-PercPos); 0 turns it off.",
-            rich_help_panel=LIMITS,
-        ),
+        option("X", "Keep s < X s+ (TopK-PercPos); 0 turns it off.", default="0.95", panel=LIMITS),
     ] = None,
     positives: Annotated[
         str | None,
-        typer.Option(
-            metavar="WHICH",
-            show_default="lowest",
-            help="Take s+ of several positives as their lowest, mean or highest score.",
-            rich_help_panel=LIMITS,
+        option(
+            "WHICH",
+            "Take s+ of several positives as their lowest, mean or highest score.",
+            default="lowest",
+            panel=LIMITS,
         ),
     ] = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Keep s < s+ - X.", rich_help_panel=LIMITS),
-    ] = None,
+    margin: Annotated[float | None, option("X", "Keep s < s+ - X.", panel=LIMITS)] = None,
     adaptive_margin: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Keep s < s+ - (A + B |s+|).", rich_help_panel=LIMITS),
+        str | None, option("A,B", "Keep s < s+ - (A + B |s+|).", panel=LIMITS)
     ] = None,
-    max_score: Annotated[
-        float | None, typer.Option(metavar="X", help="Keep s < X.", rich_help_panel=LIMITS)
-    ] = None,
-    min_score: Annotated[
-        float | None, typer.Option(metavar="X", help="Keep s >= X.", rich_help_panel=LIMITS)
-    ] = None,
+    max_score: Annotated[float | None, option("X", "Keep s < X.", panel=LIMITS)] = None,
+    min_score: Annotated[float | None, option("X", "Keep s >= X.", panel=LIMITS)] = None,
     range_min: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            show_default="0",
-            help="Skip the first N candidates.",
-            rich_help_panel=LIMITS,
-        ),
+        int | None, option("N", "Skip the first N candidates.", default="0", panel=LIMITS)
     ] = None,
-    range_max: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Stop after N candidates.", rich_help_panel=LIMITS),
-    ] = None,
+    range_max: Annotated[int | None, option("N", "Stop after N candidates.", panel=LIMITS)] = None,
     consistency: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Drop pairs whose positive is not among the first N.",
-            rich_help_panel=LIMITS,
-        ),
+        int | None, option("N", "Drop pairs whose positive is not among the first N.", panel=LIMITS)
     ] = None,
     judge: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="A cross-encoder's folder or hub id, or a run of its scores.",
-            rich_help_panel=JUDGE,
-        ),
+        option("MODEL", "A cross-encoder's folder or hub id, or a run of its scores.", panel=JUDGE),
     ] = None,
     judge_margin: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            show_default="0.01 in mode judge",
-            help="Keep J < J+ - X.",
-            rich_help_panel=JUDGE,
-        ),
+        float | None, option("X", "Keep J < J+ - X.", default="0.01 in mode judge", panel=JUDGE)
     ] = None,
     judge_depth: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            show_default="50",
-            help="Judge N candidates of each query.",
-            rich_help_panel=JUDGE,
-        ),
+        int | None, option("N", "Judge N candidates of each query.", default="50", panel=JUDGE)
     ] = None,
     per_query: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            show_default="4",
-            help="Negatives for each query.",
-            rich_help_panel=CHOICE,
-        ),
+        int | None, option("N", "Negatives for each query.", default="4", panel=CHOICE)
     ] = None,
     sampling: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOW",
-            show_default="top",
-            help="Choose negatives by top, random or cyclic sampling.",
-            rich_help_panel=CHOICE,
+        option(
+            "HOW",
+            "Choose negatives by top, random or cyclic sampling.",
+            default="top",
+            panel=CHOICE,
         ),
     ] = None,
     step: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            show_default="5",
-            help="Distance between choices of cyclic sampling.",
-            rich_help_panel=CHOICE,
-        ),
+        option("N", "Distance between choices of cyclic sampling.", default="5", panel=CHOICE),
     ] = None,
     depth: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            show_default="100, or what the limits need",
-            help="Candidates for each query.",
-            rich_help_panel=CHOICE,
+        option(
+            "N", "Candidates for each query.", default="100, or what the limits need", panel=CHOICE
         ),
     ] = None,
-    seed: Annotated[
-        int,
-        typer.Option(
-            metavar="N", help="Random seed for sampling and --audit.", rich_help_panel=CHOICE
-        ),
-    ] = 13,
+    seed: Annotated[int, option("N", "Random seed for sampling and --audit.", panel=CHOICE)] = 13,
 ) -> None:
     """Mine hard negatives for training.
 
-    Negatives are taken from the hits of a retriever or a run, below the score of the positives. It
-    prints what was kept and dropped, and why. Beside FILE, .report.json and .provenance.parquet
-    have every candidate, who found it, its rank and scores; --audit adds .audit.json and .audit.md.
+    Negatives are taken from the hits of a retriever or a run, below the score of the positives.
+    Counts of what was kept and dropped, and why, are printed. Beside FILE, .report.json has them
+    too, and .provenance.parquet every candidate with its source, rank and scores; --audit adds
+    .audit.json and .audit.md.
 
-    The settings are those of `negatives: {type: mined}` in a training's YAML.
+    The settings are those of `negatives: {type: mined}` in a training run's YAML.
 
     Examples:
       sluice mine runs/x/retrievers/bm25 scifact --output negatives.jsonl --per-query 5
@@ -217,43 +156,34 @@ def distil(
     dataset: DatasetName,
     teacher: Annotated[
         list[str],
-        typer.Option(
-            metavar="MODEL",
-            help="A cross-encoder or encoder (folder or hub id), or a run file; repeat it for an "
+        option(
+            "MODEL",
+            "A cross-encoder or encoder (folder or hub id), or a run file; several make an "
             "ensemble.",
         ),
     ],
     candidates: Annotated[
-        str,
-        typer.Option(
-            metavar="SOURCE", help="A run, a retriever's folder, or a training file of sluice mine."
-        ),
+        str, option("SOURCE", "A run, a retriever's folder, or a training file of sluice mine.")
     ],
-    output: Annotated[
-        Path, typer.Option(metavar="FILE", help="The parquet file of scores to write.")
-    ],
-    depth: Annotated[
-        int, typer.Option(metavar="N", help="Score the first N candidates of a run or retriever.")
-    ] = 50,
-    split: Annotated[
-        str, typer.Option(metavar="SPLIT", help="The split whose queries are scored.")
-    ] = "train",
+    output: Annotated[Path, option("FILE", "The parquet file of scores to write.")],
+    depth: Annotated[int, option("N", "Score the first N candidates of a run or retriever.")] = 50,
+    split: Annotated[str, option("SPLIT", "The split whose queries are scored.")] = "train",
     weight: Annotated[
         list[float] | None,
-        typer.Option(metavar="X", show_default="equal", help="Repeat it: one for each teacher."),
+        option("X", "A teacher's weight; one for each.", default="equal"),
     ] = None,
     normalise: Annotated[
-        bool, typer.Option("--normalise", help="Turn each teacher's scores into z-scores by query.")
+        bool, flag("Turn each teacher's scores into z-scores by query.", "--normalise")
     ] = False,
     shard: Annotated[
-        int, typer.Option(metavar="N", help="Pairs saved at a time; a kill loses one shard.")
+        int, option("N", "Pairs saved at a time; an interruption loses one shard.")
     ] = 2048,
 ) -> None:
     """Score pairs with a teacher, for distillation.
 
     The positives and candidates of each query go into parquet with the columns query_id, doc_id and
-    score. A training reads them by `teacher: scores.parquet`, for margin_mse, kl_div and other
-    losses.
+    score. `teacher: scores.parquet` in a training run's YAML reads them, for margin_mse, kl_div and
+    other losses.
 
     Example:
       sluice teach distil scifact --teacher CROSS --candidates bm25.trec --output scores.parquet
@@ -273,71 +203,41 @@ def distil(
 def generate(
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A generator's folder or hub id (T5, BART, GPT, ...), or key-sentences, which "
+        argument(
+            "MODEL",
+            "A generator's folder or hub id (T5, BART, GPT, ...), or key-sentences, which "
             "copies titles and sentences of the document.",
         ),
     ],
     dataset: DatasetName,
-    output: Annotated[
-        Path, typer.Option(metavar="FILE", help="The training rows to write, JSON lines.")
-    ],
+    output: Annotated[Path, option("FILE", "The training rows to write, JSON lines.")],
     expanded: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the corpus too, each text with its queries."),
+        Path | None, option("FILE", "Also write the corpus, each text expanded by its queries.")
     ] = None,
     consistency: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Keep a query only if BM25 ranks its document among the first N."
-        ),
+        int | None, option("N", "Keep a query only if BM25 ranks its document among the first N.")
     ] = None,
-    queries: Annotated[
-        int, typer.Option(metavar="N", help="Queries (groups of beams) for each document.")
-    ] = 5,
+    queries: Annotated[int, option("N", "Queries (groups of beams) for each document.")] = 5,
     documents: Annotated[
-        int | None,
-        typer.Option(metavar="N", show_default="all", help="Take the first N documents only."),
+        int | None, option("N", "Only the first N documents.", default="all")
     ] = None,
     prompt: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The model's input, with {text} for the document."),
+        str | None, option("TEXT", "The model's input, with {text} for the document.")
     ] = None,
-    length: Annotated[int, typer.Option(metavar="N", help="Most tokens of a query.")] = 32,
-    document_length: Annotated[
-        int, typer.Option(metavar="N", help="Most tokens of a document.")
-    ] = 384,
+    length: Annotated[int, option("N", "Most tokens of a query.")] = 32,
+    document_length: Annotated[int, option("N", "Most tokens of a document.")] = 384,
     by: Annotated[
-        str,
-        typer.Option(metavar="HOW", help="Decode by beams (diverse beam search) or sampling."),
+        str, option("HOW", "Decode by beams (diverse beam search) or sampling.")
     ] = "beams",
-    batch: Annotated[int, typer.Option(metavar="N", help="Documents in one batch.")] = 8,
-    device: Annotated[str, typer.Option(metavar="DEVICE", help="cpu, cuda, ...")] = "cpu",
-    beams: Annotated[
-        int, typer.Option(metavar="N", help="Beams in each group.", rich_help_panel=BEAMS)
-    ] = 2,
+    batch: Annotated[int, option("N", "Documents in one batch.")] = 8,
+    device: Annotated[str, option("DEVICE", "cpu, cuda, ...")] = "cpu",
+    beams: Annotated[int, option("N", "Beams in each group.", panel=BEAMS)] = 2,
     penalty: Annotated[
-        float,
-        typer.Option(
-            metavar="X",
-            help="Penalty for a token that an earlier group chose.",
-            rich_help_panel=BEAMS,
-        ),
+        float, option("X", "Penalty for a token that an earlier group chose.", panel=BEAMS)
     ] = 1.0,
-    top: Annotated[
-        int,
-        typer.Option(
-            metavar="N", help="Sample from the N likeliest tokens.", rich_help_panel=SAMPLING
-        ),
-    ] = 10,
-    temperature: Annotated[
-        float,
-        typer.Option(metavar="X", help="Above 1 is more even.", rich_help_panel=SAMPLING),
-    ] = 1.0,
-    seed: Annotated[
-        int, typer.Option(metavar="N", help="Random seed.", rich_help_panel=SAMPLING)
-    ] = 13,
+    top: Annotated[int, option("N", "Sample from the N likeliest tokens.", panel=SAMPLING)] = 10,
+    temperature: Annotated[float, option("X", "Above 1 is more even.", panel=SAMPLING)] = 1.0,
+    seed: Annotated[int, option("N", "Random seed.", panel=SAMPLING)] = 13,
 ) -> None:
     """Generate queries for documents.
 
@@ -363,13 +263,13 @@ def generate(
         from sluice.training.generation.query_generation import ModelGenerator
         from sluice.training.generation.sampling import TopKSampling
 
-        way = (
+        decoding = (
             DiverseBeams(groups=queries, beams=beams, penalty=penalty, length=length)
             if by == "beams"
             else TopKSampling(samples=queries, top=top, temperature=temperature, length=length)
         )
         generator = ModelGenerator.from_pretrained(
-            model, by=way, prompt=prompt, document_length=document_length, batch=batch,
+            model, by=decoding, prompt=prompt, document_length=document_length, batch=batch,
             device=device, seed=seed,
         )  # fmt: skip
     report = generate_queries(

@@ -68,7 +68,7 @@ def test_the_journey_from_index_to_comparison(sluice: Call, config: Path, tmp_pa
     assert (tmp_path / "negatives.audit.md").read_text().startswith("| mode | decides by")
     assert sluice(*arguments, "--adaptive-margin", "a")[0] == 2
     code, out, _ = sluice("verify", tmp_path / "out")
-    assert "are whole" in out
+    assert "are intact" in out
     code, out, _ = sluice("data", data)
     assert json.loads(out)["documents"] == 40
 

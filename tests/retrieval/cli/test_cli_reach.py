@@ -78,7 +78,7 @@ def test_a_fusion_is_fitted_on_dev_and_named_in_yaml(
 def test_what_a_fusion_cannot_be_fitted_to(sluice: Call, config: Path, tmp_path: Path) -> None:
     output = ("--output", tmp_path / "f.json")
     for words, message in (
-        (("bm25",), "give two retrievers or pipelines"),
+        (("bm25",), "expected at least two retrievers or pipelines"),
         (("bm25", "dnse"), "did you mean 'dense'"),
         (("bm25", "dense", "evaluate.split=dev"), "fitting on what is tested"),
         (("bm25", "dense", "--split", "test"), "never what is tested"),
@@ -147,9 +147,9 @@ def test_hubness_of_a_run_and_of_a_retriever(sluice: Call, world: Path, tmp_path
     code, out, err = sluice("diagnose", "hubness", tmp_path / "bm25", "--dataset", world, "-k", 5)
     assert code == 0, err
     assert f"skewness of N_5    {expected.skewness:.4f}" in out
-    assert f"never found        {expected.never:.2%}" in out
+    assert f"never retrieved    {expected.never:.2%}" in out
     for words, message in (
-        ((tmp_path / "bm25",), "a retriever needs --dataset"),
+        ((tmp_path / "bm25",), "--dataset: missing"),
         ((first, "--dataset", world), "--dataset: is for a retriever's folder"),
         ((tmp_path / "bm25", "--dataset", world, "--documents", 9), "a retriever knows its own"),
     ):
@@ -170,7 +170,7 @@ def test_the_compatibility_matrix(sluice: Call, world: Path, tmp_path: Path) -> 
     assert [row["name"] for row in rows] == ["old", "new"]
     assert [[row["on old"], row["on new"]] for row in rows] == list(map(list, expected.matrix))
     code, _, err = sluice(*words[:3], "--dataset", world)
-    assert (code, "give two retrievers or more" in err) == (2, True)
+    assert (code, "expected at least two retrievers" in err) == (2, True)
 
 
 def test_the_schema_of_yaml_files(sluice: Call, tmp_path: Path) -> None:
@@ -236,4 +236,4 @@ class TestAnExperiment:
         output.rename(suite / "mine")
         for verb in ("search", "explain"):
             code, _, err = sluice(verb, tmp_path / "suite", "word7")
-            assert (code, f"give one of them: {suite}/NAME (mine)" in err) == (2, True)
+            assert (code, f"name one of them: {suite}/NAME (mine)" in err) == (2, True)

@@ -78,13 +78,16 @@ def test_faults_end_in_code_2(sluice: Call, models: list[Path], tmp_path: Path) 
     DenseEncoder.from_pretrained(deep).save_pretrained(tmp_path / "other")
     output = ("--output", tmp_path / "soup")
     for words, message in (
-        ((models[0], *output), "give two or more"),
+        ((models[0], *output), "expected at least two models, got 1"),
         ((models[0], tmp_path / "other", *output), "num_hidden_layers is 1"),
         ((*models, *output, "--weights", "1,x,2"), "as in 0.7,0.3"),
         ((*models, *output, "--weights", "1,2"), "2 for 3 models"),
         ((*models, *output, "--measure", "nDCG@10"), "--measure: is for --greedy"),
-        ((*models, *output, "--greedy"), "--dataset: needed with --greedy"),
-        ((*models, *output, "--greedy", "--dataset", "x", "--weights", "1,1,1"), "leave one out"),
+        ((*models, *output, "--greedy"), "--dataset: missing"),
+        (
+            (*models, *output, "--greedy", "--dataset", "x", "--weights", "1,1,1"),
+            "not for --greedy",
+        ),
         ((*models, *output, "--greedy", "--dataset", "x", "-m", "nDGC@10"), "--measure"),
         ((*models, tmp_path / "none", *output), "none"),
     ):
