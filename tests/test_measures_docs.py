@@ -7,7 +7,8 @@ import ir_measures
 import pytest
 import pytrec_eval
 
-from sluice.retrieval.evaluation.measures import KINDS, parse_measure
+from sluice.retrieval.evaluation.measure_table import MEASURES
+from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.runs.run import Run
 
@@ -32,7 +33,7 @@ def test_every_measure_has_a_row_and_every_spelling_in_it_is_that_measure() -> N
         assert {parse_measure(text).name for text in quoted(theirs) + quoted(spelled)} <= names
         named += names
     assert named == list(dict.fromkeys(named))
-    assert set(named) == set(KINDS)
+    assert set(named) == set(MEASURES)
 
 
 def test_the_spellings_of_others_are_theirs() -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sluice.retrieval.evaluation.comparison import compare as compare
     from sluice.retrieval.evaluation.hub_counts import Hubness as Hubness
     from sluice.retrieval.evaluation.hub_counts import hubness as hubness
+    from sluice.retrieval.evaluation.measure_table import Judgements as Judgements
     from sluice.retrieval.evaluation.measures import Measure as Measure
     from sluice.retrieval.evaluation.measures import parse_measure as parse_measure
     from sluice.retrieval.evaluation.scores import Scores as Scores
@@ -24,6 +25,7 @@ else:
         {
             "sluice.retrieval.evaluation.comparison": ["compare"],
             "sluice.retrieval.evaluation.hub_counts": ["Hubness", "hubness"],
+            "sluice.retrieval.evaluation.measure_table": ["Judgements"],
             "sluice.retrieval.evaluation.measures": ["Measure", "parse_measure"],
             "sluice.retrieval.evaluation.scores": ["Scores", "evaluate"],
             "sluice.retrieval.evaluation.table": ["Table"],

@@ -1,90 +1,36 @@
-"""Measures: their one spelling, and the others that are understood.
+"""Reads the names of measures in any spelling, the user's own included, and computes them.
 
-Canonical names are those of ir_measures (MacAvaney, Macdonald and Ounis, 2022) where it has one;
-trec_eval's names, and those of BEIR's output, mean the same measures. ``measure_values`` computes
-them.
+The built-in ones are in ``measure_table``; a user's own is ``my_package.module:name``.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from functools import cache
 
+import numpy as np
+
+from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.retrieval.evaluation.measure_table import (
+    MEASURES,
+    Entry,
+    Ints,
+    Judgements,
+    Setting,
+    Values,
+    largest_grade,
+)
 
-
-class Kind(NamedTuple):
-    """What a measure may be given.
-
-    ``cutoff`` says whether it has one; ``no_level`` why it takes no relevance level, empty where it
-    does. ``option`` is the name of its further number, ``default`` that number's value unless
-    given, and ``low`` to ``high`` (both included) its range. ``at`` is true where the number stands
-    behind the @, as the recall of ``IPrec@0.1`` does.
-    """
-
-    cutoff: Literal["needed", "optional", "none"]
-    no_level: str = ""
-    option: str = ""
-    default: float | None = None
-    low: float = 0.0
-    high: float = 0.0
-    at: bool = False
-
-
-_GRADES = "it uses the grades themselves"
-_JUDGED = "any grade counts as judged"
-KINDS: Mapping[str, Kind] = {
-    "nDCG": Kind("optional", _GRADES),
-    "nDCG_exp": Kind("optional", _GRADES),
-    "P": Kind("needed"),
-    "R": Kind("needed"),
-    "R_cap": Kind("needed"),
-    "Success": Kind("needed"),
-    "AP": Kind("optional"),
-    "GMAP": Kind("none"),
-    "RR": Kind("optional"),
-    "Rprec": Kind("none"),
-    "Bpref": Kind("none"),
-    "infAP": Kind("none"),
-    "IPrec": Kind("none", option="recall", low=0.0, high=1.0, at=True),
-    "SetP": Kind("none"),
-    "SetRelP": Kind("none"),
-    "SetR": Kind("none"),
-    "SetF": Kind("none", option="beta", default=1.0, low=0.0, high=1e6),
-    "SetAP": Kind("none"),
-    "NumRet": Kind("none", "it counts every document"),
-    "NumRel": Kind("none"),
-    "NumRelRet": Kind("none"),
-    "ERR": Kind("optional", _GRADES, option="max", low=1.0, high=30.0),
-    "RBP": Kind("optional", option="p", default=0.8, low=0.001, high=0.999),
-    "RBP_residual": Kind("optional", _JUDGED, option="p", default=0.8, low=0.001, high=0.999),
-    "Judged": Kind("needed", _JUDGED),
-    "Hole": Kind("needed", _JUDGED),
-}
 SPELLINGS = {
-    "ndcg": "nDCG", "ndcg_cut": "nDCG", "ndcg_exp": "nDCG_exp", "ndcg_burges": "nDCG_exp",
-    "r": "R", "recall": "R",
-    "r_cap": "R_cap", "recall_cap": "R_cap", "capped_recall": "R_cap", "relative_p": "R_cap",
-    "p": "P", "precision": "P", "prec": "P",
-    "ap": "AP", "map": "AP", "map_cut": "AP",
-    "gmap": "GMAP", "gm_map": "GMAP",
-    "rr": "RR", "mrr": "RR", "recip_rank": "RR", "reciprocal_rank": "RR",
-    "success": "Success", "hit": "Success", "hits": "Success", "hit_rate": "Success",
-    "rprec": "Rprec", "r_prec": "Rprec", "r_precision": "Rprec",
-    "bpref": "Bpref", "infap": "infAP",
-    "iprec": "IPrec", "iprec_at_recall": "IPrec",
-    "setp": "SetP", "set_p": "SetP", "setrelp": "SetRelP", "set_relative_p": "SetRelP",
-    "setr": "SetR", "set_recall": "SetR", "setf": "SetF", "set_f": "SetF",
-    "setap": "SetAP", "set_map": "SetAP",
-    "numret": "NumRet", "num_ret": "NumRet",
-    "numrel": "NumRel", "num_rel": "NumRel",
-    "numrelret": "NumRelRet", "num_rel_ret": "NumRelRet",
-    "err": "ERR", "rbp": "RBP", "rbp_residual": "RBP_residual",
-    "judged": "Judged", "hole": "Hole",
-}  # fmt: skip
+    spelling: name
+    for name, entry in MEASURES.items()
+    for spelling in (name.lower(), *entry.spellings)
+}
 EXAMPLES = (
     "nDCG@10, R@100, R_cap@100, P@5, AP, AP@100, RR@10, Success@5, Rprec, Bpref, infAP, IPrec@0.1, "
     "SetF, GMAP, ERR@20, RBP(p=0.8), NumRelRet, Judged@10, Hole@10"
@@ -96,6 +42,13 @@ _FORM = re.compile(
     r"(?P<after>\([^()]*\))?",
     re.IGNORECASE,
 )
+_OWN_FORM = re.compile(
+    r"(?P<name>[^\W\d]\w*(?:\.\w+)*:[^\W\d]\w*(?:\.\w+)*)"
+    r"(?P<before>\([^()]*\))?"
+    r"(?:@(?P<at>\d+))?"
+    r"(?P<after>\([^()]*\))?"
+)
+OWN_SIGNATURE = "(judgements, cutoff, level) -> values [queries]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +58,8 @@ class Measure:
     ``cutoff`` is the number of documents looked at, None for all; a grade of ``level`` or more is
     relevant (nDCG and ERR use the grades themselves, a negative one as 0). ``option`` is the number
     that some measures have besides: p of RBP, beta of SetF, the recall of IPrec, and the largest
-    grade of ERR (None: the largest of the qrels).
+    grade of ERR (None: the largest of the qrels). The name of a user's own measure is where it is
+    imported from, ``my_package.module:name``.
     """
 
     name: str
@@ -114,7 +68,7 @@ class Measure:
     option: float | None = None
 
     def __str__(self) -> str:
-        kind = KINDS[self.name]
+        kind = entry_of(self.name)
         given = [f"rel={self.level}"] if self.level != 1 else []
         at = str(self.cutoff) if self.cutoff else ""
         option = kind.default if self.option is None else self.option
@@ -129,10 +83,14 @@ def parse_measure(text: str | Measure) -> Measure:
     """Return the measure a text names: ``nDCG@10``, ``ndcg_cut_10``, ``map``, ``P(rel=2)@5``, ...
 
     Raises ``ConfigError`` for an unknown name, a cut-off that is missing, 0 or one too many, and a
-    relevance level or another number that the measure does not have or that is out of its range.
+    relevance level or another number that the measure does not have or that is out of its range,
+    and for a measure of the user's own, ``my_package.module:name@10``, that cannot be imported.
     """
     if isinstance(text, Measure):
         return text
+    own = _OWN_FORM.fullmatch(text.strip()) if isinstance(text, str) else None
+    if own is not None:
+        return _checked(text, own["name"], _given(text, own["before"], own["after"]), own["at"])
     found = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
     name = SPELLINGS.get(found["name"].lower()) if found else None
     if found is None or name is None:
@@ -167,7 +125,7 @@ def _given(text: str, *groups: str | None) -> dict[str, str]:
 
 
 def _checked(text: str, name: str, given: dict[str, str], at: str | None) -> Measure:
-    kind = KINDS[name]
+    kind = entry_of(name)
     level = _level(text, name, given.pop("rel", "1"))
     if kind.option and at is not None and (kind.at or kind.cutoff == "none"):
         if kind.option in given:
@@ -189,7 +147,7 @@ def _checked(text: str, name: str, given: dict[str, str], at: str | None) -> Mea
     if (at is None and kind.cutoff == "needed") or (at is not None and not int(float(at))):
         raise ConfigError(f"measure {text!r} needs a cut-off of 1 or more, as in {name}@10")
     if at is not None and "." in at:
-        raise ConfigError(f"measure {text!r}: the cut-off {at} is no whole number")
+        raise ConfigError(f"measure {text!r}: the cut-off {at} is not a whole number")
     return Measure(name, int(at) if at is not None else None, level, option)
 
 
@@ -197,14 +155,14 @@ def _level(text: str, name: str, written: str) -> int:
     level = int(written) if re.fullmatch(r"\d{1,9}", written) else 0
     if level < 1:
         raise ConfigError(f"measure {text!r}: a relevance level is 1 or more")
-    if level != 1 and KINDS[name].no_level:
+    if level != 1 and entry_of(name).no_level:
         raise ConfigError(
-            f"measure {text!r}: {name} takes no relevance level, {KINDS[name].no_level}"
+            f"measure {text!r}: {name} takes no relevance level, {entry_of(name).no_level}"
         )
     return level
 
 
-def _number(text: str, kind: Kind, written: str) -> float:
+def _number(text: str, kind: Entry, written: str) -> float:
     try:
         number = float(written)
     except ValueError:
@@ -218,6 +176,74 @@ def _number(text: str, kind: Kind, written: str) -> float:
     return number
 
 
+def entry_of(name: str) -> Entry:
+    """Return what is known of a measure: the table's entry, or the user's own measure imported."""
+    return MEASURES.get(name) or _own_entry(name)
+
+
+@cache
+def _own_entry(name: str) -> Entry:
+    try:
+        measure = resolve(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"measure {name!r} cannot be imported ({error}); expected package.module:name, a "
+            f"function {OWN_SIGNATURE}"
+        ) from error
+    try:
+        inspect.signature(measure).bind(None, None, None)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"measure {name!r}: expected a function {OWN_SIGNATURE} ({error})"
+        ) from None
+
+    def values(judgements: Judgements, setting: Setting) -> Values:
+        found = np.asarray(measure(judgements, setting.cutoff, setting.level), dtype=np.float64)
+        queries = len(judgements.retrieved)
+        if found.shape != (queries,) or not np.isfinite(found).all():
+            raise ConfigError(
+                f"measure {setting.text!r} returned an array of shape {found.shape}; expected a "
+                f"finite number for each of the {queries:,} queries"
+            )
+        return found
+
+    return Entry(values, cutoff="optional")
+
+
+def compute(measure: Measure, judgements: Judgements) -> Values:
+    """Return the measure's value for every query.
+
+    It is 0 where a query has nothing relevant, except for what counts something else (``NumRet``,
+    ``Judged``, ``Hole``, ``RBP_residual``).
+    """
+    entry = entry_of(measure.name)
+    option = entry.default if measure.option is None else measure.option
+    setting = Setting(measure.cutoff, measure.level, option, str(measure))
+    return entry.values(judgements.cut(measure.cutoff), setting)
+
+
+def over_queries(measure: Measure, values: Values) -> float:
+    """Return a measure's one value for many queries, as trec_eval does.
+
+    The mean; the total of what counts documents; the geometric mean of ``GMAP``.
+    """
+    over = entry_of(measure.name).over
+    if over == "total":
+        return float(values.sum())
+    mean = float(values.mean())
+    return float(np.exp(mean)) if over == "geometric" else mean
+
+
+def settled(measure: Measure, grades: Ints) -> Measure:
+    """Return the measure with ERR's largest grade, unless given, taken from all ``grades``.
+
+    For callers of ``compute`` that give it one part of the queries after another.
+    """
+    if entry_of(measure.name).option != "max" or measure.option is not None:
+        return measure
+    return replace(measure, option=largest_grade(grades))
+
+
 def at_level(measures: Sequence[Measure], level: int) -> list[Measure]:
     """Return measures of which a grade of ``level`` or more is relevant, as in ``P(rel=2)@5``.
 
@@ -225,7 +251,7 @@ def at_level(measures: Sequence[Measure], level: int) -> list[Measure]:
     """
     whole_number(level, "level", 1)
     return [
-        each if each.level != 1 or KINDS[each.name].no_level else replace(each, level=level)
+        each if each.level != 1 or entry_of(each.name).no_level else replace(each, level=level)
         for each in measures
     ]
 

@@ -10,8 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.evaluation.measure_values import Judgements, compute, over_queries
-from sluice.retrieval.evaluation.measures import Measure, at_level, depth_of, parse_measure
+from sluice.retrieval.evaluation.measure_table import Judgements
+from sluice.retrieval.evaluation.measures import (
+    Measure,
+    at_level,
+    compute,
+    depth_of,
+    over_queries,
+    parse_measure,
+)
 from sluice.retrieval.runs.columns import RunColumns
 from sluice.retrieval.runs.queries import SelfExcluding, depth_for
 from sluice.retrieval.runs.run import Ranking, Run, check_unique

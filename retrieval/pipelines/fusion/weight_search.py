@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.retrieval.evaluation.measure_values import Judgements, compute, settled
-from sluice.retrieval.evaluation.measures import Measure
+from sluice.retrieval.evaluation.measure_table import Judgements
+from sluice.retrieval.evaluation.measures import Measure, compute, settled
 from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.pipelines.fusion.fusion import METHODS, Fusion
 from sluice.retrieval.runs.pool import LARGEST, Array, Places, Pool

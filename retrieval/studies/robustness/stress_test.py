@@ -16,8 +16,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.evaluation.measure_values import settled
-from sluice.retrieval.evaluation.measures import Measure, parse_measure
+from sluice.retrieval.evaluation.measures import Measure, parse_measure, settled
 from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.pipelines.stage import Stage

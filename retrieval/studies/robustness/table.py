@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.retrieval.evaluation.comparison import MARK, SignificanceTest
-from sluice.retrieval.evaluation.measure_values import over_queries
-from sluice.retrieval.evaluation.measures import Measure
+from sluice.retrieval.evaluation.measures import Measure, over_queries
 from sluice.retrieval.evaluation.table import Table
 
 CLEAN = "clean"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.evaluation.measures import KINDS, Measure, parse_measure
+from sluice.retrieval.evaluation.measures import Measure, at_level, parse_measure
 from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.runs.trec_files import read_qrels
@@ -83,7 +83,7 @@ def test_spellings(canonical: str, text: str) -> None:
         ("Rprec(p=0.5)", "it takes rel"),
         ("nDCG(dcg=log10)@5", "dcg is 'exp-log2'"),
         ("P(5)", "expected such as rel=2"),
-        ("P@2.5", "no whole number"),
+        ("P@2.5", "not a whole number"),
         ("P(rel=2,rel=3)@5", "the relevance level is given twice"),
         ("P", "needs a cut-off"),
         ("nDCG@0", "needs a cut-off"),
@@ -181,8 +181,7 @@ def test_real_runs_equal_pytrec_evals(collections: Path, year: int) -> None:
     assert len(runs) == 6
     for level in (1, 2):
         names = {
-            str(Measure(m.name, m.cutoff, 1 if KINDS[m.name].no_level else level, m.option)): name
-            for m, name in ((parse_measure(text), name) for text, name in THEIRS.items())
+            str(at_level([parse_measure(text)], level)[0]): name for text, name in THEIRS.items()
         }
         evaluator = pytrec_eval.RelevanceEvaluator(qrels, ASKED, relevance_level=level)
         for path in runs:
