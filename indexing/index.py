@@ -139,6 +139,10 @@ class Index(ABC):
             return Hits.missing(count, k)
         return self._search(queries, places, allowed, given).padded(k)
 
+    def check_params(self, params: Parameters) -> None:
+        """Raise ``ConfigError`` for search parameters that this index does not take."""
+        self._check_parameters(params)
+
     def documents(self, rows: ArrayLike) -> Any:
         """Return the stored vectors of rows, float32 ``[len(rows), width]``; deleted ones too.
 

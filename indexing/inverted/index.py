@@ -293,6 +293,10 @@ class InvertedIndex(Index):
     def _stored_rows(self) -> int:
         return sum(placed.segment.documents for placed in self._segments)
 
+    def _check_parameters(self, given: Mapping[str, Any]) -> None:
+        super()._check_parameters(given)
+        search_settings(given)
+
     def _search_parameters(self) -> tuple[str, ...]:
         return SEARCH_PARAMETERS
 

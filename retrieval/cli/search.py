@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -71,6 +72,14 @@ def search(
             "<=, < between them; if repeated, all must hold.",
         ),
     ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="A search parameter of the retriever's index, such as alpha=0.9 or nprobe=32; "
+            "repeatable.",
+        ),
+    ] = None,
     as_json: Annotated[bool, flag("Print hits as JSON lines.", "--json")] = False,
 ) -> None:
     """Search with one query or a file of them.
@@ -82,6 +91,7 @@ def search(
     Examples:
       sluice search runs/x/retrievers/bm25 "who found gold in the river"
       sluice search runs/x/retrievers/bm25 "gold" --where lang=en --where 'year>=2020'
+      sluice search runs/x/retrievers/bm25 "gold" --param alpha=0.9
       sluice search runs/x "a question" --pipeline cascade
       sluice search runs/x/retrievers/bm25 --queries q.jsonl -k 1000 --output run.trec
       sluice search runs/imported --vectors queries.npy --output run.trec
@@ -95,7 +105,8 @@ def search(
         raise ConfigError(f"search: {source} needs --output, the run file to write")
     if vectors is not None:
         refuse_options("not for --vectors", pipeline=pipeline, where=where)
-        _search_vectors(path, vectors, Path(str(output)), 1000 if k is None else k)
+        depth = 1000 if k is None else k
+        _search_vectors(path, vectors, Path(str(output)), depth, parse_params(param or ()))
         return
     from sluice.retrieval.experiments.experiment import load_pipeline
     from sluice.retrieval.retrievers.retriever import Retriever
@@ -103,6 +114,13 @@ def search(
     k = 10 if k is None else k
     name = _pipeline(path, pipeline)
     stage: Stage = Retriever.open(path) if name is None else load_pipeline(path, name)
+    if param:
+        if not isinstance(stage, Retriever):
+            raise ConfigError(
+                f"--param: {name!r} is a pipeline; set the parameters of its retrievers in the "
+                "YAML file, under retrievers.NAME.search"
+            )
+        stage.params = {**stage.params, **parse_params(param)}
     if where:
         from sluice.retrieval.documents.where_text import parse_where
 
@@ -127,12 +145,30 @@ def search(
         typer.echo("no hits")
 
 
-def _search_vectors(path: Path, file: Path, output: Path, k: int) -> None:
+def parse_params(texts: Iterable[str]) -> dict[str, Any]:
+    """Return search parameters written as ``NAME=VALUE``; values are JSON where they can be."""
+    params: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value):
+            raise ConfigError(f"--param {text!r}: expected NAME=VALUE, such as alpha=0.9")
+        if name in params:
+            raise ConfigError(f"--param {text}: {name} is given twice")
+        try:
+            params[name] = json.loads(value)
+        except ValueError:
+            params[name] = value
+    return params
+
+
+def _search_vectors(
+    path: Path, file: Path, output: Path, k: int, params: Mapping[str, Any]
+) -> None:
     """Search a retriever with precomputed query vectors into a TREC run."""
     from sluice.retrieval.exchange.query_vectors import queries_of, run_vectors
     from sluice.retrieval.retrievers.retriever import Retriever
 
-    retriever = Retriever.open(path)
+    retriever = Retriever.open(path, params=params)
     ids, vectors = queries_of(retriever, file)
     run = run_vectors(retriever, ids, vectors, k)
     run.name = path.name

@@ -92,6 +92,26 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
         check(section.index, INDEXES, where=f"{where}.index", allow=allow)
         if section.index["type"] in INDEXES:
             build(section.index, INDEXES, where=f"{where}.index")
+    if section.search:
+        _check_search(section, f"{where}.search")
+
+
+def _check_search(section: RetrieverSection, where: str) -> None:
+    """Check search parameters by name and value, where the kind of index is known."""
+    from sluice.indexing import FlatIndex, Index, InvertedIndex
+
+    index: Any = None
+    if section.index is None:  # as ``Retriever.build`` chooses
+        kind = vector_kind(section.encoder)
+        sparse = InvertedIndex() if kind in ("bm25", "splade", "vocabulary") else None
+        index = FlatIndex() if kind in ("dense", "precomputed") else sparse
+    elif section.index["type"] in INDEXES:
+        index = build(section.index, INDEXES, where=where)
+    if isinstance(index, Index):
+        try:
+            index.check_params(section.search)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {str(error).removeprefix('params: ')}") from None
 
 
 def check_measures(measures: Iterable[str], where: str) -> None:

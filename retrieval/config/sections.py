@@ -126,13 +126,23 @@ class PruneSection(Section):
 
 
 class RetrieverSection(Section):
-    """An encoder and the index its vectors go to (flat for dense, inverted for sparse)."""
+    """An encoder and the index its vectors go to (flat for dense, inverted for sparse).
+
+    ``search`` are the index's search parameters, such as ``alpha`` or ``nprobe``; changing them
+    does not rebuild the index.
+    """
 
     encoder: Component
     index: Component | None = None
     encoding: Annotated[CachedEncoding, AsSection()] | None = None
     passages: Annotated[Passages, AsSection()] | None = None
     prune: PruneSection | None = None
+    search: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def as_built(self) -> RetrieverSection:
+        """The section of what lies in the retriever's folder: without ``search``."""
+        return self.model_copy(update={"search": {}})
 
 
 class EvaluateSection(Section):

@@ -109,7 +109,8 @@ def run_vectors(retriever: Retriever, ids: Sequence[str], vectors: Any, k: int =
     with progress(f"search {retriever.name}", len(ids), "queries", show=show) as advance:
         for start in range(0, len(ids), BATCH):
             block = ids[start : start + BATCH]
-            hits = retriever.index.search(vectors[start : start + BATCH], min(k, len(retriever)))
+            part, depth = vectors[start : start + BATCH], min(k, len(retriever))
+            hits = retriever.index.search(part, depth, params=retriever.params)
             for place, query in enumerate(block):
                 found = hits.rows[place] >= 0
                 names = retriever.store.ids(hits.rows[place][found])

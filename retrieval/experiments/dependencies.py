@@ -67,6 +67,14 @@ class Dependencies:
             self._recipes[node] = self._recipe_of(self._section(node), self.needs(node))
         return self._recipes[node]
 
+    def built_keys(self, section: RetrieverSection) -> Keys:
+        """Return the keys of a retriever's folder, which ``search`` does not change."""
+        return self.keys_of(section.as_built)
+
+    def built_recipe(self, section: RetrieverSection) -> str:
+        """Return the recipe of a retriever's folder; no file is looked at."""
+        return self._recipe_of(section.as_built, list(self._needs_of(section)))
+
     def keys_of(self, section: Any, needs: Iterable[str] | None = None) -> Keys:
         """Return the keys of a section: one of the config's, an inline retriever, a training."""
         needed = list(self._needs_of(section) if needs is None else needs)
@@ -120,8 +128,8 @@ class Dependencies:
             plain["trainer"] = {key: value for key, value in trainer if not key.startswith(TOLD)}
         elif isinstance(section, RetrieverSection):
             plain = section.model_dump(exclude={"encoding"})
-            for key in ("passages", "prune"):
-                if getattr(section, key) is None:
+            for key in ("passages", "prune", "search"):
+                if not getattr(section, key):
                     del plain[key]
             if section.encoding is not None and section.encoding.store != EXACT:
                 plain["store"] = section.encoding.store  # all of encoding that changes the vectors

@@ -190,7 +190,7 @@ class Experiment:
                 if self.only_open:
                     self._retrievers[name] = self._opened(name, section)
                 else:
-                    keys = self.needs.keys(f"retrievers.{name}")
+                    keys = self.needs.built_keys(section)
                     self._retrievers[name] = self._built(name, section, keys)
         return self._retrievers[name]
 
@@ -200,7 +200,7 @@ class Experiment:
         if name in self._retrievers:
             return True
         try:
-            keys = self.needs.keys(f"retrievers.{name}")
+            keys = self.needs.built_keys(self.config.retrievers[name])
             return (path / HEAD).exists() and _noted(path).get("key") == keys.key
         except IndexFormatError:
             return False
@@ -208,8 +208,8 @@ class Experiment:
     def _opened(self, name: str, section: RetrieverSection) -> Retriever:
         path = self.output / "retrievers" / name
         found = _noted(path) if (path / HEAD).exists() else None
-        self._check_found(path, found, self.needs.recipe(f"retrievers.{name}"))
-        return Retriever.open(path, allow=_own(section), **_options(section.encoder))
+        self._check_found(path, found, self.needs.built_recipe(section))
+        return _open(path, section)
 
     def _check_found(self, path: Path, found: Any, recipe: str) -> None:
         if not isinstance(found, Mapping) or found.get("recipe") != recipe:
@@ -227,7 +227,7 @@ class Experiment:
             if (path / HEAD).exists():
                 found = _noted(path)
                 if found.get("key") == keys.key:
-                    whole = Retriever.open(path, allow=_own(section), **_options(section.encoder))
+                    whole = _open(path, section)
                     _ = whole.index  # one of an earlier format, or a damaged one, is built again
                     return whole
                 changed = found.get("key", "") is None
@@ -238,7 +238,7 @@ class Experiment:
         encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
         log.info("index %s", name)
         index = make_index(section.index, where=f"{where}.index")
-        return Retriever.build(
+        built = Retriever.build(
             encoder,
             pruned(section.prune, self.dataset(None).corpus),
             index=index,
@@ -248,11 +248,13 @@ class Experiment:
             passages=section.passages,
             queries=self._queries() if hasattr(index, "choose") else None,
             config={
-                "retriever": section.model_dump(),
+                "retriever": section.model_dump(exclude={"search"}),
                 "dataset": self.config.dataset,
                 **keys._asdict(),
             },
         )
+        built.params = section.search
+        return built
 
     def _queries(self) -> Mapping[str, str]:
         """Return queries to choose an index by: train's and dev's, never those of the test."""
@@ -317,7 +319,7 @@ class Experiment:
             return Sources([(n if isinstance(n, str) else p.name, p) for n, p in pairs])
         if isinstance(named, Mapping):
             section = checked(named, RetrieverSection)
-            keys = self.needs.keys_of(section)
+            keys = self.needs.built_keys(section)
             return self._built(f"inline-{keys.recipe[:8]}", section, keys)
         names = list_names(self.config)
         return self.stage(str(named)) if named in names else open_lists(str(named), where, names)
@@ -363,6 +365,12 @@ def _noted(path: Path) -> dict[str, Any]:
     """Return what a retriever's folder notes of its config, keys included."""
     found = read_head(path).origin.get("config")
     return found if isinstance(found, dict) else {}
+
+
+def _open(path: Path, section: RetrieverSection) -> Retriever:
+    """Open a retriever's folder as its section says: its own classes, device and parameters."""
+    options = _options(section.encoder)
+    return Retriever.open(path, allow=_own(section), params=section.search, **options)
 
 
 def _own(section: RetrieverSection) -> list[str]:

@@ -80,7 +80,7 @@ def explained(
     if row is None:
         raise DataError(f"{retriever.path}: no document {doc_id!r} to explain")
     vector = retriever.encoder.encode_queries([query])
-    plan = index.plan(vector, k)[0] if hasattr(index, "plan") else None
+    plan = index.plan(vector, k, params=retriever.params)[0] if hasattr(index, "plan") else None
     if isinstance(searched, PassageIndex):
         hits = searched.best_passages(vector, [row])
     else:

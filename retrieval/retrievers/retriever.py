@@ -71,11 +71,14 @@ class Retriever(Stage):
         encoder: Encoder | None = None,
         allow: Collection[str] = (),
         options: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = path
         self.name = head.name
         self._lock = threading.Lock()
-        self._state = RetrieverState(path, head, encoder=encoder, allow=allow, options=options)
+        self._state = RetrieverState(
+            path, head, encoder=encoder, allow=allow, options=options, params=params
+        )
 
     @classmethod
     def build(
@@ -150,16 +153,19 @@ class Retriever(Stage):
         *,
         encoder: Encoder | None = None,
         allow: Collection[str] = (),
+        params: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Retriever:
         """Open a folder; the encoder is loaded when the first query needs it.
 
         ``options`` (``device``, ``dtype``) go to the encoder. ``allow`` names encoder classes of
-        your own that the folder may import. Raises ``IndexFormatError`` for a folder that is
-        missing, damaged or newer, and for an ``encoder`` other than the index was built with.
+        your own that the folder may import. ``params`` are the search parameters of all searches.
+        Raises ``IndexFormatError`` for a folder that is missing, damaged or newer, and for an
+        ``encoder`` other than the index was built with.
         """
         folder = Path(path)
-        return cls(folder, read_head(folder), encoder=encoder, allow=allow, options=options)
+        head = read_head(folder)
+        return cls(folder, head, encoder=encoder, allow=allow, options=options, params=params)
 
     @property
     def head(self) -> Head:
@@ -187,6 +193,20 @@ class Retriever(Stage):
         return self._state.store
 
     @property
+    def params(self) -> dict[str, Any]:
+        """Search parameters of every search, such as ``{"alpha": 0.9}``: none by default.
+
+        Which ones there are depends on the index; ``ConfigError`` for one that it does not take. A
+        call's own come first. They belong to this object: the folder does not store them.
+        """
+        return dict(self._state.params)
+
+    @params.setter
+    def params(self, params: Mapping[str, Any]) -> None:
+        self._state.index.check_params(params)
+        self._state.params = dict(params)
+
+    @property
     def documents(self) -> DocumentStore:
         """Where later stages read texts."""
         return self.store
@@ -209,10 +229,25 @@ class Retriever(Stage):
     def __len__(self) -> int:
         return len(self.store)
 
-    def search(self, query: str, k: int = 10, *, where: Where | None = None) -> list[Hit]:
-        """Return the ``k`` best documents for one query, of those that match ``where``."""
-        state = self._state  # hits and texts are of one, whatever changes meanwhile
-        return searched(partial(self._asked, state=state, where=where), state.store, query, k)
+    def search(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> list[Hit]:
+        """Return the ``k`` best documents for one query, of those that match ``where``.
+
+        ``params`` are search parameters for this call, as in ``run``.
+        """
+        state = self._state  # hits and texts come from the same one, whatever changes meanwhile
+
+        @traced
+        def run(retriever: Retriever, queries: Queries, given: Run | None, k: int) -> Run:
+            return state.run(queries, k, where=where, params=params)
+
+        return searched(partial(run, self), state.store, query, k)
 
     def filtered(self, where: Where) -> Filtered:
         """Return the stage that finds only documents matching ``where``, for pipelines."""
@@ -225,29 +260,19 @@ class Retriever(Stage):
         k: int | None = None,
         *,
         where: Where | None = None,
+        params: Mapping[str, Any] | None = None,
     ) -> Run:
         """Search every query to depth ``k`` (1,000 unless given): ties by document id descending.
 
         Of documents that tie with the last one, those that were added first are found.
 
         ``where`` filters by metadata, as in ``{"lang": "en", "year": {"gte": 2020}}``; the module
-        ``sluice.retrieval.documents.where`` has the conditions. A query of white space has no hits;
-        that is said once.
+        ``sluice.retrieval.documents.where`` has the conditions. ``params`` are search parameters
+        of the index for this call, before those in ``self.params``: ``alpha``, ``beta`` and
+        ``engine`` of an inverted index, ``nprobe`` or ``efSearch`` of FAISS. A blank query has no
+        hits; one warning is logged.
         """
-        return self._state.run(queries, k, where=where)
-
-    @traced
-    def _asked(
-        self,
-        queries: Queries,
-        given: Run | None,
-        k: int | None,
-        *,
-        state: RetrieverState,
-        where: Where | None,
-    ) -> Run:
-        """Search a state, to be traced as ``run`` is."""
-        return state.run(queries, k, where=where)
+        return self._state.run(queries, k, where=where, params=params)
 
     def explain(self, query: str, doc_id: str, *, k: int = 10) -> Explanation:
         """Return each term's part of a document's score, and its rank down to 1,000.

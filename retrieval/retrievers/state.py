@@ -1,7 +1,7 @@
-"""One state of a retriever: the encoder, index and documents that belong together, and searching.
+"""One state of a retriever: an encoder, index and documents that belong together, and searching.
 
-A change makes a new state beside this one and puts it into its place when it is whole, so what
-searches at that moment goes on in the state it began with.
+A change builds a new state beside this one and replaces it when it is complete, so a search that
+is under way finishes in the state it began with.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from sluice.retrieval.runs.run import Ranking, Run, without
 if TYPE_CHECKING:
     from sluice.encoders.encoder import Encoder
     from sluice.indexing import Index
+    from sluice.indexing.hits import Hits
     from sluice.retrieval.documents.columns import Mask
 
 log = logging.getLogger("sluice")
 
 BATCH = 512  # queries searched at a time
-MASKS = 8  # masks of ``where`` that are kept
+MASKS = 8  # masks of the latest ``where``s that stay in memory
 
 Part = TypeVar("Part")
 
@@ -49,7 +50,7 @@ Part = TypeVar("Part")
 class RetrieverState:
     """The state that ``head`` describes; each part is opened when it is first needed.
 
-    It is no stage: a ``Retriever`` is, and asks its state of the moment.
+    The stage is ``Retriever``, which searches its current state.
     """
 
     def __init__(
@@ -60,10 +61,12 @@ class RetrieverState:
         encoder: Encoder | None = None,
         allow: Collection[str] = (),
         options: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = path
         self.head = head
         self.name = head.name
+        self.params = dict(params or {})  # of every search of the index; a call's own come first
         self._allow, self._options = allow, dict(options or {})
         self._masks: dict[str, Mask] = {}  # of the latest ``where``s
         if encoder is not None:
@@ -88,18 +91,18 @@ class RetrieverState:
             generation = self.head.index_generation
             return open_index(self.path / INDEX, generation=generation, allow=self._allow)
 
-        found = self._part(opened)
-        if found.encoder_fingerprint != self.head.encoder_fingerprint:
+        index = self._part(opened)
+        if index.encoder_fingerprint != self.head.encoder_fingerprint:
             raise IndexFormatError(
-                f"{self.path}: the index was built with encoder {found.encoder_fingerprint[:12]}, "
+                f"{self.path}: the index was built with encoder {index.encoder_fingerprint[:12]}, "
                 f"retriever.json says {self.head.encoder_fingerprint[:12]}; rebuild it"
             )
-        if found.rows != self.store.rows_total:
+        if index.rows != self.store.rows_total:
             raise IndexFormatError(
-                f"{self.path}: the index has {found.rows:,} rows and the documents "
+                f"{self.path}: the index has {index.rows:,} rows, the document store "
                 f"{self.store.rows_total:,}; they do not belong together: rebuild it"
             )
-        return found
+        return index
 
     @cached_property
     def store(self) -> DocumentStore:
@@ -110,7 +113,7 @@ class RetrieverState:
 
     @property
     def passages(self) -> Passages | None:
-        """How documents are cut into passages; None where they are indexed whole."""
+        """How documents are cut into passages; None if each is indexed as one text."""
         noted = self.head.passages
         return None if noted is None else Passages.noted(noted, str(self.path / HEAD))
 
@@ -131,74 +134,84 @@ class RetrieverState:
 
     def forked(self) -> RetrieverState:
         """Return this state in objects of their own, all open, which may be changed."""
-        fork = RetrieverState(self.path, self.head, allow=self._allow, options=self._options)
+        fork = RetrieverState(
+            self.path, self.head, allow=self._allow, options=self._options, params=self.params
+        )
         changing = hasattr(self.encoder, "fit_documents")
         fork.encoder = copy.deepcopy(self.encoder) if changing else self.encoder
         _ = fork.index, fork.store
         return fork
 
-    def run(self, queries: Queries, k: int | None = None, *, where: Where | None = None) -> Run:
+    def run(
+        self,
+        queries: Queries,
+        k: int | None = None,
+        *,
+        where: Where | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> Run:
         """Search every query, see ``Retriever.run``."""
-        wanted = self.asked(queries)
-        vectors = (
-            self.encoder.encode_queries([queries[query] for query in wanted]) if wanted else ()
-        )
-        return self.nearest(queries, wanted, vectors, k, where=where)
+        with_text = self.with_text(queries)
+        texts = [queries[query] for query in with_text]
+        vectors = self.encoder.encode_queries(texts) if texts else ()
+        return self.nearest(queries, with_text, vectors, k, where=where, params=params)
 
-    def asked(self, queries: Queries) -> list[str]:
-        """Return the queries that have a text; the others have no hits, and that is said."""
+    def with_text(self, queries: Queries) -> list[str]:
+        """Return the queries that are not blank; one warning counts the others."""
         blank = [query for query, text in queries.items() if not text.strip()]
         if blank:
             log.warning("%d empty queries have no hits (first: %r)", len(blank), blank[0])
-        return [query for query in queries if queries[query].strip()]
+        return [query for query, text in queries.items() if text.strip()]
 
     def nearest(
         self,
         queries: Queries,
-        wanted: Sequence[str],
+        with_text: Sequence[str],
         vectors: Any,
         k: int | None = None,
         *,
         where: Where | None = None,
+        params: Mapping[str, Any] | None = None,
     ) -> Run:
-        """Search with the vectors of the queries in ``wanted``, a row each; others find nothing."""
+        """Search with the vectors of the queries ``with_text``, a row each; others have no hits."""
         depth = DEPTH if k is None else k
         keep = None if where is None else self._matching(where)
+        params = {**self.params, **(params or {})}
         excluding = isinstance(queries, SelfExcluding)
+        most = min(depth + excluding, len(self.store))
         rankings = dict.fromkeys(queries, Ranking([], []))
-        show = len(wanted) > 2 * BATCH
-        with progress(f"search {self.name}", len(wanted), "queries", show=show) as advance:
-            for start in range(0, len(wanted), BATCH):
-                block = wanted[start : start + BATCH]
+        show = len(with_text) > 2 * BATCH
+        with progress(f"search {self.name}", len(with_text), "queries", show=show) as advance:
+            for start in range(0, len(with_text), BATCH):
+                block = with_text[start : start + BATCH]
                 part = vectors[start : start + BATCH]
-                for query, ranking in self._searched(block, part, depth + excluding, keep):
-                    found = without(ranking, query) if excluding else ranking
-                    rankings[query] = found[:depth]
+                hits = self.index.search(part, most, keep=keep, params=params)
+                for query, ranking in zip(block, self._rankings(hits), strict=True):
+                    ranking = without(ranking, query) if excluding else ranking
+                    rankings[query] = ranking[:depth]
                 advance(len(block))
         return Run(rankings, name=self.name)
 
     def _matching(self, where: Where) -> Mask:
         """Return the mask over rows, made once for a ``where``."""
-        wanted = conditions(where)
-        key = repr(wanted)
-        found = self._masks.get(key)
-        if found is None:
-            found = matching_rows(self.store, wanted)
-            kept = list(self._masks.items())[1 - MASKS :]
-            self._masks = dict([*kept, (key, found)])  # replaced whole: others may be reading
-        return found
+        checked = conditions(where)
+        key = repr(checked)
+        mask = self._masks.get(key)
+        if mask is None:
+            mask = matching_rows(self.store, checked)
+            latest = list(self._masks.items())[1 - MASKS :]
+            self._masks = dict([*latest, (key, mask)])  # a new dict: others may be reading
+        return mask
 
-    def _searched(
-        self, queries: Sequence[str], vectors: Any, k: int, keep: Mask | None
-    ) -> Iterator[tuple[str, Ranking]]:
-        hits = self.index.search(vectors, min(k, len(self.store)), keep=keep)
+    def _rankings(self, hits: Hits) -> Iterator[Ranking]:
+        """Yield each query's ranking: rows become ids, ties are ordered by id."""
         found = hits.rows >= 0
         ids = np.array(self.store.ids(hits.rows[found]), dtype=object)
         stops = np.cumsum(found.sum(axis=1))
-        for place, query in enumerate(queries):
-            doc_ids = ids[stops[place] - found[place].sum() : stops[place]].tolist()
-            scores = hits.scores[place][found[place]]
+        for place, filled in enumerate(found):
+            doc_ids = ids[stops[place] - filled.sum() : stops[place]].tolist()
+            scores = hits.scores[place][filled]
             if len(scores) > 1 and (scores[1:] == scores[:-1]).any():
                 order = canonical_order(doc_ids, scores)
                 doc_ids, scores = [doc_ids[at] for at in order.tolist()], scores[order]
-            yield query, Ranking(doc_ids, scores)
+            yield Ranking(doc_ids, scores)

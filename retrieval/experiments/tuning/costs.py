@@ -153,10 +153,11 @@ class RecalledRetriever(Retriever):
         k: int | None = None,
         *,
         where: Where | None = None,
+        params: Mapping[str, Any] | None = None,
     ) -> Run:
         """Return what was found to this depth; every call asks the same queries."""
-        if where is not None:
-            return self.plain.run(queries, given, k, where=where)
+        if where is not None or params:
+            return self.plain.run(queries, given, k, where=where, params=params)
         return self._kept.run(queries, k)
 
 

@@ -82,7 +82,7 @@ class Feedback(Stage):
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Take feedback from the given run, or the retriever's own, and search with it."""
         state, where = self._searched()
-        wanted = state.asked(queries)
+        wanted = state.with_text(queries)
         vectors: Any = ()
         if wanted:
             vectors = state.encoder.encode_queries([queries[query] for query in wanted])
