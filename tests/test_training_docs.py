@@ -1,7 +1,10 @@
 """The page on training names what there is, and its YAML is valid."""
 
+import importlib
+import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -9,14 +12,34 @@ from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.training.losses import LOSSES
 from sluice.training.negatives.settings import MODES
 
-PAGE = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 
 
-def test_every_loss_and_mode_is_named_and_nothing_else() -> None:
-    table = PAGE[PAGE.index("| `type` |") : PAGE.index("A loss of your own")]
-    rows = [line for line in table.splitlines()[2:] if line.startswith("|")]
-    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert named == set(LOSSES)
+def _script() -> Any:
+    path = ROOT / "scripts" / "make_training_docs.py"
+    spec = importlib.util.spec_from_file_location("make_training_docs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make_training_docs = _script()
+
+
+def test_the_table_of_losses_is_made_from_the_classes() -> None:
+    assert make_training_docs.page(PAGE) == PAGE, "run scripts/make_training_docs.py"
+    for name, place in LOSSES.items():
+        module, _, cls = place.partition(":")
+        loss = getattr(importlib.import_module(module), cls)
+        assert "summary" in vars(loss), name
+        assert name == "sum" or "paper" in vars(loss), name
+        assert PAGE.count(f"| `{name}` | {loss.summary} |") == 1
+
+
+def test_every_mode_of_mining_is_named() -> None:
     for mode in MODES:
         assert f"`{mode}`" in PAGE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -53,12 +53,39 @@ class PairEncoder(Trainable, Protocol):
         ...
 
 
+class ScoreMatrix(NamedTuple):
+    """Scores of queries and documents, and what each cell means to a loss.
+
+    ``scores``, ``labels`` and ``teacher`` are ``[B, N]`` floats (B queries, N documents; the
+    teacher is NaN where it has no score), ``mask`` ``[B, N]`` is True where a cell takes part,
+    ``weights`` ``[B]`` weigh the queries.
+    """
+
+    scores: Tensor
+    labels: Tensor
+    mask: Tensor
+    weights: Tensor | None
+    teacher: Tensor | None
+
+    def times(self, factor: float) -> ScoreMatrix:
+        """Return the matrix with its scores multiplied."""
+        return self._replace(scores=self.scores * factor)
+
+    def over(self, divisor: Tensor | float) -> ScoreMatrix:
+        """Return the matrix with its scores divided."""
+        return self._replace(scores=self.scores / divisor)
+
+    def less(self, shift: Tensor) -> ScoreMatrix:
+        """Return the matrix with ``shift`` ``[N]`` taken from its scores."""
+        return self._replace(scores=self.scores - shift)
+
+
 class Loss(Protocol):
     """A function of a score matrix: the same for dense, sparse and cross-encoders.
 
-    ``sluice.training.losses.base.LossBase`` has all that a loss may ask beyond that, as typed
-    attributes with defaults; a loss of your own best subclasses it. One that does not may have any
-    of its hooks all the same, ``over(batch: VectorBatch)`` in place of ``__call__`` among them.
+    ``sluice.training.losses.base.LossBase`` adds everything else that a loss may ask for, as typed
+    attributes with defaults; it is best to subclass it. A loss that does not may still have any of
+    those hooks, among them ``over(batch: VectorBatch)`` in place of ``__call__``.
     """
 
     def __call__(
@@ -69,10 +96,5 @@ class Loss(Protocol):
         weights: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> Tensor:
-        """Return the scalar loss.
-
-        ``scores``, ``labels`` and ``teacher`` are ``[B, N]`` floats (B queries, N documents; the
-        teacher is NaN where it has no score), ``mask`` ``[B, N]`` says which cells take part,
-        ``weights`` ``[B]`` weighs the queries.
-        """
+        """Return the scalar loss of a ``ScoreMatrix``; without a mask all cells count."""
         ...

@@ -24,7 +24,7 @@ def trained(kind: str, output: Path, model: Path, processes: int) -> None:
     trainer = {**tiny.JOB["trainer"], "per_device_train_batch_size": 8 // processes}
     several = processes > 1
     if kind == "masked":
-        from test_masked_language import JOB, texts
+        from masked_texts import JOB, texts
 
         from sluice.encoders import SpladeEncoder
 

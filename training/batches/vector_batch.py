@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import normalize
 
+from sluice.training.protocol import Features, ScoreMatrix
+
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sluice.training.protocol import Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,10 @@ class VectorBatch:
             cosine=self.cosine,
             positives=self.positives if self.same_side else None,
         )
+
+    def score_matrix(self) -> ScoreMatrix:
+        """Return the score matrix with what each of its cells means."""
+        return ScoreMatrix(self.scores(), self.labels, self.mask, self.weights, self.teacher)
 
     def with_vectors(self, queries: Tensor, documents: Tensor, **changes: Any) -> VectorBatch:
         """Return the same batch over other vectors (a slice of them, another layer's)."""

@@ -1,9 +1,9 @@
-"""Live candidates: what a frozen index answers to the queries as they are encoded now (ADORE)."""
+"""Searches a frozen index with the queries as they are encoded now (ADORE)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.training.batches.vector_batch import VectorBatch
 
 if TYPE_CHECKING:
     from sluice.indexing.index import Index
 
 Gather = Callable[[np.ndarray], np.ndarray]  # rows [n] -> vectors [n, dim]
+Append = Literal["none_found", "every"]
 
 
 class LiveCandidates:
@@ -25,9 +26,11 @@ class LiveCandidates:
 
     ``index`` is searched to ``depth``; ``gather(rows)`` returns the documents' vectors, from which
     scores are computed again with gradients to the queries. ``relevant`` holds for each query the
-    rows of its relevant documents and their grades: those that the search missed stand at the end
-    of the list, so that every query has its positives (Zhan et al. 2021, ADORE, section 4). A
-    ``sparse`` index is asked with rows of terms.
+    rows of its relevant documents and their grades. With ``append: none_found`` a query of whose
+    relevant documents the search found none gets all of them at the end of its list, so that every
+    query has a positive (Zhan et al. 2021, ADORE, section 4); with ``every`` each relevant document
+    that the search missed is appended, whatever else it found. A ``sparse`` index is searched with
+    rows of terms.
     """
 
     def __init__(
@@ -37,14 +40,17 @@ class LiveCandidates:
         relevant: Mapping[str, Mapping[int, float]],
         *,
         depth: int = 200,
+        append: Append = "none_found",
         sparse: bool = False,
     ) -> None:
         if depth < 2:
             raise ConfigError(f"negatives.depth: {depth}, expected 2 or more candidates")
+        check_append(append, "negatives.append")
         self.index = index
         self.gather = gather
         self.relevant = relevant
         self.depth = depth
+        self.append = append
         self.sparse = sparse
 
     def batch(self, queries: Tensor, ids: Sequence[str], *, cosine: bool) -> VectorBatch:
@@ -53,14 +59,14 @@ class LiveCandidates:
         Column r of the matrix is the document at position r of the query's own list.
         """
         vectors = normalize(queries, dim=1) if cosine else queries
-        asked = vectors.detach().cpu().numpy().astype(np.float32)
-        found = self.index.search(sp.csr_array(asked) if self.sparse else asked, self.depth)
-        lists = [self._listed(name, rows) for name, rows in zip(ids, found.rows, strict=True)]
+        plain = vectors.detach().cpu().numpy().astype(np.float32)
+        hits = self.index.search(sp.csr_array(plain) if self.sparse else plain, self.depth)
+        lists = [self._candidates(query, rows) for query, rows in zip(ids, hits.rows, strict=True)]
         width = max(len(rows) for rows, _ in lists)
         labels = torch.zeros(len(ids), width)
         mask = torch.zeros(len(ids), width, dtype=torch.bool)
         matrix = queries.new_zeros((len(ids), width))
-        scored = []
+        scores = []
         for place, (rows, grades) in enumerate(lists):
             labels[place, : len(rows)] = torch.tensor(grades)
             mask[place, : len(rows)] = True
@@ -68,28 +74,38 @@ class LiveCandidates:
             documents = documents.to(queries.device)
             if cosine:
                 documents = normalize(documents, dim=1)
-            scored.append(documents @ vectors[place])
+            scores.append(documents @ vectors[place])
         mask, labels = mask.to(queries.device), labels.to(queries.device)
-        matrix = matrix.masked_scatter(mask, torch.cat(scored))
-        empty = queries.new_zeros((0, queries.shape[1]))
         return VectorBatch(
             queries=queries,
-            documents=empty,
+            documents=queries.new_zeros((0, queries.shape[1])),
             labels=labels,
             mask=mask,
             positives=labels.argmax(dim=1),
             owners=torch.zeros(0, dtype=torch.long),
             cosine=cosine,
-            matrix=matrix,
+            matrix=matrix.masked_scatter(mask, torch.cat(scores)),
             ids={"query": tuple(ids)},
         )
 
-    def _listed(self, name: str, rows: np.ndarray) -> tuple[np.ndarray, list[float]]:
-        grades = self.relevant.get(name)
+    def _candidates(self, query: str, rows: np.ndarray) -> tuple[np.ndarray, list[float]]:
+        """Return the rows of a query's candidates, best first, and their grades."""
+        grades = self.relevant.get(query)
         if not grades:
-            raise DataError(f"query {name!r}: none of its relevant documents is in the index")
+            raise DataError(f"query {query!r}: none of its relevant documents is in the index")
         hits = rows[rows >= 0]
-        here = set(hits.tolist())
-        missed = [row for row in grades if row not in here]
-        listed = np.concatenate([hits, np.array(missed, dtype=hits.dtype)])
-        return listed, [grades.get(row, 0.0) for row in listed.tolist()]
+        missed = grades.keys() - set(hits.tolist())
+        if self.append == "none_found" and len(missed) < len(grades):
+            missed = set()
+        appended = np.array([row for row in grades if row in missed], dtype=hits.dtype)
+        candidates = np.concatenate([hits, appended])
+        return candidates, [grades.get(row, 0.0) for row in candidates.tolist()]
+
+
+def check_append(append: str, where: str) -> None:
+    """Raise ``ConfigError`` for a rule of appending positives that does not exist."""
+    rules = get_args(Append)
+    if append not in rules:
+        raise ConfigError(
+            f"{where}: {append!r}, expected {' or '.join(rules)}{suggest(str(append), rules)}"
+        )

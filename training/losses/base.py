@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.protocol import ScoreMatrix, Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from sluice.training.batches.targets import Negatives
     from sluice.training.batches.vector_batch import VectorBatch
-    from sluice.training.protocol import Similarity
 
 
 class LossBase:
-    """The base of all losses: a subclass overrides ``__call__`` or ``over``, and any hook.
+    """The base of all losses: a subclass writes ``_value`` or ``over``, and any hook.
 
     A property may be overridden by a class attribute, a dataclass field or a property. Whatever
     this class has in public is a hook (``HOOKS``): the Trainer and the checks read it, and losses
@@ -26,6 +26,9 @@ class LossBase:
     """
 
     __slots__ = ()
+
+    summary: ClassVar[str] = ""  # one line for the table in docs/training.md
+    paper: ClassVar[str] = ""
 
     def __call__(
         self,
@@ -36,11 +39,17 @@ class LossBase:
         teacher: Tensor | None = None,
     ) -> Tensor:
         """Return the scalar loss of a score matrix, as ``training.protocol.Loss`` describes it."""
+        wide = scores.float() if scores.element_size() < 4 else scores
+        counted = labels.new_ones(labels.shape) if mask is None else mask
+        return self._value(ScoreMatrix(wide, labels, counted.bool(), weights, teacher))
+
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        """Return the scalar loss of a score matrix: what a loss of scores has to write."""
         raise _needs_vectors(self)
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the loss of a batch of vectors; by default that of its score matrix."""
-        return self(batch.scores(), batch.labels, batch.mask, batch.weights, batch.teacher)
+        return self(*batch.score_matrix())
 
     @property
     def encoders(self) -> tuple[str, ...] | None:
@@ -155,7 +164,7 @@ class LossBase:
         """Write what belongs beside the trained model."""
 
 
-HOOKS = tuple(name for name in vars(LossBase) if not name.startswith("_"))
+HOOKS = tuple(n for n in vars(LossBase) if n[0] != "_" and n not in ("summary", "paper"))
 
 
 class Adapted(LossBase):

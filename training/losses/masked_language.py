@@ -31,6 +31,9 @@ class MaskedLanguage(LossBase):
     2207.03834, section 3.4).
     """
 
+    summary = "masked words and FLOPS over a corpus, before retrieval training"
+    paper = "Lassance and Clinchant 2022 (Efficient SPLADE, arXiv 2207.03834), section 3.4"
+
     encoders: ClassVar[tuple[str, ...]] = ("splade",)  # the types it trains
     texts_alone: ClassVar[bool] = True  # learns from documents, without queries
     noted: ClassVar[str] = "loss_masked_language"  # its name in the journal, beside penalties

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-KEYS = ("type", "depth", "index")
+KEYS = ("type", "depth", "append", "index")
 
 
 def frozen_documents(encoder: Any, *, where: str) -> Any:
@@ -78,8 +78,9 @@ def live_candidates(
 ) -> LiveCandidates:
     """Encode and index the corpus of a train split once, for the queries of ``examples``.
 
-    ``spec`` is ``{type: live, depth: 200, index: {type: flat}}``. The documents' vectors are held
-    in memory beside the index, so that scores are exact under any of them.
+    ``spec`` is ``{type: live, depth: 200, append: none_found, index: {type: flat}}``. The
+    documents' vectors are held in memory beside the index, so that scores are exact under any of
+    them.
     """
     import scipy.sparse as sp
 
@@ -109,16 +110,24 @@ def live_candidates(
         return np.asarray(found.toarray() if isinstance(found, sp.csr_array) else found)
 
     return LiveCandidates(
-        index, gather, relevant, depth=spec.get("depth", 200), sparse=sp.issparse(vectors)
+        index,
+        gather,
+        relevant,
+        depth=spec.get("depth", 200),
+        append=spec.get("append", "none_found"),
+        sparse=sp.issparse(vectors),
     )
 
 
 def check_live(spec: Mapping[str, Any], where: str) -> None:
     """Check a section ``negatives`` of type live."""
+    from sluice.training.loop.live_candidates import check_append
+
     for key in spec:
         if key not in KEYS:
             raise ConfigError(
                 f"{where}.{key}: live negatives take {', '.join(KEYS)}{suggest(str(key), KEYS)}"
             )
     whole_number(spec.get("depth", 200), f"{where}.depth", 2)
+    check_append(spec.get("append", "none_found"), f"{where}.append")
     make_index(spec.get("index"), where=f"{where}.index")

@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import draft_of
-from sluice.encoders.foundation.files import fingerprint_of
-from sluice.encoders.foundation.files import read_json
-from sluice.encoders.foundation.files import replaced_file
-from sluice.encoders.foundation.files import write_json
+from sluice.encoders.foundation.files import (
+    draft_of,
+    fingerprint_of,
+    read_json,
+    replaced_file,
+    write_json,
+)
 from sluice.encoders.foundation.generations import writer_lock
 from sluice.encoders.foundation.progress import counted_by, progress
 from sluice.retrieval.training_data.teachers.teachers import Teacher, is_score_file, make_teacher

@@ -164,6 +164,34 @@ def test_live_candidates_are_what_the_index_finds(tiny: ModuleType) -> None:
     assert gradient.abs().sum() > 0
 
 
+def test_positives_that_were_missed_are_appended_if_none_was_found(tiny: ModuleType) -> None:
+    encoder, live, vectors = live_job(tiny)
+    texts = [e.query.text for e in tiny.examples(24)]
+    queries = encoder.embed(encoder.tokenize(texts[:1], "query"), "query")
+    unit = torch.nn.functional.normalize(queries, dim=1)
+    order = np.argsort(-(unit.detach().numpy() @ vectors.T)[0])
+    first, last, before = int(order[1]), int(order[-1]), int(order[-2])
+
+    def appended(relevant: dict[int, float], append: Any) -> list[int]:
+        found = LiveCandidates(
+            live.index, live.gather, {"q0": relevant}, depth=5, append=append
+        ).batch(queries, ["q0"], cosine=True)
+        own = vectors @ unit.detach().numpy()[0]
+        more = found.scores()[0, 5:].tolist()
+        rows = [int(np.argmin(np.abs(own - score))) for score in more]
+        assert found.labels[0, 5:].tolist() == [relevant[row] for row in rows]
+        assert found.labels[0, 1] == relevant.get(first, 0.0)
+        return rows
+
+    assert appended({first: 1.0, last: 2.0}, "none_found") == []
+    assert appended({first: 1.0, last: 2.0}, "every") == [last]
+    for append in ("none_found", "every"):
+        assert appended({last: 2.0, before: 1.0}, append) == [last, before]
+    assert LiveCandidates(live.index, live.gather, {}).append == "none_found"
+    with pytest.raises(ConfigError, match=r"append: 'all', expected none_found or every"):
+        LiveCandidates(live.index, live.gather, {}, append="all")  # type: ignore[arg-type]
+
+
 def test_adore_raises_the_rank_of_positives_and_leaves_the_index(
     tiny: ModuleType, tmp_path: Path
 ) -> None:

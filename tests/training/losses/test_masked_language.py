@@ -12,6 +12,7 @@ import tiny_models
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from masked_texts import JOB, WORDS, equal, texts, trained
 from places import ROOT, SUPPORT
 from transformers import BertForMaskedLM
 
@@ -26,26 +27,6 @@ from sluice.training.loop.objective import Objective
 from sluice.training.losses.masked_language import MaskedLanguage
 from sluice.training.sparsity.regulariser import Regulariser, flops
 from sluice.training.sparsity.settings import Sparsity
-
-WORDS = tiny_models.WORDS.split()
-
-
-def texts(count: int = 24, length: int = 20) -> list[Example]:
-    made = []
-    for i in range(count):
-        words = " ".join(WORDS[(i * 7 + j * (1 + i % 3)) % len(WORDS)] for j in range(length))
-        made.append(Example(Text(f"d{i}", ""), (Text(f"d{i}", words),)))
-    return made
-
-
-# Two epochs of three batches, checkpoints at steps 2, 4 and 6.
-JOB: dict[str, Any] = {
-    "trainer": {
-        "num_train_epochs": 2, "per_device_train_batch_size": 8, "learning_rate": 1e-3,
-        "save_steps": 2, "logging_steps": 1, "save_total_limit": 10,
-    },
-    "sparsity": {"document": {"type": "flops", "weight": 1e-3}, "ramp": 0.9},
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -206,22 +187,6 @@ def test_masks_are_a_function_of_seed_epoch_and_text(encoder: SpladeEncoder) -> 
     assert np.array_equal(hide(padded, "d", 1)[0][: len(ids)], hide(ids, "d", 1)[0])
 
 
-def weights(encoder: SpladeEncoder) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in encoder.module.state_dict().items()}
-
-
-def trained(folder: Path, output: Path, **changes: Any) -> tuple[Any, dict[str, torch.Tensor]]:
-    encoder = SpladeEncoder.from_pretrained(folder, device="cpu")
-    job = {**JOB, **changes}
-    loss = job.pop("loss", MaskedLanguage())
-    report = fit(encoder, job.pop("examples", texts()), loss, output=output, **job)
-    return report, weights(encoder)
-
-
-def equal(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(ours[name], theirs[name]) for name in {**ours, **theirs})
-
-
 def test_resumed_training_ends_as_an_undisturbed_one(folder: Path, tmp_path: Path) -> None:
     whole, wanted = trained(folder, tmp_path / "whole")
     cut = tmp_path / "cut"
@@ -323,24 +288,15 @@ import sys
 from pathlib import Path
 
 sys.path[:0] = sys.argv[3:]
-import test_masked_language
+import masked_texts
 
-test_masked_language.compare_workers(Path(sys.argv[1]), Path(sys.argv[2]))
+masked_texts.compare_workers(Path(sys.argv[1]), Path(sys.argv[2]))
 """
-
-
-def compare_workers(folder: Path, work: Path) -> None:
-    plain = {**JOB["trainer"], "save_strategy": "no", "num_train_epochs": 1}
-    del plain["save_steps"]
-    _, here = trained(folder, work / "a", trainer=plain)
-    _, there = trained(folder, work / "b", trainer={**plain, "dataloader_num_workers": 1})
-    if not equal(here, there):
-        raise SystemExit("the weights differ")
 
 
 def test_masks_do_not_depend_on_who_makes_the_batches(folder: Path, tmp_path: Path) -> None:
     # In a process of its own: torch watches over the workers by a signal handler that stays.
-    paths = [Path(__file__).parent, SUPPORT, ROOT]
+    paths = [SUPPORT, ROOT]
     command = [sys.executable, "-c", ALONE, str(folder), str(tmp_path), *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -24,6 +24,9 @@ class CLP(Wrapping):
     (its printed formula has unbalanced brackets; this is what its code computes).
     """
 
+    summary = "a penalty for negatives that drift away from the queries they answer"
+    paper = "Yu 2024 (CLP, arXiv 2412.17364)"
+
     called: ClassVar[str] = "clp"
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 0.02}
     trains: ClassVar[tuple[str, ...]] = ("dense", "splade")

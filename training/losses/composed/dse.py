@@ -27,8 +27,11 @@ class DSE(Wrapping):
     they are; rows weigh theirs. The task's ``loss``, by default ``bce`` over the query's own
     documents, sees the head's scores, or with ``task: vectors`` the vectors, so that these stay fit
     for an index (then say ``loss: {type: info_nce}``). The head is saved beside the model in
-    ``pair_head/``. Barkan et al. 2020 (Distilled Sentence Embedding), eq. 4.
+    ``pair_head/``.
     """
+
+    summary = "a pair head over cached vectors, taught by logits; saved beside the model"
+    paper = "Barkan et al. 2020 (Distilled Sentence Embedding), eq. 4"
 
     called: ClassVar[str] = "dse"
     usual: ClassVar[Mapping[str, Any]] = {"type": "bce"}

@@ -24,8 +24,11 @@ class Matryoshka(Wrapping):
 
     ``dims`` are the prefixes, by default h, h/2, ... down to 32 for vectors of h dimensions;
     ``weights`` are all 1. Cosines are of the prefixes: they are normalised again. The encoder runs
-    once; the trained model's ``sluice.json`` names the dims. Kusupati et al. 2022, eq. 1.
+    once; the trained model's ``sluice.json`` names the dims.
     """
+
+    summary = "any loss over prefixes of the vector"
+    paper = "Kusupati et al. 2022 (MRL), eq. 1"
 
     called: ClassVar[str] = "matryoshka"
     trains: ClassVar[tuple[str, ...]] = ("dense",)

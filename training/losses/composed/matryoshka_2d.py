@@ -38,8 +38,11 @@ class Matryoshka2D(Wrapping):
     ``method: ese`` (Espresso): every layer l at every step, each over the whole vector and its
     first ``compression`` dimensions, with ``compression_weight (KL + MSE)`` of these against the
     rank-c projection of the whole; layers before the last weigh 1 / (1 + ln(1 + l)), averaged.
-    Of ``dims`` only ``v1`` knows. Li et al. 2024, arXiv 2402.14776 (versions 1 and 2).
+    Of ``dims`` only ``v1`` knows.
     """
+
+    summary = "any loss over layers and prefixes (`v1`, `ese`)"
+    paper = "Li et al. 2024 (2DMSE, Espresso; arXiv 2402.14776)"
 
     called: ClassVar[str] = "matryoshka_2d"
     trains: ClassVar[tuple[str, ...]] = ("dense",)

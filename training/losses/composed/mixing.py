@@ -37,8 +37,10 @@ class Mixing(Wrapping):
 
     ``distillation`` above 0 adds so much of KL(softmax(T / t) || softmax(s / t)) over the documents
     the teacher scored, t being ``distillation_temperature``. Draws are functions of seed and step.
-    KaLM-Embedding-V2 (2025), section 3.
     """
+
+    summary = "two synthetic negatives per query, mixed from its own; contrastive distillation"
+    paper = "KaLM-Embedding-V2 (2025), section 3"
 
     called: ClassVar[str] = "mixing"
     trains: ClassVar[tuple[str, ...]] = ("dense", "splade")

@@ -17,6 +17,7 @@ from sluice.training.losses.composed.sum_of_losses import WeightedSum
 from sluice.training.losses.math.packed_cells import averaged, group_of
 from sluice.training.losses.math.pair_sums import hinge, ordered, ordered_pairs, pair_sums
 from sluice.training.losses.math.scale import check_positive
+from sluice.training.protocol import ScoreMatrix
 
 
 class QBD(WeightedSum):
@@ -26,8 +27,10 @@ class QBD(WeightedSum):
     q, d+ and d- are the states of the first token when the same cross-encoder reads the query, a
     positive and a negative of its group alone; distances are Euclidean. Scoring stays as it was and
     nothing is added to the saved model. With a ``triplet_weight`` of 0 no text is read alone.
-    Abolghasemi, Verberne and Azzopardi 2022 (MTFT-BERT, arXiv 2202.00373).
     """
+
+    summary = "a ranking loss and a triplet loss over the texts read alone"
+    paper = "Abolghasemi, Verberne and Azzopardi 2022 (MTFT-BERT, arXiv 2202.00373)"
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class TextTriplet(LossBase):
     margin: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive(qbd__margin=self.margin)
+        check_positive("qbd", margin=self.margin)
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the loss; ``labels`` and ``mask`` are ``[B, width]``, groups padded."""
@@ -79,7 +82,8 @@ class TextTriplet(LossBase):
         places = torch.arange(len(owners), device=owners.device)
         slots = places - torch.searchsorted(owners, owners)  # owners ascend
         matrix = distances.new_zeros(batch.labels.shape).index_put((owners, slots), distances)
-        group = group_of(-matrix, (batch.labels > 0).to(matrix.dtype), batch.mask)
+        positive = (batch.labels > 0).to(matrix.dtype)
+        group = group_of(ScoreMatrix(-matrix, positive, batch.mask, None, None))
         margin = matrix.new_tensor(self.margin)
         cost = hinge(lambda rows: margin, lambda rows: ordered(group, group.labels, rows))
         sums = pair_sums(group.scores, cost)

@@ -33,6 +33,8 @@ class WeightedSum(Composed):
     Raises ``ConfigError`` naming the members that do not go together.
     """
 
+    summary = "a weighted sum of any of these: `losses: [{type: kl_div, weight: .99}, ...]`"
+
     def __init__(self, losses: list[dict[str, Any]]) -> None:
         if not losses:
             raise ConfigError("losses: empty, expected one {type: ..., weight: ...} or more")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
+from sluice.training.losses.math.reduction import weighted_mean
+from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,9 @@ class BCE(LossBase):
     positive, g balances the two.
     """
 
+    summary = "cross-entropy of each pair alone"
+    paper = "Nogueira and Cho 2019 (arXiv 1901.04085)"
+
     encoders: ClassVar[tuple[str, ...]] = ("cross_encoder",)  # the types it trains
     negatives: ClassVar[Negatives] = "own"  # only the query's own documents are judged
 
@@ -31,22 +35,11 @@ class BCE(LossBase):
         if not self.positive_weight > 0:
             raise ConfigError(f"bce.positive_weight: {self.positive_weight!r}, expected above 0")
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the mean over the cells that take part. ``teacher`` is not used."""
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
         cells = binary_cross_entropy_with_logits(
-            scores,
-            labels.to(scores.dtype),
+            matrix.scores,
+            matrix.labels.to(matrix.scores.dtype),
             reduction="none",
-            pos_weight=scores.new_tensor(self.positive_weight),
+            pos_weight=matrix.scores.new_tensor(self.positive_weight),
         )
-        share = torch.ones_like(cells) if mask is None else mask.to(cells.dtype)
-        if weights is not None:
-            share = share * weights[:, None]
-        return (cells * share).sum() / share.sum().clamp(min=torch.finfo(cells.dtype).tiny)
+        return weighted_mean(cells, matrix.mask, matrix.weights)

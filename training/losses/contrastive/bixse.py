@@ -14,8 +14,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.reduction import counted_cells, weighted_mean, widened
+from sluice.training.losses.math.reduction import weighted_mean
 from sluice.training.losses.math.scale import scale_for
+from sluice.training.protocol import ScoreMatrix
 
 SIGLIP_BIAS = -10.0
 
@@ -30,9 +31,10 @@ class BiXSE(LossBase):
     ``learn_scale`` or ``learn_bias`` is false. ``bias_init`` is where b begins: ``siglip`` is -10
     (for a scale of 10), ``base_rate`` makes the mean sigmoid of the first batch its mean label, a
     number is itself. Weights count a query's pairs.
-
-    Sigmoid loss: Zhai et al. 2023 (SigLIP); graded: Tsirigotis et al. 2025 (BiXSE).
     """
+
+    summary = "cross-entropy of each pair against a grade in [0, 1], learnt scale and bias"
+    paper = "Zhai et al. 2023 (SigLIP); Tsirigotis et al. 2025 (BiXSE)"
 
     scale: float | None = None
     learn_scale: bool = True
@@ -75,20 +77,9 @@ class BiXSE(LossBase):
         """Return scale and bias for the journal."""
         return {"scale": math.exp(self.log_scale.item()), "bias": self.bias.item()}
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss of graded labels. ``teacher`` is not used.
-
-        Raises ``DataError`` for a label below 0 or above ``max_grade``.
-        """
-        scores, counted = widened(scores), counted_cells(labels, mask)
-        grades = labels.to(scores.dtype).masked_fill(~counted, 0.0) / self.max_grade
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        scores, counted, weights = matrix.scores, matrix.mask, matrix.weights
+        grades = matrix.labels.to(scores.dtype).masked_fill(~counted, 0.0) / self.max_grade
         if grades.numel() and (grades.min() < 0 or grades.max() > 1):
             worst = grades.max() if grades.max() > 1 else grades.min()
             raise DataError(

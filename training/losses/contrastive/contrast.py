@@ -11,19 +11,12 @@ from torch.nn.functional import normalize
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.math.chunked_softmax import chunked_logsumexp
 from sluice.training.losses.math.reduction import floor_of, mean_by_row, weighted_mean, widened
+from sluice.training.protocol import ScoreMatrix
 
 Cells = tuple[Tensor, Tensor]  # rows and columns of the positives
 
 
-def contrast(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor,
-    weights: Tensor | None,
-    *,
-    symmetric: bool = False,
-    focal_gamma: float = 0.0,
-) -> Tensor:
+def contrast(matrix: ScoreMatrix, *, symmetric: bool = False, focal_gamma: float = 0.0) -> Tensor:
     """Return the weighted mean, over rows that have positives, of their softmax loss.
 
     For one positive p of a row: ``log(exp(s_p) + sum_negatives exp(s_j)) - s_p``; several are
@@ -31,7 +24,7 @@ def contrast(
     over columns, a column weighing what its positives' rows weigh on average. ``focal_gamma``
     weighs each positive with ``(1 - p)^gamma``, p its softmax probability, as a constant.
     """
-    scores = widened(scores)
+    scores, labels, mask, weights, _ = matrix
     cells = _positives(labels, mask, chunk=labels.shape[1])
     held = scores.masked_fill(~(mask & (labels <= 0)), floor_of(scores))
     rests = [held.logsumexp(1), held.logsumexp(0)] if symmetric else [held.logsumexp(1)]
@@ -88,12 +81,12 @@ def contrast_over(
 
 
 def _positives(labels: Tensor, mask: Tensor, chunk: int) -> Cells:
-    found = [
+    places = [
         (mask[:, start : start + chunk] & (labels[:, start : start + chunk] > 0)).nonzero()
         + labels.new_tensor([0, start], dtype=torch.long)
         for start in range(0, labels.shape[1], chunk)
     ]
-    rows, columns = torch.cat(found).unbind(1)
+    rows, columns = torch.cat(places).unbind(1)
     return rows, columns
 
 

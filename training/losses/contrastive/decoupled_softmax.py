@@ -12,8 +12,8 @@ from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.contrastive.contrast import contrast, contrast_over
-from sluice.training.losses.math.reduction import counted_cells, widened
-from sluice.training.losses.math.scale import temperature_for
+from sluice.training.losses.math.scale import check_positive, temperature_for
+from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,11 @@ class DecoupledSoftmax(LossBase):
     InfoNCE.
 
     ``temperature`` divides the scores: left out, 0.05 for cosine and 1 for what is not bounded.
-    ``focal_gamma`` and ``chunk`` are those of ``info_nce``. Gupta et al. 2024 (DEXML).
+    ``focal_gamma`` and ``chunk`` are those of ``info_nce``.
     """
+
+    summary = "each positive against the negatives only, never against its siblings"
+    paper = "Gupta et al. 2024 (DEXML)"
 
     temperature: float | None = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
@@ -36,10 +39,7 @@ class DecoupledSoftmax(LossBase):
     chunk: int | None = None
 
     def __post_init__(self) -> None:
-        if self.temperature is not None and not self.temperature > 0:
-            raise ConfigError(
-                f"decoupled_softmax.temperature: {self.temperature!r}, expected above 0"
-            )
+        check_positive("decoupled_softmax", temperature=self.temperature)
         if self.focal_gamma < 0:
             raise ConfigError(
                 f"decoupled_softmax.focal_gamma: {self.focal_gamma!r}, expected 0 or above"
@@ -47,24 +47,13 @@ class DecoupledSoftmax(LossBase):
         if self.chunk is not None and self.chunk < 1:
             raise ConfigError(f"decoupled_softmax.chunk: {self.chunk!r}, expected 1 or above")
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss; a label above 0 marks a positive. ``teacher`` is not used."""
-        scaled = widened(scores) / self._temperature
-        return contrast(
-            scaled, labels, counted_cells(labels, mask), weights, focal_gamma=self.focal_gamma
-        )
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        return contrast(matrix.over(self._temperature), focal_gamma=self.focal_gamma)
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the loss of a batch of vectors, in chunks where ``chunk`` is set."""
         if self.chunk is None or batch.matrix is not None:
-            return self(batch.scores(), batch.labels, batch.mask, batch.weights)
+            return LossBase.over(self, batch)
         return contrast_over(
             batch, self._temperature, chunk=self.chunk, focal_gamma=self.focal_gamma
         )

@@ -16,8 +16,8 @@ from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.contrastive.contrast import contrast, contrast_over
 from sluice.training.losses.contrastive.log_counts import LogCounts
-from sluice.training.losses.math.reduction import counted_cells, widened
-from sluice.training.losses.math.scale import temperature_for
+from sluice.training.losses.math.scale import check_positive, temperature_for
+from sluice.training.protocol import ScoreMatrix
 
 LEARNT = (0.01, 10.0)  # where a learnt temperature stays: CLIP's bound below
 
@@ -41,9 +41,15 @@ class InfoNCE(LossBase):
     the score matrix at a time, in bounded memory.
 
     A query with several positives has the mean of their losses, none a negative of another.
-    Documents known to be relevant are masked (``sluice.training.batches.targets``). van den Oord et
-    al. 2018, eq. 4.
+    Documents known to be relevant are masked (``sluice.training.batches.targets``).
     """
+
+    summary = (
+        "softmax of the positive against negatives: `own`, `inbatch_pos`, `inbatch_pos+own`, "
+        "`all`; `same_side`, `symmetric`, `logq`, `focal_gamma`, `learnable_temperature`, "
+        "`chunk`"
+    )
+    paper = "van den Oord et al. 2018, eq. 4; KaLM-Embedding-V2"
 
     temperature: float | None = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
@@ -59,8 +65,7 @@ class InfoNCE(LossBase):
     def __post_init__(self) -> None:
         self.counts: LogCounts | None = None
         self.log_temperature: nn.Parameter | None = None
-        if self.temperature is not None and not self.temperature > 0:
-            raise ConfigError(f"info_nce.temperature: {self.temperature!r}, expected above 0")
+        check_positive("info_nce", temperature=self.temperature)
         if self.focal_gamma < 0:
             raise ConfigError(f"info_nce.focal_gamma: {self.focal_gamma!r}, expected 0 or above")
         if self.chunk is not None and self.chunk < 1:
@@ -115,19 +120,8 @@ class InfoNCE(LossBase):
         kept = self.log_temperature
         return {} if kept is None else {"temperature": math.exp(kept.item())}
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss; a label above 0 marks a positive. ``teacher`` is not used.
-
-        The scores are taken as they are: ``logq`` and ``chunk`` are at work in ``over``.
-        """
-        return self._of(scores, labels, counted_cells(labels, mask), weights)
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        return self._of(matrix.over(self._divisor()))
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the loss of a batch of vectors, with ``logq`` and in chunks where these are set.
@@ -135,10 +129,11 @@ class InfoNCE(LossBase):
         Scores that come from elsewhere (``batch.matrix``) have neither.
         """
         if batch.matrix is not None or not (self.logq or self.chunk):
-            return self(batch.scores(), batch.labels, batch.mask, batch.weights)
+            return super().over(batch)
         shift = self._shift(batch) if self.logq else None
         if self.chunk is None:
-            return self._of(batch.scores(), batch.labels, batch.mask, batch.weights, shift)
+            matrix = batch.score_matrix().over(self._divisor())
+            return self._of(matrix if shift is None else matrix.less(shift))
         return contrast_over(
             batch,
             self._divisor(),
@@ -148,23 +143,8 @@ class InfoNCE(LossBase):
             shift=shift,
         )
 
-    def _of(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor,
-        weights: Tensor | None,
-        shift: Tensor | None = None,
-    ) -> Tensor:
-        scaled = widened(scores) / self._divisor()
-        return contrast(
-            scaled if shift is None else scaled - shift,
-            labels,
-            mask,
-            weights,
-            symmetric=self.symmetric,
-            focal_gamma=self.focal_gamma,
-        )
+    def _of(self, matrix: ScoreMatrix) -> Tensor:
+        return contrast(matrix, symmetric=self.symmetric, focal_gamma=self.focal_gamma)
 
     def _divisor(self) -> Tensor | float:
         if self.log_temperature is not None:

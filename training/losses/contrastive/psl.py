@@ -9,16 +9,15 @@ from typing import Literal
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.reduction import (
-    counted_cells,
     floor_of,
     mean_by_row,
     weighted_mean,
-    widened,
 )
+from sluice.training.losses.math.scale import check_positive
+from sluice.training.protocol import ScoreMatrix
 
 LOWEST_GAP = -1 + 1e-4  # relu is log(0) at -1, atan the log of a negative number below -1.557
 
@@ -35,8 +34,11 @@ class PSL(LossBase):
 
     ``method: rows`` is the mean over queries above, ``pairs`` the log of the mean of
     ``exp(phi / t)`` over all pairs of the batch. Several positives of a query are averaged; a query
-    without negatives contributes nothing. Yang et al. 2024 (NeurIPS).
+    without negatives contributes nothing.
     """
+
+    summary = "softmax loss with tanh, relu or atan in place of exp"
+    paper = "Yang et al. 2024 (PSL)"
 
     activation: Literal["tanh", "relu", "atan"] = "tanh"
     method: Literal["rows", "pairs"] = "rows"
@@ -46,21 +48,10 @@ class PSL(LossBase):
     negatives: Negatives = "all"
 
     def __post_init__(self) -> None:
-        for name in ("temperature", "scale"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"psl.{name}: {getattr(self, name)!r}, expected above 0")
+        check_positive("psl", temperature=self.temperature, scale=self.scale)
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss; a label above 0 marks a positive. ``teacher`` is not used."""
-        mask = counted_cells(labels, mask)
-        scores = widened(scores)
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        scores, labels, mask, weights, _ = matrix
         rows, columns = (mask & (labels > 0)).nonzero(as_tuple=True)
         pairs = (mask & (labels <= 0))[rows]  # [P, N]
         gaps = (scores[rows] - scores[rows, columns][:, None]).masked_fill(~pairs, 0.0) / self.scale

@@ -10,9 +10,10 @@ from torch import Tensor
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.reduction import counted_cells, mean_by_row, weighted_mean, widened
-from sluice.training.losses.math.scale import temperature_for
+from sluice.training.losses.math.reduction import mean_by_row, weighted_mean
+from sluice.training.losses.math.scale import check_positive, temperature_for
 from sluice.training.losses.math.soft_selection import soft_top_k
+from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,10 @@ class SoftTopK(LossBase):
     positives): a positive already well inside the k best is left alone. A row with k documents or
     fewer contributes 0. ``temperature`` t is, left out, 0.05 for cosine and 1 for what is not
     bounded.
-    Gupta et al. 2024 (DEXML).
     """
+
+    summary = "positives above a threshold that k documents pass"
+    paper = "Gupta et al. 2024 (DEXML)"
 
     k: Literal["positives"] | int = 5
     alpha: float = 2.0
@@ -35,28 +38,18 @@ class SoftTopK(LossBase):
     def __post_init__(self) -> None:
         if isinstance(self.k, int) and self.k < 1:
             raise ConfigError(f"soft_top_k.k: {self.k!r}, expected 1 or above, or 'positives'")
-        if not self.alpha > 0:
-            raise ConfigError(f"soft_top_k.alpha: {self.alpha!r}, expected above 0")
-        if self.temperature is not None and not self.temperature > 0:
-            raise ConfigError(f"soft_top_k.temperature: {self.temperature!r}, expected above 0")
+        check_positive("soft_top_k", alpha=self.alpha, temperature=self.temperature)
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss; a label above 0 marks a positive. ``teacher`` is not used."""
-        mask = counted_cells(labels, mask)
-        positive = mask & (labels > 0)
-        scaled = widened(scores) / temperature_for(self.temperature, self.similarity)
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        mask = matrix.mask
+        positive = mask & (matrix.labels > 0)
+        scaled = matrix.scores / temperature_for(self.temperature, self.similarity)
         scaled = scaled.masked_fill(~mask, 0.0)
         # A row without positives has no loss; any k will do for it.
         size = positive.sum(1).clamp(min=1)
-        wanted = size if self.k == "positives" else size.new_full(size.shape, self.k)
-        chosen = soft_top_k(scaled, mask, wanted, self.alpha)
+        if self.k != "positives":
+            size = size.new_full(size.shape, self.k)
+        chosen = soft_top_k(scaled, mask, size, self.alpha)
         rows = positive.nonzero(as_tuple=True)[0]
-        means, present = mean_by_row(-chosen[positive], rows, len(labels))
-        return weighted_mean(means, present, weights)
+        means, present = mean_by_row(-chosen[positive], rows, len(matrix.labels))
+        return weighted_mean(means, present, matrix.weights)

@@ -10,8 +10,9 @@ from torch import Tensor
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.divergence import choices, divergence, log_shares
-from sluice.training.losses.math.packed_cells import averaged, group_of, scored
+from sluice.training.losses.math.packed_cells import averaged, group_of
 from sluice.training.losses.math.scale import check_positive, temperature_for
+from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,9 @@ class KLDiv(LossBase):
     documents of a query that the teacher scored; a query with fewer than two contributes nothing.
     """
 
+    summary = "the student's distribution over a group drawn to the teacher's"
+    paper = "Hinton et al. 2015; SPLADE"
+
     needs_teacher: ClassVar[bool] = True
     negatives: ClassVar[Negatives] = "own"  # a teacher scores the query's own documents
 
@@ -35,23 +39,17 @@ class KLDiv(LossBase):
 
     def __post_init__(self) -> None:
         check_positive(
-            kl_div__temperature=self.temperature,
-            kl_div__teacher_temperature=self.teacher_temperature,
+            "kl_div",
+            temperature=self.temperature,
+            teacher_temperature=self.teacher_temperature,
         )
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss over the cells that the teacher scored. ``labels`` are not used."""
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
         temperature = temperature_for(self.temperature, self.similarity)
-        group = group_of(scores, labels, mask, scored("kl_div", teacher))
+        group = group_of(matrix, taught="kl_div")
         student = log_shares(group.scores / temperature, group.taking)
         target = log_shares(group.teacher / self.teacher_temperature, group.taking)
         sides = (target, student) if self.direction == "forward" else (student, target)
-        value = averaged(divergence(*sides, group.taking), choices(group.taking), weights, "sum")
+        rows = divergence(*sides, group.taking)
+        value = averaged(rows, choices(group.taking), matrix.weights, "sum")
         return value * temperature**2 if self.rescaled else value

@@ -10,8 +10,9 @@ from torch import Tensor
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.lambda_pairs import Ranks, check_cut, lambda_pairs, positions_of
-from sluice.training.losses.math.packed_cells import Average, group_of, scored
+from sluice.training.losses.math.packed_cells import Average, group_of
 from sluice.training.losses.math.scale import check_positive, scale_for
+from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +21,11 @@ class LambdaDistil(LossBase):
 
     T are the teacher's scores, of which only the order counts, and p the ranks that the student's
     own scores give now (ties by column), or with ``ranks: columns`` the places in the group.
-    ``metric_cut``, ``scale`` and ``average`` are as in ``adore``. Zeng et al. 2022 (CL-DRD, arXiv
-    2204.13679).
+    ``metric_cut``, ``scale`` and ``average`` are as in ``adore``.
     """
+
+    summary = "the teacher's order, weighted by the student's ranks"
+    paper = "Zeng et al. 2022 (CL-DRD, arXiv 2204.13679)"
 
     needs_teacher: ClassVar[bool] = True
     negatives: ClassVar[Negatives] = "own"  # a teacher scores the query's own documents
@@ -35,19 +38,11 @@ class LambdaDistil(LossBase):
 
     def __post_init__(self) -> None:
         check_cut("lambda_distil", self.metric_cut)
-        check_positive(lambda_distil__scale=self.scale)
+        check_positive("lambda_distil", scale=self.scale)
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss over the cells that the teacher scored. ``labels`` are not used."""
-        scaled = scores * scale_for(self.scale, self.similarity)
-        group = group_of(scaled, labels, mask, scored("lambda_distil", teacher))
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        scale = scale_for(self.scale, self.similarity)
+        group = group_of(matrix.times(scale), taught="lambda_distil")
         # In a matrix of all documents a group does not begin in the first column.
         first = group.columns[:, 0] if self.ranks == "columns" else None
         return lambda_pairs(
@@ -55,6 +50,6 @@ class LambdaDistil(LossBase):
             group.teacher,
             positions_of(group, self.ranks, first),
             metric_cut=self.metric_cut,
-            weights=weights,
+            weights=matrix.weights,
             average=self.average,
         )

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.packed_cells import Average, averaged, group_of, scored
-from sluice.training.losses.math.reduction import widened
+from sluice.training.losses.math.packed_cells import Average, averaged, group_of
 from sluice.training.losses.math.scale import check_positive, scale_for
+from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,11 @@ class MarginMSE(LossBase):
     multiplies the student's scores: left out it is 20 for cosine and 1 for dot products, whose size
     is the teacher's to set.
 
-    A query without a pair contributes nothing. Hofstätter et al. 2020 (arXiv 2010.02666).
+    A query without a pair contributes nothing.
     """
+
+    summary = "differences of scores like the teacher's; `pairs: positives`, `all`"
+    paper = "Hofstätter et al. 2020 (arXiv 2010.02666)"
 
     needs_teacher: ClassVar[bool] = True
     negatives: ClassVar[Negatives] = "own"  # a teacher scores the query's own documents
@@ -36,28 +39,20 @@ class MarginMSE(LossBase):
     similarity: Literal["auto", "cosine", "dot"] = "auto"
 
     def __post_init__(self) -> None:
-        check_positive(margin_mse__scale=self.scale)
+        check_positive("margin_mse", scale=self.scale)
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss; ``labels`` say what is positive (above 0) where ``pairs`` needs it."""
-        scaled = widened(scores) * scale_for(self.scale, self.similarity)
-        group = group_of(scaled, labels, mask, scored("margin_mse", teacher))
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        scale = scale_for(self.scale, self.similarity)
+        group = group_of(matrix.times(scale), taught="margin_mse")
         gap = group.scores - group.teacher
         if self.pairs == "all":
             count, _, spread = _spread(gap, group.taking)
             # sum_ij (g_i - g_j)^2 = 2 n sum_i (g_i - mean)^2: no pairs, and nothing cancels
-            return averaged(2 * count * spread, count * (count - 1), weights, self.average)
+            return averaged(2 * count * spread, count * (count - 1), matrix.weights, self.average)
         here, mean, spread = _spread(gap, group.taking & (group.labels > 0))
         there, other, rest = _spread(gap, group.taking & (group.labels <= 0))
         sums = there * spread + here * rest + here * there * (mean - other) ** 2
-        return averaged(sums, here * there, weights, self.average)
+        return averaged(sums, here * there, matrix.weights, self.average)
 
 
 def _spread(values: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:

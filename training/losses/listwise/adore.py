@@ -14,6 +14,7 @@ from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.lambda_pairs import Ranks, check_cut, lambda_pairs, positions_of
 from sluice.training.losses.math.packed_cells import Average, group_of
 from sluice.training.losses.math.scale import check_positive, scale_for
+from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,10 @@ class Adore(LossBase):
 
     Made for a frozen index searched with the queries as they are now; of the document side it
     asks nothing. A query of whose documents none is a positive, or all are, contributes nothing.
-    Zhan et al. 2021 (arXiv 2104.08051).
     """
+
+    summary = "lambda-weighted pairs over the live results of a frozen index"
+    paper = "Zhan et al. 2021 (ADORE, arXiv 2104.08051)"
 
     negatives: ClassVar[Negatives] = "own"  # a query's list holds its own candidates
 
@@ -42,43 +45,27 @@ class Adore(LossBase):
 
     def __post_init__(self) -> None:
         check_cut("adore", self.metric_cut)
-        check_positive(adore__scale=self.scale)
+        check_positive("adore", scale=self.scale)
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss; column r is position r + 1 of the list. ``teacher`` is not used."""
-        return self._of(scores, labels, mask, weights, None)
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        return self._of(matrix, None)  # column r is position r + 1 of the list
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the loss; where all documents of a batch stand side by side, of its own ones."""
         first = None
         if batch.matrix is None:  # a list begins at the first document that came with its row
-            own = batch.owners[None, :] == torch.arange(
-                len(batch.queries), device=batch.owners.device
-            ).unsqueeze(1)
+            rows = torch.arange(len(batch.queries), device=batch.owners.device)
+            own = batch.owners[None, :] == rows[:, None]
             first = own.to(torch.uint8).argmax(dim=1)
-        return self._of(batch.scores(), batch.labels, batch.mask, batch.weights, first)
+        return self._of(batch.score_matrix(), first)
 
-    def _of(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None,
-        weights: Tensor | None,
-        first: Tensor | None,
-    ) -> Tensor:
-        group = group_of(scores * scale_for(self.scale, self.similarity), labels, mask)
+    def _of(self, matrix: ScoreMatrix, first: Tensor | None) -> Tensor:
+        group = group_of(matrix.times(scale_for(self.scale, self.similarity)))
         return lambda_pairs(
             group,
             group.labels,
             positions_of(group, self.ranks, first),
             metric_cut=self.metric_cut,
-            weights=weights,
+            weights=matrix.weights,
             average=self.average,
         )

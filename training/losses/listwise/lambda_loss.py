@@ -15,6 +15,7 @@ from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import Average, Group, averaged, group_of, ranks_by
 from sluice.training.losses.math.pair_sums import logistic, ordered, ordered_pairs, pair_sums
 from sluice.training.losses.math.scale import check_positive, scale_for
+from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,11 @@ class LambdaLoss(LossBase):
     ``average`` takes a query's ``sum``, or is over its pairs or those of the batch, ``scale``
     multiplies the scores; left out it is 20 for cosine and 1 for dot products.
 
-    Ranks are those the scores give now, ties by column. Wang et al. 2018 (LambdaLoss).
+    Ranks are those the scores give now, ties by column.
     """
+
+    summary = "pairs weighted by how exchanging them would change nDCG"
+    paper = "Wang et al. 2018 (LambdaLoss)"
 
     weighting: Literal["delta_ndcg", "ndcg_loss2", "ndcg_loss2++"] = "delta_ndcg"
     gain: Literal["exponential", "linear"] = "exponential"
@@ -41,30 +45,21 @@ class LambdaLoss(LossBase):
     similarity: Literal["auto", "cosine", "dot"] = "auto"
 
     def __post_init__(self) -> None:
-        check_positive(lambda_loss__scale=self.scale, lambda_loss__mu=self.mu)
+        check_positive("lambda_loss", scale=self.scale, mu=self.mu)
         if self.cutoff is not None and self.cutoff < 1:
             raise ConfigError(
                 f"lambda_loss.cutoff: {self.cutoff!r}, expected 1 or more, or nothing"
             )
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss; labels are grades. ``teacher`` is not used."""
-        scaled = scores * scale_for(self.scale, self.similarity)
-        group = group_of(scaled, labels, mask)
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        group = group_of(matrix.times(scale_for(self.scale, self.similarity)))
         grades = group.labels.clamp(min=0.0)
         gains = grades.exp2() - 1 if self.gain == "exponential" else grades
         weigh = self._weights(gains, ranks_by(group.scores, group.taking))
         sums = pair_sums(
             group.scores, logistic(lambda rows: weigh(rows) * ordered(group, group.labels, rows))
         )
-        return averaged(sums, self._pairs(group), weights, self.average)
+        return averaged(sums, self._pairs(group), matrix.weights, self.average)
 
     def _weights(self, gains: Tensor, ranks: Tensor) -> Callable[[slice], Tensor]:
         def weigh(rows: slice) -> Tensor:

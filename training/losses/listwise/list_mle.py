@@ -11,8 +11,9 @@ from torch.nn.functional import logsigmoid, pad
 
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.packed_cells import averaged, group_of, scored
+from sluice.training.losses.math.packed_cells import averaged, group_of
 from sluice.training.losses.math.scale import check_positive, temperature_for
+from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,11 @@ class ListMLE(LossBase):
     ``w_r = 2^(n - r) - 1`` over their sum, equals sharing the mean of their places; else w is 1.
     ``temperature`` divides the scores: left out it is 0.05 for cosine and 1 for dot products.
 
-    A query whose documents all tie contributes nothing. Xia et al. 2008.
+    A query whose documents all tie contributes nothing.
     """
+
+    summary = "likelihood of the right order; `position_aware` weighs the top"
+    paper = "Xia et al. 2008; Lan et al. 2014 (p-ListMLE)"
 
     order: Literal["labels", "teacher", "columns"] = "labels"
     position_aware: bool = False
@@ -36,29 +40,22 @@ class ListMLE(LossBase):
     similarity: Literal["auto", "cosine", "dot"] = "auto"
 
     def __post_init__(self) -> None:
-        check_positive(list_mle__temperature=self.temperature)
+        check_positive("list_mle", temperature=self.temperature)
 
     @property
     def needs_teacher(self) -> bool:
         """Whether a teacher gives the order."""
         return self.order == "teacher"
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss; of labels and teacher only what ``order`` names is used."""
-        judged = scored("list_mle", teacher) if self.order == "teacher" else None
-        scaled = scores / temperature_for(self.temperature, self.similarity)
-        group = group_of(scaled, labels, mask, judged)
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        temperature = temperature_for(self.temperature, self.similarity)
+        group = group_of(
+            matrix.over(temperature), taught="list_mle" if self.needs_teacher else None
+        )
         order = {
             "labels": group.labels,
             "teacher": group.teacher,
-            "columns": -group.columns.to(scaled.dtype),
+            "columns": -group.columns.to(group.scores.dtype),
         }[self.order]
         descent, sequence = (-order).masked_fill(~group.taking, torch.inf).sort(dim=1, stable=True)
         sizes = group.taking.sum(1, keepdim=True)
@@ -66,7 +63,7 @@ class ListMLE(LossBase):
         ends = torch.searchsorted(descent, descent, right=True)
         kept = ends < sizes  # those with somebody after them
         # A finite floor: inf - inf has no gradient.
-        floor = torch.finfo(scaled.dtype).min / 2
+        floor = torch.finfo(group.scores.dtype).min / 2
         best_first = group.scores.masked_fill(~group.taking, floor).gather(1, sequence)
         suffix = best_first.flip(1).logcumsumexp(1).flip(1)
         after = suffix.gather(1, ends.clamp(max=suffix.shape[1] - 1))
@@ -74,7 +71,7 @@ class ListMLE(LossBase):
         terms = -logsigmoid(lead).masked_fill(~kept, 0.0)
         if self.position_aware:
             terms = terms * _place_weights(begins, ends, sizes, terms)
-        return averaged(terms.sum(1), kept.any(1).long(), weights, "sum")
+        return averaged(terms.sum(1), kept.any(1).long(), matrix.weights, "sum")
 
 
 def _place_weights(begins: Tensor, ends: Tensor, sizes: Tensor, like: Tensor) -> Tensor:

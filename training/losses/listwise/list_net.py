@@ -10,8 +10,9 @@ from torch import Tensor
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.divergence import choices, log_shares
-from sluice.training.losses.math.packed_cells import averaged, group_of, scored
+from sluice.training.losses.math.packed_cells import averaged, group_of
 from sluice.training.losses.math.scale import check_positive, temperature_for
+from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,11 @@ class ListNet(LossBase):
 
     ``target``: the ``labels``, where a query whose documents all have one grade contributes
     nothing, or a ``teacher``'s scores (then the gradient is that of ``kl_div``). ``temperature`` is
-    t; left out it is 0.05 for cosine and 1 for dot products. Cao et al. 2007, top-one probability.
+    t; left out it is 0.05 for cosine and 1 for dot products.
     """
+
+    summary = "cross-entropy of the softmax of the grades and that of the scores"
+    paper = "Cao et al. 2007, top-one probability"
 
     target: Literal["labels", "teacher"] = "labels"
     negatives: Negatives = "own"
@@ -31,8 +35,9 @@ class ListNet(LossBase):
 
     def __post_init__(self) -> None:
         check_positive(
-            list_net__temperature=self.temperature,
-            list_net__target_temperature=self.target_temperature,
+            "list_net",
+            temperature=self.temperature,
+            target_temperature=self.target_temperature,
         )
 
     @property
@@ -40,24 +45,15 @@ class ListNet(LossBase):
         """Whether a teacher gives the target."""
         return self.target == "teacher"
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss; of labels and teacher only what ``target`` names is used."""
-        judged = scored("list_net", teacher) if self.target == "teacher" else None
-        group = group_of(scores, labels, mask, judged)
-        grades = group.labels if judged is None else group.teacher
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        group = group_of(matrix, taught="list_net" if self.needs_teacher else None)
+        grades = group.teacher if self.needs_teacher else group.labels
         temperature = temperature_for(self.temperature, self.similarity)
         student = log_shares(group.scores / temperature, group.taking)
         target = log_shares(grades / self.target_temperature, group.taking).exp()
         rows = -(target.masked_fill(~group.taking, 0.0) * student).sum(1)
         counts = choices(group.taking)
-        if judged is None:
+        if not self.needs_teacher:
             first = grades.masked_fill(~group.taking, -float("inf")).amax(1, keepdim=True)
             counts = counts * (group.taking & (grades < first)).any(1)
-        return averaged(rows, counts, weights, "sum")
+        return averaged(rows, counts, matrix.weights, "sum")

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.packed_cells import Average, averaged, group_of, scored
+from sluice.training.losses.math.packed_cells import Average, averaged, group_of
 from sluice.training.losses.math.pair_sums import below, hinge, ordered, ordered_pairs, pair_sums
 from sluice.training.losses.math.scale import check_positive, scale_for
+from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,11 @@ class ListwiseHinge(LossBase):
     those that tie share a place and are no pair. ``order``: the ``teacher``'s scores, the
     ``labels``, or the ``columns``, for groups that are ordered lists. ``average`` takes a query's
     ``sum``, or is over its pairs or those of the batch. ``scale`` multiplies the scores; left out
-    it is 20 for cosine and 1 for dot products. Liu et al. 2022 (BRIO, arXiv 2203.16804).
+    it is 20 for cosine and 1 for dot products.
     """
+
+    summary = "margins that grow with the distance of ranks"
+    paper = "Liu et al. 2022 (BRIO, arXiv 2203.16804)"
 
     negatives: ClassVar[Negatives] = "own"  # a list holds the query's own documents
 
@@ -34,35 +38,28 @@ class ListwiseHinge(LossBase):
     similarity: Literal["auto", "cosine", "dot"] = "auto"
 
     def __post_init__(self) -> None:
-        check_positive(listwise_hinge__scale=self.scale, listwise_hinge__margin=self.margin)
+        check_positive("listwise_hinge", scale=self.scale, margin=self.margin)
 
     @property
     def needs_teacher(self) -> bool:
         """Whether a teacher gives the order."""
         return self.order == "teacher"
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss; of labels and teacher only what ``order`` names is used."""
-        scaled = scores * scale_for(self.scale, self.similarity)
-        judged = scored("listwise_hinge", teacher) if self.order == "teacher" else None
-        group = group_of(scaled, labels, mask, judged)
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        scale = scale_for(self.scale, self.similarity)
+        group = group_of(
+            matrix.times(scale), taught="listwise_hinge" if self.needs_teacher else None
+        )
         order = {
             "teacher": group.teacher,
             "labels": group.labels,
-            "columns": -group.columns.to(scaled.dtype),
+            "columns": -group.columns.to(group.scores.dtype),
         }[self.order]
-        places = below(group, -order).to(scaled.dtype)
+        places = below(group, -order).to(group.scores.dtype)
 
         def margins(rows: slice) -> Tensor:
             return (places[rows, None, :] - places[rows, :, None]) * self.margin
 
         cost = hinge(margins, lambda rows: ordered(group, order, rows))
         sums = pair_sums(group.scores, cost)
-        return averaged(sums, ordered_pairs(group, order), weights, self.average)
+        return averaged(sums, ordered_pairs(group, order), matrix.weights, self.average)

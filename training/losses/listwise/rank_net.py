@@ -10,9 +10,10 @@ from torch import Tensor
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.packed_cells import Average, averaged, group_of, ranks_by, scored
+from sluice.training.losses.math.packed_cells import Average, averaged, group_of, ranks_by
 from sluice.training.losses.math.pair_sums import logistic, ordered, ordered_pairs, pair_sums
 from sluice.training.losses.math.scale import check_positive, scale_for
+from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,11 @@ class RankNet(LossBase):
     query's ``sum``. ``scale`` multiplies the scores; left out it is 20 for cosine and 1 for dot
     products. ``negatives`` says what a query is held against, as in ``info_nce``.
 
-    Documents of one label, or one teacher's score, are no pair. Burges et al. 2005.
+    Documents of one label, or one teacher's score, are no pair.
     """
+
+    summary = "logistic loss of pairs in the wrong order"
+    paper = "Burges et al. 2005"
 
     order: Literal["labels", "teacher"] = "labels"
     negatives: Negatives = "own"
@@ -36,7 +40,7 @@ class RankNet(LossBase):
     similarity: Literal["auto", "cosine", "dot"] = "auto"
 
     def __post_init__(self) -> None:
-        check_positive(rank_net__scale=self.scale)
+        check_positive("rank_net", scale=self.scale)
         if self.cutoff is not None and self.cutoff < 1:
             raise ConfigError(f"rank_net.cutoff: {self.cutoff!r}, expected 1 or more, or nothing")
 
@@ -45,31 +49,20 @@ class RankNet(LossBase):
         """Whether a teacher gives the order."""
         return self.order == "teacher"
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss; of labels and teacher only what ``order`` names is used."""
-        scaled = scores * scale_for(self.scale, self.similarity)
-        judged = scored("rank_net", teacher) if self.order == "teacher" else None
-        group = group_of(scaled, labels, mask, judged)
-        order = group.labels if judged is None else group.teacher
-        if self.cutoff is None:
-            counts = ordered_pairs(group, order)
-            sums = pair_sums(
-                group.scores, logistic(lambda rows: ordered(group, order, rows).to(scaled.dtype))
-            )
-            return averaged(sums, counts, weights, self.average)
-        high = ranks_by(group.scores, group.taking) <= self.cutoff
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        taught = "rank_net" if self.needs_teacher else None
+        group = group_of(matrix.times(scale_for(self.scale, self.similarity)), taught=taught)
+        order = group.teacher if self.needs_teacher else group.labels
+        high = group.taking
+        counts = ordered_pairs(group, order)
+        if self.cutoff is not None:
+            high = ranks_by(group.scores, group.taking) <= self.cutoff
+            low = group._replace(taking=group.taking & ~high)
+            counts = counts - ordered_pairs(low, order)
 
-        def among(rows: slice) -> Tensor:
-            return ordered(group, order, rows) & (high[rows, :, None] | high[rows, None, :])
+        def pairs(rows: slice) -> Tensor:
+            near = high[rows, :, None] | high[rows, None, :]
+            return (ordered(group, order, rows) & near).to(group.scores.dtype)
 
-        low = group._replace(taking=group.taking & ~high)
-        counts = ordered_pairs(group, order) - ordered_pairs(low, order)
-        sums = pair_sums(group.scores, logistic(lambda rows: among(rows).to(scaled.dtype)))
-        return averaged(sums, counts, weights, self.average)
+        sums = pair_sums(group.scores, logistic(pairs))
+        return averaged(sums, counts, matrix.weights, self.average)

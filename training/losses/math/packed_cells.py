@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.training.losses.math.reduction import widened
+from sluice.training.protocol import ScoreMatrix
 
 Average = Literal["queries", "pairs", "sum"]
 
@@ -27,15 +27,14 @@ class Group(NamedTuple):
     columns: Tensor
 
 
-def group_of(
-    scores: Tensor, labels: Tensor, mask: Tensor | None, teacher: Tensor | None = None
-) -> Group:
+def group_of(matrix: ScoreMatrix, *, taught: str | None = None) -> Group:
     """Pack ``[B, N]`` to the width of the row with the most cells.
 
-    With a ``teacher`` only the cells it scored (not NaN) take part. Half precision is widened.
+    For the loss of the name ``taught`` only the cells that the teacher scored (not NaN) take part;
+    raises ``DataError`` for a batch without a teacher.
     """
-    scores = widened(scores)
-    taking = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask.bool()
+    scores, labels, taking, _, _ = matrix
+    teacher = None if taught is None else scored(taught, matrix.teacher)
     if teacher is not None:
         taking = taking & ~teacher.isnan()
     width = max(1, int(taking.sum(1).max()))

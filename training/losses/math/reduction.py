@@ -11,11 +11,6 @@ def widened(scores: Tensor) -> Tensor:
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
 
-def counted_cells(labels: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mask, or that every cell takes part where there is none."""
-    return torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
-
-
 def floor_of(scores: Tensor) -> float:
     """Return what stands for minus infinity: finite, as the gradient of -inf - (-inf) is nan."""
     return torch.finfo(scores.dtype).min / 2

@@ -21,8 +21,8 @@ def temperature_for(temperature: float | None, similarity: str) -> float:
     return 1.0 / scale_for(None, similarity) if temperature is None else temperature
 
 
-def check_positive(**settings: float | None) -> None:
+def check_positive(loss: str, **settings: float | None) -> None:
     """Raise ``ConfigError`` for a setting that is given and not a number above 0."""
     for name, value in settings.items():
         if value is not None and not 0 < value < math.inf:
-            raise ConfigError(f"{name.replace('__', '.')}: {value!r}, expected above 0")
+            raise ConfigError(f"{loss}.{name}: {value!r}, expected above 0")

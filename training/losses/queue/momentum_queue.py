@@ -40,8 +40,11 @@ class MomentumQueue(Wrapping):
 
     The inner loss is by default InfoNCE at temperature 0.07 (CoCoSoDa's released code multiplies
     by 20 once more: an effective 0.0035). ``size: 0, modes: [], symmetric: false`` is the inner
-    loss. He et al. 2020 (MoCo); Shi et al. 2023 (CoCoSoDa), section 3.3.
+    loss.
     """
+
+    summary = "queues of earlier batches, a momentum encoder, soft augmentation"
+    paper = "He et al. 2020 (MoCo); Shi et al. 2023 (CoCoSoDa), section 3.3"
 
     called: ClassVar[str] = "momentum_queue"
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 0.07}

@@ -93,7 +93,7 @@ def test_fresh_negatives_every_epoch(config: dict[str, Any]) -> None:
 
 
 def test_live_candidates_train_the_queries_tower(config: dict[str, Any], bert: Path) -> None:
-    live = {"type": "live", "depth": 5, "index": {"type": "flat"}}
+    live = {"type": "live", "depth": 5, "append": "every", "index": {"type": "flat"}}
     folder = train({**config, "loss": {"type": "adore"}, "negatives": live})
     made = open_encoder(folder)
     assert isinstance(made, TowerEncoder)
@@ -156,6 +156,7 @@ def test_a_model_from_random_weights(config: dict[str, Any]) -> None:
         ),
         ({"negatives": {"type": "live", "dept": 3}}, r"negatives\.dept"),
         ({"negatives": {"type": "live", "depth": 1}}, r"negatives\.depth"),
+        ({"negatives": {"type": "live", "append": "evry"}}, r"append: 'evry'.*mean 'every'"),
         ({"negatives": {**MINED, "refresh": 0}}, r"negatives\.refresh"),
         ({"negatives": {**MINED, "mode": "margins"}}, "did you mean 'margin'"),
         ({"gradient_cache": 0}, "gradient_cache"),
