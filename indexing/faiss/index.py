@@ -67,8 +67,8 @@ class FaissIndex(Index):
     longer lists are fetched and filtered. Few allowed rows are scored one and all, with the full
     vectors or else as stored, and for more of them ``efSearch`` and ``nprobe`` are raised with the
     selectivity (``indexing/faiss/filtered_search.py`` has the rule and its measurements). A query
-    that still gets fewer than ``k`` hits, though so many rows are allowed, is scored with all of them;
-    its line stays short only if the type cannot give vectors back and none are kept. Without
+    that still gets fewer than ``k`` hits, though so many rows are allowed, is scored with all of
+    them; its line stays short only if the type cannot give vectors back and none are kept. Without
     deletions and ``keep`` a line is as short as FAISS leaves it.
 
     ``compact`` builds the index again, with the quantisers it has, from the full vectors, or else
