@@ -148,6 +148,7 @@ def test_cross_encoders_lower_texts_too(pair_bert: Path, bert: Path, tmp_path: P
     encoder = CrossEncoder.from_pretrained(tmp_path / "m")
     encoder.save_pretrained(tmp_path / "again")
     again = CrossEncoder.from_pretrained(tmp_path / "again")
-    scores = again.score([("GOLD", "river"), ("gold", "RIVER")])
-    assert scores[0] == scores[1]
+    # Each alone: two rows of one batch may differ in the last bit.
+    upper, lower = (again.score([pair])[0] for pair in (("GOLD", "river"), ("gold", "RIVER")))
+    assert upper == lower
     assert again.fingerprint == encoder.fingerprint
