@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.runs.rank_overlap import compare_rankings, kendall_tau, overlap_at, rank_biased_overlap
+from sluice.retrieval.runs.rank_overlap import (
+    compare_rankings,
+    kendall_tau,
+    overlap_at,
+    rank_biased_overlap,
+)
 from sluice.retrieval.runs.run import Ranking, Run
 
 LISTS = st.lists(st.sampled_from("abcdefghijklmno"), unique=True)
