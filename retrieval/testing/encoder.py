@@ -25,6 +25,7 @@ def check_encoder(
     load: Callable[[Path], Any] | None = None,
     same: Iterable[Any] = (),
     others: Iterable[Any] = (),
+    queries_only: bool = False,
     tolerance: float = 1e-5,
     skip: Collection[str] = (),
 ) -> None:
@@ -33,8 +34,9 @@ def check_encoder(
     An object with ``score(pairs)`` is checked as a cross-encoder is, by the same rules. ``load``
     opens what ``save_pretrained`` wrote; by default it is the class's ``from_pretrained``. ``same``
     are encoders made again in the same way, ``others`` such as differ in one thing that matters
-    (weights, prompt, length): their fingerprints must be the same, and different. Values may
-    differ by ``tolerance``, relative to the largest. ``skip`` names rules that do not apply.
+    (weights, prompt, length): their fingerprints must be the same, and different. With
+    ``queries_only`` documents are not encoded. Values may differ by ``tolerance``, relative to the
+    largest. ``skip`` names rules that do not apply.
     """
     if len(set(texts)) < 3:
         raise ConfigError("texts: expected three or more different ones")
@@ -42,7 +44,7 @@ def check_encoder(
     verify(name, [has_methods], encoder, [])
     world = World(
         encoder, list(texts), load or getattr(type(encoder), "from_pretrained", None),
-        list(same), list(others), tolerance,
+        list(same), list(others), queries_only, tolerance,
     )  # fmt: skip
     verify(name, RULES, world, skip)
 
@@ -56,13 +58,15 @@ class World:
     load: Callable[[Path], Any] | None
     same: list[Any]
     others: list[Any]
+    queries_only: bool
     tolerance: float
 
     @property
     def sides(self) -> tuple[str, ...]:
         """The methods that turn texts into numbers."""
-        scores = hasattr(self.encoder, "score")
-        return ("score",) if scores else ("encode_queries", "encode_documents")
+        if hasattr(self.encoder, "score"):
+            return ("score",)
+        return ("encode_queries",) if self.queries_only else ("encode_queries", "encode_documents")
 
     def encoded(self, side: str, texts: Sequence[str], encoder: Any = None) -> Table:
         """Return what a method makes of texts, as a dense table."""
