@@ -9,7 +9,8 @@ from torch import Tensor
 
 from sluice.retrieval.testing import check_loss
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.reduction import counted_cells, weighted_mean, widened
+from sluice.training.losses.math.reduction import weighted_mean
+from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True)
@@ -20,15 +21,11 @@ class TripletMargin(LossBase):
     # LossBase lists all that a loss may ask for. This one wants cosines whatever the encoder says.
     similarity = "cosine"
 
-    def __call__(
-        self,
-        scores: Tensor,  # [B, N]: queries against the documents of the batch
-        labels: Tensor,  # [B, N]: above 0 for a query's positives
-        mask: Tensor | None = None,  # [B, N]: the cells that count
-        weights: Tensor | None = None,  # [B]: of the queries
-        teacher: Tensor | None = None,  # [B, N]: a teacher's scores, NaN where there are none
-    ) -> Tensor:
-        mask, scores = counted_cells(labels, mask), widened(scores)
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        # scores, labels (above 0 for positives), mask (the cells that count) and teacher (a
+        # teacher's scores, NaN where there are none) are [B, N], queries against the documents of
+        # the batch; weights, of the queries, are [B] or None.
+        scores, labels, mask, weights, _ = matrix
         rows, columns = (mask & (labels > 0)).nonzero(as_tuple=True)  # P positives
         negatives = (mask & (labels <= 0))[rows]  # [P, N]
         gaps = scores[rows] - scores[rows, columns][:, None] + self.margin

@@ -196,7 +196,7 @@ def kept_rows(world: World) -> None:
 
 
 def deleted_rows(world: World) -> None:
-    """Deleted rows are no hits, and the others keep their numbers until compact."""
+    """Deleted rows are never hits, and the others keep their numbers until compact."""
     table, queries = world.table(world.count), world.table(4, 1)
     index, vectors = world.built(table), world.vectors(queries)
     live = np.random.default_rng(3).random(world.count) < 0.6

@@ -177,7 +177,7 @@ def empty_rows(case: LossCase) -> None:
 
 
 def weights(case: LossCase) -> None:
-    """Equal weights are no weights, and a weight of 0 drops its row."""
+    """Equal weights count as none, and a weight of 0 drops its row."""
     equal = torch.full((ROWS,), 3.0, dtype=torch.float64)
     _same(case.evaluated(leaves()), case.evaluated(leaves(), weights=equal), "with equal weights")
     some = torch.tensor([1.0, 2.0, 0.0, 0.5], dtype=torch.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import is_not
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -112,7 +113,7 @@ class LossCase:
     layout: Layout
 
     def loss(self, dtype: torch.dtype = torch.float64) -> LossBase:
-        """Return a new loss at the beginning of a training run."""
+        """Return a new loss, bound to an encoder as before the first step."""
         loss = as_loss(self.make())
         if self.layout == "matrix":
             loss = loss.bound_to("cosine")
@@ -208,7 +209,10 @@ def of_scores(loss: LossBase) -> bool:
 def takes_scores(loss: Any) -> bool:
     """Return whether a loss may be called with a score matrix."""
     own = getattr(loss, "loss", None) if type(loss).__name__ == "Adapted" else loss
-    return callable(own) and type(own).__call__ is not LossBase.__call__
+    kind = type(own)
+    writes = (getattr(kind, name, None) for name in ("_value", "__call__"))
+    base = (getattr(LossBase, name, None) for name in ("_value", "__call__"))
+    return callable(own) and any(map(is_not, writes, base))
 
 
 def layouts(loss: LossBase) -> list[Layout]:
