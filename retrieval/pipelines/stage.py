@@ -126,8 +126,11 @@ class Stage(ABC):
     def filtered(self, where: Where) -> Stage:
         """Return the stage whose retrievers find only documents that match ``where``.
 
-        ``ConfigError`` for a stage that finds documents without knowing their metadata.
+        A reranker's candidates were filtered before. ``ConfigError`` for a stage that finds
+        documents without knowing their metadata.
         """
+        if not self.inner and self.needs_candidates:
+            return self
         if not self.inner:
             raise ConfigError(
                 f"{self.name}: where filters the documents of retrievers, and it is none"

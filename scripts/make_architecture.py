@@ -1,0 +1,42 @@
+"""Write the floors of pyproject.toml into docs/architecture.md: scripts/make_architecture.py."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN, END = "<!-- floors -->\n", "<!-- end of floors -->"
+
+
+def floors() -> str:
+    """Return a picture of each contract of layers: its package, then its rooms from the top."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts: list[dict[str, Any]] = settings["tool"]["importlinter"]["contracts"]
+    pictures = []
+    for contract in contracts:
+        if contract["type"] != "layers":
+            continue
+        (package,) = contract["containers"]
+        lines = [" · ".join(re.split(r" [:|] ", layer)) for layer in contract["layers"]]
+        width = max(map(len, lines))
+        box = ["┌" + "─" * (width + 2) + "┐"]
+        for line in lines:
+            box += [f"│ {line:^{width}} │", "├" + "─" * (width + 2) + "┤"]
+        box[-1] = "└" + "─" * (width + 2) + "┘"
+        pictures.append("\n".join([package, *box]))
+    return "```text\n" + "\n\n".join(pictures) + "\n```\n"
+
+
+def page() -> str:
+    """Return the page with the floors as they are now."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    return before + BEGIN + floors() + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,144 @@
+"""Every type of encoder keeps the rules that ``sluice.retrieval.testing`` ships."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sluice.encoders import BM25Encoder, PrecomputedEncoder, VocabularyEncoder
+from sluice.encoders.foundation.build import build
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.table import ENCODERS, RERANKERS
+from sluice.retrieval.testing import BrokenRule, check_encoder
+from sluice.retrieval.testing.rules import TEXTS
+
+TYPES = {**ENCODERS, **RERANKERS}
+
+
+@pytest.fixture
+def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dict[str, Any]:
+    """What a type needs to be made; others are opened from a tiny BERT."""
+    vectors = np.random.default_rng(0).random((len({*TEXTS, ""}), 4), np.float32)
+    PrecomputedEncoder(sorted({*TEXTS, ""}), vectors).save_pretrained(tmp_path / "precomputed")
+    VocabularyEncoder(sorted({*" ".join(TEXTS).split()})).save_pretrained(tmp_path / "vocabulary")
+    return {
+        "bm25": {},
+        "cross_encoder": {"model": str(pair_bert)},
+        "precomputed": {"model": str(tmp_path / "precomputed")},
+        "splade": {"model": str(masked_bert)},
+        "towers": {
+            "query": {"type": "dense", "model": str(bert), "query_prompt": "query: "},
+            "document": {"type": "dense", "model": str(bert)},
+        },
+        "vocabulary": {"model": str(tmp_path / "vocabulary")},
+    }
+
+
+# The same type with one thing changed that decides its vectors.
+CHANGES: dict[str, list[dict[str, Any]]] = {
+    "bm25": [{"k1": 2.0}, {"b": 0.1}],
+    "cross_encoder": [{"max_length": 12}],
+    "dense": [{"query_prompt": "query: "}, {"pooling": "cls"}, {"document_length": 12}],
+    "splade": [{"pooling": "sum"}, {"document_top_k": 3}],
+    "towers": [{"document": {"type": "dense", "pooling": "cls"}}],
+}
+QUERIES_ONLY = ("precomputed", "vocabulary")
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_types_of_the_table(name: str, specs: dict[str, Any], bert: Path) -> None:
+    spec = specs.get(name, {"model": str(bert)})
+
+    def make(**changes: Any) -> Any:
+        merged = {
+            key: {**spec[key], **value} if isinstance(value, dict) else value
+            for key, value in changes.items()
+        }
+        encoder = build({"type": name, **spec, **merged}, TYPES, where="encoder")
+        return encoder.fit(TEXTS) if isinstance(encoder, BM25Encoder) else encoder
+
+    others = [make(**changes) for changes in CHANGES.get(name, [])]
+    check_encoder(
+        make(),
+        same=[make()],
+        others=others,
+        queries_only=name in QUERIES_ONLY,
+        tolerance=1e-4,
+    )
+
+
+class Letters:
+    """Counts of letters."""
+
+    def __init__(self, letters: str = "abcdefghijklmnopqrstuvwxyz") -> None:
+        self.letters = letters
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of("letters", self.letters)
+
+    def encode_queries(self, texts: Sequence[str]) -> Any:
+        return self.encode_documents(texts)
+
+    def encode_documents(self, texts: Sequence[str]) -> Any:
+        counts = [[text.count(letter) for letter in self.letters] for text in texts]
+        return np.array(counts, np.float32).reshape(len(texts), len(self.letters))
+
+    def save_pretrained(self, path: str | Path) -> None:
+        Path(path).mkdir()
+        (Path(path) / "letters.json").write_text(json.dumps(self.letters))
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path) -> Letters:
+        return cls(json.loads((Path(path) / "letters.json").read_text()))
+
+
+def encoding(change: Any) -> dict[str, Any]:
+    return {"encode_documents": lambda self, texts: change(Letters.encode_documents(self, texts))}
+
+
+def centred(vectors: Any) -> Any:
+    return vectors - vectors.mean(axis=0) if len(vectors) else vectors
+
+
+CALLS = count()
+BROKEN: dict[str, dict[str, Any]] = {
+    "has_methods": {"save_pretrained": None},
+    "form_of_vectors": encoding(lambda vectors: vectors.astype(np.float64)),
+    "no_texts": encoding(lambda vectors: vectors if len(vectors) else np.zeros((0, 3), np.float32)),
+    "order_of_texts": encoding(lambda vectors: np.sort(vectors, axis=0)),
+    "batches_of_texts": encoding(centred),
+    "encoded_twice": encoding(lambda vectors: vectors + np.float32(1e-7) * next(CALLS)),
+    "blank_text": encoding(
+        lambda vectors: np.where(vectors.any(axis=1)[:, None], vectors, np.float32(np.nan))
+    ),
+    "fingerprint": {"fingerprint": property(lambda self: f"call {next(CALLS)}")},
+    "saved_and_loaded": {"from_pretrained": classmethod(lambda cls, path: Letters("xyz"))},
+}
+
+
+def test_a_right_one_passes() -> None:
+    check_encoder(Letters(), same=[Letters()], others=[Letters("abc")])
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_broken_ones_are_found_out(rule: str) -> None:
+    broken = type("Broken", (Letters,), BROKEN[rule])()
+    with pytest.raises(BrokenRule, match=rf"^encoder Broken: .* \({rule}\)\n"):
+        check_encoder(broken)
+
+
+def test_fingerprints_of_others() -> None:
+    with pytest.raises(BrokenRule, match=r"others\[1\] has the same"):
+        check_encoder(Letters(), others=[Letters("abc"), Letters()])
+    with pytest.raises(BrokenRule, match=r"same\[0\] has another"):
+        check_encoder(Letters(), same=[Letters("abc")])
+    with pytest.raises(ConfigError, match="three or more"):
+        check_encoder(Letters(), ["one", "two"])

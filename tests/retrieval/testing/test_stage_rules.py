@@ -1,0 +1,140 @@
+"""Every stage keeps the rules that ``sluice.retrieval.testing`` ships."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from fake_language_models import FakeModel
+from small_world import WordEncoder, documents
+
+from sluice.encoders import BM25Encoder
+from sluice.encoders.dense.pair_head import PairHead
+from sluice.encoders.foundation.build import resolve
+from sluice.indexing import FlatIndex
+from sluice.retrieval import Document, Fuse, Rerank, Retriever, Stage
+from sluice.retrieval.experiments.tuning.ranker_training import judged
+from sluice.retrieval.pipelines.table import STAGES
+from sluice.retrieval.retrievers.candidate_lists import Sources
+from sluice.retrieval.stages.adaptive_depth import cut_off
+from sluice.retrieval.stages.generative.listwise import Listwise
+from sluice.retrieval.stages.generative.pairwise import Pairwise
+from sluice.retrieval.stages.generative.pointwise import Pointwise
+from sluice.retrieval.stages.ltr.features import CandidateFeatures
+from sluice.retrieval.stages.ltr.ranker import LearnedRanker, part_fingerprint
+from sluice.retrieval.stages.rerankers.max_sim import MaxSim
+from sluice.retrieval.testing import check_stage
+
+CORPUS = [
+    Document(each.id, each.title, each.text, {"odd": place % 2 == 1})
+    for place, each in enumerate(documents())
+]
+TEXTS = {each.id: each.full_text for each in CORPUS}
+QUERIES = {"b": "gold river number", "a": "vector of stone", "c": "sluice of the water"}
+QRELS = {"a": {"d02": 1, "d12": 1}, "b": {"d00": 2, "d10": 1}, "c": {"d04": 1}}
+
+
+class Overlap:
+    """Shared words of the pair."""
+
+    fingerprint = "overlap"
+
+    def score(self, pairs: Any) -> list[float]:
+        return [float(len({*q.lower().split()} & {*d.lower().split()})) for q, d in pairs]
+
+
+class World(NamedTuple):
+    bm25: Retriever
+    dense: Retriever
+    folder: Path
+
+    def options(self, name: str) -> dict[str, Any]:
+        """What a stage of the table must be told."""
+        folder = self.folder
+        if name == "cached":
+            return {"file": str(folder / "scores.sqlite")}
+        if name == "pair_head":
+            PairHead(64, 4).save(folder / "pairs")
+            return {"model": str(folder / "pairs")}
+        if name == "normalised":
+            (folder / "bank.txt").write_text("gold river\nstone water\nsluice index\n")
+            return {"bank": str(folder / "bank.txt"), "mode": "static"}
+        if name == "ltr":
+            features = CandidateFeatures([self.bm25, self.dense])
+            heads = dict(((self.bm25 | self.dense) % 25).run(QUERIES))
+            parts = {part.name: part_fingerprint(part) for part in features.parts}
+            lists = judged(features, QUERIES, heads, QRELS)
+            ranker = LearnedRanker.fit(lists, features.names, model="linear", parts=parts)
+            ranker.save(folder / "ltr", features.terms(None))
+            return {"model": str(folder / "ltr")}
+        return {}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(
+        Retriever.build(BM25Encoder(), CORPUS, name="bm25"),
+        Retriever.build(WordEncoder(), CORPUS, index=FlatIndex("cosine"), name="dense"),
+        tmp_path_factory.mktemp("stages"),
+    )
+
+
+def built(world: World, name: str) -> Stage:
+    """Return a stage of the table: its positional arguments are retrievers or scorers."""
+    make = resolve(STAGES[name])
+    parts: list[Any] = []
+    for parameter in inspect.signature(make).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            parts += [world.bm25, world.dense]
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
+            of_stages = "Stage" in str(parameter.annotation)
+            sparse = name in ("rm3", "summarised")
+            parts.append((world.bm25 if sparse else world.dense) if of_stages else Overlap())
+    made = make(*parts, **world.options(name))
+    return made if isinstance(made, Stage) else Rerank(made, depth=7)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stages_of_the_table(world: World, name: str) -> None:
+    check_stage(built(world, name), QUERIES, documents=TEXTS, where={"odd": True})
+
+
+OTHERS: dict[str, Callable[[World], Stage]] = {
+    "retriever": lambda world: world.bm25,
+    "filtered": lambda world: world.dense.filtered({"odd": True}),
+    "cut": lambda world: world.bm25 % 5,
+    "fused": lambda world: world.bm25 | world.dense | world.bm25 % 3,
+    "cascade": lambda world: (world.bm25 | world.dense) % 20 >> Rerank(Overlap(), 8) % 12,
+    "feedback on a list": lambda world: world.bm25 % 9 >> resolve(STAGES["prf"])(world.dense),
+    "sources": lambda world: Sources([("bm25", world.bm25), ("dense", world.dense)]),
+    "by score": lambda world: Fuse([world.bm25, world.dense], method="weighted"),
+    "reranker": lambda world: Rerank(Overlap(), depth=5),
+    "interpolated": lambda world: Rerank(Overlap(), depth=9, interpolate=0.5),
+    "ruled": lambda world: Rerank(Overlap(), depth=9, rules=[cut_off(0.5)]),
+    "depth 0": lambda world: Rerank(Overlap(), depth=0),
+    "pointwise": lambda world: Rerank(Pointwise.yes_no(FakeModel(lambda prompt: _chances(prompt)))),
+    "pairwise": lambda world: Rerank(Pairwise(FakeModel(lambda prompt: _first(prompt)))),
+    "listwise": lambda world: Rerank(Listwise(FakeModel(writes=lambda prompt: "[2] > [1]"))),
+}
+
+
+def _chances(prompt: Any) -> tuple[float, float]:
+    share = 1 / (1 + len(prompt.slots[-1]) % 7)
+    return share, 1 - share
+
+
+def _first(prompt: Any) -> tuple[float, float]:
+    _, one, other = prompt.slots
+    return (1.0, 0.0) if len(one) > len(other) else (0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_stages(world: World, name: str) -> None:
+    check_stage(OTHERS[name](world), QUERIES, documents=TEXTS, where={"odd": True})
+
+
+def test_max_sim(bert: Path) -> None:
+    check_stage(Rerank(MaxSim.from_pretrained(bert), depth=5), tolerance=1e-4)
