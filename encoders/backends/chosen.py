@@ -14,7 +14,7 @@ from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.backends.graph import MODEL_FILE, graph_path
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.files import file_hash
-from sluice.encoders.model_files.tensor_versions import versions
+from sluice.encoders.model_files.identity import versions
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.folder_swap import replaced_folder
+from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.loading import load, side_settings
 from sluice.encoders.model_files.locate import model_folder
-from sluice.encoders.model_files.tensor_versions import versions
 from sluice.encoders.splade.folder import NOTED, SpladeFolder, has_mlm_head, save_splade
 from sluice.encoders.splade.pooling import splade_max, splade_sum
 from sluice.encoders.splade.static_queries import StaticQueries, bags

@@ -21,8 +21,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.model_files.adapters import merged_state
-from sluice.encoders.model_files.architecture import architecture_of
-from sluice.encoders.model_files.tensor_versions import versions
+from sluice.encoders.model_files.identity import architecture_of, versions
 from sluice.encoders.transformer.packed.families import is_changed
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.packed.training_pass import TrainingPass

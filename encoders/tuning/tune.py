@@ -12,8 +12,7 @@ from torch.autograd.graph import increment_version
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.model_files.adapters import Tuned, low_rank_layers
-from sluice.encoders.model_files.added_module import added_modules
+from sluice.encoders.model_files.adapters import Tuned, added_modules, low_rank_layers
 from sluice.encoders.table import TUNINGS
 
 log = logging.getLogger("sluice")
