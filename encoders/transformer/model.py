@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.chosen import ChosenBackend
+from sluice.encoders.backends.backend import ChosenBackend
 from sluice.encoders.backends.devices import Dtype, pick_device, pick_dtype
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
