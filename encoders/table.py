@@ -20,9 +20,9 @@ RERANKERS: Final[Mapping[str, str]] = {
 
 TUNINGS: Final[Mapping[str, str]] = {
     "adapter": "sluice.encoders.tuning.bottleneck:Bottlenecks",
-    "bitfit": "sluice.encoders.tuning.biases_and_norms:Biases",
+    "bitfit": "sluice.encoders.tuning.tune:Biases",
     "ia3": "sluice.encoders.tuning.low_rank:LearnedScales",
-    "ln_tuning": "sluice.encoders.tuning.biases_and_norms:Norms",
+    "ln_tuning": "sluice.encoders.tuning.tune:Norms",
     "lora": "sluice.encoders.tuning.low_rank:LowRank",
     "prefix": "sluice.encoders.tuning.prefix:Prefix",
 }

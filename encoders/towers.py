@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.chosen import ChosenBackend
+from sluice.encoders.backends.backend import ChosenBackend
 from sluice.encoders.backends.devices import Dtype
 from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.encoder import Side, Vectors

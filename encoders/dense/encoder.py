@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.chosen import choose_backend
+from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.dense.instructions import filled_prompts, with_examples
-from sluice.encoders.dense.matryoshka import as_projection, cut_vectors
 from sluice.encoders.dense.pooling import POOLINGS
 from sluice.encoders.dense.projection import (
     Projection,
+    as_projection,
+    cut_vectors,
     draw_projection,
     read_projection,
     write_projection,

@@ -27,9 +27,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.generations import new_generation, open_generation
 from sluice.encoders.lexical.analyzer import analyzer
-from sluice.encoders.lexical.fields import Fields
+from sluice.encoders.lexical.fields import Fields, Totals
 from sluice.encoders.lexical.term_counts import Column, TermCounts, counted
-from sluice.encoders.lexical.totals import Totals
 
 FORMAT, VERSION = "sluice.bm25", 2  # 2: with fields; without them still 1 is written
 Weights = np.ndarray[tuple[int], np.dtype[np.float64]]

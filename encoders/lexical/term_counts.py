@@ -1,15 +1,22 @@
-"""Texts to counts of their terms, a chunk of texts at a time."""
+"""Counts the terms of texts, a chunk of texts at a time.
+
+Texts are first cut into *pieces* at spaces, all at once, and a piece is looked up instead of
+analysed: no word contains a space, a control character or most of ASCII's punctuation, and texts
+repeat few pieces many times. Only a new piece is split into words and stemmed. Pieces are UTF-8
+bytes, because those are the fastest to cut and look up.
+"""
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from sluice.encoders.lexical.analyzer import CACHED_WORDS, Analyzer
-from sluice.encoders.lexical.pieces import END, MIDDLE, TAGS, pieces, terms
+from sluice.encoders.lexical.analyzer import CACHED_WORDS, LONGEST_WORD, Analyzer, words
 
 BATCH_CHARACTERS = 1 << 15  # cut into pieces together: these stay in the processor's cache
 CHUNK_WORDS = 1 << 19  # counted together: about 20 MB of working arrays
@@ -17,6 +24,11 @@ CHUNK_WORDS = 1 << 19  # counted together: about 20 MB of working arrays
 LEFT_OUT, UNKNOWN, ENDED, SEVERAL = -1, -2, -3, -4
 Integers = np.ndarray[tuple[int], np.dtype[Any]]
 Column = Callable[[str], int | None]
+END = b"A"  # stands behind each text: what is in lower case has no capitals of ASCII
+TAGS = [letter.encode() for letter in string.ascii_uppercase[1:]]  # before pieces of a field
+MIDDLE = b".':,;"  # these may stand inside a word, though never at its end
+KEPT = (string.ascii_letters + string.digits + "_").encode() + MIDDLE
+TABLE = bytes(byte if byte >= 0x80 or byte in KEPT else 0x20 for byte in range(0x100))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +161,36 @@ def _chunk(parts: list[Integers], fields: int) -> TermCounts:
         sizes=np.bincount(distinct >> 32, minlength=texts // fields),
         lengths=lengths,
     )
+
+
+def pieces(texts: Sequence[str], fields: int, analyzer: Analyzer) -> list[bytes]:
+    """Return the pieces of ``texts``, one text after the other, with ``END`` behind each.
+
+    With several ``fields`` the texts belong to them in turn, and field n's pieces begin with
+    ``TAGS[n]``.
+    """
+    if fields == 1:
+        return _spaced(texts, analyzer).split()
+    by_field = [
+        (b" " + _spaced(texts[field::fields], analyzer)).replace(b" ", b" " + tag).split(tag + END)
+        for field, tag in zip(range(fields), TAGS, strict=False)
+    ]
+    in_turn = chain.from_iterable(zip(*(cells[:-1] for cells in by_field), strict=True))
+    return b" ".join([part for cell in in_turn for part in (cell, END)]).split()
+
+
+def terms(piece: bytes, analyzer: Analyzer) -> list[str]:
+    """Return the terms of an untagged piece, in order; those left out are empty."""
+    core = piece.strip(MIDDLE)
+    if core.isalnum() and len(core) <= LONGEST_WORD:  # ASCII's letters and digits: one word
+        return [analyzer.term(core.decode())]
+    text = piece.decode("utf-8", "surrogatepass")
+    return [analyzer.term(word) for word in (words(text) if analyzer.lower else [text])]
+
+
+def _spaced(texts: Sequence[str], analyzer: Analyzer) -> bytes:
+    if analyzer.lower is None:  # not to be cut at spaces: the words themselves are the pieces
+        parts = [" ".join([*analyzer.words(text), "A "]) for text in texts]
+        return "".join(parts).encode("utf-8", "surrogatepass")
+    lowered = " A ".join([*map(analyzer.lower, texts), ""])
+    return lowered.encode("utf-8", "surrogatepass").translate(TABLE)

@@ -1,4 +1,4 @@
-"""A model's folder: where it is found, what it holds, how its files are read and written.
+"""Model folders: finding them, reading and writing their files.
 
 May import: `encoders.foundation`, `encoders.table`.
 """

@@ -1,9 +1,8 @@
-"""Tuned models on disk: what can be merged is, what cannot lies in ``adapter/`` beside the rest."""
+"""Saves tuned models: merged where that is possible, else with the rest in ``adapter/``."""
 
 from __future__ import annotations
 
 import copy
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,22 +15,31 @@ from torch import Tensor, nn
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.model_files.added_module import added_modules
+from sluice.encoders.foundation.files import write_json
 from sluice.encoders.model_files.layout import ADAPTER, read_object
 from sluice.encoders.table import TUNINGS
 
 WEIGHTS = "adapter.safetensors"
 SETTINGS = "adapter.json"
-KINDS = ("adapter", "prefix")  # what cannot be merged
+KINDS = ("adapter", "prefix")  # those that cannot be merged
 
 log = logging.getLogger("sluice")
 
 
+class AddedModule(nn.Module):
+    """A part that tuning adds to a transformer and that cannot be merged into its weights."""
+
+
+def added_modules(module: Any) -> dict[str, AddedModule]:
+    """Return the added parts of a module by name."""
+    return {name: m for name, m in module.named_modules() if isinstance(m, AddedModule)}
+
+
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """How a model was tuned: ``settings`` as in YAML, how much of it is trained, what was frozen.
+    """How a model is tuned: ``settings`` as in YAML, and the parameters it froze.
 
-    ``trainable`` of ``total`` parameters, the tuning's own and the encoder's heads included.
+    ``trainable`` of ``total`` parameters learn, the tuning's own and the encoder's heads included.
     """
 
     settings: dict[str, Any]
@@ -53,7 +61,7 @@ class Tuned:
     def of(
         cls, module: nn.Module, settings: Mapping[str, Any], frozen: tuple[nn.Parameter, ...] = ()
     ) -> Tuned:
-        """Count what a module trains as it is now."""
+        """Count the parameters of a module that learn now."""
         parameters = list(module.parameters())
         return cls(
             dict(settings),
@@ -64,14 +72,14 @@ class Tuned:
 
 
 def low_rank_layers(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and layer of what peft put in the place of linear layers."""
+    """Yield the name and layer of each linear layer that peft replaced."""
     for name, part in list(module.named_modules()):
         if hasattr(part, "base_layer") and type(part).__module__.startswith("peft."):
             yield name, part
 
 
 def merged_state(module: Any) -> dict[str, Tensor]:
-    """Return a module's state as it is after merging, under its own names; nothing is changed."""
+    """Return a module's state after merging, under its original names; the module is unchanged."""
     state: dict[str, Tensor] = dict(module.state_dict())
     for name, layer in low_rank_layers(module):
         state = {key: value for key, value in state.items() if not key.startswith(f"{name}.")}
@@ -84,7 +92,7 @@ def merged_state(module: Any) -> dict[str, Tensor]:
 
 
 def plain_state(model: Any) -> dict[str, Tensor] | None:
-    """Return what a model's ordinary files hold: merged, without what cannot be.
+    """Return the weights for a model's ordinary files: merged, without what cannot be merged.
 
     None for a model that was not tuned.
     """
@@ -96,7 +104,7 @@ def plain_state(model: Any) -> dict[str, Tensor] | None:
 
 
 def write_adapter(model: Any, folder: Path) -> None:
-    """Write the parts of a model that cannot be merged into ``folder/adapter``; log that once."""
+    """Write the parts of a model that cannot be merged to ``folder/adapter``, and log a warning."""
     parts = added_modules(model)
     if not parts:
         return
@@ -109,7 +117,7 @@ def write_adapter(model: Any, folder: Path) -> None:
     }
     safetensors.torch.save_file(state, place / WEIGHTS)
     settings = {"version": 1, "tuning": model.tuned.settings}
-    (place / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    write_json(place / SETTINGS, settings)
     log.warning(
         "%s: its %s cannot be merged and is saved as %s/; other tools, sentence-transformers among "
         "them, read the model without it",
@@ -118,13 +126,13 @@ def write_adapter(model: Any, folder: Path) -> None:
 
 
 def read_adapter(model: Any, folder: Path) -> None:
-    """Put what ``write_adapter`` wrote back into a freshly loaded model, if there is any."""
+    """Put what ``write_adapter`` wrote, if anything, back into a freshly loaded model."""
     place = folder / ADAPTER
     if not place.is_dir():
         return
     settings = read_object(place / SETTINGS).get("tuning")
     if not isinstance(settings, dict):
-        raise ModelError(f"{place / SETTINGS}: no 'tuning'; expected what Sluice wrote there")
+        raise ModelError(f"{place / SETTINGS}: no 'tuning'; expected the file Sluice wrote")
     known = {kind: TUNINGS[kind] for kind in KINDS}
     try:
         state = safetensors.torch.load_file(place / WEIGHTS)
@@ -132,12 +140,14 @@ def read_adapter(model: Any, folder: Path) -> None:
         build(settings, known, where="tuning", allow=()).install(model)
     except (ConfigError, OSError, safetensors.SafetensorError) as error:
         raise ModelError(f"{place}: {error}") from error
-    wanted = {
+    parameters = {
         f"{name}.{key}": value
         for name, part in added_modules(model).items()
         for key, value in part.state_dict().items()
     }
-    shapes, expected = ({k: tuple(v.shape) for k, v in side.items()} for side in (state, wanted))
+    shapes, expected = (
+        {k: tuple(v.shape) for k, v in side.items()} for side in (state, parameters)
+    )
     for key in sorted(key for key, _ in shapes.items() ^ expected.items()):
         raise ModelError(
             f"{place / WEIGHTS}: {key} is {shapes.get(key, 'missing')}, expected "
@@ -147,15 +157,15 @@ def read_adapter(model: Any, folder: Path) -> None:
         if not value.is_floating_point():
             raise ModelError(f"{place / WEIGHTS}: {key} is {value.dtype}, expected floats")
     with torch.no_grad():
-        for key, value in wanted.items():
+        for key, value in parameters.items():
             value.copy_(state[key])
     model.train(model.training)  # new parts are in training mode
     model.tuned = Tuned.of(model, settings)
 
 
 def _check_size(settings: dict[str, Any], state: dict[str, Tensor], place: Path) -> None:
-    """Refuse a prefix longer than its tensors before memory is taken for it."""
+    """Refuse a prefix longer than its tensors before allocating memory for it."""
     tokens = settings.get("tokens", 0)
     widest = max((size for value in state.values() for size in value.shape), default=0)
     if isinstance(tokens, int) and tokens > widest:
-        raise ModelError(f"{place / SETTINGS}: tokens {tokens}, and {WEIGHTS} holds {widest}")
+        raise ModelError(f"{place / SETTINGS}: tokens is {tokens}, but {WEIGHTS} holds {widest}")

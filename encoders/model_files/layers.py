@@ -1,4 +1,4 @@
-"""The layers of a transformer: their outputs in one pass, and models cut after the first few."""
+"""Finds a transformer's layers, collects their outputs in one pass, and cuts off the last ones."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.numbers import whole_number
 
-# What families call the norm behind their last layer.
+# Names of the norm after the last layer, by family.
 _NORMS = ("final_norm", "norm", "ln_f", "final_layer_norm", "final_layernorm")
 
 
 def layer_list(model: Any) -> tuple[nn.Module, nn.ModuleList] | None:
-    """Return a transformer's layers, the first first, and the module that holds their list.
+    """Return a transformer's list of layers, first to last, after the module that holds it.
 
-    None where there is no such list, as in ALBERT, whose layers are one.
+    None without such a list, as in ALBERT, whose layers share one module.
     """
     count = int(model.config.num_hidden_layers)
     for module in model.modules():
@@ -28,16 +29,15 @@ def layer_list(model: Any) -> tuple[nn.Module, nn.ModuleList] | None:
 
 
 def cut_layers(model: Any, count: int) -> None:
-    """Keep the first ``count`` layers of a model, in place; its config says so too.
+    """Keep the first ``count`` layers of a model and note it in the config, in place.
 
     Raises ``ConfigError`` for a number the model does not have.
     """
-    found = layer_list(model)
-    if found is None:
+    holder_and_layers = layer_list(model)
+    if holder_and_layers is None:
         raise ModelError(f"layers: a {type(model).__name__} has no list of layers to cut")
-    layers = found[1]
-    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= len(layers):
-        raise ConfigError(f"layers: {count!r}; the model has 1 to {len(layers)}")
+    layers = holder_and_layers[1]
+    count = whole_number(count, "layers", 1, len(layers))
     del layers[count:]
     model.config.num_hidden_layers = count
     kinds = getattr(model.config, "layer_types", None)
@@ -47,16 +47,15 @@ def cut_layers(model: Any, count: int) -> None:
 
 @contextlib.contextmanager
 def layer_outputs(model: Any, numbers: Sequence[int]) -> Iterator[dict[int, Tensor]]:
-    """Collect what the layers ``numbers`` (from 1) put out while the block runs the model.
+    """Collect the outputs of the layers ``numbers`` (from 1) while the block runs the model.
 
-    Where the family normalises behind the last layer, the outputs are normalised the same way, so
-    that each is what a model cut after that layer ends in. Raises ``ConfigError`` for a layer the
-    model does not have.
+    If the family has a norm after the last layer, it is applied to each output, which is then what
+    a model cut after that layer would return. Raises ``ConfigError`` for a layer the model lacks.
     """
-    found = layer_list(model)
-    if found is None:
-        raise ModelError(f"a {type(model).__name__} has no list of layers to look into")
-    holder, layers = found
+    holder_and_layers = layer_list(model)
+    if holder_and_layers is None:
+        raise ModelError(f"a {type(model).__name__} has no list of layers to read from")
+    holder, layers = holder_and_layers
     wrong = [number for number in numbers if not 1 <= number <= len(layers)]
     if wrong:
         raise ConfigError(f"layer {wrong[0]}: the model has 1 to {len(layers)}")
@@ -64,12 +63,12 @@ def layer_outputs(model: Any, numbers: Sequence[int]) -> Iterator[dict[int, Tens
     outputs: dict[int, Tensor] = {}
 
     def keep(number: int) -> Any:
-        def hook(module: nn.Module, given: Any, output: Any) -> None:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             outputs[number] = output[0] if isinstance(output, tuple) else output
 
         return hook
 
-    # Not output_hidden_states, whose hooks stay: a model with hooks has no packed pass.
+    # Not output_hidden_states: its hooks stay, and a model with hooks has no packed pass.
     hooks = [layers[number - 1].register_forward_hook(keep(number)) for number in numbers]
     try:
         yield outputs

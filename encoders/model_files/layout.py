@@ -1,20 +1,19 @@
-"""The sentence-transformers folder layout: both spellings read, the legacy one written.
+"""Reads both spellings of sentence-transformers' folder layout, and writes the legacy one.
 
-The legacy layout loads in old and new versions of sentence-transformers alike. What it has no room
-for (a length per side, top-k, SPLADE-doc) is in ``sluice.json`` beside it.
+Old and new versions of sentence-transformers load the legacy layout. What it cannot express (a
+length per side, top-k, SPLADE-doc) is in ``sluice.json`` beside it.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.files import read_model_json
-from sluice.encoders.model_files.router import is_router, network_folder
+from sluice.encoders.foundation.files import read_model_json, write_json
+from sluice.encoders.model_files.router import PROMPTS, is_router, network_folder, write_prompts
 
 SIDECAR = "sluice.json"
 FLOORS = "term_floors.npy"  # what SPLADE's prune_quantile cuts weights at, float32 [vocab]
@@ -34,7 +33,7 @@ _SPELLINGS = {  # ours -> sentence-transformers' (legacy key, new value)
 
 @dataclass(slots=True)
 class Layout:
-    """What a model folder says about itself beyond weights and tokenizer."""
+    """The contents of a model folder besides weights and tokenizer."""
 
     modules: tuple[str, ...] = ()  # class names in order: Transformer, Pooling, Dense, Normalize
     pooling: str | None = None
@@ -50,10 +49,10 @@ class Layout:
 
 
 def read_layout(folder: Path) -> Layout:
-    """Read what ``folder`` says; a bare transformers folder gives an empty ``Layout``."""
+    """Read a folder's layout; a bare transformers folder has an empty ``Layout``."""
     layout = Layout(sidecar=read_object(folder / SIDECAR))
     if is_router(folder):
-        network_folder(folder)  # towers say so
+        network_folder(folder)  # refuses towers
         raise ModelError(
             f"{folder}: a SPLADE folder with query weights; load it with SpladeEncoder (type: "
             "splade)"
@@ -63,7 +62,7 @@ def read_layout(folder: Path) -> Layout:
     if not _ORDER.fullmatch(" ".join(layout.modules)):
         raise ModelError(
             f"{folder / 'modules.json'}: modules {', '.join(layout.modules)}; expected "
-            "Transformer, Pooling, then Dense or not, then Normalize or not; or Transformer, "
+            "Transformer, Pooling, optionally Dense, optionally Normalize; or Transformer, "
             "SpladePooling"
         )
     for kind, place in entries:
@@ -77,11 +76,11 @@ def read_layout(folder: Path) -> Layout:
             layout.projection = place
     own = read_object(transformer_folder(folder) / SETTINGS)
     layout.max_length = length_in(own, "max_seq_length", folder) or None
-    settings = read_object(folder / "config_sentence_transformers.json")
+    settings = read_object(folder / PROMPTS)
     prompts = settings.get("prompts") or {}
     default = settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not isinstance(default, str | None):
-        raise ModelError(f"{folder / 'config_sentence_transformers.json'}: prompts are no mapping")
+        raise ModelError(f"{folder / PROMPTS}: prompts is not a mapping")
     layout.prompts = {key: str(value) for key, value in prompts.items()}
     layout.default_prompt = default
     layout.similarity = settings.get("similarity_fn_name")
@@ -89,7 +88,7 @@ def read_layout(folder: Path) -> Layout:
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """Return (class name, folder) of each module ``modules.json`` lists; [] without the file."""
+    """Return (class name, folder) of each module in ``modules.json``; [] without the file."""
     path = folder / "modules.json"
     entries = read_model_json(path)
     if entries is None:
@@ -109,9 +108,9 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Return where weights and tokenizer are: ``0_Transformer`` in old folders, else ``folder``.
+    """Return the folder of weights and tokenizer: ``0_Transformer`` in old ones, else ``folder``.
 
-    Of an inference-free SPLADE encoder it is the documents' network; separate towers are a
+    For an inference-free SPLADE encoder it is the documents' network; separate towers are a
     ``ModelError``.
     """
     if is_router(folder):
@@ -121,7 +120,7 @@ def transformer_folder(folder: Path) -> Path:
 
 
 def length_in(settings: dict[str, Any], key: str, folder: Path) -> int | None:
-    """Return a length in tokens from a folder's settings; None where it has none."""
+    """Return a length in tokens from a folder's settings, None without one."""
     value = settings.get(key)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         raise ModelError(f"{folder}: {key} is {value!r}, expected a number of tokens")
@@ -129,7 +128,7 @@ def length_in(settings: dict[str, Any], key: str, folder: Path) -> int | None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object of a model folder, {} where the file is absent."""
+    """Read a JSON object of a model folder; {} if the file is missing."""
     value = read_model_json(path)
     if value is None:
         return {}
@@ -146,7 +145,7 @@ def _read_pooling(layout: Layout, place: Path) -> None:
         modes = mode if isinstance(mode, list) else [mode]
         named = [ours for ours, (_, new) in _SPELLINGS.items() if new in modes]
     if len(named) != 1:
-        raise ModelError(f"{place / 'config.json'}: one pooling mode is supported, found {named}")
+        raise ModelError(f"{place / 'config.json'}: expected one pooling mode, found {named}")
     layout.pooling = named[0]
     layout.pool_prompt = bool(config.get("include_prompt", True))
 
@@ -164,7 +163,7 @@ def write_dense(
     similarity: str,
     lower_case: bool,
 ) -> None:
-    """Write the module files of a dense encoder (weights and tokenizer are the caller's)."""
+    """Write the module files of a dense encoder; the caller writes weights and tokenizer."""
     kinds = ["Transformer", "Pooling"]
     kinds += ["Dense"] if projected else []
     kinds += ["Normalize"] if normalize else []
@@ -172,7 +171,7 @@ def write_dense(
     config: dict[str, Any] = {"word_embedding_dimension": hidden}
     config |= {key: ours == pooling for ours, (key, _) in _SPELLINGS.items()}
     config["include_prompt"] = pool_prompt
-    _write(folder / "1_Pooling" / "config.json", config)
+    write_json(folder / "1_Pooling" / "config.json", config)
     _write_settings(folder, "SentenceTransformer", prompts, similarity, max_length, lower_case)
 
 
@@ -200,8 +199,8 @@ def write_splade(
         "activation_function": activation,
         "embedding_dimension": vocabulary,
     }
-    _write(folder / "1_SpladePooling" / "config.json", config)
-    # Without the model type, sentence-transformers takes the folder for one to convert.
+    write_json(folder / "1_SpladePooling" / "config.json", config)
+    # Without a model type, sentence-transformers would try to convert the folder.
     _write_settings(
         folder, "SparseEncoder", prompts, "dot", max_length, lower_case, task="fill-mask"
     )
@@ -216,15 +215,7 @@ def _write_settings(
     lower_case: bool,
     task: str | None = None,
 ) -> None:
-    _write(
-        folder / "config_sentence_transformers.json",
-        {
-            "model_type": model_type,
-            "prompts": prompts,
-            "default_prompt_name": None,
-            "similarity_fn_name": similarity,
-        },
-    )
+    write_prompts(folder, model_type, prompts, similarity)
     settings: dict[str, Any] = {"max_seq_length": max_length, "do_lower_case": lower_case}
     if task:
         settings |= {
@@ -232,13 +223,13 @@ def _write_settings(
             "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
             "module_output_name": "token_embeddings",
         }
-    _write(folder / SETTINGS, settings)
+    write_json(folder / SETTINGS, settings)
 
 
 def write_lower_case(folder: Path, lower_case: bool) -> None:
-    """Note that texts are lowered before the tokenizer, in a folder without modules."""
+    """Note in a folder without modules that texts are lower-cased before the tokenizer."""
     if lower_case:
-        _write(folder / SETTINGS, {"do_lower_case": True})
+        write_json(folder / SETTINGS, {"do_lower_case": True})
 
 
 def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
@@ -248,14 +239,10 @@ def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
         if path:
             (folder / path).mkdir(exist_ok=True)
         entries.append({"idx": number, "name": str(number), "path": path, "type": target})
-    _write(folder / "modules.json", entries)
+    write_json(folder / "modules.json", entries)
 
 
 def write_sidecar(folder: Path, facts: dict[str, Any]) -> None:
-    """Write ``sluice.json``: the kind of encoder and what the layout has no room for."""
+    """Write ``sluice.json``: the kind of encoder and what the layout cannot express."""
     adapter = {"adapter": ADAPTER} if (folder / ADAPTER).is_dir() else {}
-    _write(folder / SIDECAR, {"version": 1, **facts, **adapter})
-
-
-def _write(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(folder / SIDECAR, {"version": 1, **facts, **adapter})

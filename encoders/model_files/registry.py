@@ -21,7 +21,7 @@ from sluice.encoders.table import ENCODERS, RERANKERS
 
 
 def kind_of(folder: Path) -> str:
-    """Return the type name of a saved model: what Sluice noted, else what the folder looks like."""
+    """Return the type name of a saved model: as Sluice noted it, else guessed from the files."""
     manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else None
     if isinstance(manifest, dict) and manifest.get("format") == "sluice.bm25":
         return "bm25"
@@ -35,7 +35,7 @@ def kind_of(folder: Path) -> str:
     modules = read_modules(folder)
     config = transformer_folder(folder) / "config.json"
     if not config.exists():
-        raise ModelError(f"{folder}: neither config.json nor a Sluice manifest; not a model folder")
+        raise ModelError(f"{folder}: not a model folder: no config.json and no Sluice manifest")
     if any("Splade" in module for module, _ in modules):
         return "splade"
     names = str(read_object(config).get("architectures"))

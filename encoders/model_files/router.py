@@ -1,7 +1,7 @@
-"""Folders whose queries and documents have modules of their own: sentence-transformers' Router.
+"""Reads and writes folders with separate modules for queries and documents (a Router).
 
-Ours keep each route as a whole model folder, ``query`` and ``document``, that opens by itself;
-sentence-transformers puts one folder a module side by side. Both are read.
+Sluice saves each route as a complete model folder, ``query`` or ``document``, that opens by itself;
+sentence-transformers saves one folder per module, side by side. Both are read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_router(folder: Path) -> bool:
 
 
 def read_routes(folder: Path) -> dict[Side, Route]:
-    """Return the modules of each side; what follows the Router belongs to both.
+    """Return the modules of each side; modules after the Router belong to both.
 
     Raises ``ModelError`` for a Router without exactly the routes query and document.
     """
@@ -41,8 +41,8 @@ def read_routes(folder: Path) -> dict[Side, Route]:
     entries = read_model_json(folder / MODULES)
     try:
         types, structure = config["types"], config["structure"]
-        found = {side: [(types[name], folder / name) for name in structure[side]] for side in SIDES}
-        behind = [(entry["type"], folder / entry["path"]) for entry in entries[1:]]
+        own = {side: [(types[name], folder / name) for name in structure[side]] for side in SIDES}
+        shared = [(entry["type"], folder / entry["path"]) for entry in entries[1:]]
         others = set(structure) - set(SIDES)
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelError(
@@ -50,28 +50,28 @@ def read_routes(folder: Path) -> dict[Side, Route]:
         ) from None
     if others:
         raise ModelError(f"{place}: routes {', '.join(sorted(others))}; expected query, document")
-    routes = {side: [*route, *behind] for side, route in found.items()}
+    routes = {side: [*route, *shared] for side, route in own.items()}
     for kind, path in (module for route in routes.values() for module in route):
         if not isinstance(kind, str) or not path.resolve().is_relative_to(folder.resolve()):
             raise ModelError(f"{place}: module {path.name!r} leads out of the folder")
-    for side, route in found.items():  # modules without settings may have no folder
+    for side, route in own.items():  # modules without settings may have no folder
         if not route or not route[0][1].is_dir():
             name = route[0][1].name if route else "(none)"
-            raise ModelError(f"{place}: the route {side} begins with {name}, which is not there")
+            raise ModelError(f"{place}: the route {side} begins with {name}, which does not exist")
     return routes
 
 
 def is_static(route: Route) -> bool:
-    """Return whether a route is a table of term weights, without a network."""
+    """Return whether a route is a table of term weights instead of a network."""
     return [kind.rpartition(".")[2] for kind, _ in route] == [STATIC]
 
 
 def network_folder(folder: Path) -> Path:
-    """Return where the only transformer of a Router's folder lies; two are a ``ModelError``."""
+    """Return the folder of a Router's only transformer; ``ModelError`` if it has two."""
     routes = read_routes(folder)
     if not is_static(routes["query"]):
         raise ModelError(
-            f"{folder}: queries and documents have towers of their own; load it with TowerEncoder "
+            f"{folder}: queries and documents have separate towers; load it with TowerEncoder "
             "(type: towers)"
         )
     return routes["document"][0][1]
@@ -79,14 +79,14 @@ def network_folder(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def route_folder(folder: Path, side: Side) -> Iterator[Path]:
-    """Yield a model folder of one route alone: its own, or one of links that goes afterwards."""
+    """Yield a model folder of one route: its own, or a temporary one of links."""
     route = read_routes(folder)[side]
-    whole = folder / side
-    if route and route[0][1] == whole and (whole / MODULES).exists():
-        yield whole
+    own = folder / side
+    if route and route[0][1] == own and (own / MODULES).exists():
+        yield own
         return
-    with tempfile.TemporaryDirectory(prefix="sluice-route-") as made:
-        draft = Path(made)
+    with tempfile.TemporaryDirectory(prefix="sluice-route-") as temporary:
+        draft = Path(temporary)
         entries = []
         for number, (kind, place) in enumerate(route):
             path = f"{number}_{place.name}"
@@ -123,15 +123,20 @@ def write_router(
             "parameters": {"default_route": "document", "allow_empty_key": True},
         },
     )
-    write_json(
-        folder / PROMPTS,
-        {
-            "model_type": model_type,
-            "prompts": dict(prompts),
-            "default_prompt_name": None,
-            "similarity_fn_name": similarity,
-        },
-    )
+    write_prompts(folder, model_type, prompts, similarity)
+
+
+def write_prompts(
+    folder: Path, model_type: str, prompts: Mapping[str, str], similarity: str
+) -> None:
+    """Write the settings that sentence-transformers reads beside ``modules.json``."""
+    settings = {
+        "model_type": model_type,
+        "prompts": dict(prompts),
+        "default_prompt_name": None,
+        "similarity_fn_name": similarity,
+    }
+    write_json(folder / PROMPTS, settings)
 
 
 def _kind(entry: Any) -> str:

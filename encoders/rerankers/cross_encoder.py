@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sluice.encoders.backends.chosen import choose_backend
+from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
@@ -20,7 +20,7 @@ from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files.layout import read_layout, write_lower_case, write_sidecar
 from sluice.encoders.model_files.loading import is_head, lengths_of, load, lowers, save
 from sluice.encoders.transformer.model import Features, TransformerModel
-from sluice.encoders.transformer.packed.heads import classification_head
+from sluice.encoders.transformer.packed.families import classification_head
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.tokens import TokenBatch, Tokens, check_texts
 

@@ -16,8 +16,7 @@ from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.model_files.loading import lengths_of, load
 from sluice.encoders.rerankers.next_tokens import NextTokens, end_tokens
-from sluice.encoders.rerankers.prompt import Prompt
-from sluice.encoders.rerankers.prompt_fitting import fitted
+from sluice.encoders.rerankers.prompt import Prompt, fitted
 from sluice.encoders.transformer.model import TransformerModel
 from sluice.encoders.transformer.tokens import Ids, TokenBatch, Tokens, token_batches
 

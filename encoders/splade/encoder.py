@@ -14,15 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sluice.encoders.backends.chosen import choose_backend
+from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.folder_swap import replaced_folder
+from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.loading import load, side_settings
 from sluice.encoders.model_files.locate import model_folder
-from sluice.encoders.model_files.tensor_versions import versions
 from sluice.encoders.splade.folder import NOTED, SpladeFolder, has_mlm_head, save_splade
 from sluice.encoders.splade.pooling import splade_max, splade_sum
 from sluice.encoders.splade.static_queries import StaticQueries, bags
@@ -30,7 +30,7 @@ from sluice.encoders.splade.term_selection import Terms, TermSelection, Weights,
 from sluice.encoders.splade.vocabulary_product import VocabularyProduct
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
-from sluice.encoders.transformer.packed.heads import vocabulary_head
+from sluice.encoders.transformer.packed.families import vocabulary_head
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.encoders.transformer.packed.training_linear import product
+from sluice.encoders.transformer.packed.training_layers import product
 
 CHUNK_TOKENS = 512  # logits held at a time: 512 x 30,522 floats are 63 MB
 PAIR_CHUNK = 16_384  # active (text, term) pairs handled at a time in the backward pass

@@ -15,14 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.chosen import ChosenBackend
+from sluice.encoders.backends.backend import ChosenBackend
 from sluice.encoders.backends.devices import Dtype, pick_device, pick_dtype
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.model_files.adapters import merged_state
-from sluice.encoders.model_files.architecture import architecture_of
-from sluice.encoders.model_files.tensor_versions import versions
+from sluice.encoders.model_files.identity import architecture_of, versions
 from sluice.encoders.transformer.packed.families import is_changed
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.packed.training_pass import TrainingPass

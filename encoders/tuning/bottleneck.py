@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.model_files.added_module import AddedModule
+from sluice.encoders.model_files.adapters import AddedModule
 from sluice.encoders.tuning.places import places_of
 
 _PLACES = ("attention", "mlp")

@@ -14,7 +14,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMa
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.model_files.added_module import AddedModule
+from sluice.encoders.model_files.adapters import AddedModule
 from sluice.encoders.tuning.places import places_of
 
 # Standard deviation of keys and values at the start: with 0.2 the gates open five times slower.

@@ -1,9 +1,10 @@
-"""Tuning a few parameters of an encoder and leaving the rest as it is."""
+"""Chooses which of an encoder's parameters learn: tunes a few of them, merges, freezes layers."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,9 +12,9 @@ from torch import nn
 from torch.autograd.graph import increment_version
 
 from sluice.encoders.foundation.build import build
-from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.model_files.adapters import Tuned, low_rank_layers
-from sluice.encoders.model_files.added_module import added_modules
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.model_files.adapters import Tuned, added_modules, low_rank_layers
+from sluice.encoders.model_files.layers import layer_list
 from sluice.encoders.table import TUNINGS
 
 log = logging.getLogger("sluice")
@@ -114,3 +115,68 @@ def _heads(encoder: Any) -> list[nn.Parameter]:
         below = model.base_model if encoder.kind == "cross_encoder" else model
         kept.update(id(p) for name, p in below.named_parameters() if "pooler" not in name)
     return [p for p in encoder.module.parameters() if p.requires_grad and id(p) not in kept]
+
+
+@dataclass(frozen=True, slots=True)
+class Biases:
+    """BitFit: only biases are trained, those of a SPLADE head too (Ben Zaken et al., 2022)."""
+
+    def install(self, model: Any) -> list[nn.Parameter]:
+        """Return what is trained; nothing is added."""
+        chosen = [p for name, p in model.named_parameters() if name.rpartition(".")[2] == "bias"]
+        if not chosen:
+            raise ConfigError(f"bitfit: {type(model).__name__} has no biases; use lora")
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """Only the layer norms are trained, scale and bias (Zhao et al., 2023, arXiv 2312.11420)."""
+
+    def install(self, model: Any) -> list[nn.Parameter]:
+        """Return what is trained; nothing is added."""
+        norms = [m for m in model.base_model.modules() if type(m).__name__.endswith("Norm")]
+        chosen = [parameter for norm in norms for parameter in norm.parameters()]
+        if not chosen:
+            raise ConfigError(f"ln_tuning: {type(model).__name__} has no layer norms; use lora")
+        return chosen
+
+
+def freeze(encoder: Any, *, layers: int = 0, embeddings: bool = False) -> list[str]:
+    """Freeze the lowest ``layers`` of an encoder, with ``embeddings`` also its embeddings.
+
+    Returns the names of the parameters, as ``encoder.module`` names them, that no longer need a
+    gradient. A vocabulary product that is tied to the word embeddings is frozen with them. Of
+    separate towers it freezes both. Raises ``ConfigError`` for more layers than there are.
+    """
+    if type(layers) is not int or layers < 0:
+        raise ConfigError(f"freeze.layers: {layers!r}; expected a whole number, 0 or more")
+    for network in _networks(encoder):
+        found = layer_list(network.base_model)
+        if found is None:
+            count = network.config.num_hidden_layers
+            raise ModelError(
+                f"{type(network).__name__}: has no list of {count} layers to freeze from"
+            )
+        stack = found[1]
+        if layers > len(stack):
+            raise ConfigError(
+                f"freeze.layers: {layers}; {type(network).__name__} has {len(stack)} layers"
+            )
+        for layer in stack[:layers]:
+            layer.requires_grad_(False)
+        if embeddings:
+            _embeddings(network).requires_grad_(False)
+    return [name for name, p in encoder.module.named_parameters() if not p.requires_grad]
+
+
+def _embeddings(network: Any) -> nn.Module:
+    """Return all that comes before the first layer: of words, positions and segments."""
+    whole = getattr(network.base_model, "embeddings", None)
+    found: nn.Module = whole if isinstance(whole, nn.Module) else network.get_input_embeddings()
+    return found
+
+
+def _networks(encoder: Any) -> list[Any]:
+    towers = getattr(encoder, "towers", None)
+    return [encoder.model] if towers is None else [tower.model for tower in towers.values()]

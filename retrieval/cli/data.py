@@ -60,7 +60,7 @@ def cache(
       sluice cache
       sluice cache clear --encoder 3fa9
     """
-    from sluice.encoders.vectors.cache_limit import cache_root, cached_keys, removed
+    from sluice.encoders.vectors.cache import cache_root, cached_keys, removed
 
     check_choice(action, "cache", ACTIONS)
     root = path or cache_root()

@@ -19,9 +19,7 @@ from torch import Tensor, nn
 from sluice.encoders.transformer.packed.attention import Span, spans
 from sluice.encoders.transformer.packed.families import LayerParts, Parts, parts_of
 from sluice.encoders.transformer.packed.model import embedded
-from sluice.encoders.transformer.packed.training_attention import attended
-from sluice.encoders.transformer.packed.training_dropout import Dropout, added_norm
-from sluice.encoders.transformer.packed.training_linear import linear
+from sluice.encoders.transformer.packed.training_layers import Dropout, added_norm, attended, linear
 
 # Tokens of one pass through the layers. Texts do not see each other, so the sum of the gradients is
 # that of the batch; above it, buffers are too large for the allocator to keep, and pages are given

@@ -133,7 +133,7 @@ def _narrow(encoder: Any, job: TrainingJob) -> None:
     """Freeze what the section says, and leave only what its tuning adds to be trained."""
     section, where = job.section, job.where
     if section.freeze is not None:
-        from sluice.encoders.tuning.freezing import freeze
+        from sluice.encoders.tuning.tune import freeze
 
         try:
             freeze(encoder, layers=section.freeze.layers, embeddings=section.freeze.embeddings)

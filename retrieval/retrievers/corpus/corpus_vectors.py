@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.vectors.cache import VectorCache
-from sluice.encoders.vectors.cache_limit import cache_bound, keep_within
+from sluice.encoders.vectors.cache import VectorCache, cache_bound, keep_within
 from sluice.encoders.vectors.forms import checked_vectors
 from sluice.retrieval.documents.encoder_input import document_input
 from sluice.retrieval.documents.store import DocumentStore

@@ -48,7 +48,7 @@ class Encoding:
     def cache_folder(self) -> Path | None:
         """The folder of cached vectors, None for no cache."""
         if self.cache is True:
-            from sluice.encoders.vectors.cache_limit import cache_root
+            from sluice.encoders.vectors.cache import cache_root
 
             return cache_root()
         return Path(self.cache).expanduser() if self.cache else None

@@ -16,8 +16,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.rerankers.prompt import Prompt
-from sluice.encoders.rerankers.prompt_fitting import fitted
+from sluice.encoders.rerankers.prompt import Prompt, fitted
 from sluice.retrieval.stages.generative.http_json import HttpJson
 from sluice.retrieval.stages.generative.permutation import spoken
 

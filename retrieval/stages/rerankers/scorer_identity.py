@@ -44,7 +44,7 @@ class ScorerIdentity:
         module = getattr(self._scorer, "module", None)
         if module is None or not hasattr(module, "parameters"):
             return None
-        from sluice.encoders.model_files.tensor_versions import versions
+        from sluice.encoders.model_files.identity import versions
 
         kept = (getattr(self._scorer, name, None) for name in ("dtype", "max_length", "backend"))
         return (*kept, *versions(module.parameters()))

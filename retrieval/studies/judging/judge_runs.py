@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.vectors.cache_limit import cache_root
+from sluice.encoders.vectors.cache import cache_root
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.evaluation.scores import Qrels

@@ -12,9 +12,14 @@ import torch
 from sluice.encoders import BM25Encoder, CrossEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.backends import export as model_export
 from sluice.encoders.backends.backend import open_backend
-from sluice.encoders.backends.export import QUANTISED_FILES, export_onnx
+from sluice.encoders.backends.export import (
+    LENGTHS,
+    QUANTISED_FILES,
+    export_onnx,
+    sample_texts,
+    through,
+)
 from sluice.encoders.backends.graph import MODEL_FILE
-from sluice.encoders.backends.graph_check import LENGTHS, sample_texts, through
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
 from sluice.encoders.model_files.registry import open_encoder
 

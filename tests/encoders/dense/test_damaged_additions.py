@@ -38,7 +38,7 @@ def tuned(bert: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("tuning", "words"),
     [
-        ({"type": "prefix", "tokens": 10**12}, "tokens 1000000000000"),
+        ({"type": "prefix", "tokens": 10**12}, "tokens is 1000000000000"),
         ({"type": "lora", "rank": 10**12}, "known: adapter, prefix"),
         ({"type": "os:system"}, "may not import code"),
     ],
@@ -90,5 +90,5 @@ def test_query_weights_that_are_no_numbers(masked_bert: Path, tmp_path: Path) ->
     encoder.save_pretrained(tmp_path / "idf")
     file = next((tmp_path / "idf" / "query").glob("*.safetensors"))
     save_file({"weight": load_file(file)["weight"] * float("nan")}, file)
-    with pytest.raises(ModelError, match="no finite number"):
+    with pytest.raises(ModelError, match="not a finite number"):
         open_encoder(tmp_path / "idf")

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 import sluice.encoders.lexical.term_counts
 from sluice.encoders.lexical.analyzer import Analyzer, analyzer
-from sluice.encoders.lexical.pieces import END, TAGS, pieces, terms
-from sluice.encoders.lexical.term_counts import counted
+from sluice.encoders.lexical.term_counts import END, TAGS, counted, pieces, terms
 
 LANGUAGES = ["en", "none", "de", "fr", "tr", "zh", "th"]
 ODD = "aAZé9_.,':;-()/\\\u2019\uff07 \t\n\x00\x1f\x85\xa0\u202f\u3000\u0301\u200d"

@@ -160,7 +160,7 @@ def test_trained_prefixes_are_kept_with_the_model(deep: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("layers", [0, 5, True])
 def test_layers_the_model_does_not_have(deep: Path, layers: int) -> None:
-    with pytest.raises(ConfigError, match=r"layers: .*; the model has 1 to 4"):
+    with pytest.raises(ConfigError, match=r"layers is .*, expected a whole number, 1 to 4"):
         DenseEncoder.from_pretrained(deep, layers=layers)
 
 

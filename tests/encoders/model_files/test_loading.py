@@ -196,7 +196,7 @@ def test_models_of_the_wrong_shape_are_refused(tmp_path: Path) -> None:
         true_hidden_size=32, max_position_embeddings=64,
     )  # fmt: skip
     transformers.MobileBertForMaskedLM(mobile).save_pretrained(tmp_path / "mobile")
-    with pytest.raises(ModelError, match="BERT-like heads"):
+    with pytest.raises(ModelError, match="BERT-like head"):
         SpladeEncoder.from_pretrained(tmp_path / "mobile")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder, TowerEncoder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.tuning.freezing import freeze
+from sluice.encoders.tuning.tune import freeze
 
 
 def test_the_lowest_layers_and_embeddings_are_frozen(bert: Path, pair_bert: Path) -> None:

@@ -14,14 +14,15 @@ from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
 from sluice.encoders.foundation.progress import Rate, counted_by, progress
 from sluice.encoders.table import ENCODERS
-from sluice.encoders.vectors.cache import VectorCache, vector_identity
-from sluice.encoders.vectors.cache_limit import (
+from sluice.encoders.vectors.cache import (
     BOUND,
     PLACE,
+    VectorCache,
     cache_bound,
     cache_root,
     cached_keys,
     keep_within,
+    vector_identity,
 )
 from sluice.encoders.vectors.directory import ROW_BITS, HashDirectory, text_hashes
 from sluice.encoders.vectors.forms import (

@@ -9,7 +9,7 @@ import yaml
 from small_world import write_beir
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.vectors.cache_limit import cached_keys
+from sluice.encoders.vectors.cache import cached_keys
 from sluice.retrieval import Encoding, Retriever, index, load_dataset, run
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.experiments.dependencies import Dependencies

@@ -9,7 +9,7 @@ import torch
 
 from sluice.encoders import DenseEncoder, SpladeEncoder, TowerEncoder, fit_idf
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.encoders.tuning.freezing import freeze
+from sluice.encoders.tuning.tune import freeze
 from sluice.training import fit
 from sluice.training.example import Example, Text
 from sluice.training.losses.contrastive.info_nce import InfoNCE

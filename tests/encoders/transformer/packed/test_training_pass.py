@@ -11,9 +11,14 @@ from tiny_models import save_tokenizer
 from torch import Tensor, nn
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
-from sluice.encoders.transformer.packed.training_attention import attended
-from sluice.encoders.transformer.packed.training_dropout import Dropout, added_norm
-from sluice.encoders.transformer.packed.training_linear import linear, product, weight_gradient
+from sluice.encoders.transformer.packed.training_layers import (
+    Dropout,
+    added_norm,
+    attended,
+    linear,
+    product,
+    weight_gradient,
+)
 from sluice.encoders.transformer.packed.training_pass import TrainingPass, packing_of
 
 SMALL = {
@@ -304,7 +309,7 @@ def test_products_are_right_in_every_size(rows: int, dtype: torch.dtype) -> None
 
 def test_without_onednn_it_is_as_exact(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "sluice.encoders.transformer.packed.training_linear.onednn", lambda *_: None
+        "sluice.encoders.transformer.packed.training_layers.onednn", lambda *_: None
     )
     encoder = DenseEncoder(model_of("Bert", "Model", tokenizer), tokenizer)
     features = encoder.tokenize(BATCH, "document")

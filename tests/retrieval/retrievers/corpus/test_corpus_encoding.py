@@ -18,7 +18,7 @@ from small_world import documents
 
 from sluice.encoders import DenseEncoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.vectors.cache_limit import cached_keys
+from sluice.encoders.vectors.cache import cached_keys
 from sluice.encoders.vectors.pool import EncodingPool
 from sluice.indexing import AutoIndex, FaissIndex, FlatIndex, FunnelIndex, Index, InvertedIndex
 from sluice.indexing.storage.rows import DenseRows

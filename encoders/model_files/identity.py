@@ -1,0 +1,42 @@
+"""Detects changes of a model: its config's decisive settings, and its tensors' version counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+# Not the entire config, which differs with the release of transformers that wrote it.
+DECISIVE = (
+    "model_type", "num_attention_heads", "n_heads", "num_key_value_heads", "head_dim",
+    "hidden_act", "hidden_activation", "activation", "layer_norm_eps", "norm_eps", "rms_norm_eps",
+    "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "sliding_window",
+    "local_attention", "global_attn_every_n_layers", "is_decoder", "is_causal",
+    "position_embedding_type", "relative_attention_num_buckets", "alibi",
+)  # fmt: skip
+
+
+def architecture_of(model: Any) -> dict[str, Any]:
+    """Return the settings of a model's config that change what its weights compute."""
+    config = getattr(model, "config", None)
+    settings = {name: getattr(config, name, None) for name in DECISIVE}
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def versions(tensors: Iterable[Tensor]) -> tuple[object, ...]:
+    """Return a value that changes whenever a tensor is replaced or (as torch counts it) written.
+
+    The tensors are not read.
+    """
+    return tuple(
+        part
+        for tensor in tensors
+        for part in (_storage(tensor), tensor.data_ptr(), tensor._version)
+    )
+
+
+def _storage(tensor: Tensor) -> StorageWeakRef:
+    """Return what equals only itself: a replaced tensor's address may be used again."""
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
