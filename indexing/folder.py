@@ -28,7 +28,7 @@ def open_index(
 
     Changes to an opened index stay in memory until ``save``. ``generation`` names another state
     than the current one. With ``encoder_fingerprint``, an index whose manifest names another
-    encoder is refused; one that names none is not. Built-in types open; somebody's own class only
+    encoder is refused; one that names none is not. Built-in types open; a user's own class only
     when ``allow`` names it, because opening it imports it. ``IndexFormatError`` for a folder that
     is missing, damaged, edited, newer, or bound to another encoder.
     """
@@ -44,37 +44,43 @@ def open_index(
     if encoder_fingerprint is not None and bound not in ("", encoder_fingerprint):
         raise IndexFormatError(
             f"{path}: built with the encoder {bound}, opened with {encoder_fingerprint}; "
-            "open it with its own encoder or build it again with this one"
+            "open it with its own encoder, or rebuild it with this one"
         )
     facts = fact(manifest, "index", dict, where)
-    index = _index_class(manifest, where, allow)._open(folder, facts, allow)
+    index = index_class(manifest, where, allow)._open(folder, facts, allow)
     index.encoder_fingerprint = bound
-    index.default_params = fact({"default_params": {}, **manifest}, "default_params", dict, where)
-    index.notes = fact({"notes": {}, **manifest}, "notes", dict, where)
-    index._live = _open_rows(folder, manifest, where)
+    set_facts(index, manifest, _open_rows(folder, manifest, where), where)
+    return index
+
+
+def index_class(facts: Mapping[str, Any], where: Path, allow: Collection[str]) -> type[Index]:
+    """Return the class that ``facts`` name: a built-in one, or one of ``allow``."""
+    name = fact(facts, "type", str, where)
+    try:
+        kind = factory(name, INDEXES, where=str(where), allow=allow)
+    except ConfigError as error:
+        raise IndexFormatError(str(error)) from None
+    if not (isinstance(kind, type) and issubclass(kind, Index)):
+        raise IndexFormatError(f"{where}: type {name!r} is not a subclass of sluice.indexing.Index")
+    return kind
+
+
+def set_facts(index: Index, facts: Mapping[str, Any], live: LiveRows, where: Path) -> None:
+    """Give an opened index its rows, parameters and notes; ``IndexFormatError`` for other rows."""
+    index.default_params = fact({"default_params": {}, **facts}, "default_params", dict, where)
+    index.notes = fact({"notes": {}, **facts}, "notes", dict, where)
+    index._live = live
     stored = index._stored_rows()
     if stored is not None and stored != index.rows:
         raise IndexFormatError(
             f"{where}: {index.rows:,} rows, the arrays hold {stored:,}; rebuild the folder"
         )
-    return index
-
-
-def _index_class(manifest: Mapping[str, Any], where: Path, allow: Collection[str]) -> type[Index]:
-    name = fact(manifest, "type", str, where)
-    try:
-        found = factory(name, INDEXES, where=str(where), allow=allow)
-    except ConfigError as error:
-        raise IndexFormatError(str(error)) from None
-    if not (isinstance(found, type) and issubclass(found, Index)):
-        raise IndexFormatError(f"{where}: type {name!r} is no subclass of indexing.Index")
-    return found
 
 
 def _open_rows(folder: Path, manifest: Mapping[str, Any], where: Path) -> LiveRows:
     rows = fact(manifest, "rows", int, where)
-    gone = rows - fact(manifest, "documents", int, where)
-    deleted = open_array(folder / DELETED, np.int64, (gone,), mapped=False)
+    dead = rows - fact(manifest, "documents", int, where)
+    deleted = open_array(folder / DELETED, np.int64, (dead,), mapped=False)
     try:
         return LiveRows(rows, deleted)
     except DataError as error:

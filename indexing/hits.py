@@ -40,6 +40,14 @@ class Hits(NamedTuple):
         hits.rows[:, :filled], hits.scores[:, :filled] = self
         return hits
 
+    def sorted(self, k: int | None = None) -> Hits:
+        """Return the first ``k`` of each line: score descending, then row ascending."""
+        order = np.lexsort((self.rows, -self.scores), axis=-1)[:, :k]
+        return Hits(
+            np.take_along_axis(self.rows, order, axis=-1),
+            np.take_along_axis(self.scores, order, axis=-1),
+        )
+
 
 def best_first(
     rows: NDArray[np.int64], scores: NDArray[np.float32], k: int

@@ -5,9 +5,10 @@ from __future__ import annotations
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,162 +33,28 @@ class Index(ABC):
     """Vectors in rows, found again by similarity; higher scores are better.
 
     Rows are numbered in the order of adding and stay until ``compact``. A new kind of index fills
-    in the methods below that begin with an underscore; this class owns rows, tombstones and checks.
-    Searches may run in several threads; changes need the caller's own lock.
+    in the abstract methods, ``type_name`` if it is in the table, and ``metric`` if its vectors are
+    dense; all else has a default. This class owns rows, tombstones and checks. Searches may run in
+    several threads; changes need the caller's own lock.
     """
 
     type_name: ClassVar[str] = ""  # name in the table of types; empty for a user's own class
     metric: Metric | None = None  # of dense vectors; None: inner products of sparse ones
+    seed: int = 13  # draws the sample that ``train`` is given
 
     def __init__(self) -> None:
         self.encoder_fingerprint = ""  # of the encoder whose vectors these are; "" is unknown
         self.default_params: dict[str, Any] = {}  # of searches; a call's own params come first
         self.notes: dict[str, Any] = {}  # JSON values saved with the index, such as why it is this
         self._live = LiveRows()
+        self._changing: AbstractContextManager[Any] = nullcontext()  # held while the index changes
 
-    def __len__(self) -> int:
-        """Number of live documents: rows allotted less rows deleted."""
-        return len(self._live)
-
-    @property
-    def rows(self) -> int:
-        """Number of rows allotted since the last ``compact``, deleted ones included."""
-        return self._live.total
-
-    @property
-    def innermost(self) -> Index:
-        """The index that holds the vectors as they were encoded: this one, or one it regroups."""
-        return self
+    # What a subclass fills in.
 
     @property
     @abstractmethod
     def size_bytes(self) -> int:
         """Bytes of the arrays that are stored."""
-
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes that searches keep returning to, and that should fit into memory.
-
-        The rest of an opened folder is mapped, and read in a few places a query.
-        """
-        return self.size_bytes
-
-    def training_rows(self, documents: int) -> int:
-        """Return how many sample vectors ``train`` would like for so many documents; 0 for none."""
-        return 0
-
-    def check_fit(self, width: int, documents: int) -> None:  # noqa: B027  # most take any
-        """Raise if so many documents of this width cannot be held: before they are encoded."""
-
-    def train(self, sample: Any) -> None:
-        """Learn from sample vectors what the index needs before ``add``; most need nothing."""
-        self._checked(sample, "sample")
-
-    def spool(self, folder: Path) -> None:  # noqa: B027  # most have nothing to do
-        """Keep what is added from now on in files of ``folder``, where the index can, until saved.
-
-        For an index that is filled and saved without lying in memory; the caller removes the
-        folder after. Most indexes ignore it.
-        """
-
-    def add(self, vectors: Any) -> Rows:
-        """Append document vectors and return their rows, int64 ``[n]``.
-
-        The vectors are copied. ``DataError`` for NaN, a wrong dtype or width; then nothing is
-        added.
-        """
-        documents = self._checked(vectors, "documents")
-        count = int(documents.shape[0])
-        if count:
-            self._append(documents)
-        return self._live.extend(count)
-
-    def search(
-        self,
-        vectors: Any,
-        k: int,
-        *,
-        keep: ArrayLike | None = None,
-        params: Parameters | None = None,
-    ) -> Hits:
-        """Return the ``k`` best live documents of each query, ties by row ascending.
-
-        ``keep`` restricts the search: a boolean mask over all rows, or the allowed row numbers.
-        ``params`` are the search parameters of approximate indexes, for this call alone; they go
-        before those in ``default_params``. Where fewer than ``k`` documents can be hits, the rest
-        is row -1 and score -inf. ``ConfigError`` for a ``k`` that makes the result too large.
-        """
-        given = {**self.default_params, **(params or {})}
-        return self._reader()._find(vectors, whole_number(k, "k", 0), keep, given)
-
-    def _find(self, vectors: Any, k: int, keep: ArrayLike | None, given: dict[str, Any]) -> Hits:
-        queries = self._checked(vectors, "queries")
-        allowed = self._live.allowed(keep)
-        if given:
-            self._check_parameters(given)
-        count = int(queries.shape[0])
-        if count * k > MOST_PLACES:
-            raise ConfigError(
-                f"k is {k:,} for {count:,} queries, expected at most {MOST_PLACES:,} places "
-                "together; search with a smaller k or fewer queries at a time"
-            )
-        candidates = len(self)
-        if keep is not None and allowed is not None:
-            candidates = int(np.count_nonzero(allowed))
-        places = min(k, candidates)
-        if not count or not places:
-            return Hits.missing(count, k)
-        return self._search(queries, places, allowed, given).padded(k)
-
-    def check_params(self, params: Parameters) -> None:
-        """Raise ``ConfigError`` for search parameters that this index does not take."""
-        self._check_parameters(params)
-
-    def documents(self, rows: ArrayLike) -> Any:
-        """Return the stored vectors of rows, float32 ``[len(rows), width]``; deleted ones too.
-
-        Quantised indexes give the decoded ones. ``ConfigError`` where none can be given back.
-        """
-        return self._documents(self._live.known(np.asarray(rows), "documents"))
-
-    def delete(self, rows: ArrayLike) -> None:
-        """Put tombstones on ``rows``: they are no hits any more and keep their numbers.
-
-        ``DataError`` for an unknown or already deleted row; then nothing is deleted.
-        """
-        self._live.delete(rows)
-
-    def compact(self) -> Rows:
-        """Drop deleted rows and close the gaps; return old row -> new row (-1 where deleted)."""
-        allowed = self._live.allowed()
-        if allowed is not None:
-            self._keep_only(allowed)
-        return self._live.compact()
-
-    def save(self, path: str | Path) -> None:
-        """Write the index as the new state of the folder ``path``, in one step.
-
-        A kill at any instant leaves the former state or this one. ``open_index`` reads it. Saving
-        onto the folder the index was opened from is safe: its files are never written again.
-        """
-        facts: dict[str, Any] = {}
-        with new_generation(Path(path), FORMAT, VERSION, facts) as folder:
-            facts.update(
-                type=self.type_name or f"{type(self).__module__}:{type(self).__qualname__}",
-                rows=self.rows,
-                documents=len(self),
-                encoder_fingerprint=self.encoder_fingerprint,
-                packages=_packages(),
-                default_params=self.default_params,
-                notes=self.notes,
-                index=self._write(folder),
-            )
-            deleted = self._live.deleted
-            write_array(folder / DELETED, [deleted], deleted.shape, np.int64)
-
-    def _reader(self) -> Self:
-        """Return what a search reads: this index, or a state of it that no change reaches."""
-        return self
 
     @abstractmethod
     def _checked(self, vectors: Any, what: str) -> Any:
@@ -216,6 +83,43 @@ class Index(ABC):
     def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
         """Open what ``_write`` wrote, mapped into memory; rows and tombstones are set after."""
 
+    # What a subclass may fill in.
+
+    @property
+    def innermost(self) -> Index:
+        """The index that holds the vectors as they were encoded: this one, or one it regroups."""
+        return self
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that searches keep returning to, and that should fit into memory.
+
+        The rest of an opened folder is mapped, and read in a few places a query.
+        """
+        return self.size_bytes
+
+    def training_rows(self, documents: int) -> int:
+        """Return how many sample vectors ``train`` would like for so many documents; 0 for none."""
+        return 0
+
+    def check_fit(self, width: int, documents: int) -> None:  # noqa: B027  # most take any
+        """Raise if so many documents of this width cannot be held: before they are encoded."""
+
+    def train(self, sample: Any) -> None:
+        """Learn from sample vectors what the index needs before ``add``; most need nothing."""
+        self._checked(sample, "sample")
+
+    def spool(self, folder: Path) -> None:  # noqa: B027  # most have nothing to do
+        """Keep what is added from now on in files of ``folder``, where the index can, until saved.
+
+        For an index that is filled and saved without lying in memory; the caller removes the
+        folder after. Most indexes ignore it.
+        """
+
+    def empty(self) -> Self:
+        """Return an index without documents that has the settings of this one."""
+        raise ConfigError(f"{type(self).__name__}: cannot be emptied; make a new index")
+
     @classmethod
     def _open(cls, folder: Path, facts: Mapping[str, Any], allow: Collection[str]) -> Self:
         """Open what ``_write`` wrote; only what holds other classes by name needs ``allow``."""
@@ -224,8 +128,8 @@ class Index(ABC):
     def _documents(self, rows: Rows) -> Any:
         """Return the stored vectors of known rows, in their order."""
         raise ConfigError(
-            f"{type(self).__name__}: it cannot give its vectors back; build the index again from "
-            "the corpus, as one that keeps them (flat)"
+            f"{type(self).__name__}: cannot give its vectors back; rebuild the index from the "
+            "corpus, as one that keeps them (flat)"
         )
 
     def _stored_rows(self) -> int | None:
@@ -236,15 +140,167 @@ class Index(ABC):
         """Names that ``params`` may have."""
         return ()
 
-    def _check_parameters(self, given: Mapping[str, Any]) -> None:
+    def _check_parameters(self, params: Parameters) -> None:
+        """Raise ``ConfigError`` for a search parameter that the index does not take."""
         known = self._search_parameters()
-        for name in given:
+        for name in params:
             if name not in known:
                 takes = f"takes {', '.join(known)}" if known else "takes none"
                 raise ConfigError(
                     f"params: unknown search parameter {name!r}; this index {takes}"
                     f"{suggest(name, known)}"
                 )
+
+    def _reader(self) -> Self:
+        """Return what a search reads: this index, or a state of it that no change reaches."""
+        return self
+
+    def _changed(self) -> None:  # noqa: B027  # most keep nothing that a change outdates
+        """Forget what was derived from the rows; called after each change to them."""
+
+    # What users call.
+
+    def __len__(self) -> int:
+        """Number of live documents: rows allotted less rows deleted."""
+        return len(self._live)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows allotted since the last ``compact``, deleted ones included."""
+        return self._live.total
+
+    def add(self, vectors: Any) -> Rows:
+        """Append document vectors and return their rows, int64 ``[n]``.
+
+        The vectors are copied. ``DataError`` for NaN, a wrong dtype or width; then nothing is
+        added.
+        """
+        with self._changing:
+            documents = self._checked(vectors, "documents")
+            count = int(documents.shape[0])
+            if count:
+                self._append(documents)
+            rows = self._live.extend(count)
+            self._changed()
+            return rows
+
+    def search(
+        self,
+        vectors: Any,
+        k: int,
+        *,
+        keep: ArrayLike | None = None,
+        params: Parameters | None = None,
+    ) -> Hits:
+        """Return the ``k`` best live documents of each query, ties by row ascending.
+
+        ``keep`` restricts the search: a boolean mask over all rows, or the allowed row numbers.
+        ``params`` are the search parameters of approximate indexes, for this call alone; they go
+        before those in ``default_params``. Where fewer than ``k`` documents can be hits, the rest
+        is row -1 and score -inf. ``ConfigError`` for a ``k`` that makes the result too large.
+        """
+        merged = {**self.default_params, **(params or {})}
+        return self._reader()._hits(vectors, whole_number(k, "k", 0), keep, merged)
+
+    def _hits(self, vectors: Any, k: int, keep: ArrayLike | None, params: dict[str, Any]) -> Hits:
+        queries = self._checked(vectors, "queries")
+        allowed = self._live.allowed(keep)
+        if params:
+            self._check_parameters(params)
+        count = int(queries.shape[0])
+        if count * k > MOST_PLACES:
+            raise ConfigError(
+                f"k is {k:,} for {count:,} {'query' if count == 1 else 'queries'}, expected at "
+                f"most {MOST_PLACES:,} hits in one result; search with a smaller k or fewer "
+                "queries at a time"
+            )
+        candidates = len(self)
+        if keep is not None and allowed is not None:
+            candidates = int(np.count_nonzero(allowed))
+        places = min(k, candidates)
+        if not count or not places:
+            return Hits.missing(count, k)
+        return self._search(queries, places, allowed, params).padded(k)
+
+    def check_params(self, params: Parameters) -> None:
+        """Raise ``ConfigError`` for search parameters that this index does not take."""
+        self._check_parameters(params)
+
+    def documents(self, rows: ArrayLike) -> Any:
+        """Return the stored vectors of rows, float32 ``[len(rows), width]``; deleted ones too.
+
+        Quantised indexes give the decoded ones. ``ConfigError`` where none can be given back.
+        """
+        reader = self._reader()
+        return reader._documents(reader._live.known(np.asarray(rows), "documents"))
+
+    def delete(self, rows: ArrayLike) -> None:
+        """Put tombstones on ``rows``: they keep their numbers, and no search returns them.
+
+        ``DataError`` for an unknown or already deleted row; then nothing is deleted.
+        """
+        with self._changing:
+            self._live.delete(rows)
+            self._changed()
+
+    def compact(self) -> Rows:
+        """Drop deleted rows and close the gaps; return old row -> new row (-1 where deleted)."""
+        with self._changing:
+            allowed = self._live.allowed()
+            if allowed is not None:
+                self._keep_only(allowed)
+            moved = self._live.compact()
+            self._changed()
+            return moved
+
+    def save(self, path: str | Path) -> None:
+        """Write the index as the new state of the folder ``path``, in one step.
+
+        A kill at any instant leaves the former state or this one. ``open_index`` reads it. Saving
+        onto the folder the index was opened from is safe: its files are never written again.
+        """
+        facts: dict[str, Any] = {}
+        with self._changing, new_generation(Path(path), FORMAT, VERSION, facts) as folder:
+            facts.update(
+                type=saved_type(self),
+                rows=self.rows,
+                documents=len(self),
+                encoder_fingerprint=self.encoder_fingerprint,
+                packages=_packages(),
+                default_params=self.default_params,
+                notes=self.notes,
+                index=self._write(folder),
+            )
+            deleted = self._live.deleted
+            write_array(folder / DELETED, [deleted], deleted.shape, np.int64)
+
+
+class Chosen(Protocol):
+    """What a recipe returns: at least the index it chose, filled."""
+
+    index: Index
+
+
+class Recipe(ABC):
+    """Stands where an index is configured: it measures the vectors, then makes one."""
+
+    type_name: ClassVar[str] = ""
+
+    @abstractmethod
+    def choose(
+        self, vectors: Any, queries: Any | None = None, *, work: Path | None = None
+    ) -> Chosen:
+        """Return an index that holds all ``vectors`` in their order.
+
+        ``queries`` ``[n, dim]`` are real ones to measure with; ``work`` is a folder for vectors
+        that need not lie in memory, which the caller removes once the index is saved.
+        """
+
+
+def saved_type(instance: Any) -> str:
+    """Return the type name of a built-in object, or ``module:Class`` of a user's own."""
+    kind = type(instance)
+    return str(instance.type_name or f"{kind.__module__}:{kind.__qualname__}")
 
 
 def _packages() -> dict[str, str]:

@@ -6,7 +6,6 @@ import logging
 import math
 import re
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from sluice.indexing.auto.choice import Choice, Limits
 from sluice.indexing.auto.trials import Trials
 from sluice.indexing.auto.vector_source import ArrayVectors, Vectors, vectors_of_rows
 from sluice.indexing.checks import Dense, checked_dense
+from sluice.indexing.index import Recipe
 from sluice.indexing.live_rows import Rows
 from sluice.indexing.storage.exact_scores import Metric, checked_metric
 
@@ -32,7 +32,7 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 BINARY_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
-class AutoIndex:
+class AutoIndex(Recipe):
     """A recipe: the index that meets a target recall within memory and latency.
 
     ``target_recall`` is the share of the exact ``k`` best that is found, on average. ``max_memory``
@@ -50,7 +50,7 @@ class AutoIndex:
     nearest, and a warning says what it breaks.
     """
 
-    type_name: ClassVar[str] = "auto"
+    type_name = "auto"
 
     def __init__(
         self,

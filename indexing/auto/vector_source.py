@@ -56,12 +56,12 @@ class ArrayVectors:
 
 def vectors_of_rows(vectors: Vectors, rows: Rows) -> Dense:
     """Return the vectors of ascending ``rows``, in one pass."""
-    found, first = [], 0
+    parts, first = [], 0
     for chunk in vectors:
         start, stop = np.searchsorted(rows, (first, first + len(chunk)))
-        found.append(np.asarray(chunk[rows[start:stop] - first], np.float32))
+        parts.append(np.asarray(chunk[rows[start:stop] - first], np.float32))
         first += len(chunk)
-    return np.concatenate(found)
+    return np.concatenate(parts)
 
 
 def exact_hits(vectors: Vectors, queries: Dense, k: int, metric: Metric) -> Hits:
@@ -73,10 +73,7 @@ def exact_hits(vectors: Vectors, queries: Dense, k: int, metric: Metric) -> Hits
         hits = part.search(queries, k)
         rows = np.concatenate([best.rows, np.where(hits.rows >= 0, hits.rows + first, -1)], axis=1)
         scores = np.concatenate([best.scores, hits.scores], axis=1)
-        order = np.lexsort((rows, -scores), axis=-1)[:, :k]
-        return Hits(
-            np.take_along_axis(rows, order, axis=1), np.take_along_axis(scores, order, axis=1)
-        )
+        return Hits(rows, scores).sorted(k)
 
     for chunk in vectors:
         part.add(chunk)

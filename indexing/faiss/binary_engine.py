@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing.checks import Dense
-from sluice.indexing.faiss.engine import Engine, Found, Given, Reach, reason
+from sluice.indexing.faiss.engine import Engine, Neighbours, Traits
+from sluice.indexing.index import Parameters
 from sluice.indexing.live_rows import Mask
 from sluice.indexing.storage.exact_scores import Metric
 
@@ -32,22 +33,17 @@ class BinaryEngine(Engine):
 
     file = "index.faiss_binary"
 
-    def __init__(
-        self, factory: str, metric: Metric, index: Any, *, mapped: bool = False, width: int = 0
-    ) -> None:
-        super().__init__(factory, metric, index, mapped=mapped)
-        self._width = width
+    @classmethod
+    def _parsed(cls, factory: str, metric: Metric, width: int) -> Any:
+        return faiss.index_binary_factory(cls._stored_width(width), factory)
 
     @classmethod
-    def make(cls, factory: str, metric: Metric, width: int) -> Self:
-        """Make an empty index of codes that hold ``width`` bits."""
-        try:
-            index = faiss.index_binary_factory(-(-width // BYTE) * BYTE, factory)
-        except RuntimeError as error:
-            raise ConfigError(
-                f"factory: faiss cannot make {factory!r} for {width} bits: {reason(error)}"
-            ) from None
-        return cls(factory, metric, index, width=width)
+    def _opened(cls, path: str, flags: int) -> Any:
+        return faiss.read_index_binary(path, flags)
+
+    @classmethod
+    def _stored_width(cls, width: int) -> int:
+        return -(-width // BYTE) * BYTE
 
     @classmethod
     def refuse(cls, factory: str, metric: Metric) -> None:
@@ -65,31 +61,9 @@ class BinaryEngine(Engine):
                 "BHNSW32, BIVF1024"
             ) from None
 
-    @classmethod
-    def open(cls, factory: str, metric: Metric, path: Path, width: int, rows: int) -> Self:
-        """Open a file that ``write`` wrote; ``IndexFormatError`` for another."""
-        flags = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)
-        try:
-            index = faiss.read_index_binary(str(path), flags)
-        except RuntimeError as error:
-            raise IndexFormatError(
-                f"{path}: faiss cannot read it ({reason(error)}); rebuild the index"
-            ) from None
-        if (index.d, index.ntotal) != (-(-width // BYTE) * BYTE, rows):
-            raise IndexFormatError(
-                f"{path}: {index.ntotal:,} codes of {index.d} bits, the manifest says {rows:,} "
-                f"of {width}; rebuild the index"
-            )
-        return cls(factory, metric, index, mapped=True, width=width)
-
     def write(self, path: Path) -> None:
         """Write the index in FAISS's own format."""
         faiss.write_index_binary(self.index, str(path))
-
-    @property
-    def width(self) -> int:
-        """Dimensions of the vectors: bits of a code without those that fill the last byte."""
-        return self._width
 
     @property
     def size_bytes(self) -> int:
@@ -97,95 +71,68 @@ class BinaryEngine(Engine):
         return int(faiss.serialize_index_binary(self.index).nbytes)
 
     @property
-    def centroids(self) -> int:
-        """The number of lists of an inverted file; 0 without one."""
-        return self.lists[0]
-
-    @property
-    def reach(self) -> Reach:
-        """What a search walks through."""
-        if isinstance(self.index, faiss.IndexBinaryIVF):
-            return "lists"
-        return "graph" if isinstance(self.index, faiss.IndexBinaryHNSW) else "codes"
-
-    @property
-    def lists(self) -> tuple[int, int]:
-        """Inverted lists, and how many of them a search probes by default."""
+    def traits(self) -> Traits:
+        """What the index is; a flat scan with a selector is as good as scoring the stored codes."""
         index = self.index
-        return (
-            (int(index.nlist), int(index.nprobe))
-            if isinstance(index, faiss.IndexBinaryIVF)
-            else (0, 0)
-        )
+        kind = type(index).__name__
+        if isinstance(index, faiss.IndexBinaryIVF):
+            lists = int(index.nlist)
+            names = ("nprobe", "max_codes")
+            return Traits(kind, "lists", names, True, lists, int(index.nprobe), centroids=lists)
+        if isinstance(index, faiss.IndexBinaryHNSW):
+            return Traits(kind, "graph", ("efSearch",), True, beam=int(index.hnsw.efSearch))
+        return Traits(kind, "codes", (), False)
 
-    @property
-    def beam(self) -> int:
-        """Candidates that a search of a graph holds by default."""
-        return int(self.index.hnsw.efSearch) if self.reach == "graph" else 0
-
-    @property
-    def scores_stored(self) -> bool:
-        """Whether codes can be read back and that pays: a flat scan with a selector is as good."""
-        return self.reach != "codes"
-
-    @property
-    def grows(self) -> bool:
-        """Whether vectors can be added to those that are there: always."""
-        return True
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Names of the search parameters that the type takes."""
-        return {"lists": ("nprobe", "max_codes"), "graph": ("efSearch",)}.get(self.reach, ())
-
-    def search(self, queries: Dense, k: int, given: Given) -> Found:
+    def search(self, queries: Dense, k: int, params: Parameters) -> Neighbours:
         """Search among all rows."""
-        return self._ask(queries, k, self._asked(given, None) if given else None)
+        return self._nearest(queries, k, self._settings(params, None) if params else None)
 
-    def selected(self, queries: Dense, k: int, allowed: Mask, given: Given) -> Found | None:
+    def selected(
+        self, queries: Dense, k: int, allowed: Mask, params: Parameters
+    ) -> Neighbours | None:
         """Search among the allowed rows inside FAISS; None for a type that takes no selector."""
-        if self.reach == "lists":
+        if self.traits.reach == "lists":
             return None
         bits = np.packbits(allowed, bitorder="little")
         try:
-            return self._ask(queries, k, self._asked(given, faiss.IDSelectorBitmap(bits)))
+            settings = self._settings(params, faiss.IDSelectorBitmap(bits))
+            return self._nearest(queries, k, settings)
         except RuntimeError:
             return None
 
-    def _ask(self, queries: Dense, k: int, asked: Any) -> Found:
-        distances, rows = self.index.search(sign_bits(queries), k, params=asked)
-        return self._found(distances, rows)
+    def _nearest(self, queries: Dense, k: int, settings: Any) -> Neighbours:
+        distances, rows = self.index.search(sign_bits(queries), k, params=settings)
+        return self._scored(distances, rows)
 
-    def _asked(self, given: Given, selector: Any) -> Any:
-        """Return FAISS's parameter object; what ``given`` leaves out comes from the index."""
+    def _settings(self, params: Parameters, selector: Any) -> Any:
+        """Return FAISS's parameter object; what ``params`` leaves out comes from the index."""
         chosen = {} if selector is None else {"sel": selector}
-        if self.reach == "graph":
-            ef = int(given.get("efSearch", self.index.hnsw.efSearch))
+        traits = self.traits
+        if traits.reach == "graph":
+            ef = int(params.get("efSearch", traits.beam))
             return faiss.SearchParametersHNSW(efSearch=ef, **chosen)
-        if self.reach == "lists":
+        if traits.reach == "lists":
             return faiss.SearchParametersIVF(
-                nprobe=int(given.get("nprobe", self.index.nprobe)),
-                max_codes=int(given.get("max_codes", self.index.max_codes)),
+                nprobe=int(params.get("nprobe", traits.probes)),
+                max_codes=int(params.get("max_codes", self.index.max_codes)),
             )
         return faiss.SearchParameters(**chosen)
 
-    def stored_best(self, queries: Dense, k: int, allowed: Mask) -> Found:
-        """Compare with the codes of the allowed rows, one and all."""
+    def stored_best(self, queries: Dense, k: int, allowed: Mask) -> Neighbours:
+        """Compare with the codes of every allowed row."""
         rows = np.flatnonzero(allowed)
         codes = self._codes(0, self.rows)[rows]
         distances, places = faiss.knn_hamming(sign_bits(queries), codes, k)
-        return self._found(distances, np.where(places < 0, -1, rows[places]))
+        return self._scored(distances, np.where(places < 0, -1, rows[places]))
 
-    def _found(self, distances: NDArray[np.int32], rows: NDArray[np.int64]) -> Found:
+    def _scored(self, distances: NDArray[np.int32], rows: NDArray[np.int64]) -> Neighbours:
         # An empty place holds the largest int32: the score is wrong there, and finite.
-        scores = self._width - 2.0 * distances.astype(np.float64)
-        return Found(scores.astype(np.float32), rows)
+        scores = self.width - 2.0 * distances.astype(np.float64)
+        return Neighbours(scores.astype(np.float32), rows)
 
     def decoded(self, first: int, count: int) -> Dense:
         """Return a range of the +-1 codes."""
-        bits = np.unpackbits(
-            self._codes(first, count), axis=1, count=self._width, bitorder="little"
-        )
+        bits = np.unpackbits(self._codes(first, count), axis=1, count=self.width, bitorder="little")
         return 2 * bits.astype(np.float32) - 1
 
     def _codes(self, first: int, count: int) -> Codes:
@@ -200,9 +147,3 @@ class BinaryEngine(Engine):
 
     def _copied(self) -> Any:
         return faiss.deserialize_index_binary(faiss.serialize_index_binary(self.index))
-
-    def emptied(self) -> Self:
-        """Return a copy without vectors, trained like this one."""
-        copy = self._copied()
-        copy.reset()
-        return type(self)(self.factory, self.metric, copy, width=self._width)

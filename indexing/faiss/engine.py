@@ -1,34 +1,46 @@
-"""What ``FaissIndex`` asks of FAISS, whether the codes inside are floats or bits."""
+"""What ``FaissIndex`` needs of FAISS, whether the codes inside are floats or bits."""
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing.checks import Dense
+from sluice.indexing.index import Parameters
 from sluice.indexing.live_rows import Mask
 from sluice.indexing.storage.exact_scores import Metric
 
 log = logging.getLogger("sluice")
 
-Given = Mapping[str, Any]  # search parameters by name
-Reach = Literal["scan", "codes", "lists", "graph"]  # what a search walks through
-
 UNTRAINED_SAMPLE = 16_384  # vectors for value ranges and rotations, which have no centroids
 
 
-class Found(NamedTuple):
+class Neighbours(NamedTuple):
     """Scores, higher is better, and rows ``[n, k]``; places that stay empty hold row -1."""
 
     scores: Dense
     rows: NDArray[np.int64]
+
+
+class Traits(NamedTuple):
+    """What a FAISS index is, and what its type can do."""
+
+    kind: str  # name of FAISS's class, inside transforms and refinement
+    reach: Literal["scan", "codes", "lists", "graph"]  # what a search walks through
+    parameters: tuple[str, ...]  # names of the search parameters that it takes
+    scores_stored: bool  # whether ``stored_best`` scores some rows without decoding the others
+    lists: int = 0  # inverted lists
+    probes: int = 0  # lists that a search reads by default
+    beam: int = 0  # candidates that a search of a graph holds by default
+    centroids: int = 0  # the most that training places in one space
+    grows: bool = True  # whether vectors can be added after the first ones
 
 
 class Engine(ABC):
@@ -40,36 +52,56 @@ class Engine(ABC):
 
     file: ClassVar[str]
 
-    def __init__(self, factory: str, metric: Metric, index: Any, *, mapped: bool = False) -> None:
+    def __init__(
+        self, factory: str, metric: Metric, index: Any, width: int, *, mapped: bool = False
+    ) -> None:
         self.factory = factory
         self.metric: Metric = metric
         self.index = index
+        self.width = width  # dimensions of the vectors
         self.mapped = mapped
-        self._said = False
+        self._warned = False
 
     @classmethod
-    @abstractmethod
     def make(cls, factory: str, metric: Metric, width: int) -> Self:
         """Make an empty index; ``ConfigError`` where FAISS cannot for this width and metric."""
+        try:
+            index = cls._parsed(factory, metric, width)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"factory: faiss cannot make {factory!r} for {width} dimensions and metric "
+                f"{metric!r}: {reason(error)}"
+            ) from None
+        return cls(factory, metric, index, width)
+
+    @classmethod
+    def open(cls, factory: str, metric: Metric, path: Path, width: int, rows: int) -> Self:
+        """Open a file that ``write`` wrote, mapped into memory where this FAISS can.
+
+        ``IndexFormatError`` for another file.
+        """
+        flags = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)
+        try:
+            index = cls._opened(str(path), flags)
+        except RuntimeError as error:
+            raise IndexFormatError(
+                f"{path}: faiss cannot read it ({reason(error)}); rebuild the index"
+            ) from None
+        if (index.d, index.ntotal) != (cls._stored_width(width), rows):
+            raise IndexFormatError(
+                f"{path}: {index.ntotal:,} vectors of {index.d} dimensions, the manifest says "
+                f"{rows:,} of {width}; rebuild the index"
+            )
+        return cls(factory, metric, index, width, mapped=True)
 
     @classmethod
     @abstractmethod
     def refuse(cls, factory: str, metric: Metric) -> None:
         """Raise ``ConfigError`` for a string that no width makes valid."""
 
-    @classmethod
-    @abstractmethod
-    def open(cls, factory: str, metric: Metric, path: Path, width: int, rows: int) -> Self:
-        """Open a file that ``write`` wrote; ``IndexFormatError`` for another."""
-
     @abstractmethod
     def write(self, path: Path) -> None:
         """Write the index in FAISS's own format."""
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """Dimensions of the vectors."""
 
     @property
     @abstractmethod
@@ -78,38 +110,8 @@ class Engine(ABC):
 
     @property
     @abstractmethod
-    def centroids(self) -> int:
-        """The largest number of centroids that training places in one space; 0 for none."""
-
-    @property
-    @abstractmethod
-    def reach(self) -> Reach:
-        """What a search walks through: all vectors, all codes, some lists, or a graph."""
-
-    @property
-    @abstractmethod
-    def lists(self) -> tuple[int, int]:
-        """Inverted lists, and how many of them a search probes by default; zeros without any."""
-
-    @property
-    @abstractmethod
-    def beam(self) -> int:
-        """Candidates that a search of a graph holds by default; 0 without one."""
-
-    @property
-    @abstractmethod
-    def scores_stored(self) -> bool:
-        """Whether ``stored_best`` can score chosen rows without decoding all the others."""
-
-    @property
-    @abstractmethod
-    def grows(self) -> bool:
-        """Whether vectors can be added to those that are there."""
-
-    @property
-    @abstractmethod
-    def parameters(self) -> tuple[str, ...]:
-        """Names of the search parameters that the type takes."""
+    def traits(self) -> Traits:
+        """What the index is, as it is now: FAISS's defaults may be set from outside."""
 
     @property
     def rows(self) -> int:
@@ -122,16 +124,11 @@ class Engine(ABC):
         return not self.index.is_trained
 
     @property
-    def sample(self) -> int:
+    def training_rows(self) -> int:
         """How many vectors to train on, when there are as many."""
         if not self.untrained:
             return 0
-        return 256 * self.centroids or UNTRAINED_SAMPLE
-
-    @property
-    def kind(self) -> str:
-        """Name of FAISS's class."""
-        return type(self.index).__name__
+        return 256 * self.traits.centroids or UNTRAINED_SAMPLE
 
     def train(self, vectors: Dense) -> None:
         """Train on vectors ``[n, width]``; ``DataError`` where FAISS fails."""
@@ -145,10 +142,10 @@ class Engine(ABC):
 
     def add(self, vectors: Dense) -> None:
         """Append vectors; on an error an empty index stays empty."""
-        if self.rows and not self.grows:
+        if self.rows and not self.traits.grows:
             raise ConfigError(
-                f"faiss {self.factory!r}: {self.kind} cannot grow; add all documents in one call, "
-                "or choose HNSW"
+                f"faiss {self.factory!r}: {self.traits.kind} cannot grow; add all documents in "
+                "one call, or choose HNSW"
             )
         if self.mapped:
             self.index, self.mapped = self._copied(), False
@@ -164,29 +161,46 @@ class Engine(ABC):
         """Return a copy without vectors, trained like this one."""
         copy = self._copied()
         copy.reset()
-        return type(self)(self.factory, self.metric, copy)
+        return type(self)(self.factory, self.metric, copy, self.width)
 
-    def say_once(self, message: str) -> None:
+    def warn_once(self, message: str) -> None:
         """Log a warning the first time."""
-        if not self._said:
-            log.warning("faiss %r: %s %s", self.factory, self.kind, message)
-            self._said = True
+        if not self._warned:
+            log.warning("faiss %r: %s %s", self.factory, self.traits.kind, message)
+            self._warned = True
 
     @abstractmethod
-    def search(self, queries: Dense, k: int, given: Given) -> Found:
+    def search(self, queries: Dense, k: int, params: Parameters) -> Neighbours:
         """Search among all rows."""
 
     @abstractmethod
-    def selected(self, queries: Dense, k: int, allowed: Mask, given: Given) -> Found | None:
+    def selected(
+        self, queries: Dense, k: int, allowed: Mask, params: Parameters
+    ) -> Neighbours | None:
         """Search among the allowed rows inside FAISS; None for a type that takes no selector."""
 
     @abstractmethod
-    def stored_best(self, queries: Dense, k: int, allowed: Mask) -> Found:
-        """Score the allowed rows, as stored, one and all; ``RuntimeError`` if none are decoded."""
+    def stored_best(self, queries: Dense, k: int, allowed: Mask) -> Neighbours:
+        """Score every allowed row as it is stored; ``RuntimeError`` if none can be decoded."""
 
     @abstractmethod
     def decoded(self, first: int, count: int) -> Dense:
         """Return a range of vectors that ``add`` takes and stores as they are stored here."""
+
+    @classmethod
+    @abstractmethod
+    def _parsed(cls, factory: str, metric: Metric, width: int) -> Any:
+        """Return FAISS's empty index; ``RuntimeError`` where there is none."""
+
+    @classmethod
+    @abstractmethod
+    def _opened(cls, path: str, flags: int) -> Any:
+        """Return FAISS's index of a file; ``RuntimeError`` for a file of something else."""
+
+    @classmethod
+    def _stored_width(cls, width: int) -> int:
+        """Return the dimensions of FAISS's index for vectors of ``width``."""
+        return width
 
     @abstractmethod
     def _train(self, vectors: Dense) -> None: ...

@@ -45,7 +45,7 @@ LARGEST_PARAMETER = 2**31 - 1  # FAISS keeps some in an int
 
 def names_of(engine: Engine | None, *, rescores: bool) -> tuple[str, ...]:
     """Return the names a search takes; all that there are while the type is not known."""
-    names = ALL_PARAMETERS if engine is None else engine.parameters
+    names = ALL_PARAMETERS if engine is None else engine.traits.parameters
     return (*names, RESCORE) if rescores else names
 
 
@@ -66,9 +66,9 @@ def check_parameters(given: Mapping[str, Any], engine: Engine | None, *, rescore
 
 
 def _taken(known: tuple[str, ...], engine: Engine | None) -> str:
-    if engine is None or engine.parameters:
+    if engine is None or engine.traits.parameters:
         return ", ".join(known)
-    return f"{', '.join(known) or 'none'} (faiss has no search parameters for {engine.kind})"
+    return f"{', '.join(known) or 'none'} (faiss has no search parameters for {engine.traits.kind})"
 
 
 def _remedy(name: str) -> str:

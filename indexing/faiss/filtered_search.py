@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.indexing.checks import Dense
-from sluice.indexing.faiss.engine import Engine, Found, Given
+from sluice.indexing.faiss.engine import Engine, Neighbours
+from sluice.indexing.index import Parameters
 from sluice.indexing.live_rows import Mask
 
 FETCHED = 1 << 22  # places of one over-fetched batch
@@ -39,28 +40,30 @@ BEAM = 2
 PROBED = 16
 
 
-def masked_search(engine: Engine, queries: Dense, k: int, allowed: Mask, given: Given) -> Found:
+def masked_search(
+    engine: Engine, queries: Dense, k: int, allowed: Mask, params: Parameters
+) -> Neighbours:
     """Return the ``k`` nearest allowed rows of each query, of at least ``k`` allowed ones.
 
-    Few allowed rows are scored one and all where the type can read them back. Else a graph or the
-    probed lists may hold too few for a query: it is then searched in all lists of an inverted file,
-    and if that is not enough, scored with every allowed row. Places stay -1 only where a type can
-    do neither.
+    Few allowed rows are all scored where the type can read them back. Else a graph or the probed
+    lists may hold too few for a query: it is then searched in all lists of an inverted file, and
+    if that is not enough, scored with every allowed row. Places stay -1 only where a type can do
+    neither.
     """
-    kept = int(np.count_nonzero(allowed))
-    if engine.scores_stored and exact_pays(engine, k, kept, len(queries), given, full=False):
+    live, traits = int(np.count_nonzero(allowed)), engine.traits
+    if traits.scores_stored and exact_pays(engine, k, live, len(queries), params, full=False):
         return engine.stored_best(queries, k, allowed)
-    given = widened(engine, k, kept, given)
-    scores, rows = _selected(engine, queries, k, allowed, given)
+    params = widened(engine, k, live, params)
+    scores, rows = _selected(engine, queries, k, allowed, params)
     short = _short(rows)
-    if "nprobe" in engine.parameters and len(short):
-        everywhere = {**given, "nprobe": engine.lists[0], "max_codes": 0}
+    if len(short) and "nprobe" in traits.parameters:
+        everywhere = {**params, "nprobe": traits.lists, "max_codes": 0}
         scores[short], rows[short] = _selected(engine, queries[short], k, allowed, everywhere)
         short = short[_short(rows[short])]
     if len(short):
         with suppress(RuntimeError):  # a type that cannot give its vectors back
             scores[short], rows[short] = engine.stored_best(queries[short], k, allowed)
-    return Found(scores, rows)
+    return Neighbours(scores, rows)
 
 
 def _short(rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -68,18 +71,22 @@ def _short(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.flatnonzero((rows < 0).any(axis=1))
 
 
-def _selected(engine: Engine, queries: Dense, k: int, allowed: Mask, given: Given) -> Found:
+def _selected(
+    engine: Engine, queries: Dense, k: int, allowed: Mask, params: Parameters
+) -> Neighbours:
     """Search with the mask inside FAISS where the type takes selectors, else by over-fetching."""
-    found = engine.selected(queries, k, allowed, given)
-    if found is None:
-        engine.say_once(
-            "takes no selector; longer lists are fetched and the deleted and kept-out rows dropped"
-        )
-        return _filtered(engine, queries, k, allowed, given)
-    return found
+    nearest = engine.selected(queries, k, allowed, params)
+    if nearest is not None:
+        return nearest
+    engine.warn_once(
+        "takes no selector; longer lists are fetched, then deleted and excluded rows are dropped"
+    )
+    return _filtered(engine, queries, k, allowed, params)
 
 
-def _filtered(engine: Engine, queries: Dense, k: int, allowed: Mask, given: Given) -> Found:
+def _filtered(
+    engine: Engine, queries: Dense, k: int, allowed: Mask, params: Parameters
+) -> Neighbours:
     """Fetch ever more hits of the unfinished queries until ``k`` allowed ones are among them."""
     scores = np.zeros((len(queries), k), dtype=np.float32)
     rows = np.full((len(queries), k), -1, dtype=np.int64)
@@ -91,7 +98,7 @@ def _filtered(engine: Engine, queries: Dense, k: int, allowed: Mask, given: Give
         step = max(1, FETCHED // fetch)
         for start in range(0, len(unfinished), step):
             part = unfinished[start : start + step]
-            lines = zip(part, *engine.search(queries[part], fetch, given), strict=True)
+            lines = zip(part, *engine.search(queries[part], fetch, params), strict=True)
             for query, line_scores, line_rows in lines:
                 places = np.flatnonzero((line_rows >= 0) & allowed[line_rows])[:k]
                 # A gap at the end of the line: this is all the query can reach.
@@ -101,51 +108,48 @@ def _filtered(engine: Engine, queries: Dense, k: int, allowed: Mask, given: Give
                 else:
                     left.append(query)
         unfinished, fetch = np.asarray(left, dtype=np.int64), 4 * fetch
-    return Found(scores, rows)
+    return Neighbours(scores, rows)
 
 
 def exact_pays(
-    engine: Engine, k: int, kept: int, queries: int, given: Given, *, full: bool
+    engine: Engine, k: int, live: int, queries: int, params: Parameters, *, full: bool
 ) -> bool:
-    """Return whether scoring ``kept`` rows is faster than a search that finds as much.
+    """Return whether scoring ``live`` rows is faster than a search that finds as much.
 
-    ``full`` tells that the float vectors are at hand, and need not be decoded from codes.
+    ``full``: the float vectors are at hand, and need not be decoded from codes.
     """
-    rows = engine.rows
+    rows, traits = engine.rows, engine.traits
     batch = queries >= BATCH
-    wide = widened(engine, k, kept, given)
-    if engine.reach == "graph":
-        beam = max(int(wide.get("efSearch", engine.beam)), k)
-        return kept <= beam * (GRAPH_BATCH_ROWS if batch else GRAPH_ROWS)
-    if engine.reach == "lists":
-        lists, probed = engine.lists
-        reached = rows * int(wide.get("nprobe", probed)) / lists
-        return kept <= reached * (LIST_BATCH_ROWS if batch else LIST_ROWS)
-    if engine.reach == "scan":
-        return (batch and (full or engine.kind.startswith("IndexFlat"))) or (
-            kept <= SCAN_SHARE * rows
-        )
-    return kept <= rows * (CODES_BATCH_SHARE if batch else CODES_SHARE)
+    wide = widened(engine, k, live, params)
+    if traits.reach == "graph":
+        beam = max(int(wide.get("efSearch", traits.beam)), k)
+        return live <= beam * (GRAPH_BATCH_ROWS if batch else GRAPH_ROWS)
+    if traits.reach == "lists":
+        reached = rows * int(wide.get("nprobe", traits.probes)) / traits.lists
+        return live <= reached * (LIST_BATCH_ROWS if batch else LIST_ROWS)
+    if traits.reach == "scan":
+        product = batch and (full or traits.kind.startswith("IndexFlat"))
+        return product or live <= SCAN_SHARE * rows
+    return live <= rows * (CODES_BATCH_SHARE if batch else CODES_SHARE)
 
 
-def widened(engine: Engine, k: int, kept: int, given: Given) -> dict[str, Any]:
-    """Return search parameters that reach among ``kept`` rows about what they reach among all.
+def widened(engine: Engine, k: int, live: int, params: Parameters) -> dict[str, Any]:
+    """Return search parameters that reach among ``live`` rows about what they reach among all.
 
     A beam or number of probes is only raised: by the share of rows that are allowed, and no further
     than is needed for ``k`` good hits.
     """
-    wide = dict(given)
+    wide, traits = dict(params), engine.traits
     rows = max(engine.rows, 1)
-    share = max(kept, 1) / rows
-    if engine.reach == "graph" and "efSearch" in engine.parameters:
-        beam = max(int(given.get("efSearch", engine.beam)), k)
+    share = max(live, 1) / rows
+    if traits.reach == "graph" and "efSearch" in traits.parameters:
+        beam = max(int(params.get("efSearch", traits.beam)), k)
         enough = min(beam / share, BEAM * k / share, rows)
         if int(enough) > beam:
             wide["efSearch"] = int(enough)
-    lists, probed = engine.lists
-    if "nprobe" in engine.parameters:
-        probes = int(given.get("nprobe", probed))
-        enough = min(probes / share, PROBED * k * lists / max(kept, 1), lists)
+    if "nprobe" in traits.parameters:
+        probes = int(params.get("nprobe", traits.probes))
+        enough = min(probes / share, PROBED * k * traits.lists / max(live, 1), traits.lists)
         if int(enough) > probes:
             wide["nprobe"] = int(enough)
     return wide

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.indexing.checks import Dense
-from sluice.indexing.faiss.engine import Engine, Found, Given, Reach, reason
+from sluice.indexing.faiss.engine import Engine, Neighbours, Traits
 from sluice.indexing.faiss.structure import (
     centroids,
     hush_clustering,
@@ -21,6 +21,7 @@ from sluice.indexing.faiss.structure import (
     search_parameters,
     spare_polysemous,
 )
+from sluice.indexing.index import Parameters
 from sluice.indexing.live_rows import Mask
 from sluice.indexing.storage.exact_scores import Metric, norms_of
 
@@ -37,120 +38,103 @@ class FloatEngine(Engine):
     file = "index.faiss"
 
     @classmethod
-    def make(cls, factory: str, metric: Metric, width: int) -> Self:
-        """Make an empty index; ``ConfigError`` where FAISS cannot for this width and metric."""
-        try:
-            index = faiss.index_factory(width, factory, faiss_metric(metric))
-        except RuntimeError as error:
-            raise ConfigError(
-                f"factory: faiss cannot make {factory!r} for {width} dimensions and metric "
-                f"{metric!r}: {reason(error)}"
-            ) from None
+    def _parsed(cls, factory: str, metric: Metric, width: int) -> Any:
+        index = faiss.index_factory(width, factory, faiss_metric(metric))
         spare_polysemous(index)
         hush_clustering(index)
-        return cls(factory, metric, index)
+        return index
+
+    @classmethod
+    def _opened(cls, path: str, flags: int) -> Any:
+        return _mended(faiss.read_index(path, flags))
 
     @classmethod
     def refuse(cls, factory: str, metric: Metric) -> None:
-        """Raise ``ConfigError`` for a string that no width makes valid."""
-        refuse_unknown(factory, metric, faiss_metric(metric))
+        """Raise ``ConfigError`` for a string FAISS cannot use, before any vector is encoded.
 
-    @classmethod
-    def open(cls, factory: str, metric: Metric, path: Path, width: int, rows: int) -> Self:
-        """Open a file that ``write`` wrote; ``IndexFormatError`` for another."""
-        return cls(factory, metric, open_file(path, width, rows), mapped=True)
+        What depends on the width (sub-quantisers that must divide it) shows once that is known.
+        """
+        if "IDMap" in factory:
+            raise ConfigError(
+                f"factory: {factory!r} maps ids, and this index numbers its rows itself; drop IDMap"
+            )
+        try:
+            faiss.index_factory(PROBE_WIDTH, factory, faiss_metric(metric))
+        except RuntimeError as error:
+            if "could not parse" in str(error):
+                raise ConfigError(
+                    f"factory: faiss cannot parse {factory!r}; examples: Flat, HNSW32, "
+                    "IVF1024,SQ8, 'OPQ48,IVF256,PQ48,RFlat', BFlat"
+                ) from None
+            if "METRIC_L2" in str(error):
+                raise ConfigError(
+                    f"factory: faiss makes {factory!r} for metric 'l2' only, not for {metric!r}"
+                ) from None
 
     def write(self, path: Path) -> None:
         """Write the index in FAISS's own format."""
         faiss.write_index(self.index, str(path))
 
     @property
-    def width(self) -> int:
-        """Dimensions of the vectors."""
-        return int(self.index.d)
-
-    @property
     def size_bytes(self) -> int:
-        """Bytes of the file that ``write`` writes."""
-        return written_bytes(self.index)
+        """Bytes of the file that ``write`` writes, counted without making them all at once."""
+        total = 0
+
+        def count(data: bytes) -> int:
+            nonlocal total
+            total += len(data)
+            return len(data)
+
+        faiss.write_index(self.index, faiss.PyCallbackIOWriter(count, 1 << 20))
+        return total
 
     @property
-    def centroids(self) -> int:
-        """The largest number of centroids that training places in one space; 0 for none."""
-        return centroids(self.index)
+    def traits(self) -> Traits:
+        """What the index is; the innermost part decides how it is searched.
 
-    @property
-    def kind(self) -> str:
-        """Name of FAISS's class, behind transforms and refinement."""
-        return type(self._innermost()).__name__
+        Rows are not decoded one by one from lists, nor from bits, which have no scale.
+        """
+        every = list(parts(self.index))
+        inner = every[-1]
+        inverted = isinstance(inner, faiss.IndexIVF)
+        refined = any(isinstance(part, faiss.IndexRefine) for part in every)
+        return Traits(
+            kind=type(inner).__name__,
+            reach=_reach(inner),
+            parameters=parameter_names(self.index),
+            scores_stored=refined
+            or not isinstance(inner, faiss.IndexIVF | faiss.IndexLSH | faiss.IndexRaBitQ),
+            lists=int(inner.nlist) if inverted else 0,
+            probes=int(inner.nprobe) if inverted else 0,
+            beam=int(inner.hnsw.efSearch) if isinstance(inner, faiss.IndexHNSW) else 0,
+            centroids=centroids(self.index),
+            grows=not any(isinstance(part, faiss.IndexNSG) for part in every),
+        )
 
-    @property
-    def reach(self) -> Reach:
-        """What a search walks through."""
-        inner = self._innermost()
-        if isinstance(inner, faiss.IndexIVF | faiss.IndexIVFFastScan):
-            return "lists"
-        if isinstance(inner, faiss.IndexHNSW | faiss.IndexNSG):
-            return "graph"
-        return "scan" if isinstance(inner, SCANNED) else "codes"
-
-    @property
-    def lists(self) -> tuple[int, int]:
-        """Inverted lists, and how many of them a search probes by default."""
-        inner = self._innermost()
-        if not isinstance(inner, faiss.IndexIVF):
-            return 0, 0
-        return int(inner.nlist), int(inner.nprobe)
-
-    @property
-    def beam(self) -> int:
-        """Candidates that a search of a graph holds by default."""
-        inner = self._innermost()
-        return int(inner.hnsw.efSearch) if isinstance(inner, faiss.IndexHNSW) else 0
-
-    @property
-    def scores_stored(self) -> bool:
-        """Whether chosen rows can be decoded: not from lists, nor from bits without scale."""
-        refined = any(isinstance(part, faiss.IndexRefine) for part in parts(self.index))
-        inner = self._innermost()
-        return refined or not isinstance(inner, faiss.IndexIVF | faiss.IndexLSH | faiss.IndexRaBitQ)
-
-    @property
-    def grows(self) -> bool:
-        """Whether vectors can be added to those that are there."""
-        return not any(isinstance(part, faiss.IndexNSG) for part in parts(self.index))
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Names of the search parameters that the type takes."""
-        return parameter_names(self.index)
-
-    def _innermost(self) -> Any:
-        *_, inner = parts(self.index)
-        return inner
-
-    def search(self, queries: Dense, k: int, given: Given) -> Found:
+    def search(self, queries: Dense, k: int, params: Parameters) -> Neighbours:
         """Search among all rows."""
-        return self._ask(queries, k, search_parameters(self.index, given, None))
+        return self._nearest(queries, k, search_parameters(self.index, params, None))
 
-    def selected(self, queries: Dense, k: int, allowed: Mask, given: Given) -> Found | None:
+    def selected(
+        self, queries: Dense, k: int, allowed: Mask, params: Parameters
+    ) -> Neighbours | None:
         """Search among the allowed rows inside FAISS; None for a type that takes no selector."""
         bits = np.packbits(allowed, bitorder="little")
-        asked = search_parameters(self.index, given, faiss.IDSelectorBitmap(bits))
+        settings = search_parameters(self.index, params, faiss.IDSelectorBitmap(bits))
         try:
-            found = self._ask(queries, k, asked)
+            nearest = self._nearest(queries, k, settings)
         except RuntimeError:  # "search params not supported for this index"
             return None
-        # Some types ignore selectors without saying so.
-        return found if allowed[found.rows[found.rows >= 0]].all() else None
+        # Some types ignore selectors without an error.
+        return nearest if allowed[nearest.rows[nearest.rows >= 0]].all() else None
 
-    def _ask(self, queries: Dense, k: int, asked: Any) -> Found:
+    def _nearest(self, queries: Dense, k: int, settings: Any) -> Neighbours:
         through_blas(self.width)
-        scores, rows = self.index.search(queries, k, params=asked)
-        return Found(-scores if self.metric == "l2" else scores, rows)
+        scores, rows = self.index.search(queries, k, params=settings)
+        return Neighbours(-scores if self.metric == "l2" else scores, rows)
 
-    def stored_best(self, queries: Dense, k: int, allowed: Mask) -> Found:
-        """Score the allowed rows, as stored, one and all; the innermost part has them."""
+    def stored_best(self, queries: Dense, k: int, allowed: Mask) -> Neighbours:
+        """Score every allowed row as it is stored; the innermost part has them."""
         part = faiss.downcast_index(self.index)
         while isinstance(part, faiss.IndexPreTransform):  # scores are those of transformed vectors
             for place in range(part.chain.size()):
@@ -166,7 +150,7 @@ class FloatEngine(Engine):
             scores, places = faiss.knn(queries, _stored(part, rows), k, part.metric_type)
             best.add_result(scores, np.where(places < 0, -1, rows[places]))
         best.finalize()
-        return Found(-best.D if self.metric == "l2" else best.D, best.I)
+        return Neighbours(-best.D if self.metric == "l2" else best.D, best.I)
 
     def decoded(self, first: int, count: int) -> Dense:
         """Return a range of vectors as they are stored."""
@@ -191,7 +175,7 @@ class FloatEngine(Engine):
 
     def _check_norms(self, vectors: Dense, what: str) -> None:
         """Refuse what overflows in k-means: FAISS then aborts the process."""
-        if not self.centroids:
+        if not self.traits.centroids:
             return
         norms = norms_of(vectors)
         if len(norms) and norms.max() > LARGEST_NORM:
@@ -203,7 +187,16 @@ class FloatEngine(Engine):
             )
 
     def _copied(self) -> Any:
-        return copied(self.index)
+        # By way of its bytes: clone_index refuses some transforms.
+        return _mended(faiss.deserialize_index(faiss.serialize_index(self.index)))
+
+
+def _reach(inner: Any) -> Literal["scan", "codes", "lists", "graph"]:
+    if isinstance(inner, faiss.IndexIVF | faiss.IndexIVFFastScan):
+        return "lists"
+    if isinstance(inner, faiss.IndexHNSW | faiss.IndexNSG):
+        return "graph"
+    return "scan" if isinstance(inner, SCANNED) else "codes"
 
 
 def faiss_metric(metric: Metric) -> int:
@@ -230,55 +223,6 @@ def _stored(index: Any, rows: NDArray[np.int64]) -> Dense:
     return vectors
 
 
-def refuse_unknown(factory: str, metric: str, faiss_metric: int) -> None:
-    """Raise ``ConfigError`` for a string FAISS cannot use, before any vector is encoded.
-
-    What depends on the width (sub-quantisers that must divide it) shows when the width is known.
-    """
-    if "IDMap" in factory:
-        raise ConfigError(
-            f"factory: {factory!r} maps ids, and this index numbers its rows itself; drop IDMap"
-        )
-    try:
-        faiss.index_factory(PROBE_WIDTH, factory, faiss_metric)
-    except RuntimeError as error:
-        if "could not parse" in str(error):
-            raise ConfigError(
-                f"factory: faiss cannot parse {factory!r}; examples: Flat, HNSW32, IVF1024,SQ8, "
-                "'OPQ48,IVF256,PQ48,RFlat', BFlat"
-            ) from None
-        if "METRIC_L2" in str(error):
-            raise ConfigError(
-                f"factory: faiss makes {factory!r} for metric 'l2' only, not for {metric!r}"
-            ) from None
-
-
-def open_file(path: Path, width: int, rows: int) -> Any:
-    """Open a FAISS file, mapped into memory where this FAISS can; nothing may be added to it."""
-    flags = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)
-    try:
-        index = faiss.read_index(str(path), flags)
-    except RuntimeError as error:
-        raise IndexFormatError(
-            f"{path}: faiss cannot read it ({reason(error)}); rebuild the index"
-        ) from None
-    if (index.d, index.ntotal) != (width, rows):
-        raise IndexFormatError(
-            f"{path}: {index.ntotal:,} vectors of {index.d} dimensions, the manifest says {rows:,} "
-            f"of {width}; rebuild the index"
-        )
-    return _mended(index)
-
-
-def copied(index: Any) -> Any:
-    """Return an index that owns all its memory and can grow.
-
-    By way of its bytes: ``clone_index`` refuses some transforms, and FAISS aborts the process when
-    a mapped index grows.
-    """
-    return _mended(faiss.deserialize_index(faiss.serialize_index(index)))
-
-
 def _mended(index: Any) -> Any:
     """Return a read index that can give its vectors back.
 
@@ -289,16 +233,3 @@ def _mended(index: Any) -> Any:
         if isinstance(part, faiss.IndexIVFFastScan) and part.fine_quantizer is None:
             part.fine_quantizer = getattr(part, "pq", None) or part.aq
     return index
-
-
-def written_bytes(index: Any) -> int:
-    """Return how many bytes the index has as a file, without making them all at once."""
-    total = 0
-
-    def count(data: bytes) -> int:
-        nonlocal total
-        total += len(data)
-        return len(data)
-
-    faiss.write_index(index, faiss.PyCallbackIOWriter(count, 1 << 20))
-    return total

@@ -12,7 +12,7 @@ import numpy as np
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import Dense, checked_dense
-from sluice.indexing.faiss.engine import Engine, Found
+from sluice.indexing.faiss.engine import Engine, Neighbours
 from sluice.indexing.faiss.factory import (
     LARGEST_PARAMETER,
     RESCORE,
@@ -63,13 +63,13 @@ class FaissIndex(Index):
     whole numbers above 0; and ``rescore``, where full vectors are kept (0 switches it off). Fast
     scan and product quantisers without inverted lists, LSH and NSG take none.
 
-    Deleted and kept-out rows are masked inside FAISS where the type takes selectors; elsewhere
-    longer lists are fetched and filtered. Few allowed rows are scored one and all, with the full
-    vectors or else as stored, and for more of them ``efSearch`` and ``nprobe`` are raised with the
-    selectivity (``indexing/faiss/filtered_search.py`` has the rule and its measurements). A query
-    that still gets fewer than ``k`` hits, though so many rows are allowed, is scored with all of
-    them; its line stays short only if the type cannot give vectors back and none are kept. Without
-    deletions and ``keep`` a line is as short as FAISS leaves it.
+    Deleted and excluded rows are masked inside FAISS where the type takes selectors; elsewhere
+    longer lists are fetched and filtered. If few rows are allowed, all of them are scored, with
+    the full vectors or else as stored; if more are, ``efSearch`` and ``nprobe`` are raised with the
+    selectivity (``filtered_search.py`` has the rule and its measurements). A query that still gets
+    fewer than ``k`` hits, though so many rows are allowed, is scored with all of them; its line
+    stays short only if the type cannot give vectors back and none are kept. Without deletions and
+    ``keep`` a line is as short as FAISS leaves it.
 
     ``compact`` builds the index again, with the quantisers it has, from the full vectors, or else
     from those it can read back, which for quantised types are the decoded ones. FAISS uses as many
@@ -123,15 +123,15 @@ class FaissIndex(Index):
         engine = self._engine or self._probe
         if engine is not None and not engine.untrained:
             return 0
-        wanted = UNKNOWN_SAMPLE if engine is None else engine.sample
-        return min(documents, self.train_size or wanted)
+        rows = UNKNOWN_SAMPLE if engine is None else engine.training_rows
+        return min(documents, self.train_size or rows)
 
     def train(self, sample: Any) -> None:
         """Train on vectors ``[n, dim]`` that are like those to be added.
 
         ``DataError`` when they are fewer than the centroids to be placed; fewer than 39 for each
-        is said in the log. An index that needs no training takes only the width from them. After an
-        error the index is trained as before.
+        are logged as a warning. An index that needs no training takes only the width from them.
+        After an error the index is trained as before.
         """
         vectors = self._checked(sample, "training sample")
         if self.rows:
@@ -147,7 +147,7 @@ class FaissIndex(Index):
                     len(vectors), self.train_size, replace=False
                 )
                 vectors = vectors[np.sort(chosen)]
-            self._check_training_size(engine.centroids, len(vectors))
+            self._check_training_size(engine.traits.centroids, len(vectors))
             engine.train(vectors)
         return engine
 
@@ -156,7 +156,9 @@ class FaissIndex(Index):
         if self._engine is None and documents:
             engine = family(self.factory).make(self.factory, self.metric, width)
             if engine.untrained:
-                self._refuse_few(engine.centroids, min(documents, self.train_size or documents))
+                self._refuse_few(
+                    engine.traits.centroids, min(documents, self.train_size or documents)
+                )
 
     def _check_training_size(self, wanted: int, count: int) -> None:
         self._refuse_few(wanted, count)
@@ -194,7 +196,7 @@ class FaissIndex(Index):
         engine = self._engine
         if engine is None:
             engine = self._trained(documents)
-            if engine.centroids:
+            if engine.traits.centroids:
                 log.info(
                     "faiss %r: not trained before the first add; trained on its %s vectors",
                     self.factory,
@@ -209,25 +211,25 @@ class FaissIndex(Index):
         self, queries: Dense, k: int, allowed: Mask | None, parameters: dict[str, Any]
     ) -> Hits:
         engine = cast(Engine, self._engine)  # there are rows
-        given = {**self.params, **parameters}
-        depth = given.pop(RESCORE, self.rescore) or 0
+        params = {**self.params, **parameters}
+        depth = params.pop(RESCORE, self.rescore) or 0
         full = self._full if depth else None
-        kept = self.rows if allowed is None else int(np.count_nonzero(allowed))
-        places = min(max(depth, 1) * k, kept)
+        live = self.rows if allowed is None else int(np.count_nonzero(allowed))
+        places = min(max(depth, 1) * k, live)
         if allowed is None:
-            found = engine.search(queries, places, given)
-        elif full is not None and exact_pays(engine, places, kept, len(queries), given, full=True):
+            nearest = engine.search(queries, places, params)
+        elif full is not None and exact_pays(engine, places, live, len(queries), params, full=True):
             return full.search(queries, k, keep=allowed)
         else:
-            found = masked_search(engine, queries, places, allowed, given)
+            nearest = masked_search(engine, queries, places, allowed, params)
         if full is not None:
-            return self._rescored(full, queries, found, k, allowed)
-        return _hits(found)
+            return self._rescored(full, queries, nearest, k, allowed)
+        return _hits(nearest)
 
     def _rescored(
-        self, full: FlatIndex, queries: Dense, found: Found, k: int, allowed: Mask | None
+        self, full: FlatIndex, queries: Dense, nearest: Neighbours, k: int, allowed: Mask | None
     ) -> Hits:
-        hits = full._vectors.rescored(queries, found.rows, k, self.metric)
+        hits = full._vectors.rescored(queries, nearest.rows, k, self.metric)
         if allowed is not None:  # lines that a type without stored vectors has left short
             short = np.flatnonzero((hits.rows < 0).any(axis=1))
             if len(short):
@@ -293,11 +295,7 @@ class FaissIndex(Index):
         return index
 
 
-def _hits(found: Found) -> Hits:
-    rows = found.rows
-    finite = np.clip(found.scores, -LARGEST_SCORE, LARGEST_SCORE)
-    better = np.where(rows >= 0, finite, np.float32(MISSING_SCORE))
-    order = np.lexsort((rows, -better), axis=-1)
-    return Hits(
-        np.take_along_axis(rows, order, axis=-1), np.take_along_axis(better, order, axis=-1)
-    )
+def _hits(nearest: Neighbours) -> Hits:
+    rows = nearest.rows
+    finite = np.clip(nearest.scores, -LARGEST_SCORE, LARGEST_SCORE)
+    return Hits(rows, np.where(rows >= 0, finite, np.float32(MISSING_SCORE))).sorted()

@@ -24,7 +24,7 @@ def compacted(engine: Engine, allowed: Mask, full: DenseRows | None) -> Engine:
     """
     smaller = engine.emptied()
     blocks = _decoded(engine, allowed) if full is None else _kept(full, allowed)
-    if not engine.grows:
+    if not engine.traits.grows:
         blocks = _joined(blocks)
     for vectors in blocks:
         smaller.add(vectors)
@@ -43,11 +43,7 @@ def _decoded(engine: Engine, allowed: Mask) -> Iterator[Dense]:
             try:
                 vectors = engine.decoded(start, len(mask))
             except RuntimeError:
-                raise ConfigError(
-                    f"compact: faiss {engine.factory!r} cannot give its vectors back "
-                    f"({engine.kind}); build the index again from the corpus, with rescore=1 to "
-                    "keep the full vectors"
-                ) from None
+                raise ConfigError(_lost("compact", engine)) from None
             yield vectors[mask]
 
 
@@ -76,10 +72,7 @@ def decoded_documents(engine: Engine, rows: Rows) -> Dense:
             found[order[place:stop]] = vectors[part - first]
             place = stop
     except RuntimeError:
-        raise ConfigError(
-            f"documents: faiss {engine.factory!r} cannot give its vectors back ({engine.kind}); "
-            "build the index again from the corpus, with rescore=1 to keep the full vectors"
-        ) from None
+        raise ConfigError(_lost("documents", engine)) from None
     return found
 
 
@@ -89,3 +82,10 @@ def _refuse_scanned_lists(engine: Engine) -> None:
         *_, inner = parts(engine.index)
         if isinstance(inner, faiss.IndexIVFFastScan):
             raise RuntimeError("codes in lists for fast scan")
+
+
+def _lost(what: str, engine: Engine) -> str:
+    return (
+        f"{what}: faiss {engine.factory!r} cannot give its vectors back ({engine.traits.kind}); "
+        "rebuild the index from the corpus, with rescore=1 to keep the full vectors"
+    )

@@ -9,7 +9,7 @@ from threading import RLock
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy import sparse
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
@@ -74,9 +74,10 @@ class InvertedIndex(Index):
     ``beta`` (0 to 1: the share of the query's terms that is searched, heaviest first).
 
     The index is a list of immutable segments. Added documents become a segment before the next
-    search, ``save`` or ``compact``, or once they are many, and small segments are merged. Searches
-    may run while another thread changes the index: each sees the state it began with. Batches run
-    on ``NUMBA_NUM_THREADS`` threads (default: all cores).
+    search, ``save`` or ``compact``, or once they are many, and small segments are merged. Changes
+    take a lock; searches may run while another thread changes or saves the index: each sees the
+    state it began with. ``save`` links segments that are files already, where that is possible.
+    Batches run on ``NUMBA_NUM_THREADS`` threads (default: all cores).
     """
 
     type_name = "inverted"
@@ -95,7 +96,7 @@ class InvertedIndex(Index):
         self.settings = SegmentSettings(fidelity, block_size, order, top_terms)
         self._segments: Segments = ()
         self._spool = Spool()  # added, not yet in a segment
-        self._changing = RLock()  # held by whoever changes the index
+        self._changing = RLock()
         self._said: set[SearchSettings] = set()  # whose overlap was measured
         self._tables = segment_tables([])  # of the segments; the readers' are filled
         self._width = 0  # of the widest matrix added
@@ -131,26 +132,6 @@ class InvertedIndex(Index):
             longest=int(counts.max(initial=0)),
             segments=len(reader._segments),
         )
-
-    def documents(self, rows: ArrayLike) -> Sparse:
-        """Return the stored impacts of rows, float32 ``[len(rows), width]``; deleted ones too."""
-        reader = self._reader()
-        wanted = reader._live.known(np.asarray(rows), "documents")
-        width = reader.width
-        found: list[Any] = [sparse.csr_array((0, width), dtype=np.float32)]
-        back = np.empty(len(wanted), dtype=np.int64)
-        done = 0
-        for placed in reader._segments:
-            local = wanted - placed.first_row
-            here = np.flatnonzero((local >= 0) & (local < placed.segment.documents))
-            if len(here):
-                part: Any = stored_documents(placed.segment, local[here])
-                part.resize((len(here), width))
-                found.append(part)
-                back[here] = np.arange(done, done + len(here))
-                done += len(here)
-        whole: Sparse = sparse.vstack(found, format="csr")
-        return whole[back]
 
     def explain(self, query: Sparse, row: int) -> list[Contribution]:
         """Return each shared term's part of the score of ``row``, in ascending term order.
@@ -190,39 +171,10 @@ class InvertedIndex(Index):
         blocks = sum(placed.segment.blocks for placed in reader._segments)
         return [plan_of(line, settings.engine, blocks) for line in work]
 
-    def add(self, vectors: Any) -> Rows:
-        """Append document vectors and return their rows, int64 ``[n]``.
-
-        The vectors are copied. ``DataError`` for NaN, a negative weight, a wrong dtype or width;
-        then nothing is added.
-        """
-        with self._changing:
-            rows = super().add(vectors)
-            self._present = None
-            return rows
-
-    def save(self, path: str | Path) -> None:
-        """Write the index as the new state of the folder ``path``, in one step.
-
-        A kill at any instant leaves the former state or this one. Changes wait for the end,
-        searches do not. Segments that are files already are linked where that is possible.
-        """
-        with self._changing:
-            super().save(path)
-
-    def delete(self, rows: ArrayLike) -> None:
-        """Put tombstones on ``rows``: they are no hits any more and keep their numbers.
-
-        ``DataError`` for an unknown or already deleted row; then nothing is deleted.
-        """
-        with self._changing:
-            super().delete(rows)
-            self._present = None
-
     def compact(self) -> Rows:
         """Drop deleted rows and close the gaps; return old row -> new row (-1 where deleted).
 
-        Searches go on meanwhile, over the state before.
+        Searches run meanwhile, over the state before.
         """
         with self._changing:
             reader = self._reader()
@@ -232,6 +184,9 @@ class InvertedIndex(Index):
             moved = self._live.compact()
             self._width, self._present = reader.width, None
             return moved
+
+    def _changed(self) -> None:
+        self._present = None
 
     def _reader(self) -> Self:
         """Return this index as it is now, which no change reaches; added documents are in it."""
@@ -262,6 +217,23 @@ class InvertedIndex(Index):
                 "the terms in use from 0 on"
             )
         return matrix
+
+    def _documents(self, rows: Rows) -> Sparse:
+        width = self.width
+        parts: list[Any] = [sparse.csr_array((0, width), dtype=np.float32)]
+        order = np.empty(len(rows), dtype=np.int64)
+        done = 0
+        for placed in self._segments:
+            local = rows - placed.first_row
+            here = np.flatnonzero((local >= 0) & (local < placed.segment.documents))
+            if len(here):
+                part: Any = stored_documents(placed.segment, local[here])
+                part.resize((len(here), width))
+                parts.append(part)
+                order[here] = np.arange(done, done + len(here))
+                done += len(here)
+        stacked: Sparse = sparse.vstack(parts, format="csr")
+        return stacked[order]
 
     def _append(self, documents: Sparse) -> None:
         if self.rows + documents.shape[0] > MAX_ROWS:

@@ -1,17 +1,21 @@
-"""Compiled work in several threads at once; kernels hold no lock, so plain threads do.
+"""Runs compiled work in several threads; kernels hold no lock, so plain threads do.
 
-Searches share one pool. What builds an index opens a pool of its own: its tasks take seconds, and
-searches would wait in line behind them.
+Searches share one pool. What builds an index opens a pool of its own (``build_pool``): its tasks
+take seconds, and searches would wait in line behind them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
+from typing import Any, TypeVar
 
 Task = Callable[[int, int], None]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def in_parallel(task: Task, count: int, least: int = 1) -> None:
@@ -31,7 +35,7 @@ def in_parallel(task: Task, count: int, least: int = 1) -> None:
     try:
         task(*edges[:2])
     finally:
-        _finish(others)
+        finish(others)
 
 
 def in_pieces(task: Task, count: int, pieces: int) -> None:
@@ -46,7 +50,7 @@ def in_pieces(task: Task, count: int, pieces: int) -> None:
         return
     step = -(-count // (threads * pieces))
     pool = _pool(os.getpid(), threads)
-    _finish([pool.submit(task, at, min(at + step, count)) for at in range(0, count, step)])
+    finish([pool.submit(task, at, min(at + step, count)) for at in range(0, count, step)])
 
 
 def thread_count() -> int:
@@ -56,7 +60,31 @@ def thread_count() -> int:
     return int(config.NUMBA_NUM_THREADS)
 
 
-def _finish(futures: Iterable[Future[None]]) -> None:
+def build_pool() -> ThreadPoolExecutor:
+    """Return a new pool for building one index; the caller closes it."""
+    return ThreadPoolExecutor(thread_count(), thread_name_prefix="build")
+
+
+def in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Yield the results in the order of the items, computed in a pool of their own.
+
+    At most as many results wait as there are threads, which bounds the memory.
+    """
+    threads = thread_count()
+    if threads == 1:
+        yield from map(function, items)
+        return
+    with build_pool() as pool:
+        waiting: deque[Future[Result]] = deque()
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def finish(futures: Iterable[Future[Any]]) -> None:
     """Wait for all, so that none still writes where nobody reads; then raise what one raised."""
     futures = list(futures)
     wait(futures)

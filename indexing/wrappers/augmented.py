@@ -12,25 +12,23 @@ from sluice.encoders.foundation.build import build, factory
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.hits import LARGEST_SCORE, Hits
-from sluice.indexing.index import Index
+from sluice.indexing.index import Index, saved_type
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.arrays import fact
-from sluice.indexing.storage.exact_scores import Metric
 from sluice.indexing.table import AUGMENTATIONS
 from sluice.indexing.wrappers.augmentations import Augmentation
 from sluice.indexing.wrappers.inner import (
-    drop_rows,
+    WrappingIndex,
     inner_index,
     metric_of,
     open_inner,
-    qualified_name,
     write_inner,
 )
 
 INNER = "inner"
 
 
-class AugmentedIndex(Index):
+class AugmentedIndex(WrappingIndex):
     """Vectors with the dimensions that ``augmentation`` adds, searched by the index ``inner``.
 
     Both are given, or described as in YAML: ``{type: faiss, factory: HNSW32, metric: l2}`` and
@@ -43,21 +41,15 @@ class AugmentedIndex(Index):
     def __init__(
         self, inner: Index | dict[str, Any], augmentation: Augmentation | dict[str, Any]
     ) -> None:
-        super().__init__()
-        self.inner = inner_index(inner, INNER)
-        self.augmentation = _made(augmentation)
+        self.augmentation = _built(augmentation)
+        super().__init__(inner_index(inner, INNER), self.augmentation.metric)
         self._width: int | None = None
-        found = metric_of(self.inner, INNER)
-        if found not in self.augmentation.inner_metrics:
+        metric = metric_of(self.inner, INNER)
+        if metric not in self.augmentation.inner_metrics:
             raise ConfigError(
-                f"inner: metric {found!r}, {type(self.augmentation).__name__} needs "
+                f"inner: metric {metric!r}, {type(self.augmentation).__name__} needs "
                 f"{' or '.join(map(repr, self.augmentation.inner_metrics))}"
             )
-
-    @property
-    def metric(self) -> Metric:  # type: ignore[override]  # nobody sets it
-        """What the scores are: the augmentation's metric."""
-        return self.augmentation.metric
 
     @property
     def width(self) -> int | None:
@@ -69,24 +61,11 @@ class AugmentedIndex(Index):
         """Bytes of the inner index and of what the augmentation holds."""
         return self.inner.size_bytes + self.augmentation.size_bytes
 
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes of the inner index that should fit into memory."""
-        return self.inner.resident_bytes
-
-    def training_rows(self, documents: int) -> int:
-        """Return how many sample vectors the inner index would like."""
-        return self.inner.training_rows(documents)
-
     def train(self, sample: Any) -> None:
         """Train the augmentation, then the inner index, on vectors ``[n, dim]``."""
         vectors = self._checked(sample, "training sample")
         self.augmentation.train(vectors)
         self.inner.train(self.augmentation.augment_sample(vectors))
-
-    def spool(self, folder: Path) -> None:
-        """Keep what is added from now on in files of ``folder``, where the inner index can."""
-        self.inner.spool(folder)
 
     def _checked(self, vectors: Any, what: str) -> Dense:
         return checked_dense(vectors, self.width, what)
@@ -105,16 +84,13 @@ class AugmentedIndex(Index):
         ours = {name: value for name, value in parameters.items() if name in own}
         others = {name: value for name, value in parameters.items() if name not in own}
         longer = self.augmentation.augment_queries(queries, ours)
-        hits = self.inner.search(longer, k, keep=allowed, params=others)
-        found = hits.rows >= 0
-        inner = metric_of(self.inner, INNER)
+        rows, inner_scores = self.inner.search(longer, k, keep=allowed, params=others)
+        filled = rows >= 0
+        metric = metric_of(self.inner, INNER)
         with np.errstate(over="ignore"):
-            meant = self.augmentation.scores(np.where(found, hits.scores, 0), queries, inner)
-        meant = np.where(found, np.clip(meant, -LARGEST_SCORE, LARGEST_SCORE), hits.scores)
-        order = np.lexsort((hits.rows, -meant), axis=-1)  # rounding may have made ties
-        return Hits(
-            np.take_along_axis(hits.rows, order, axis=-1), np.take_along_axis(meant, order, axis=-1)
-        )
+            scores = self.augmentation.scores(np.where(filled, inner_scores, 0), queries, metric)
+        scores = np.where(filled, np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE), inner_scores)
+        return Hits(rows, scores).sorted()  # rounding may have made ties
 
     def _search_parameters(self) -> tuple[str, ...]:
         return (*self.augmentation.search_parameters(), *self.inner._search_parameters())
@@ -128,7 +104,7 @@ class AugmentedIndex(Index):
         return self.augmentation.original_documents(longer, self._width or 0)
 
     def _keep_only(self, allowed: Mask) -> None:
-        drop_rows(self.inner, allowed)
+        self._drop_inner_rows(allowed)
         self.augmentation.keep_only(allowed)
 
     def _stored_rows(self) -> int:
@@ -139,14 +115,10 @@ class AugmentedIndex(Index):
             "dim": self._width or 0,
             INNER: write_inner(self.inner, folder / INNER),
             "augmentation": {
-                "type": qualified_name(self.augmentation),
+                "type": saved_type(self.augmentation),
                 **self.augmentation.write(folder),
             },
         }
-
-    @classmethod
-    def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
-        return cls._open(folder, facts, ())
 
     @classmethod
     def _open(cls, folder: Path, facts: Mapping[str, Any], allow: Collection[str]) -> Self:
@@ -154,25 +126,24 @@ class AugmentedIndex(Index):
         name = fact(described, "type", str, folder)
         inner = open_inner(folder / INNER, fact(facts, INNER, dict, folder), allow)
         index = cls.__new__(cls)
-        Index.__init__(index)
-        index.inner = inner
         try:
             kind = factory(name, AUGMENTATIONS, where=str(folder), allow=allow)
             if not (isinstance(kind, type) and issubclass(kind, Augmentation)):
-                raise IndexFormatError(f"{folder}: type {name!r} is no subclass of Augmentation")
+                raise IndexFormatError(f"{folder}: type {name!r} is not a subclass of Augmentation")
             index.augmentation = kind.read(folder, described)
         except (ConfigError, DataError) as error:
             raise IndexFormatError(f"{folder}: {error}") from None
+        WrappingIndex.__init__(index, inner, index.augmentation.metric)
         index._width = fact(facts, "dim", int, folder) or None
         return index
 
 
-def _made(given: Augmentation | dict[str, Any]) -> Augmentation:
+def _built(spec: Augmentation | dict[str, Any]) -> Augmentation:
     where = "augmentation"
-    made = build(given, AUGMENTATIONS, where=where) if isinstance(given, Mapping) else given
-    if not isinstance(made, Augmentation):
+    augmentation = build(spec, AUGMENTATIONS, where=where) if isinstance(spec, Mapping) else spec
+    if not isinstance(augmentation, Augmentation):
         raise ConfigError(
-            f"{where}: {type(made).__name__}, expected an Augmentation, or its spec such as "
-            f"{{type: {next(iter(AUGMENTATIONS))}}}"
+            f"{where}: {type(augmentation).__name__}, expected an Augmentation, or its spec such "
+            f"as {{type: {next(iter(AUGMENTATIONS))}}}"
         )
-    return made
+    return augmentation

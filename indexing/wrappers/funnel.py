@@ -19,9 +19,8 @@ from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.exact_scores import Metric, checked_metric, norms_of
 from sluice.indexing.storage.rows import DenseRows
 from sluice.indexing.wrappers.inner import (
-    drop_rows,
+    WrappingIndex,
     inner_index,
-    metric_of,
     open_inner,
     write_inner,
 )
@@ -31,7 +30,7 @@ PLACES = 1 << 21  # candidates of the queries searched together: 24 MiB
 SCALED = 1 << 21  # float64 values of one step of scaling
 
 
-class FunnelIndex(Index):
+class FunnelIndex(WrappingIndex):
     """Search on the first ``dimensions``, then the best ``depth`` documents scored exactly.
 
     For Matryoshka models, whose vectors work cut to any prefix (Kusupati et al., 2022); of other
@@ -59,17 +58,22 @@ class FunnelIndex(Index):
         *,
         metric: Metric = "ip",
     ) -> None:
-        super().__init__()
-        self.metric: Metric = checked_metric(metric)
+        metric = checked_metric(metric)
+        super().__init__(FlatIndex(metric) if first is None else inner_index(first, FIRST), metric)
+        self.metric: Metric = metric
         self.depth = whole_number(depth, "depth", 1)
         self.dimensions = None if dimensions is None else whole_number(dimensions, "dimensions", 1)
-        self.first = FlatIndex(self.metric) if first is None else inner_index(first, FIRST)
-        if metric_of(self.first, FIRST) != self.metric:
+        if self.inner.metric != metric:
             raise ConfigError(
-                f"first: metric {metric_of(self.first, FIRST)!r}, the funnel has {self.metric!r}; "
-                "give both the same"
+                f"first: metric {self.inner.metric!r}, the funnel has {metric!r}; give both the "
+                "same"
             )
         self._vectors = DenseRows()
+
+    @property
+    def first(self) -> Index:
+        """The index of the first pass; of the whole vectors a search reads ``depth``."""
+        return self.inner
 
     @property
     def width(self) -> int | None:
@@ -80,15 +84,6 @@ class FunnelIndex(Index):
     def size_bytes(self) -> int:
         """Bytes of the whole vectors, their norms, and the first pass."""
         return self._vectors.nbytes + self.first.size_bytes
-
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes of the first pass: of the whole vectors a search reads ``depth``."""
-        return self.first.resident_bytes
-
-    def training_rows(self, documents: int) -> int:
-        """Return how many sample vectors the first pass would like."""
-        return self.first.training_rows(documents)
 
     def train(self, sample: Any) -> None:
         """Train the first pass on the prefixes of vectors ``[n, dim]``."""
@@ -141,14 +136,14 @@ class FunnelIndex(Index):
     ) -> Hits:
         depth = max(k, min(parameters.pop("depth", self.depth), self.rows))
         names = self._names_of_first()
-        given = {names[name]: value for name, value in parameters.items()}
+        params = {names[name]: value for name, value in parameters.items()}
         step = max(1, PLACES // depth)
-        found = []
+        batches = []
         for start in range(0, len(queries), step):
             part = queries[start : start + step]
-            candidates = self.first.search(self._prefixes(part), depth, keep=allowed, params=given)
-            found.append(self._vectors.rescored(part, candidates.rows, k, self.metric))
-        rows, scores = zip(*found, strict=True)
+            candidates = self.first.search(self._prefixes(part), depth, keep=allowed, params=params)
+            batches.append(self._vectors.rescored(part, candidates.rows, k, self.metric))
+        rows, scores = zip(*batches, strict=True)
         return Hits(np.concatenate(rows), np.concatenate(scores))
 
     def _names_of_first(self) -> dict[str, str]:
@@ -171,7 +166,7 @@ class FunnelIndex(Index):
         return self._vectors.gather(rows)[0]
 
     def _keep_only(self, allowed: Mask) -> None:
-        drop_rows(self.first, allowed)
+        self._drop_inner_rows(allowed)
         self._vectors.keep_only(allowed)
 
     def _stored_rows(self) -> int:
@@ -185,10 +180,6 @@ class FunnelIndex(Index):
             FIRST: write_inner(self.first, folder / FIRST),
             **self._vectors.write(folder),
         }
-
-    @classmethod
-    def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
-        return cls._open(folder, facts, ())
 
     @classmethod
     def _open(cls, folder: Path, facts: Mapping[str, Any], allow: Collection[str]) -> Self:
@@ -207,5 +198,5 @@ class FunnelIndex(Index):
                 f"{folder}: the first pass has {first.rows:,} rows, the funnel "
                 f"{len(index._vectors):,}; rebuild the folder"
             )
-        index.first = first
+        index.inner = first
         return index

@@ -1,16 +1,17 @@
-"""Indexes inside indexes: made from a spec, written beside the outer one's files, opened again."""
+"""Indexes inside indexes: made from a spec, wrapped, written beside the outer one's files."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from sluice.encoders.foundation.build import build, factory
-from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
-from sluice.indexing.index import Index
+from sluice.encoders.foundation.build import build
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.indexing.folder import index_class, set_facts
+from sluice.indexing.index import Index, saved_type
 from sluice.indexing.live_rows import LiveRows, Mask
 from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.exact_scores import Metric, checked_metric
@@ -19,20 +20,52 @@ from sluice.indexing.table import INDEXES
 Spec = Mapping[str, Any]  # {type: name, ...arguments}, as in YAML
 
 
-def inner_index(given: Index | Spec, where: str) -> Index:
-    """Return the empty index that ``given`` is or describes.
+class WrappingIndex(Index):
+    """An index around another one, ``inner``, to which it passes on what both do alike."""
+
+    def __init__(self, inner: Index, metric: Metric | None) -> None:
+        super().__init__()
+        self.inner = inner
+        self.metric = metric
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the inner index that should fit into memory."""
+        return self.inner.resident_bytes
+
+    def training_rows(self, documents: int) -> int:
+        """Return how many sample vectors the inner index would like."""
+        return self.inner.training_rows(documents)
+
+    def spool(self, folder: Path) -> None:
+        """Keep what is added from now on in files of ``folder``, where the inner index can."""
+        self.inner.spool(folder)
+
+    @classmethod
+    def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
+        return cls._open(folder, facts, ())
+
+    def _drop_inner_rows(self, allowed: Mask) -> None:
+        """Drop the inner rows that ``allowed`` excludes; the inner index has no tombstones."""
+        self.inner.delete(np.flatnonzero(~allowed))
+        self.inner.compact()
+
+
+def inner_index(index: Index | Spec, where: str) -> Index:
+    """Return the empty index that is given or described.
 
     ``ConfigError`` for one that holds rows already or has no metric, as inverted indexes have none.
     """
-    made = build(given, INDEXES, where=where) if isinstance(given, Mapping) else given
-    if not isinstance(made, Index):
+    inner = build(index, INDEXES, where=where) if isinstance(index, Mapping) else index
+    if not isinstance(inner, Index):
         raise ConfigError(
-            f"{where}: {type(made).__name__}, expected an index, or its spec such as {{type: flat}}"
+            f"{where}: {type(inner).__name__}, expected an index, or its spec such as "
+            "{type: flat}"
         )
-    if made.rows:
-        raise ConfigError(f"{where}: has {made.rows:,} rows already, expected an empty index")
-    metric_of(made, where)
-    return made
+    if inner.rows:
+        raise ConfigError(f"{where}: has {inner.rows:,} rows already, expected an empty index")
+    metric_of(inner, where)
+    return inner
 
 
 def metric_of(index: Index, where: str) -> Metric:
@@ -45,23 +78,11 @@ def metric_of(index: Index, where: str) -> Metric:
     return checked_metric(index.metric)
 
 
-def drop_rows(inner: Index, allowed: Mask) -> None:
-    """Drop the rows of an inner index that ``allowed`` excludes; it has no tombstones itself."""
-    inner.delete(np.flatnonzero(~allowed))
-    inner.compact()
-
-
-def qualified_name(instance: Any) -> str:
-    """Return the type name of a built-in object, or ``module:Class`` of somebody's own."""
-    kind = type(instance)
-    return str(instance.type_name or f"{kind.__module__}:{kind.__qualname__}")
-
-
 def write_inner(inner: Index, folder: Path) -> dict[str, Any]:
     """Write an inner index into a folder of its own; return the facts ``open_inner`` needs."""
     folder.mkdir()
     return {
-        "type": qualified_name(inner),
+        "type": saved_type(inner),
         "rows": inner.rows,
         "default_params": inner.default_params,
         "notes": inner.notes,
@@ -71,19 +92,7 @@ def write_inner(inner: Index, folder: Path) -> dict[str, Any]:
 
 def open_inner(folder: Path, facts: Mapping[str, Any], allow: Collection[str]) -> Index:
     """Open what ``write_inner`` wrote; built-in types, and those that ``allow`` names."""
-    try:
-        kind = factory(fact(facts, "type", str, folder), INDEXES, where=str(folder), allow=allow)
-    except ConfigError as error:
-        raise IndexFormatError(str(error)) from None
-    if not (isinstance(kind, type) and issubclass(kind, Index)):
-        raise IndexFormatError(f"{folder}: type {facts['type']!r} is no subclass of indexing.Index")
+    kind = index_class(facts, folder, allow)
     inner = kind._open(folder, fact(facts, "index", dict, folder), allow)
-    inner._live = LiveRows(fact(facts, "rows", int, folder))
-    inner.default_params = fact(facts, "default_params", dict, folder)
-    inner.notes = fact(facts, "notes", dict, folder)
-    stored = inner._stored_rows()
-    if stored is not None and stored != inner.rows:
-        raise IndexFormatError(
-            f"{folder}: {inner.rows:,} rows, the arrays hold {stored:,}; rebuild the folder"
-        )
+    set_facts(inner, facts, LiveRows(fact(facts, "rows", int, folder)), folder)
     return inner

@@ -15,16 +15,15 @@ from sluice.indexing.hits import Hits
 from sluice.indexing.index import MOST_PLACES, Index, Parameters
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.arrays import fact, open_array, write_array
-from sluice.indexing.storage.exact_scores import Metric
 from sluice.indexing.table import INDEXES
-from sluice.indexing.wrappers.inner import drop_rows, open_inner, write_inner
+from sluice.indexing.wrappers.inner import WrappingIndex, open_inner, write_inner
 
 INNER = "passages"  # folder of the inner index, below the folder of this one
 FIRST_ROWS = "first_rows.npy"
 WIDER = 4  # times as many passages are fetched when they are of too few documents
 
 
-class PassageIndex(Index):
+class PassageIndex(WrappingIndex):
     """An index whose rows are documents, over an ``inner`` one whose rows are their passages.
 
     The score of a document is that of its best passage (MaxP; Dai and Callan, 2019). Passages of a
@@ -40,20 +39,22 @@ class PassageIndex(Index):
     type_name = "passages"
 
     def __init__(self, inner: Index | Mapping[str, Any]) -> None:
-        super().__init__()
-        made = build(inner, INDEXES, where="inner") if isinstance(inner, Mapping) else inner
-        if not isinstance(made, Index) or isinstance(made, PassageIndex):
+        index = build(inner, INDEXES, where="inner") if isinstance(inner, Mapping) else inner
+        if not isinstance(index, Index) or isinstance(index, PassageIndex):
             raise ConfigError(
-                f"inner: {type(made).__name__}, expected an index of single vectors, such as "
+                f"inner: {type(index).__name__}, expected an index of single vectors, such as "
                 "FlatIndex() or {type: flat}"
             )
-        if made.rows:
+        if index.rows:
             raise ConfigError(
-                f"inner: has {made.rows:,} rows already; give an empty index, or "
+                f"inner: has {index.rows:,} rows already; give an empty index, or "
                 "PassageIndex.over(inner, counts)"
             )
-        self.inner: Index = made
-        self._counts: list[Rows] = []  # passages by document, in the chunks of adding
+        self._wrap(index, [])
+
+    def _wrap(self, inner: Index, counts: list[Rows]) -> None:
+        super().__init__(inner, inner.metric)
+        self._counts = counts  # passages by document, in the chunks of adding
         self._starts: Rows | None = None  # each document's first passage, made from the counts
         self._spread: tuple[Mask, Mask, int] | None = None  # live documents, their passages
 
@@ -70,16 +71,10 @@ class PassageIndex(Index):
             )
         numbers = _checked_counts(counts, inner.rows)
         index = cls.__new__(cls)
-        Index.__init__(index)
-        index.inner, index._counts, index._starts, index._spread = inner, [numbers], None, None
+        index._wrap(inner, [numbers])
         index._live.extend(len(numbers))
         index.notes = dict(inner.notes)
         return index
-
-    @property
-    def metric(self) -> Metric | None:  # type: ignore[override]  # nobody sets it
-        """The inner index's metric."""
-        return self.inner.metric
 
     @property
     def innermost(self) -> Index:
@@ -103,19 +98,9 @@ class PassageIndex(Index):
         """Bytes that searches keep returning to: the inner index's, and the passages' numbers."""
         return self.inner.resident_bytes + self._first_rows().nbytes
 
-    def empty(self) -> PassageIndex:
-        """Return an index without documents over an inner one with the settings of this one.
-
-        ``ConfigError`` where the inner index cannot be emptied so.
-        """
-        make = getattr(self.inner, "empty", None)
-        if make is None:
-            raise ConfigError(f"{type(self.inner).__name__}: cannot be emptied; make a new index")
-        return type(self)(make())
-
-    def training_rows(self, documents: int) -> int:
-        """Return how many sample passages ``train`` would like for so many documents."""
-        return self.inner.training_rows(documents)
+    def empty(self) -> Self:
+        """Return an index without documents over an inner one with the settings of this one."""
+        return type(self)(self.inner.empty())
 
     def check_fit(self, width: int, documents: int) -> None:
         """Raise if the inner index cannot hold vectors of this width; it gets more of them."""
@@ -124,10 +109,6 @@ class PassageIndex(Index):
     def train(self, sample: Any) -> None:
         """Train the inner index on sample passages."""
         self.inner.train(sample)
-
-    def spool(self, folder: Path) -> None:
-        """Keep what is added from now on in files of ``folder``, where the inner index can."""
-        self.inner.spool(folder)
 
     def add(self, vectors: Any, counts: ArrayLike | None = None) -> Rows:
         """Append documents and return their rows; ``vectors`` are their passages, one by one.
@@ -159,27 +140,24 @@ class PassageIndex(Index):
         Deleted documents, and those without a passage that is a hit, are row -1.
         """
         queries = self._checked(vectors, "queries")
-        wanted = self._live.known(np.asarray(rows), "rows")
-        if len(wanted) != queries.shape[0]:
+        documents = self._live.known(np.asarray(rows), "rows")
+        if len(documents) != queries.shape[0]:
             raise DataError(
-                f"rows: {len(wanted):,} for {queries.shape[0]:,} queries; give one each"
+                f"rows: {len(documents):,} for {queries.shape[0]:,} queries; give one each"
             )
-        hits = Hits.missing(len(wanted), 1)
-        for place, row in enumerate(wanted):
-            passages = self._passages_of(wanted[place : place + 1])
-            if len(passages) and self._is_live(int(row)):
-                found = self.inner.search(queries[place : place + 1], 1, keep=passages)
-                hits.rows[place], hits.scores[place] = found.rows[0], found.scores[0]
+        hits = Hits.missing(len(documents), 1)
+        live = self._live.allowed()
+        for place, row in enumerate(documents):
+            passages = self._passages_of(documents[place : place + 1])
+            if len(passages) and (live is None or live[row]):
+                best = self.inner.search(queries[place : place + 1], 1, keep=passages)
+                hits.rows[place], hits.scores[place] = best.rows[0], best.scores[0]
         return hits
 
     def first_passages(self, rows: ArrayLike) -> Rows:
         """Return the rows of ``inner`` at which documents' passages begin."""
-        found: Rows = self._first_rows()[self._live.known(np.asarray(rows), "rows")]
-        return found
-
-    def _is_live(self, row: int) -> bool:
-        mask = self._live.allowed()
-        return mask is None or bool(mask[row])
+        first: Rows = self._first_rows()[self._live.known(np.asarray(rows), "rows")]
+        return first
 
     def _first_rows(self) -> Rows:
         """Return each document's first passage, and the number of passages ``[rows + 1]``."""
@@ -218,11 +196,11 @@ class PassageIndex(Index):
             step = max(1, MOST_PLACES // depth)  # queries whose passages fit into one result
             for start in range(0, len(lines), step):
                 part = lines[start : start + step]
-                asked = queries if len(part) == len(hits.rows) else queries[part]
-                found = self.inner.search(asked, depth, keep=keep, params=parameters)
-                hits.rows[part], hits.scores[part] = self._owners(found, k)
-                # Hits come best first: a document that was found has its final score and place.
-                unfinished.append(part[(hits.rows[part, -1] < 0) & (found.rows[:, -1] >= 0)])
+                batch = queries if len(part) == len(hits.rows) else queries[part]
+                best = self.inner.search(batch, depth, keep=keep, params=parameters)
+                hits.rows[part], hits.scores[part] = self._owners(best, k)
+                # Hits come best first: each document has its final score and place.
+                unfinished.append(part[(hits.rows[part, -1] < 0) & (best.rows[:, -1] >= 0)])
             lines = np.concatenate(unfinished)
             if len(lines):
                 most = min(most, self._enough(allowed, k))
@@ -238,13 +216,13 @@ class PassageIndex(Index):
         starts = self._first_rows()
         if allowed is None:
             return None, int(starts[-1])
-        known = self._spread
-        if known is None or known[0] is not allowed:
+        spread = self._spread
+        if spread is None or spread[0] is not allowed:
             mask = np.repeat(allowed, np.diff(starts))
-            known = allowed, mask, int(np.count_nonzero(mask))
+            spread = allowed, mask, int(np.count_nonzero(mask))
             if allowed is self._live.allowed():
-                self._spread = known
-        return known[1:]
+                self._spread = spread
+        return spread[1:]
 
     def _enough(self, allowed: Mask | None, k: int) -> int:
         """Return how many passages are of ``k`` documents for certain.
@@ -258,10 +236,10 @@ class PassageIndex(Index):
             return int(counts.sum()) if others else 1
         return int(np.partition(counts, len(counts) - others)[-others:].sum()) + 1
 
-    def _owners(self, found: Hits, k: int) -> Hits:
+    def _owners(self, passages: Hits, k: int) -> Hits:
         """Return the first ``k`` distinct documents of each line of passages."""
-        owners = np.searchsorted(self._first_rows(), found.rows, side="right") - 1
-        owners = np.where(found.rows >= 0, owners, -1)
+        owners = np.searchsorted(self._first_rows(), passages.rows, side="right") - 1
+        owners = np.where(passages.rows >= 0, owners, -1)
         order = np.argsort(owners, axis=1, kind="stable")
         grouped = np.take_along_axis(owners, order, axis=1)
         leading = grouped >= 0
@@ -272,28 +250,24 @@ class PassageIndex(Index):
         lines, columns = np.nonzero(first & (places < k))
         hits = Hits.missing(len(owners), k)
         hits.rows[lines, places[lines, columns]] = owners[lines, columns]
-        hits.scores[lines, places[lines, columns]] = found.scores[lines, columns]
+        hits.scores[lines, places[lines, columns]] = passages.scores[lines, columns]
         return hits
 
     def _keep_only(self, allowed: Mask) -> None:
         counts = np.diff(self._first_rows())
-        drop_rows(self.inner, np.repeat(allowed, counts))
+        self._drop_inner_rows(np.repeat(allowed, counts))
         self._counts, self._starts = [counts[allowed]], None
 
     def _search_parameters(self) -> tuple[str, ...]:
         return self.inner._search_parameters()
 
-    def _check_parameters(self, given: Parameters) -> None:
-        self.inner._check_parameters(given)
+    def _check_parameters(self, params: Parameters) -> None:
+        self.inner._check_parameters(params)
 
     def _write(self, folder: Path) -> dict[str, Any]:
         starts = self._first_rows()
         write_array(folder / FIRST_ROWS, [starts], starts.shape, np.int64)
         return {"inner": write_inner(self.inner, folder / INNER)}
-
-    @classmethod
-    def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
-        return cls._open(folder, facts, ())
 
     @classmethod
     def _open(cls, folder: Path, facts: Mapping[str, Any], allow: Collection[str]) -> Self:
@@ -305,9 +279,7 @@ class PassageIndex(Index):
                 f"{folder / FIRST_ROWS}: not the passages of {inner.rows:,} rows; rebuild the index"
             )
         index = cls.__new__(cls)
-        Index.__init__(index)
-        index.inner, index._spread = inner, None
-        index._counts, index._starts = [np.diff(starts)], starts
+        index._wrap(inner, [np.diff(starts)])
         return index
 
     def _documents(self, rows: Rows) -> Any:
@@ -323,18 +295,18 @@ class PassageIndex(Index):
 def _checked_counts(counts: ArrayLike | None, passages: int) -> Rows:
     if counts is None:
         return np.ones(passages, dtype=np.int64)
-    given: NDArray[Any] = np.asarray(counts)
-    if given.size == 0 and given.ndim == 1:
-        given = given.astype(np.int64)
-    whole = given.ndim == 1 and np.issubdtype(given.dtype, np.integer)
-    if not whole or (given < 0).any():
+    numbers: NDArray[Any] = np.asarray(counts)
+    if numbers.size == 0 and numbers.ndim == 1:
+        numbers = numbers.astype(np.int64)
+    integers = numbers.ndim == 1 and np.issubdtype(numbers.dtype, np.integer)
+    if not integers or (numbers < 0).any():
         raise DataError(
-            f"counts: {given.dtype} of shape {given.shape}, expected one whole number, 0 or more, "
-            "for each document"
+            f"counts: {numbers.dtype} of shape {numbers.shape}, expected one whole number, 0 or "
+            "more, for each document"
         )
-    if int(given.sum()) != passages:
+    if int(numbers.sum()) != passages:
         raise DataError(
-            f"counts: {int(given.sum()):,} passages of {len(given):,} documents, and "
-            f"{passages:,} vectors; expected one vector a passage"
+            f"counts: {int(numbers.sum()):,} passages of {len(numbers):,} documents, and "
+            f"{passages:,} vectors; expected one vector for each passage"
         )
-    return given.astype(np.int64)
+    return numbers.astype(np.int64)

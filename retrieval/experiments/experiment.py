@@ -237,6 +237,8 @@ class Experiment:
             log.warning("%s; it is built again", error)
         encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
         log.info("index %s", name)
+        from sluice.indexing.index import Recipe
+
         index = make_index(section.index, where=f"{where}.index")
         built = Retriever.build(
             encoder,
@@ -246,7 +248,7 @@ class Experiment:
             name=name,
             encoding=section.encoding or CachedEncoding(),
             passages=section.passages,
-            queries=self._queries() if hasattr(index, "choose") else None,
+            queries=self._queries() if isinstance(index, Recipe) else None,
             config={
                 "retriever": section.model_dump(exclude={"search"}),
                 "dataset": self.config.dataset,

@@ -328,10 +328,13 @@ class Retriever(Stage):
         with self._changing() as state:
             state.store.compact()
             if hasattr(state.encoder, "fit_documents"):
-                emptied: Any = state.index  # an inverted one, whose settings stay
                 work = self.path / ENCODING
                 state.index = filled_index(
-                    state.encoder, state.store, emptied.empty(), work=work, passages=state.passages
+                    state.encoder,
+                    state.store,
+                    state.index.empty(),  # an inverted one, whose settings stay
+                    work=work,
+                    passages=state.passages,
                 )
             else:
                 state.index.compact()

@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from sluice.indexing import FaissIndex, FlatIndex, Hits, Index, InvertedIndex
+from sluice.encoders.foundation.build import resolve
+from sluice.indexing import INDEXES, FaissIndex, FlatIndex, Hits, Index, InvertedIndex
 from sluice.indexing.wrappers.augmentations import DocumentBias, MipsToL2
 from sluice.indexing.wrappers.augmented import AugmentedIndex
 from sluice.indexing.wrappers.funnel import FunnelIndex
@@ -121,7 +122,18 @@ KINDS = [
 ]
 
 
-@pytest.fixture(params=KINDS, ids=lambda k: k.name)
+def of_the_table() -> list[Kind]:
+    """Every type of the table that has no kind above: made without arguments, exact."""
+    covered = {type(kind.make()) for kind in KINDS}
+    kinds = []
+    for name, target in INDEXES.items():
+        index_type = resolve(target)
+        if issubclass(index_type, Index) and index_type not in covered:
+            kinds.append(Kind(name, index_type, index_type().metric or ""))
+    return kinds
+
+
+@pytest.fixture(params=[*KINDS, *of_the_table()], ids=lambda k: k.name)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return request.param  # type: ignore[no-any-return]
 

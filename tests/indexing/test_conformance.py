@@ -219,7 +219,7 @@ def test_bad_rows_are_refused(kind: Any) -> None:
         index.search(queries, 3, keep=[40])
     with pytest.raises(ConfigError, match="k is -1"):
         index.search(queries, -1)
-    with pytest.raises(ConfigError, match="k is 1,000,000,000,000 for 1 queries, expected at most"):
+    with pytest.raises(ConfigError, match="k is 1,000,000,000,000 for 1 query, expected at most"):
         index.search(queries, 10**12)
     with pytest.raises(ConfigError, match="k is 'ten'"):
         index.search(queries, "ten")

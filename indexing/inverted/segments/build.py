@@ -8,14 +8,11 @@ holds one range). Beside the result, and the spool, that needs about 40 bytes fo
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
-from numba import config
 from numpy.typing import NDArray
 
 from sluice.indexing.inverted.segments.kernels import (
@@ -35,6 +32,7 @@ from sluice.indexing.inverted.segments.segment import (
     Segment,
 )
 from sluice.indexing.inverted.spooling.spool import Spool
+from sluice.indexing.kernels.threads import in_order, thread_count
 from sluice.indexing.storage.arrays import GrowingArray, open_array, write_array
 
 STRETCH = 1 << 14  # documents written by block at a time; a multiple of every block size
@@ -43,9 +41,6 @@ DENSE_SHARE = 0.1  # of the blocks: a term in more of them has a dense row of bo
 BUCKET_ENTRIES = 6  # directory entries that share a bucket, on average
 SMALL_CORPUS = 400_000  # documents; above it larger blocks, because the bound pass is linear
 SMALLEST = np.float32(np.finfo(np.float32).tiny)  # of a scale: below it float32 loses precision
-
-Task = TypeVar("Task")
-Made = TypeVar("Made")
 
 
 def build_segment(
@@ -142,7 +137,7 @@ def _write_blocks(
         }
 
     counts: dict[str, list[NDArray[Any]]] = {"directory_starts": [], "block_starts": []}
-    for arrays in _in_order(written, range(0, documents, STRETCH)):
+    for arrays in in_order(written, range(0, documents, STRETCH)):
         for name, array in arrays.items():
             if name in counts:
                 counts[name].append(array)
@@ -223,7 +218,7 @@ def _write_terms(
     sink.shapes["dense"], sink.shapes["dense_groups"] = (padded,), (padded // GROUP,)
     runs, listed, dense_rows = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], []
     postings = dense = 0
-    for made in _in_order(written, _ranges(frequencies)):
+    for made in in_order(written, _ranges(frequencies)):
         runs.append(made.pop("first_run"))
         listed.append(made.pop("list_starts"))
         numbers = made.pop("dense_rows")
@@ -242,32 +237,13 @@ def _write_terms(
 
 def _ranges(frequencies: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield ranges of terms, of about as many postings as one of the threads may hold."""
-    size = max(RANGE // max(int(config.NUMBA_NUM_THREADS), 2), 1)
+    size = max(RANGE // max(thread_count(), 2), 1)
     ends, first = np.cumsum(frequencies), 0
     while first < len(frequencies):
         before = int(ends[first - 1]) if first else 0
         last = max(int(np.searchsorted(ends, before + size, side="right")), first + 1)
         yield first, last
         first = last
-
-
-def _in_order(function: Callable[[Task], Made], tasks: Iterable[Task]) -> Iterator[Made]:
-    """Yield the results in the order of the tasks, made by a thread for each core.
-
-    As many results as threads wait at most, which bounds the memory.
-    """
-    threads = int(config.NUMBA_NUM_THREADS)
-    if threads == 1:
-        yield from map(function, tasks)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[Made]] = deque()
-        for task in tasks:
-            waiting.append(pool.submit(function, task))
-            if len(waiting) > threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 class _Sink(Protocol):

@@ -11,12 +11,13 @@ what the costs of its terms fall by if it is on the right instead of on the left
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import numpy as np
-from numba import config, njit
+from numba import njit
 from numpy.typing import NDArray
+
+from sluice.indexing.kernels.threads import build_pool, finish
 
 LEAF: Final = 16  # documents that are not divided further: a block
 GROUPED: Final = 512  # larger parts are divided at multiples of it: groups of 16 blocks
@@ -40,7 +41,7 @@ def bisection_order(
     values = np.empty(len(order), np.float32)
     touched = np.empty(width, np.uint32)
     subtrees: list[tuple[int, int]] = []
-    with ThreadPoolExecutor(int(config.NUMBA_NUM_THREADS)) as pool:
+    with build_pool() as pool:
         parts = [(0, len(order))]
         while parts:
             first, last = parts.pop()
@@ -51,26 +52,22 @@ def bisection_order(
             used = _count(starts, terms, order, first, middle, last, degrees, touched)
             for _ in range(ROUNDS):
                 _weigh(degrees, touched, used, middle - first, last - middle, fall, gains)
-                chunks = [
+                finish(
                     pool.submit(
                         _evaluate, starts, terms, order, at, min(at + CHUNK, last), middle,
                         gains, values,
                     )
                     for at in range(first, last, CHUNK)
-                ]  # fmt: skip
-                for chunk in chunks:
-                    chunk.result()
+                )  # fmt: skip
                 moved = _exchange(starts, terms, order, first, middle, last, values, degrees)
                 if moved <= SETTLED * (last - first):
                     break
             _clear(degrees, touched, used)
             parts += [(first, middle), (middle, last)]
-        divided = [
+        finish(
             pool.submit(_divide, starts, terms, order, first, last, width, fall, values)
             for first, last in subtrees
-        ]
-        for future in divided:
-            future.result()
+        )
 
 
 def _falls(most: int) -> NDArray[np.float32]:

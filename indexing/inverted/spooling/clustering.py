@@ -6,14 +6,17 @@ one of its terms. Centroids are ordered as documents are; so are the documents o
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numba import config, njit
+from numba import njit
 from numpy.typing import NDArray
 
 from sluice.indexing.inverted.spooling.spool import Documents
+from sluice.indexing.kernels.threads import build_pool
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 MEMBERS: Final = 32  # documents of a cluster on average: two blocks
 MOST_CLUSTERS: Final = 2048  # found at once, which bounds what a document is compared with
@@ -31,7 +34,7 @@ def cluster_order(documents: Documents, width: int, seed: int) -> NDArray[np.uin
     ``MOST_CLUSTERS`` centroids have postings of its terms, twice.
     """
     _normalise(documents[0], documents[2])
-    with ThreadPoolExecutor(int(config.NUMBA_NUM_THREADS)) as pool:
+    with build_pool() as pool:
         return _ordered(documents, width, np.random.default_rng(seed), pool, DEPTH)
 
 

@@ -110,8 +110,10 @@ def _found(
 
 
 def _chooses(index: Any) -> bool:
-    """Say whether this is a recipe that measures, and becomes another index."""
-    return hasattr(index, "choose")
+    """Return whether this is a recipe that measures, and becomes another index."""
+    from sluice.indexing.index import Recipe
+
+    return isinstance(index, Recipe)
 
 
 def _chosen(
@@ -133,7 +135,7 @@ def _fill(index: Index, vectors: Any, count: int, work: Path) -> Index:
     """Train an index that wants it on a sample of all vectors, then add them chunk by chunk."""
     wanted = index.training_rows(count) if count else 0
     if wanted:
-        index.train(vectors.sample(wanted, int(getattr(index, "seed", SEED))))
+        index.train(vectors.sample(wanted, index.seed))
     index.spool(work)
     with progress("index", count, "documents", show=count > CHUNK) as advance:
         for chunk in vectors:

@@ -260,7 +260,7 @@ def _emptied(index: Index, vectors: Any) -> Index:
     inner: Any = index.innermost
     if isinstance(vectors, np.ndarray):
         return FlatIndex(inner.metric or "ip")
-    if hasattr(inner, "empty") and hasattr(vectors, "tocsr"):
+    if inner.metric is None and hasattr(vectors, "tocsr"):
         made: Index = inner.empty()
         return made
     raise ConfigError(

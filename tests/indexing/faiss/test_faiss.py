@@ -219,7 +219,7 @@ def test_cosine_expects_normalised_vectors() -> None:
 
 
 def test_a_foreign_faiss_file_is_refused(tmp_path: Path) -> None:
-    from sluice.indexing.faiss.float_engine import open_file
+    from sluice.indexing.faiss.float_engine import FloatEngine
 
     small = FaissIndex("Flat")
     small.add(clustered(4))
@@ -227,10 +227,10 @@ def test_a_foreign_faiss_file_is_refused(tmp_path: Path) -> None:
     small.save(folder)
     file = next(folder.glob("g*/index.faiss"))
     with pytest.raises(IndexFormatError, match="4 vectors of 16 dimensions, the manifest says 5"):
-        open_file(file, 16, 5)
+        FloatEngine.open("Flat", "ip", file, 16, 5)
     file.write_bytes(b"nonsense")
     with pytest.raises(IndexFormatError, match="faiss cannot read it"):
-        open_file(file, 16, 4)
+        FloatEngine.open("Flat", "ip", file, 16, 4)
 
 
 def test_beside_torch() -> None:

@@ -100,7 +100,7 @@ def test_large_corpora_are_divided_by_several_threads(
     monkeypatch.setattr(bisection, "SUBTREE", 200)
     monkeypatch.setattr(bisection, "CHUNK", 37)
     monkeypatch.setattr(clustering, "CHUNK", 37)
-    monkeypatch.setattr("sluice.indexing.inverted.spooling.bisection.config.NUMBA_NUM_THREADS", 3)
+    monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 3)
     assert np.array_equal(document_order(spooled(matrix), WIDTH, method), alone)
 
 
