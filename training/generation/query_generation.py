@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.same_text import same_text_key
-from sluice.training.generation.beam_search import DiverseBeams, Hypothesis
-from sluice.training.generation.continuations import Continuations
-from sluice.training.generation.inverse_cloze import Passage
-from sluice.training.generation.sampling import TopKSampling
-from sluice.training.generation.sentences import sentences
+from sluice.training.generation.decoding import (
+    Continuations,
+    DiverseBeams,
+    Hypothesis,
+    TopKSampling,
+)
+from sluice.training.generation.inverse_cloze import Passage, sentences
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -26,9 +26,8 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.training.batches.collator import BiEncoderCollator, PairCollator, QueryCollator
-from sluice.training.batches.example_list import ExampleList
 from sluice.training.batches.forward import BiEncoderModule, PairModule, TrainedModule
-from sluice.training.batches.loader import batch_loader
+from sluice.training.batches.loader import ExampleList, batch_loader
 from sluice.training.batches.processes import average_gradients, from_first, rank, wait, world
 from sluice.training.batches.sampler import BatchSampler
 from sluice.training.example import Example

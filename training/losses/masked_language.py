@@ -14,8 +14,7 @@ from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 
 if TYPE_CHECKING:
-    from sluice.training.batches.masked_forward import MaskedModule
-    from sluice.training.batches.masking import MaskedCollator
+    from sluice.training.batches.masked import MaskedCollator, MaskedModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class MaskedLanguage(LossBase):
     """Mean cross-entropy of the words hidden in a batch of texts.
 
     A share ``probability`` of each text's tokens is hidden (see
-    ``sluice.training.batches.masking``): ``keep`` of these stay, ``random`` become another token,
+    ``sluice.training.batches.masked``): ``keep`` of these stay, ``random`` become another token,
     the rest the mask; ``whole_words`` hides all tokens of a word together. With a section
     ``sparsity`` the document penalty is added, over the term weights of the same masked texts, so
     that one pass serves both. A training of its own: its model is what retrieval training then
@@ -63,8 +62,7 @@ class MaskedLanguage(LossBase):
         self, encoder: Any, *, seed: int, sparse: bool
     ) -> tuple[MaskedModule, MaskedCollator]:
         """Return the forward pass and the collator that stand in for those of ranking losses."""
-        from sluice.training.batches.masked_forward import MaskedModule
-        from sluice.training.batches.masking import MaskedCollator, Masking, MaskRates
+        from sluice.training.batches.masked import MaskedCollator, MaskedModule, Masking, MaskRates
 
         for part in ("hidden", "pooled", "tokenizer"):
             if not hasattr(encoder, part):

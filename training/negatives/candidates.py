@@ -1,8 +1,9 @@
-"""The candidates of one query in one or several ranked lists, and the limits of their scores."""
+"""The candidates of one query in its lists, the limits of their scores, and which are taken."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import DataError
+from sluice.training.negatives.judge import Judge, JudgedPair, judged
 from sluice.training.negatives.provenance import CODES
 from sluice.training.negatives.settings import Mining
+from sluice.training.negatives.text_identity import EMPTY, TextKeys, TextSource, texts_of
 
 Ranked = Mapping[str, Sequence[tuple[str, float]]]  # query id -> (document id, score), best first
 Grades = Mapping[str, Mapping[str, float]]  # query id -> document id -> grade
@@ -185,3 +188,84 @@ def _limit(found: Candidates, listed: Listed, is_known: NDArray[np.bool_], minin
     for reason, dropped in fails:
         free = dropped & (found.reasons[places] == FITS)
         found.reasons[places[free]] = CODES[reason]
+
+
+def apply_judge(
+    batch: Sequence[Candidates],
+    judge: Judge,
+    mining: Mining,
+    keys: TextKeys | None,
+    queries: Mapping[str, str],
+    texts: TextSource | None,
+) -> None:
+    """Have the first fitting candidates and the positives judged, and drop by what comes back."""
+    wanted: list[tuple[Candidates, str, int | None]] = []
+    for found in batch:
+        pool = distinct(found, found.fitting, mining.judge_depth, keys)
+        below = set(found.fitting).difference(pool)
+        found.reasons[list(below)] = CODES["unjudged"]
+        if pool:
+            wanted += [(found, document, None) for document in found.known]
+            wanted += [(found, found.documents[place], place) for place in pool]
+    read: Mapping[str, str] = {}
+    if judge.needs_texts and texts is not None:
+        read = texts_of(texts, list(dict.fromkeys(document for _, document, _ in wanted)))
+        wanted = [item for item in wanted if item[1] in read and item[0].query in queries]
+    pairs = [
+        JudgedPair(found.query, queries.get(found.query, ""), document, read.get(document, ""))
+        for found, document, _ in wanted
+    ]
+    scores = judged(judge, pairs).tolist()
+    for (found, document, place), score in zip(wanted, scores, strict=True):
+        if place is None and not math.isnan(score):
+            found.judged_positives[document] = score
+        elif place is not None:
+            found.judged[place] = score
+    for found in batch:
+        if found.judged_positives:
+            positive = mining.reference(found.judged_positives.values())
+            limit = positive - (mining.judge_margin or 0.0)
+            fits = found.reasons == FITS
+            found.reasons[fits & np.isnan(found.judged)] = CODES["unjudged"]
+            found.reasons[fits & (found.judged >= limit)] = CODES["judge"]
+
+
+def distinct(
+    found: Candidates, order: Sequence[int], most: int, keys: TextKeys | None
+) -> list[int]:
+    """Return the first ``most`` places of ``order`` whose texts are no positive's and differ.
+
+    Equal texts on the way are noted as dropped.
+    """
+    if keys is None:
+        return list(order[:most])
+    positives = {keys[document] for document in found.known}
+    seen: set[int] = set()
+    chosen: list[int] = []
+    for place in order:
+        if len(chosen) == most:
+            break
+        key = keys[found.documents[place]]
+        if key == EMPTY:
+            found.reasons[place] = CODES["empty_text"]
+        elif key is not None and key in positives:
+            found.reasons[place] = CODES["positive_text"]
+        elif key is not None and key in seen:
+            found.reasons[place] = CODES["duplicate_text"]
+        else:
+            chosen.append(place)
+            if key is not None:
+                seen.add(key)
+    return chosen
+
+
+def preferred(found: Candidates, mining: Mining, seed: int) -> list[int]:
+    """Return the places that fit in the order in which they are to be taken."""
+    places = found.fitting
+    if mining.sampling == "random":
+        random.Random(f"{seed}:{found.query}").shuffle(places)
+    elif mining.sampling == "cyclic":
+        if found.judged_positives:
+            places.sort(key=lambda place: -found.judged[place])
+        places = [place for start in range(mining.step) for place in places[start :: mining.step]]
+    return places

@@ -16,11 +16,11 @@ from masked_texts import JOB, WORDS, equal, texts, trained
 from places import ROOT, SUPPORT
 from transformers import BertForMaskedLM
 
-import sluice.training.batches.masked_forward as masked_pass
+import sluice.training.batches.masked as masked_pass
 from sluice.encoders import SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.training import Example, fit
-from sluice.training.batches.masking import IGNORED, Masking, MaskRates
+from sluice.training.batches.masked import IGNORED, Masking, MaskRates
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.example import Text
 from sluice.training.loop.objective import Objective

@@ -17,8 +17,7 @@ from sluice.training.batches.targets import matrix_targets
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
-from sluice.training.losses.distillation.judge_kl import JudgeKL
-from sluice.training.losses.distillation.kl_div import KLDiv
+from sluice.training.losses.distillation.kl_div import JudgeKL, KLDiv
 from sluice.training.losses.distillation.lambda_distil import LambdaDistil
 from sluice.training.losses.distillation.margin_mse import MarginMSE
 from sluice.training.losses.listwise.adore import Adore

@@ -1,10 +1,12 @@
-"""Diverse beam search: groups of beams, each kept away from the tokens of the groups before it."""
+"""Generates text token by token: diverse beam search and top-k sampling."""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -13,7 +15,78 @@ from sluice.encoders.foundation.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sluice.training.generation.continuations import Continuations
+
+class Continuations:
+    """The rows of one batch that a transformers model continues, ``copies`` for each text.
+
+    ``ids`` and ``mask`` ``[texts, length]`` are the texts' tokens: what an encoder reads, or what a
+    decoder goes on from (padded on the left). Keys and values of earlier tokens are kept.
+    """
+
+    def __init__(self, model: Any, ids: Tensor, mask: Tensor, copies: int) -> None:
+        self._model = model
+        self._copies = copies
+        self._cache: Any = None
+        self._mask = mask.repeat_interleave(copies, dim=0)
+        self._encoder_decoder = bool(model.config.is_encoder_decoder)
+        self._ids = ids
+        self._first_mask = mask
+        self._states: Tensor | None = None
+        self._positions = "position_ids" in inspect.signature(model.forward).parameters
+
+    def first(self) -> Tensor:
+        """Return the log-probabilities ``[texts * copies, vocabulary]`` of each first token."""
+        if self._encoder_decoder:
+            encoder = self._model.get_encoder()
+            states = encoder(input_ids=self._ids, attention_mask=self._first_mask)
+            hidden = states.last_hidden_state.repeat_interleave(self._copies, dim=0)
+            self._states = hidden
+            start = self._model.config.decoder_start_token_id
+            start = self._model.config.pad_token_id if start is None else start
+            return self._decoded(torch.full((len(hidden),), int(start), device=hidden.device))
+        output = self._forward(self._ids, self._first_mask)
+        self._cache.batch_repeat_interleave(self._copies)
+        found = torch.log_softmax(output.logits[:, -1].float(), dim=-1)
+        return found.repeat_interleave(self._copies, dim=0)
+
+    def next(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        """Return log-probabilities after ``tokens`` ``[n]``, put behind the old rows ``rows``."""
+        self._cache.reorder_cache(rows)
+        if self._encoder_decoder:
+            return self._decoded(tokens)
+        mask = self._mask[rows]
+        self._mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+        output = self._forward(tokens[:, None], self._mask)
+        return torch.log_softmax(output.logits[:, -1].float(), dim=-1)
+
+    def _decoded(self, tokens: Tensor) -> Tensor:
+        from transformers.modeling_outputs import BaseModelOutput
+
+        output = self._model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=self._states),
+            attention_mask=self._mask,
+            decoder_input_ids=tokens[:, None],
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        self._cache = output.past_key_values
+        return torch.log_softmax(output.logits[:, -1].float(), dim=-1)
+
+    def _forward(self, ids: Tensor, mask: Tensor) -> Any:
+        places = {}
+        if self._positions:  # padding on the left takes no place
+            positions = (mask.cumsum(dim=1) - 1).clamp_min(0)
+            places["position_ids"] = positions[:, -ids.shape[1] :]
+        output = self._model(
+            input_ids=ids,
+            attention_mask=mask,
+            past_key_values=self._cache,
+            use_cache=True,
+            **places,
+        )
+        self._cache = output.past_key_values
+        return output
+
 
 NEVER = -1e9  # the score of what must not be chosen
 
@@ -147,3 +220,70 @@ class _Group:
     def hypotheses(self, text: int) -> list[Hypothesis]:
         """Return a text's finished hypotheses, best first."""
         return self._finished[text]
+
+
+@dataclass(frozen=True, slots=True)
+class TopKSampling:
+    """``samples`` continuations of each text, every token drawn from the ``top`` most probable.
+
+    The draws of a text are a function of the seed and its key, not of the texts beside it.
+    (Nogueira and Lin, 2019, docTTTTTquery: top 10.)
+    """
+
+    samples: int = 20
+    top: int = 10
+    temperature: float = 1.0
+    length: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "top", "length"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: {getattr(self, name)}, expected 1 or more")
+        if not 0 < self.temperature < float("inf"):
+            raise ConfigError(f"temperature: {self.temperature}, expected a number above 0")
+
+    @property
+    def copies(self) -> int:
+        """Rows for each text."""
+        return self.samples
+
+    def draw(
+        self, rows: Continuations, ends: Sequence[int], keys: Sequence[str], seed: int
+    ) -> list[list[Hypothesis]]:
+        """Return each text's samples, in the order drawn; scores are sums of log-probabilities.
+
+        ``keys`` are the texts' own, ``ends`` the tokens that finish a sample.
+        """
+        streams = [_stream(seed, key) for key in keys]
+        following = rows.first()
+        count = len(keys) * self.samples
+        everyone = torch.arange(count, device=following.device)
+        running = torch.ones(count, dtype=torch.bool)
+        found: list[list[int]] = [[] for _ in range(count)]
+        scores = torch.zeros(count)
+        for _ in range(self.length):
+            tokens = self._drawn(following, streams)
+            own = following.cpu().gather(1, tokens[:, None])[:, 0]
+            scores += torch.where(running, own, 0.0)
+            for row in running.nonzero()[:, 0].tolist():
+                found[row].append(int(tokens[row]))
+            running &= ~torch.isin(tokens, torch.tensor(list(ends), dtype=tokens.dtype))
+            if not bool(running.any()) or len(found[0]) == self.length:
+                break
+            following = rows.next(tokens.to(following.device), everyone)
+        made = [Hypothesis(*pair) for pair in zip(found, scores.tolist(), strict=True)]
+        return [made[text * self.samples :][: self.samples] for text in range(len(keys))]
+
+    def _drawn(self, following: torch.Tensor, streams: Sequence[torch.Generator]) -> torch.Tensor:
+        top, places = following.cpu().topk(min(self.top, following.shape[1]), dim=1)
+        chances = torch.softmax(top / self.temperature, dim=1)
+        drawn = [
+            torch.multinomial(chances[number * self.samples :][: self.samples], 1, generator=stream)
+            for number, stream in enumerate(streams)
+        ]
+        return places.gather(1, torch.cat(drawn))[:, 0]
+
+
+def _stream(seed: int, key: str) -> torch.Generator:
+    digest = hashlib.blake2b(f"{seed}\0{key}".encode(), digest_size=7).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big"))
