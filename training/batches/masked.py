@@ -182,7 +182,7 @@ class MaskedModule(TrainedModule):
 def token_entropies(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
     """Return ``-log softmax(states W^T + b)[target]`` ``[m]`` of states ``[m, hidden]``.
 
-    Logits are held ``CHUNK`` rows at a time, and made again in the backward pass.
+    Logits are held ``CHUNK`` rows at a time, and recomputed in the backward pass.
     """
     if len(states) <= CHUNK:
         return _entropies(states, weight, bias, targets)

@@ -20,7 +20,7 @@ class Continuations:
     """The rows of one batch that a transformers model continues, ``copies`` for each text.
 
     ``ids`` and ``mask`` ``[texts, length]`` are the texts' tokens: what an encoder reads, or what a
-    decoder goes on from (padded on the left). Keys and values of earlier tokens are kept.
+    decoder continues (padded on the left). Keys and values of earlier tokens are kept.
     """
 
     def __init__(self, model: Any, ids: Tensor, mask: Tensor, copies: int) -> None:
@@ -46,11 +46,11 @@ class Continuations:
             return self._decoded(torch.full((len(hidden),), int(start), device=hidden.device))
         output = self._forward(self._ids, self._first_mask)
         self._cache.batch_repeat_interleave(self._copies)
-        found = torch.log_softmax(output.logits[:, -1].float(), dim=-1)
-        return found.repeat_interleave(self._copies, dim=0)
+        following = torch.log_softmax(output.logits[:, -1].float(), dim=-1)
+        return following.repeat_interleave(self._copies, dim=0)
 
     def next(self, tokens: Tensor, rows: Tensor) -> Tensor:
-        """Return log-probabilities after ``tokens`` ``[n]``, put behind the old rows ``rows``."""
+        """Return log-probabilities after ``tokens`` ``[n]``, appended to the old rows ``rows``."""
         self._cache.reorder_cache(rows)
         if self._encoder_decoder:
             return self._decoded(tokens)
@@ -154,7 +154,7 @@ class DiverseBeams:
                 torch.cat(tokens, dim=1).reshape(-1), torch.cat(sources, dim=1).reshape(-1)
             )
         return [
-            [found for group in groups for found in group.hypotheses(text)] for text in range(texts)
+            [best for group in groups for best in group.hypotheses(text)] for text in range(texts)
         ]
 
 
@@ -206,7 +206,7 @@ class _Group:
             sequence = [*self._sequences[text, source].tolist(), int(tokens[text, place])]
             finished = self._finished[text]
             finished.append(Hypothesis(sequence, float(best[text, place]) / size))
-            finished.sort(key=lambda found: -found.score)
+            finished.sort(key=lambda hypothesis: -hypothesis.score)
             del finished[beams:]
 
     def _close(self) -> None:
@@ -259,20 +259,20 @@ class TopKSampling:
         count = len(keys) * self.samples
         everyone = torch.arange(count, device=following.device)
         running = torch.ones(count, dtype=torch.bool)
-        found: list[list[int]] = [[] for _ in range(count)]
+        samples: list[list[int]] = [[] for _ in range(count)]
         scores = torch.zeros(count)
         for _ in range(self.length):
             tokens = self._drawn(following, streams)
             own = following.cpu().gather(1, tokens[:, None])[:, 0]
             scores += torch.where(running, own, 0.0)
             for row in running.nonzero()[:, 0].tolist():
-                found[row].append(int(tokens[row]))
+                samples[row].append(int(tokens[row]))
             running &= ~torch.isin(tokens, torch.tensor(list(ends), dtype=tokens.dtype))
-            if not bool(running.any()) or len(found[0]) == self.length:
+            if not bool(running.any()) or len(samples[0]) == self.length:
                 break
             following = rows.next(tokens.to(following.device), everyone)
-        made = [Hypothesis(*pair) for pair in zip(found, scores.tolist(), strict=True)]
-        return [made[text * self.samples :][: self.samples] for text in range(len(keys))]
+        hypotheses = [Hypothesis(*pair) for pair in zip(samples, scores.tolist(), strict=True)]
+        return [hypotheses[text * self.samples :][: self.samples] for text in range(len(keys))]
 
     def _drawn(self, following: torch.Tensor, streams: Sequence[torch.Generator]) -> torch.Tensor:
         top, places = following.cpu().topk(min(self.top, following.shape[1]), dim=1)

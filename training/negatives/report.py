@@ -1,4 +1,4 @@
-"""What mining kept and dropped, and why."""
+"""The report of mining: what was kept or dropped, and why."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class InfoNCE(LossBase):
         if self.counts is None or "document" not in batch.ids:
             raise ConfigError(
                 "info_nce.logq: needs the documents' counts (bind_counts) and their ids in the "
-                "batch; this training gives neither to the loss: leave logq out"
+                "batch; which this training does not provide: leave logq out"
             )
         return self.counts.of(batch.ids["document"]).to(batch.documents)
 

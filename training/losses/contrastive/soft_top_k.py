@@ -98,8 +98,8 @@ class _SoftTopK(torch.autograd.Function):
         mask = mask & rows[:, None]
         shifted = torch.zeros_like(scores)
         kept = scores[rows]
-        found = threshold(kept, mask[rows], k.to(scores.dtype)[rows], alpha)
-        shifted[rows] = alpha * (kept + found[:, None])
+        shift = threshold(kept, mask[rows], k.to(scores.dtype)[rows], alpha)
+        shifted[rows] = alpha * (kept + shift[:, None])
         ctx.save_for_backward(shifted, mask)
         ctx.alpha = alpha
         return logsigmoid(shifted) * mask

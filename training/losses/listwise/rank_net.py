@@ -26,7 +26,7 @@ class RankNet(LossBase):
     query's ``sum``. ``scale`` multiplies the scores; left out it is 20 for cosine and 1 for dot
     products. ``negatives`` says what a query is held against, as in ``info_nce``.
 
-    Documents of one label, or one teacher's score, are no pair.
+    Documents with equal labels, or equal teacher scores, form no pair.
     """
 
     summary = "logistic loss of pairs in the wrong order"
