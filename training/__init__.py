@@ -1,4 +1,4 @@
-"""Training: examples and an encoder in, a better encoder out.
+"""Trains encoders from examples: losses, negatives, sparsity, the training loop.
 
 May import: `indexing`, `encoders`.
 """

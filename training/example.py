@@ -1,4 +1,4 @@
-"""What training learns from: a query with labelled documents."""
+"""A training example: a query with labelled documents."""
 
 from __future__ import annotations
 
@@ -135,5 +135,5 @@ def _text(texts: Mapping[str, str], key: str, kind: str) -> str:
         return texts[key]
     except KeyError:
         raise DataError(
-            f"{kind} {key!r}: the training data names it but no text was given for it"
+            f"{kind} {key!r}: named in the training data, but its text is missing"
         ) from None

@@ -1,4 +1,4 @@
-"""Training from examples to a better encoder, in one call that resumes by itself."""
+"""Trains an encoder on examples in one call, which resumes after an interruption."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ log = logging.getLogger("sluice")
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """What a training did.
+    """The result of a training run.
 
-    ``steps`` optimiser steps in all, ``seconds`` of this call, ``best_step`` and ``best_value`` of
-    the dev measure (None without evaluation), ``history`` every logged line, ``resumed_step`` the
-    step of the checkpoint it went on from (None for a fresh start).
+    ``steps`` counts all optimiser steps, ``seconds`` are of this call, ``best_step`` and
+    ``best_value`` of the dev measure (None without evaluation), ``history`` has every logged line,
+    ``resumed_step`` is the step of the checkpoint it resumed from (None for a fresh start).
     """
 
     steps: int
@@ -59,32 +59,32 @@ def fit(
     seed: int = 13,
     head_learning_rate: float | None = None,
 ) -> FitReport:
-    """Train the encoder in place; at the end it holds the best weights, or the last without dev.
+    """Train the encoder in place; it ends with the best weights on dev, or the last without dev.
 
-    ``output`` gets checkpoints and ``metrics.jsonl``. If it holds a complete checkpoint of this
-    same training, training goes on from there and ends as it would have undisturbed (bit for bit on
-    a CPU at one thread); a finished training is only loaded. ``trainer`` holds
+    ``output`` gets checkpoints and ``metrics.jsonl``. If it has a complete checkpoint of the same
+    training, training resumes there and ends with the weights of an uninterrupted run (bit for bit
+    on a CPU with one thread); a finished training is only loaded. ``trainer`` holds
     ``transformers.TrainingArguments`` keys, ``sparsity`` the YAML section of that name.
     ``evaluate(encoder)`` returns finite measures, higher is better; it runs every
     ``evaluate_every`` steps (five times by default) and at the end; ``metric`` names the measure
-    that chooses the best (by default the first), and ``patience`` evaluations without a better one
-    end the training. ``refresh(step)`` returns new examples every ``refresh_every`` steps (by
-    default for each epoch after the first), made with the encoder as it is then. ``live`` trains
-    the queries' side against what a frozen index answers. ``gradient_cache`` is how many texts are
-    encoded at a time, whatever the batch size; the loss still sees the whole batch.
+    that chooses the best checkpoint (by default the first), and ``patience`` evaluations without an
+    improvement end the training. ``refresh(step)`` returns new examples every ``refresh_every``
+    steps (by default for each epoch after the first), mined with the current encoder. ``live``
+    trains the query side against the results of a frozen index. ``gradient_cache`` is how many
+    texts are encoded at a time, whatever the batch size; the loss still sees the full batch.
 
     Under ``torchrun`` every process calls this with the same arguments; the batch size in
     ``trainer`` is each process's, and a loss sees the batches of all of them together.
 
     Raises ``DataError`` without examples, for a loss or a measure that is not finite, or when a
-    finished training's best checkpoint is gone; ``ConfigError`` for settings, or when ``output``
-    holds checkpoints of another training.
+    finished training's best checkpoint is missing; ``ConfigError`` for invalid settings, or when
+    ``output`` has checkpoints of another training.
     """
     from sluice.training.batches.processes import first_process, rank, world
     from sluice.training.batches.processes import start as start_processes
     from sluice.training.loop.arguments import result_settings, training_arguments
     from sluice.training.loop.checkpoint import bind, examples_hash, last_complete
-    from sluice.training.loop.memory_watch import told_of_kill
+    from sluice.training.loop.memory_watch import reported_kill
     from sluice.training.loop.trainer import RetrievalTrainer
     from sluice.training.losses.base import as_loss
     from sluice.training.losses.description import describe
@@ -145,13 +145,13 @@ def fit(
         head_learning_rate=head_learning_rate,
     )
     start = time.monotonic()
-    with told_of_kill(folder, first=rank() == 0):
+    with reported_kill(folder, first=rank() == 0):
         if checkpoint is None:
             job.train()
         elif job.load_finished(checkpoint):
-            log.info("training: was finished before, and is loaded from %s", folder)
+            log.info("training: already finished; loading the weights from %s", folder)
         else:
-            log.info("training: goes on from %s", checkpoint)
+            log.info("training: resuming from %s", checkpoint)
             job.train(resume_from_checkpoint=str(checkpoint))
     encoder.module.eval()
     return FitReport(
@@ -178,14 +178,14 @@ def _check_precision(encoder: BiEncoder | PairEncoder) -> None:
 def _check_teacher(loss: LossBase, examples: Sequence[Example]) -> None:
     if not loss.needs_teacher:
         return
-    lacking = [e.query.id for e in examples if not any(map(math.isfinite, e.scores))]
-    if len(lacking) == len(examples):
+    unscored = [e.query.id for e in examples if not any(map(math.isfinite, e.scores))]
+    if len(unscored) == len(examples):
         raise DataError(
-            "loss: it learns from a teacher's scores, and no training example has one; make them "
-            "with `sluice teach distil` and name the file under teacher:"
+            "loss: learns from a teacher's scores, but no training example has any; make them "
+            "with `sluice teach distil` and set teacher: to that file"
         )
-    if lacking:
+    if unscored:
         log.warning(
-            "teacher: %s of %s training examples have no score (such as query %s), and teach "
-            "nothing", f"{len(lacking):,}", f"{len(examples):,}", lacking[0],
+            "teacher: %s of %s training examples have no score (such as query %s) and are "
+            "ignored", f"{len(unscored):,}", f"{len(examples):,}", unscored[0],
         )  # fmt: skip

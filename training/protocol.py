@@ -1,4 +1,4 @@
-"""What training asks of an encoder and of a loss."""
+"""The protocols of what can be trained, and of a loss."""
 
 from __future__ import annotations
 

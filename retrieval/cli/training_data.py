@@ -259,9 +259,8 @@ def generate(
 
         generator = KeySentences(queries)
     else:
-        from sluice.training.generation.beam_search import DiverseBeams
+        from sluice.training.generation.decoding import DiverseBeams, TopKSampling
         from sluice.training.generation.query_generation import ModelGenerator
-        from sluice.training.generation.sampling import TopKSampling
 
         decoding = (
             DiverseBeams(groups=queries, beams=beams, penalty=penalty, length=length)

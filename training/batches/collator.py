@@ -1,4 +1,4 @@
-"""From examples to a batch of tensors: texts tokenised, labels and mask laid out.
+"""Makes a batch of tensors from examples: tokenises texts, lays out labels and mask.
 
 With several processes the targets are those of the whole batch, and the texts the process's own.
 """

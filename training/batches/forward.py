@@ -45,7 +45,7 @@ class TrainedModule(nn.Module):
             enable = getattr(module, "activation_checkpointing_enable", None)
             if callable(enable) and module not in reached:
                 enable(**options)
-                reached.update(module.modules())  # it has told its own parts
+                reached.update(module.modules())  # it sets its own parts
 
     def _originals(self) -> dict[tuple[object, ...], tuple[str, Tensor]]:
         first: dict[tuple[object, ...], tuple[str, Tensor]] = {}
@@ -84,8 +84,8 @@ class BiEncoderModule(TrainedModule):
         embed_layers = getattr(self.encoder, "embed_layers", None)
         if embed_layers is None:
             raise ConfigError(
-                f"loss: wants the vectors of layers {self.layers}, which a "
-                f"{type(self.encoder).__name__} does not give; a dense encoder does"
+                f"loss: needs the vectors of layers {self.layers}, which a "
+                f"{type(self.encoder).__name__} does not provide; train a dense encoder"
             )
         vectors: Tensor = embed_layers(features, side, self.layers)
         return vectors
@@ -100,9 +100,7 @@ class PairModule(TrainedModule):
 
     def forward(self, **features: Features) -> dict[str, Tensor]:
         """Return raw scores ``[n]`` as ``pairs``, and vectors ``[n, hidden]`` of the others."""
-        made: dict[str, Tensor] = {}
-        for name, part in features.items():
-            made[name] = (
-                self.encoder.logits(part) if name == "pairs" else self.encoder.embed_texts(part)  # type: ignore[attr-defined]
-            )
-        return made
+        return {
+            name: self.encoder.logits(part) if name == "pairs" else self.encoder.embed_texts(part)  # type: ignore[attr-defined]
+            for name, part in features.items()
+        }

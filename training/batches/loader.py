@@ -1,18 +1,41 @@
-"""The loader of a training's batches, in this process or in workers that start safely."""
+"""Examples by position, and the loader of their batches: in this process or in workers."""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 from transformers import TrainingArguments
 
+from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.collator import BiEncoderCollator
-from sluice.training.batches.example_list import ExampleList
 from sluice.training.example import Example
+
+
+class ExampleList(Dataset[Example]):
+    """Examples by position; they can be exchanged between epochs."""
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self.examples = list(examples)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, place: int) -> Example:
+        return self.examples[place]
+
+    def replace(self, examples: Sequence[Example]) -> None:
+        """Exchange examples while an epoch runs: the same queries, in the same order."""
+        if [e.query.id for e in examples] != [e.query.id for e in self.examples]:
+            raise DataError(
+                "refreshed examples: expected the same queries in the same order as before; only "
+                "their documents may change within an epoch"
+            )
+        self.examples = list(examples)
+
 
 # What a worker takes over from the server that forks it; a name that is wrong would be ignored.
 PRELOADED = (BiEncoderCollator.__module__, ExampleList.__module__)

@@ -1,4 +1,4 @@
-"""Training in several processes: who does what, and one batch from everybody's vectors.
+"""Training in several processes: shares of a batch, and gathering the vectors of all.
 
 Every process knows the whole batch (the sampler is a function of seed and epoch), encodes its own
 share of it, gathers the vectors of all, and computes the loss of the whole batch. Gradients flow

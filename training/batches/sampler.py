@@ -63,9 +63,9 @@ class BatchSampler:
         left_out = len(examples) - sum(map(len, kept))
         if left_out > (len(examples) % batch_size == 1):  # one may remain where nothing clashes
             log.warning(
-                "training: an epoch leaves out %s of %s examples: so many share a query or a "
-                "positive that a batch holds nothing against these; hard negatives would bring "
-                "them in",
+                "training: %s of %s examples are left out of each epoch: so many share a query or "
+                "a positive that their batches have no negatives; mined hard negatives would bring "
+                "them back",
                 f"{left_out:,}",
                 f"{len(examples):,}",
             )

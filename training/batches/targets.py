@@ -1,4 +1,4 @@
-"""From the examples of a batch to the labels and the mask of its score matrix."""
+"""Lays out the labels and the mask of a batch's score matrix."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def matrix_targets(
     )
     teacher = None
     if any(example.scores for example in examples):
-        given = torch.tensor([score for e in examples for score in _scores(e)])
-        teacher = torch.where(own, given[None, :], math.nan)
+        scores = torch.tensor([score for e in examples for score in _scores(e)])
+        teacher = torch.where(own, scores[None, :], math.nan)
     if same_side:
         wide = len(examples), 2 * len(examples)
         side = _same_side(examples, known[:, positives])

@@ -1,4 +1,4 @@
-"""A batch as a loss over vectors sees it: the vectors, what their score matrix means, more."""
+"""The batch that a loss over vectors receives: vectors, and what each score means."""
 
 from __future__ import annotations
 

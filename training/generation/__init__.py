@@ -1,4 +1,4 @@
-"""Texts made for training: queries for documents, continuations, inverse cloze.
+"""Makes texts to train on: queries for documents, and inverse cloze pairs.
 
 May import: `training.batches` and below.
 """

@@ -3,12 +3,53 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.example import Example, Text
-from sluice.training.generation.sentences import sentences
+
+# A full stop after one of these does not end a sentence, whatever follows.
+_ABBREVIATED = (
+    "dr mr mrs ms prof st jr sr vs etc al fig figs eq eqs ref refs nos vol vols pp ed eds approx "
+    "inc ltd co corp dept univ jan feb mar apr jun jul aug sep sept oct nov dec e.g i.e cf ca viz "
+    "u.s u.k sp spp var resp gen sgt capt lt gov sen rev hon"
+)
+ABBREVIATIONS = frozenset(_ABBREVIATED.split())
+_END = re.compile(r"[.!?…。！？]+[\"')\]”’»]*(?=\s)|[。！？]+|\n\s*\n")
+_LAST_WORD = re.compile(r"([\w.]+)\.$")
+_OPENING = "\"'([“‘«"
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text, in order, each without white space around it.
+
+    A sentence ends with ``.``, ``!``, ``?`` and closing marks before white space, or with a blank
+    line. It does not end after an abbreviation (Dr., e.g., et al.), a single initial (J. Smith), or
+    before a lower-case letter. Joined by spaces, the sentences are the text up to white space.
+    """
+    parts, start = [], 0
+    for match in _END.finditer(text):
+        stop = match.end()
+        if match[0].strip() and not _ends(text[start:stop], text[stop:]):
+            continue
+        parts.append(text[start:stop].strip())
+        start = stop
+    parts.append(text[start:].strip())
+    return [sentence for sentence in parts if sentence]
+
+
+def _ends(before: str, after: str) -> bool:
+    following = after.lstrip()[:2].lstrip(_OPENING)
+    if following[:1].islower():
+        return False
+    word = _LAST_WORD.search(before)
+    if word is None:
+        return True
+    name = word[1]
+    return not (name.lower() in ABBREVIATIONS or (len(name) == 1 and name.isupper()))
+
 
 WORDS = 4  # a sentence of fewer says too little to be a query
 
@@ -28,7 +69,7 @@ def ict_examples(
 
     With the chance ``keep`` the sentence stays in the document too, so that words count as well as
     meaning. Otherwise it is nowhere in it, its title and repetitions included; a sentence that
-    another one contains is no candidate. Up to ``per_document`` sentences of each document are
+    another one contains is not a candidate. Up to ``per_document`` sentences of each document are
     drawn; documents of one sentence give none. The examples are a function of documents, ``seed``
     and ``epoch``, and as many in every epoch. (Lee, Chang and Toutanova, 2019, ORQA, section 5.)
     """
@@ -74,7 +115,7 @@ def _askable(sentence: str) -> bool:
 
 
 def _rest(passage: Passage, parts: list[str], place: int) -> str:
-    """Return the document without one sentence, empty where that is still found in it."""
+    """Return the document without one sentence; empty if the rest still contains it."""
     sentence = parts[place]
     others = [part for part in parts if part != sentence]
     rest = f"{passage.title} {' '.join(others)}".strip()

@@ -1,4 +1,4 @@
-"""Queries that a document answers: by a generator model, or without one from its own sentences."""
+"""Generates queries for documents, with a language model or from their own sentences."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.same_text import same_text_key
-from sluice.training.generation.beam_search import DiverseBeams, Hypothesis
-from sluice.training.generation.continuations import Continuations
-from sluice.training.generation.inverse_cloze import Passage
-from sluice.training.generation.sampling import TopKSampling
-from sluice.training.generation.sentences import sentences
+from sluice.training.generation.decoding import (
+    Continuations,
+    DiverseBeams,
+    Hypothesis,
+    TopKSampling,
+)
+from sluice.training.generation.inverse_cloze import Passage, sentences
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,11 +26,11 @@ PROMPTS = {True: "{text}", False: "Document: {text}\nQuery:"}  # by: has an enco
 
 
 class Generator(Protocol):
-    """Whatever makes queries from documents; the same ones from the same documents."""
+    """Makes queries from documents, the same ones for the same documents."""
 
     @property
     def fingerprint(self) -> str:
-        """What changes whenever a query would."""
+        """A hash that changes whenever a query would."""
         ...
 
     def queries(self, documents: Sequence[Passage]) -> list[list[str]]:
@@ -115,21 +117,21 @@ class ModelGenerator:
 
         # Like lengths beside each other are less padding; what is written does not depend on it.
         order = sorted(range(len(documents)), key=lambda place: -len(documents[place].text))
-        found: list[list[str]] = [[] for _ in documents]
+        queries: list[list[str]] = [[] for _ in documents]
         with torch.inference_mode():
             for start in range(0, len(order), self._batch):
                 places = order[start : start + self._batch]
-                made = self._written([documents[place] for place in places])
-                for place, hypotheses in zip(places, made, strict=True):
-                    found[place] = distinct(self._text(one) for one in hypotheses)
-        return found
+                batch = self._written([documents[place] for place in places])
+                for place, hypotheses in zip(places, batch, strict=True):
+                    queries[place] = distinct(self._text(each) for each in hypotheses)
+        return queries
 
     def _written(self, documents: Sequence[Passage]) -> list[list[Hypothesis]]:
         ids, mask = self._tokens(documents)
         rows = Continuations(self._model, ids, mask, self.by.copies)
         if isinstance(self.by, DiverseBeams):
-            made = self.by.search(rows, self._ends)
-            return [sorted(found, key=lambda one: -one.score) for found in made]
+            by_text = self.by.search(rows, self._ends)
+            return [sorted(each, key=lambda one: -one.score) for each in by_text]
         return self.by.draw(rows, self._ends, [document.id for document in documents], self._seed)
 
     def _tokens(self, documents: Sequence[Passage]) -> tuple[Tensor, Tensor]:
@@ -153,8 +155,8 @@ class ModelGenerator:
             mask[number, place] = 1
         return ids.to(self._device), mask.to(self._device)
 
-    def _text(self, found: Hypothesis) -> str:
-        text = str(self._tokenizer.decode(found.tokens, skip_special_tokens=True))
+    def _text(self, hypothesis: Hypothesis) -> str:
+        text = str(self._tokenizer.decode(hypothesis.tokens, skip_special_tokens=True))
         return (text if self.encoder_decoder else text.lstrip().split("\n")[0]).strip()
 
 
@@ -192,11 +194,11 @@ class KeySentences:
 
 def distinct(texts: Iterable[str]) -> list[str]:
     """Return the texts that are not blank, without those that differ in case and spacing only."""
-    found: dict[str, str] = {}
+    by_key: dict[str, str] = {}
     for text in texts:
         if text.strip():
-            found.setdefault(same_text_key(text), text.strip())
-    return list(found.values())
+            by_key.setdefault(same_text_key(text), text.strip())
+    return list(by_key.values())
 
 
 def _words(text: str) -> list[str]:
@@ -205,18 +207,18 @@ def _words(text: str) -> list[str]:
 
 
 def _special(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Return the tokens that a tokenizer puts before and behind a text."""
+    """Return the tokens that a tokenizer puts before and after a text."""
     bare = list(tokenizer("a", add_special_tokens=False)["input_ids"])
-    whole = list(tokenizer("a")["input_ids"])
-    start = next(n for n in range(len(whole)) if whole[n : n + len(bare)] == bare)
-    return whole[:start], whole[start + len(bare) :]
+    full = list(tokenizer("a")["input_ids"])
+    start = next(n for n in range(len(full)) if full[n : n + len(bare)] == bare)
+    return full[:start], full[start + len(bare) :]
 
 
 def _ends(model: Any, tokenizer: Any) -> list[int]:
     """Return the tokens that end what a model writes, as its folder says."""
     settings = getattr(model, "generation_config", None)
     for home in (settings, model.config, tokenizer):
-        found = getattr(home, "eos_token_id", None)
-        if found is not None:
-            return [int(token) for token in (found if isinstance(found, list) else [found])]
+        ends = getattr(home, "eos_token_id", None)
+        if ends is not None:
+            return [int(token) for token in (ends if isinstance(ends, list) else [ends])]
     raise ModelError(f"{type(model).__name__}: has no end token; a generator needs one")

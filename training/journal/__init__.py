@@ -1,4 +1,4 @@
-"""What a training writes as it runs, and curves drawn from it.
+"""The log that training writes as it runs, and curves drawn from it.
 
 May import: `encoders.foundation`.
 """

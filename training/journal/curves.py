@@ -1,4 +1,4 @@
-"""What the journals of trainings say, as series over steps and the panels they belong in."""
+"""Reads the journals of trainings as series over steps, and sorts them into panels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.numbers import is_number
 
-METRICS = "metrics.jsonl"  # the journal of a training, in its folder
+METRICS = "metrics.jsonl"  # the journal, in a training's folder
 TRAINING = "training.json"  # beside it: what is trained there, with its settings
 SUMMARY = ("step", "epoch", "total_flos", "train_")  # of a line: no series
 SHORT_TARGETS = {"query": "target_query_terms", "document": "target_doc_terms"}
@@ -80,37 +80,38 @@ _PANELS: tuple[tuple[str, str, tuple[str, ...], dict[str, Any]], ...] = (
 
 
 def read_trainings(folders: Iterable[str | Path]) -> list[Curves]:
-    """Read every training in the folders: a training's own, or an experiment's output.
+    """Read all trainings in the folders, each that of one training or an experiment's output.
 
     A training is called by the end of its path that tells it from the others. Raises ``DataError``
     for a folder without a journal.
     """
-    found: list[Path] = []
+    trainings: list[Path] = []
     for folder in map(Path, folders):
         own = folder / METRICS
         journals = [own] if own.is_file() else sorted(folder.rglob(METRICS))
         if not journals:
             raise DataError(
-                f"{folder}: holds no {METRICS}; give a training's folder or an experiment's output"
+                f"{folder}: contains no {METRICS}; give the folder of a training or of an "
+                "experiment"
             )
-        found += [file.parent for file in journals if file.parent not in found]
-    names = _told_apart([folder.resolve() for folder in found])
+        trainings += [file.parent for file in journals if file.parent not in trainings]
+    names = _distinct_names([folder.resolve() for folder in trainings])
     return [
         Curves(name, _series(folder / METRICS), _targets(folder / TRAINING))
-        for name, folder in zip(names, found, strict=True)
+        for name, folder in zip(names, trainings, strict=True)
     ]
 
 
 def panels_of(trainings: Sequence[Curves]) -> list[Panel]:
-    """Return the panels that have data; what is known to none gets a panel of its own."""
-    left = list(dict.fromkeys(name for training in trainings for name in training.series))
-    made = []
-    for title, axis, wanted, settings in _PANELS:
-        names = tuple(name for name in left if any(_fits(name, pattern) for pattern in wanted))
+    """Return the panels that have data; a series that belongs to none gets its own."""
+    unplaced = list(dict.fromkeys(name for training in trainings for name in training.series))
+    panels = []
+    for title, axis, patterns, settings in _PANELS:
+        names = tuple(n for n in unplaced if any(_fits(n, pattern) for pattern in patterns))
         if names:
-            made.append(Panel(title, axis, names, **settings))
-            left = [name for name in left if name not in names]
-    return made + [Panel(_title(name), "value", (name,)) for name in left]
+            panels.append(Panel(title, axis, names, **settings))
+            unplaced = [name for name in unplaced if name not in names]
+    return panels + [Panel(_title(name), "value", (name,)) for name in unplaced]
 
 
 def as_csv(trainings: Iterable[Curves]) -> str:
@@ -141,32 +142,32 @@ def _series(journal: Path) -> dict[str, Series]:
             line = json.loads(text)
             step = int(line["step"])
         except (ValueError, TypeError, KeyError):
-            break  # what a killed training wrote last
+            break  # the last line of a killed process
         for name, value in line.items():
             if is_number(value) and not name.startswith(SUMMARY):
                 points.setdefault(name, {})[step] = float(value)
     if not points:
-        raise DataError(f"{journal}: no training step is logged there")
+        raise DataError(f"{journal}: no training step is logged")
     return {n: Series(tuple(at), tuple(at.values())) for n, at in points.items()}
 
 
 def _targets(settings: Path) -> dict[str, float]:
-    """Read the target numbers of active terms that a training's settings name."""
+    """Read the target numbers of active terms from the settings of a training run."""
     try:
         sparsity: Any = json.loads(settings.read_text(encoding="utf-8")).get("sparsity") or {}
     except (OSError, ValueError, AttributeError):
         return {}
-    found = {}
+    targets = {}
     for side, short in SHORT_TARGETS.items():
         penalty = sparsity.get(side)
         target = sparsity.get(short) or (penalty or {}).get("target_terms")
         if isinstance(target, (int, float)):
-            found[f"active_terms_{side}"] = float(target)
-    return found
+            targets[f"active_terms_{side}"] = float(target)
+    return targets
 
 
-def _told_apart(folders: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that differ; folders called training say nothing."""
+def _distinct_names(folders: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that differ; a folder called training is left out."""
     paths = [[part for part in folder.parts if part != "training"] for folder in folders]
     for parts in range(1, 1 + max(map(len, paths))):
         names = ["/".join(path[-parts:]) for path in paths]

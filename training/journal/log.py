@@ -1,4 +1,4 @@
-"""The diary of a training: ``metrics.jsonl``, and log lines with the time left off a terminal."""
+"""Writes ``metrics.jsonl`` while training runs, and log lines where there is no progress bar."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ log = logging.getLogger("sluice")
 class Journal(TrainerCallback):  # type: ignore[misc]
     """Appends one JSON object a line for everything the Trainer logs.
 
-    A resumed training first takes back the lines that the killed one wrote after its last
-    checkpoint, so that each step stands there once. A number that is not finite stands as null.
+    A resumed training run first removes the lines that the killed one wrote after its last
+    checkpoint, so that each step occurs once. A number that is not finite is written as null.
     """
 
     def __init__(self, output: Path, *, lines: bool, writes: bool = True) -> None:
@@ -35,24 +35,23 @@ class Journal(TrainerCallback):  # type: ignore[misc]
         self._begun = (time.monotonic(), state.global_step)
         if not self.writes:
             return
-        kept = [line for line in self._read() if line["step"] <= state.global_step]
-        if state.global_step == 0:
-            kept = []
-        write_text(self.path, "".join(map(_written, kept)))
+        lines = self._read() if state.global_step else []
+        before = (line for line in lines if line["step"] <= state.global_step)
+        write_text(self.path, "".join(map(_as_json, before)))
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        """Write the line, and say it where there is no progress bar."""
+        """Write the line, and log it where there is no progress bar."""
         if not self.writes:
             return
         line = {"step": state.global_step, **(logs or {})}
         with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(_written(line))
+            stream.write(_as_json(line))
         if self.lines:
-            log.info("training: %s", self._spoken(line, state.max_steps))
+            log.info("training: %s", self._words(line, state.max_steps))
 
-    def _spoken(self, line: dict[str, Any], total: int) -> str:
+    def _words(self, line: dict[str, Any], total: int) -> str:
         step = line["step"]
         start, first = self._begun
         words = [f"step {step:,} of {total:,}"]
@@ -78,8 +77,8 @@ class Journal(TrainerCallback):  # type: ignore[misc]
         return lines
 
 
-def _written(line: dict[str, Any]) -> str:
-    """The line as JSON, which has no word for NaN or infinity."""
+def _as_json(line: dict[str, Any]) -> str:
+    """Return the line as JSON, with null for NaN and infinity."""
     finite = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in line.items()

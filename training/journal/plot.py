@@ -1,6 +1,6 @@
 """Training curves as a figure: one panel for each kind of number, trainings laid over each other.
 
-matplotlib is an optional package: ``pip install 'sluice-ir[plots]'``.
+Needs matplotlib: ``pip install 'sluice-ir[plots]'``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMATS = ("svg", "png", "pdf")
 COLUMNS = 3
 PANEL_INCHES = (4.0, 2.8)
 DASHES = ("-", "--", ":", "-.")
-COLOURS = (  # told apart by colour-blind readers and in grey (Wong 2011)
+COLOURS = (  # distinct to colour-blind readers and in grey (Wong 2011)
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 )  # fmt: skip
 MARKED = 30  # a series of no more points has its points drawn
@@ -100,7 +100,7 @@ def _draw(axes: Any, panel: Panel, trainings: Sequence[Curves]) -> None:
 
 
 def _label(panel: Panel, name: str, training: Curves, *, several: bool) -> str:
-    said = name.removeprefix(panel.prefix).replace("_", " ")
+    label = name.removeprefix(panel.prefix).replace("_", " ")
     if not several:
-        return said
-    return training.name if len(panel.names) == 1 else f"{training.name}: {said}"
+        return label
+    return training.name if len(panel.names) == 1 else f"{training.name}: {label}"

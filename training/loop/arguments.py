@@ -1,4 +1,4 @@
-"""From the YAML section ``trainer`` to ``transformers.TrainingArguments``."""
+"""Makes ``transformers.TrainingArguments`` from the YAML section ``trainer``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DECIDED = {
     "auto_find_batch_size": "per_device_train_batch_size: batches are packed before training",
     "label_smoothing_factor": "loss",
 }
-# Keys that do not change what is learnt: a training may resume with other values.
+# Keys that do not change what is learnt: training may resume with other values.
 FREE = (
     "logging_", "log_", "report_to", "disable_tqdm", "save_", "dataloader_", "eval_", "run_name",
     "load_best_model_at_end", "use_cpu", "project",

@@ -14,7 +14,7 @@ from sluice.training.sparsity.head_bias import Steering
 
 
 class Conductor(TrainerCallback):  # type: ignore[misc]
-    """Moves the parts of a training along: epochs, penalties, the loss, early stopping.
+    """Advances everything beside the weights: epochs, penalties, the loss, early stopping.
 
     ``begin_epoch`` sets the batches of an epoch; ``patience`` is of evaluations.
     """
@@ -35,7 +35,7 @@ class Conductor(TrainerCallback):  # type: ignore[misc]
         self.patience = patience
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Tell the regulariser how long the training is."""
+        """Give the regulariser the number of steps."""
         if self.steering is not None:
             self.steering.regulariser.begin(state.max_steps)
 
@@ -44,12 +44,12 @@ class Conductor(TrainerCallback):  # type: ignore[misc]
         self.begin_epoch(int(state.epoch or 0))
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Forget the gradients of the loss's own parameters."""
+        """Clear the gradients of the loss's own parameters."""
         for parameter in self.loss.parameters():  # the Trainer knows the model's only
             parameter.grad = None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Go on after an optimiser step: versions, sparsity by target, then the loss."""
+        """After an optimiser step advance versions, the sparsity by target, then the loss."""
         # A fused optimiser leaves version counters alone, by which fingerprints are cached.
         increment_version(list(self.module.parameters()))
         if self.steering is not None:
@@ -58,7 +58,7 @@ class Conductor(TrainerCallback):  # type: ignore[misc]
         self.loss.advance(state.global_step)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **event: Any) -> None:
-        """Stop after `patience` evaluations without a better one."""
+        """Stop after `patience` evaluations without an improvement."""
         if self.patience is None or not state.best_global_step:
             return
         # This evaluation may be the best so far: the state hears of it only after this.

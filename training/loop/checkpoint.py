@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, and belong to the training that resumes them."""
+"""Saves and checks checkpoints: complete ones only, and only of the training that resumes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def seal(checkpoint: Path, state: Mapping[str, Any]) -> None:
 
 
 def sealed_state(checkpoint: Path) -> dict[str, Any] | None:
-    """Return the state kept in a checkpoint's mark; None if the checkpoint is not whole."""
+    """Return the state kept in a checkpoint's mark; None if the checkpoint is incomplete."""
     try:
         mark = json.loads((checkpoint / COMPLETE).read_text(encoding="utf-8"))
-        whole = all((checkpoint / n).stat().st_size == size for n, size in mark["files"].items())
+        complete = all((checkpoint / n).stat().st_size == size for n, size in mark["files"].items())
     except (OSError, ValueError, KeyError):
         return None
-    return dict(mark["state"]) if whole else None
+    return dict(mark["state"]) if complete else None
 
 
 def last_complete(output: Path) -> Path | None:

@@ -1,8 +1,8 @@
-"""How near a training is to the memory's limit: a warning in time, a word after it was killed.
+"""Warns when training comes near the memory limit, and explains a run that was killed for it.
 
-A process that takes more memory than there is gets no error that could be explained: the system
-ends it. What it held at its last steps is noted in ``running.json`` beside the checkpoints; the
-note is there only while a training runs, or when one was killed.
+A process that exceeds the limit gets no error: the system kills it. What it used at its last steps
+is noted in ``running.json`` beside the checkpoints; that file exists only while training runs, or
+after it was killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("sluice")
 RUNNING = "running.json"
 NEAR = 0.9  # of the limit: warned of
 LIKELY = 0.8  # of the limit: then memory is why a run was killed
-GROWTH = 0.05  # of the limit: the note is written anew between log lines
+GROWTH = 0.05  # of the limit: by so much more the note is rewritten between log lines
 KIB = 1024
 
 ADVICE = (
@@ -109,7 +109,7 @@ def _group_limits(root: Path) -> Iterator[int]:
 
 
 class MemoryWatch(TrainerCallback):  # type: ignore[misc]
-    """Warns once when training comes near the limit, and keeps the note of what it holds."""
+    """Warns once when training comes near the limit, and keeps the note of what it uses."""
 
     def __init__(self, folder: Path, *, writes: bool = True) -> None:
         self.folder = folder
@@ -119,7 +119,7 @@ class MemoryWatch(TrainerCallback):  # type: ignore[misc]
         self._warned = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Remember what was held before training, and begin the note."""
+        """Remember the memory used before training, and begin the note."""
         memory = read_memory()
         if memory is not None:
             self._before = memory.peak
@@ -138,20 +138,20 @@ class MemoryWatch(TrainerCallback):  # type: ignore[misc]
         if share >= NEAR and not self._warned:
             self._warned = True
             log.warning(
-                "training: step %d held %s of %s of memory; with a little more the system ends "
-                "the process without a word: %s",
-                state.global_step, _said(most), _said(memory.limit), ADVICE,
+                "training: step %d used %s of the memory limit of %s; at the limit the system "
+                "kills the process without an error: %s",
+                state.global_step, _gib(most), _gib(memory.limit), ADVICE,
             )  # fmt: skip
 
     def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Note what is held at a logged step."""
+        """Note the memory used at a logged step."""
         memory = read_memory()
         if memory is not None:
             most = memory.peak if memory.peak > self._before else memory.held
             self._note(state.global_step, most, memory.limit)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Take the note away: this run was not killed."""
+        """Remove the note: this run was not killed."""
         if self.writes:
             (self.folder / RUNNING).unlink(missing_ok=True)
 
@@ -166,24 +166,24 @@ class MemoryWatch(TrainerCallback):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def told_of_kill(folder: Path, *, first: bool = True) -> Iterator[None]:
-    """Say what a note in ``folder`` tells of a killed run, and remove this run's at its end.
+def reported_kill(folder: Path, *, first: bool = True) -> Iterator[None]:
+    """Log what the note of a killed run in ``folder`` says, and remove this run's note at its end.
 
-    An ordinary exception is an end too; only a kill leaves the note. ``first`` is False in all but
+    An ordinary exception removes it too; only a kill leaves it. ``first`` is False in all but
     the first of several processes.
     """
     if not first:
         yield
         return
     note = folder / RUNNING
-    _tell(note)
+    _report(note)
     try:
         yield
     finally:
         note.unlink(missing_ok=True)
 
 
-def _tell(file: Path) -> None:
+def _report(file: Path) -> None:
     try:
         note = json.loads(file.read_text(encoding="utf-8"))
         pid, step, held, limit = (int(note[key]) for key in ("pid", "step", "held", "limit"))
@@ -193,15 +193,15 @@ def _tell(file: Path) -> None:
         return
     if limit > 0 and held >= LIKELY * limit:
         log.warning(
-            "training: the last run was ended from outside after step %d, while it held %s of %s "
-            "of memory: %s", step, _said(held), _said(limit), ADVICE,
+            "training: the last run was killed after step %d, when it used %s of the memory limit "
+            "of %s: %s", step, _gib(held), _gib(limit), ADVICE,
         )  # fmt: skip
     elif step == 0:
         log.warning(
-            "training: the last run was ended from outside before it logged a step; if that was "
-            "for want of memory (it began with %s of %s): %s", _said(held), _said(limit), ADVICE,
+            "training: the last run was killed before it logged a step; if it ran out of memory "
+            "(it began with %s of %s): %s", _gib(held), _gib(limit), ADVICE,
         )  # fmt: skip
 
 
-def _said(size: int) -> str:
+def _gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB"

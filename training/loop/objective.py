@@ -1,4 +1,4 @@
-"""From the encoder's output for a batch to the number that is minimised, and its parts."""
+"""The number that is minimised: the loss of a batch's vectors, plus the sparsity penalties."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Objective:
         """
         with torch.autocast(_device(outputs), enabled=False):
             sizes = inputs["sizes"]
-            made = {n: gathered(values.float(), sizes[n]) for n, values in outputs.items()}
-            batch = self._batch(made, inputs, layers)
+            vectors = {n: gathered(values.float(), sizes[n]) for n, values in outputs.items()}
+            batch = self._batch(vectors, inputs, layers)
             value = self.loss.over(batch)
             penalties = self._penalties(batch)
             if penalties:
@@ -61,21 +61,21 @@ class Objective:
             names = inputs["ids"]["query"] or inputs["ids"]["document"]
             raise DataError(
                 f"training step {step}: the loss is {total.item()} on the batch of "
-                f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; a checkpoint "
-                "saved before is kept: lower the learning rate or look at the batch's texts"
+                f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; earlier checkpoints "
+                "are kept: lower the learning rate or look at the batch's texts"
             )
         return total
 
     def _batch(
-        self, made: Mapping[str, Tensor], inputs: Mapping[str, Any], layers: int
+        self, vectors: Mapping[str, Tensor], inputs: Mapping[str, Any], layers: int
     ) -> VectorBatch:
         if self.live is not None:
-            found = self.live.batch(made["query"], inputs["ids"]["query"], cosine=self.cosine)
-            return replace(found, weights=inputs["weights"])
-        own = self.loss.batch(made, inputs)
+            batch = self.live.batch(vectors["query"], inputs["ids"]["query"], cosine=self.cosine)
+            return replace(batch, weights=inputs["weights"])
+        own = self.loss.batch(vectors, inputs)
         if own is not None:
             return own
-        given = {
+        targets = {
             "labels": inputs["labels"],
             "mask": inputs["mask"],
             "positives": inputs["positives"],
@@ -86,13 +86,13 @@ class Objective:
             "features": inputs["features"],
             "ids": inputs["ids"],
         }
-        if "pairs" in made:
+        if "pairs" in vectors:
             labels = inputs["labels"]
-            matrix = torch.zeros_like(labels).masked_scatter(inputs["places"], made["pairs"])
-            nothing = made["pairs"].new_zeros((0, 1))
-            sides = made.get("query", nothing), made.get("document", nothing)
-            return VectorBatch(*sides, matrix=matrix, **given)
-        queries, documents = made["query"], made["document"]
+            matrix = torch.zeros_like(labels).masked_scatter(inputs["places"], vectors["pairs"])
+            empty = vectors["pairs"].new_zeros((0, 1))
+            sides = vectors.get("query", empty), vectors.get("document", empty)
+            return VectorBatch(*sides, matrix=matrix, **targets)
+        queries, documents = vectors["query"], vectors["document"]
         stacked: Sequence[tuple[Tensor, Tensor]] = ()
         if layers > 1:
             stacked = list(
@@ -100,10 +100,10 @@ class Objective:
             )
             queries, documents = stacked[0]
         answered = None
-        if "answered" in made:
-            last = made["answered"].chunk(max(1, layers), dim=1)[0]
+        if "answered" in vectors:
+            last = vectors["answered"].chunk(max(1, layers), dim=1)[0]
             answered = inputs["answered_columns"], last
-        return VectorBatch(queries, documents, layers=tuple(stacked), answered=answered, **given)
+        return VectorBatch(queries, documents, layers=tuple(stacked), answered=answered, **targets)
 
     def _penalties(self, batch: VectorBatch) -> dict[str, Tensor]:
         if self.regulariser is None:
@@ -121,14 +121,14 @@ class Objective:
         total, count = self.parts.get(name, (torch.zeros((), device=value.device), 0))
         self.parts[name] = (total + value.detach(), count + 1)
 
-    def told(self) -> dict[str, float]:
-        """Return what was noted since the last call, as means, and how loss and penalties stand."""
-        said = {name: float(total) / count for name, (total, count) in self.parts.items()}
+    def report(self) -> dict[str, float]:
+        """Return the means since the last call, and the notes of the loss and the regulariser."""
+        means = {name: float(total) / count for name, (total, count) in self.parts.items()}
         self.parts = {}
-        said |= {name: float(value) for name, value in self.loss.notes().items()}
+        means |= {name: float(value) for name, value in self.loss.notes().items()}
         if self.regulariser is not None:
-            said |= self.regulariser.notes()
-        return said
+            means |= self.regulariser.notes()
+        return means
 
 
 def _device(outputs: Mapping[str, Tensor]) -> str:

@@ -1,4 +1,4 @@
-"""Learning rates of their own for parts of an encoder and for a loss."""
+"""Separate learning rates for parts of an encoder and for a loss."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from sluice.encoders.foundation.errors import ConfigError
 def with_own_rate(
     optimizer: torch.optim.Optimizer, model: nn.Module, names: Sequence[str], rate: float, key: str
 ) -> None:
-    """Give the parameters whose names hold one of ``names`` their own learning rate.
+    """Give the parameters whose names contain one of ``names`` their own learning rate.
 
-    They leave the groups they are in, and keep these groups' other settings. Raises ``ConfigError``
-    that names ``key`` when there are none.
+    They leave their groups but keep the groups' other settings. Raises ``ConfigError`` that names
+    ``key`` when there are none.
     """
     chosen = {id(p) for n, p in model.named_parameters() if any(part in n for part in names)}
-    found = False
+    moved = False
     for group in list(optimizer.param_groups):
         own = [p for p in group["params"] if id(p) in chosen]
         if own:
-            found = True
+            moved = True
             group["params"] = [p for p in group["params"] if id(p) not in chosen]
             optimizer.add_param_group({**group, "params": own, "lr": rate})
-    if not found:
-        raise ConfigError(f"{key}: this encoder has no parameters of that kind to be trained")
+    if not moved:
+        raise ConfigError(f"{key}: this encoder has no trainable parameters of that kind")
 
 
 def add_rates(
@@ -38,7 +38,7 @@ def add_rates(
     parts: Mapping[str, float],
     loss: tuple[Sequence[nn.Parameter], float],
 ) -> None:
-    """Set apart a head's parameters, named parts of an encoder, and those of a loss."""
+    """Set the learning rates of a head, of named parts of an encoder, and of a loss."""
     names, rate = head
     if rate is not None:
         with_own_rate(optimizer, model, names, rate, "head_learning_rate")

@@ -1,4 +1,4 @@
-"""Examples that are made anew while training goes on, and found again when it is resumed."""
+"""Refreshes the training examples every so many steps, and restores them on resuming."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Refresh = Callable[[int], Sequence[Example]]
 class Refreshing:
     """Calls ``refresh(step)`` every ``every`` steps, with the encoder as it is then.
 
-    ``every`` None is at the beginning of each epoch but the first; an epoch has ``epoch_steps``.
-    What it returns is kept as ``examples-<step>.jsonl`` in ``folder``: a resumed training reads it
-    instead of making it with weights that have moved on.
+    With ``every`` None that is at the beginning of each epoch but the first; an epoch has
+    ``epoch_steps``. The examples are kept as ``examples-<step>.jsonl`` in ``folder``: on resuming
+    they are read instead of being mined again with later weights.
     """
 
     def __init__(self, refresh: Refresh, every: int | None, epoch_steps: int, folder: Path) -> None:
@@ -41,12 +41,12 @@ class Refreshing:
         return step - self._used
 
     def at_epoch(self, epoch: int, model: Any) -> list[Example] | None:
-        """Return the examples in force where an epoch begins; None for those of the start."""
+        """Return the examples in use when an epoch begins; None for the initial ones."""
         self._used = self._due(epoch * self.epoch_steps)
         return self._examples(self._used, model) if self._used else None
 
     def resumed(self, epoch: int, step: int) -> list[Example] | None:
-        """Return what was in force before the next step of a training resumed within an epoch."""
+        """Return the examples in use when training resumes mid-epoch."""
         due = self._due(step - 1) if step > epoch * self.epoch_steps else self._used
         if due == self._used:
             return None
@@ -81,7 +81,7 @@ class Refreshing:
 
 @contextlib.contextmanager
 def _same_draws_after() -> Iterator[None]:
-    """Leave the random states as they were: a resumed training may find a file, and draw none."""
+    """Restore the random states: a resumed run may read a file and draw nothing."""
     state, array_state = random.getstate(), np.random.get_state()  # noqa: NPY002
     cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(cuda):

@@ -1,4 +1,15 @@
-"""The Trainer: transformers' loop around our batches, losses, regulariser and evaluation."""
+"""The Trainer: transformers' loop around our batches, losses, regulariser and evaluation.
+
+What happens at a step, in this order:
+
+1. ``get_batch_samples``: examples are refreshed if that is due; the sampler's next examples go
+   through the collator, which tokenises them and lays out labels and mask.
+2. ``training_step``: the module encodes the batch, ``Objective`` gathers the vectors of all
+   processes, evaluates the loss and adds the sparsity penalties; then the backward pass.
+3. transformers clips gradients and steps the optimiser.
+4. ``Conductor.on_step_end``: the regulariser, the head's bias and the loss move on by one step.
+5. Every so many steps ``log``, ``evaluate`` and ``_save_checkpoint``.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +36,9 @@ from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.training.batches.collator import BiEncoderCollator, PairCollator, QueryCollator
-from sluice.training.batches.example_list import ExampleList
-from sluice.training.batches.forward import BiEncoderModule, PairModule, TrainedModule
-from sluice.training.batches.loader import batch_loader
+from sluice.training.batches.forward import BiEncoderModule
+from sluice.training.batches.loader import ExampleList, batch_loader
 from sluice.training.batches.processes import average_gradients, from_first, rank, wait, world
-from sluice.training.batches.sampler import BatchSampler
 from sluice.training.example import Example
 from sluice.training.journal.log import Journal
 from sluice.training.loop.callbacks import Conductor
@@ -40,8 +48,8 @@ from sluice.training.loop.live_candidates import LiveCandidates
 from sluice.training.loop.memory_watch import MemoryWatch, advised_memory
 from sluice.training.loop.objective import Objective
 from sluice.training.loop.parameter_groups import add_rates
+from sluice.training.loop.parts import choose_parts
 from sluice.training.loop.refresh import Refresh, Refreshing
-from sluice.training.losses.base import as_loss
 from sluice.training.protocol import BiEncoder, Loss, PairEncoder
 from sluice.training.sparsity.head_bias import Steering
 from sluice.training.sparsity.regulariser import Regulariser
@@ -83,81 +91,50 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         self.evaluate_encoder = evaluate
         self.gradient_cache = gradient_cache
         self.head_learning_rate = head_learning_rate
-        model: TrainedModule
-        collator: Any
-        own_pass = None
-        bound = as_loss(loss)
-        if isinstance(encoder, PairEncoder):
-            if regulariser is not None:
-                raise ConfigError("sparsity: a cross-encoder has no vectors to make sparse")
-            if live is not None:
-                raise ConfigError("negatives: live candidates are for encoders of queries alone")
-            model = PairModule(encoder)
-            collator = PairCollator(encoder, texts=bound.texts)
-            similarity = "dot"
-        else:
-            bound = bound.bound_to(encoder.similarity)
-            similarity = encoder.similarity if bound.similarity == "auto" else bound.similarity
-            model = BiEncoderModule(encoder)
-            collator = (
-                QueryCollator(encoder)
-                if live
-                else BiEncoderCollator(
-                    encoder,
-                    negatives=bound.negatives,
-                    same_side=bound.same_side,
-                    answered=bound.wants_answered,
-                )
-            )
-            own_pass = bound.own_pass(encoder, seed=arguments.seed, sparse=regulariser is not None)
-            if own_pass is not None:
-                model, collator = own_pass
+        parts = choose_parts(
+            encoder,
+            loss,
+            live=live is not None,
+            sparse=regulariser is not None,
+            seed=arguments.seed,
+        )
         self.objective = Objective(
-            bound, cosine=similarity == "cosine", regulariser=regulariser, live=live
+            parts.loss, cosine=parts.cosine, regulariser=regulariser, live=live
         )
         self.steering = None
         if regulariser is not None and not isinstance(encoder, PairEncoder):
             self.steering = Steering(
                 encoder, regulariser, examples, self.compute_loss_context_manager
             )
-        self.sampler = BatchSampler(
-            examples,
-            arguments.train_batch_size * world(),
-            seed=arguments.seed if arguments.data_seed is None else arguments.data_seed,
-            distinct=own_pass is None and not isinstance(encoder, PairEncoder),
-            by_length=arguments.train_sampling_strategy == "group_by_length",
-            processes=world(),
-        )
+        self.sampler = parts.sampler(examples, arguments)
+        folder = Path(arguments.output_dir)
         self.refreshing = None
         if refresh is not None:
-            folder = Path(arguments.output_dir)
             steps = -(-len(self.sampler) // arguments.gradient_accumulation_steps)
             self.refreshing = Refreshing(refresh, refresh_every, steps, folder)
             if refresh_every is not None and arguments.dataloader_num_workers:
                 raise ConfigError(
-                    "trainer.dataloader_num_workers: workers would go on with the old negatives; "
-                    "leave it at 0 where negatives are refreshed"
+                    "trainer.dataloader_num_workers: workers keep the old negatives; leave it "
+                    "at 0 where negatives are refreshed"
                 )
-        bound.bind(encoder, arguments.seed)
+        parts.loss.bind(encoder, arguments.seed)
         self._count_documents(examples)
         super().__init__(
-            model=model,
+            model=parts.module,
             args=arguments,
-            data_collator=collator,
+            data_collator=parts.collator,
             train_dataset=ExampleList(examples),
             eval_dataset=None if evaluate is None else ExampleList(()),
             callbacks=[
                 Conductor(
-                    model,
-                    bound,
+                    parts.module,
+                    parts.loss,
                     steering=self.steering,
                     begin_epoch=self.begin_epoch,
                     patience=patience,
                 ),
-                MemoryWatch(Path(arguments.output_dir), writes=rank() == 0),
-                Journal(
-                    Path(arguments.output_dir), lines=arguments.disable_tqdm, writes=rank() == 0
-                ),
+                MemoryWatch(folder, writes=rank() == 0),
+                Journal(folder, lines=arguments.disable_tqdm, writes=rank() == 0),
             ],
         )
         self.loss_is_scaled_for_ga = False  # the loss is a mean over its own batch
@@ -192,8 +169,8 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             checkpoint = checkpoint.with_name(Path(state.best_model_checkpoint).name)
             if sealed_state(checkpoint) is None:
                 raise DataError(
-                    f"{checkpoint}: the best checkpoint of this finished training is not there or "
-                    "not whole; delete the folder it belongs in to train again"
+                    f"{checkpoint}: the best checkpoint of this finished training is missing or "
+                    "incomplete; delete the folder that contains it to train again"
                 )
         self._load_from_checkpoint(str(checkpoint))
         self.state = state
@@ -204,11 +181,11 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         return batch_loader(self.train_dataset, self.sampler, self.data_collator, self.args)
 
     def _count_documents(self, examples: Sequence[Example]) -> None:
-        """Tell a loss that corrects for it how often each document is drawn."""
+        """Give the loss the number of times each document is drawn."""
         self.objective.loss.bind_counts(Counter(d.id for e in examples for d in e.documents))
 
     def _exchange(self, examples: Sequence[Example], *, packed: bool) -> None:
-        """Go on with refreshed examples; ``packed`` anew where an epoch begins with them."""
+        """Continue with refreshed examples; ``packed``: an epoch begins, so pack new batches."""
         if packed:
             self.train_dataset.examples = list(examples)
             self.sampler.replace(examples)
@@ -217,7 +194,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         self._count_documents(examples)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
-        """Take the batches of a step, after a refresh of the examples where one is due."""
+        """Return the batches of a step, after refreshing the examples if that is due."""
         if self.refreshing is not None:
             step = self.state.global_step
             examples = self.refreshing.within_epoch(step, self.model)
@@ -280,15 +257,15 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         return self.objective(outputs, inputs, layers=layers, step=self.state.global_step + 1)
 
     def _ask_layers(self) -> None:
-        """Tell the module which layers the loss wants at this step."""
+        """Set which layers' vectors the module returns at this step."""
         layers = self.objective.loss.layers
         if layers is not None and isinstance(self.model, BiEncoderModule):
             self.model.layers = tuple(layers(self.state.global_step))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log with the loss its parts, as means since the last such line."""
+        """Log the loss together with its parts, as means since the last such line."""
         if "loss" in logs:
-            logs |= self.objective.told()
+            logs |= self.objective.report()
             if self.refreshing is not None:
                 logs["negatives_age"] = self.refreshing.age(self.state.global_step)
         super().log(logs, start_time)
@@ -298,17 +275,17 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
     ) -> dict[str, float]:
         """Measure the encoder with the caller's function and log what it returns."""
         if self.evaluate_encoder is None:
-            raise ConfigError("evaluate: no function was given that evaluates the encoder")
+            raise ConfigError("evaluate: no function to evaluate the encoder with; pass evaluate=")
         self.model.eval()
         measures = from_first(self.evaluate_encoder(self.encoder) if rank() == 0 else {})
         self.model.train()
         if self.args.metric_for_best_model == "first":
             self.args.metric_for_best_model = next(iter(measures), "first")
-        wanted = self.args.metric_for_best_model
-        if wanted is not None and wanted not in measures:
+        metric = self.args.metric_for_best_model
+        if metric is not None and metric not in measures:
             raise ConfigError(
-                f"metric: {wanted!r} is not among the measures {', '.join(measures) or '(none)'}"
-                f"{suggest(wanted, measures)}"
+                f"metric: {metric!r} is not among the measures {', '.join(measures) or '(none)'}"
+                f"{suggest(metric, measures)}"
             )
         for name, value in measures.items():
             if not math.isfinite(value):
@@ -324,10 +301,10 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         return metrics
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Make the optimizer; heads, named parts and the loss may have rates of their own."""
-        made = self.optimizer is None
+        """Make the optimizer; heads, named parts and the loss may have their own learning rates."""
+        new = self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
-        if made:
+        if new:
             loss = self.objective.loss
             add_rates(
                 optimizer,
@@ -339,7 +316,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         return optimizer
 
     def begin_epoch(self, epoch: int) -> None:
-        """Set the sampler, and take the epoch's refreshed examples: made now, or made before."""
+        """Set the epoch's batches, of examples refreshed now or, if resumed, before the restart."""
         if self.refreshing is not None:
             # Packed from what was in force when the epoch began, also where it is resumed.
             examples = self.refreshing.at_epoch(epoch, self.model)

@@ -13,7 +13,7 @@ LOSSES: dict[str, str] = {
     "decoupled_softmax": "sluice.training.losses.contrastive.decoupled_softmax:DecoupledSoftmax",
     "dse": "sluice.training.losses.composed.dse:DSE",
     "info_nce": "sluice.training.losses.contrastive.info_nce:InfoNCE",
-    "judge_kl": "sluice.training.losses.distillation.judge_kl:JudgeKL",
+    "judge_kl": "sluice.training.losses.distillation.kl_div:JudgeKL",
     "kl_div": "sluice.training.losses.distillation.kl_div:KLDiv",
     "lambda_distil": "sluice.training.losses.distillation.lambda_distil:LambdaDistil",
     "lambda_loss": "sluice.training.losses.listwise.lambda_loss:LambdaLoss",

@@ -1,4 +1,4 @@
-"""What a loss may ask of a training: every hook with its default, and losses that lack some."""
+"""The base class of losses: all that a loss may ask of training, each hook with its default."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LossBase:
 
     @property
     def negatives(self) -> Negatives:
-        """The documents of the batch that a query is held against, see ``batches.targets``."""
+        """The documents that a query is compared with, see ``batches.targets``."""
         return "all"
 
     @property
@@ -115,7 +115,7 @@ class LossBase:
 
     @property
     def texts_alone(self) -> bool:
-        """Whether it learns from documents without queries, in a training of its own."""
+        """Whether it learns from documents without queries, and so not beside other losses."""
         return False
 
     @property
@@ -124,7 +124,7 @@ class LossBase:
         return "loss_ranking"
 
     def own_pass(self, encoder: Any, *, seed: int, sparse: bool) -> tuple[Any, Any] | None:
-        """Return a module and a collator that stand in for those of queries and documents."""
+        """Return a module and a collator that replace those of queries and documents."""
         return None
 
     def batch(self, made: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> VectorBatch | None:
@@ -132,10 +132,10 @@ class LossBase:
         return None
 
     def bind(self, encoder: Any, seed: int) -> None:
-        """Begin a training of this encoder: called once before the first step."""
+        """Prepare to train this encoder: called once before the first step."""
 
     def bind_counts(self, counts: Mapping[str, float]) -> None:
-        """Take how often each document occurs in the examples in use."""
+        """Receive how often each document occurs in the examples in use."""
 
     def parameters(self) -> Iterable[nn.Parameter]:
         """Return what is trained beside the encoder."""
@@ -147,7 +147,7 @@ class LossBase:
         return None
 
     def advance(self, step: int) -> None:
-        """Go on after an optimiser step; ``step`` have been done."""
+        """Advance after an optimiser step; ``step`` steps are done."""
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors, by name, that every checkpoint keeps."""
@@ -168,13 +168,13 @@ HOOKS = tuple(n for n in vars(LossBase) if n[0] != "_" and n not in ("summary", 
 
 
 class Adapted(LossBase):
-    """A user's own loss that is no ``LossBase``: it has the hooks it has, the rest by default."""
+    """Gives a user's own loss, not a ``LossBase``, the hooks that it lacks by default."""
 
     def __init__(self, loss: Any) -> None:
         self.loss = loss
 
     def __getattribute__(self, name: str) -> Any:
-        """Return the loss's own hook, where it has one; None is as good as none."""
+        """Return the loss's own hook if it has one that is not None."""
         if name in HOOKS and name != "bound_to":
             own = getattr(self.loss, name, None)
             if own is not None:

@@ -50,15 +50,15 @@ def renamed(description: Any) -> Any:
         return [renamed(item) for item in description]
     if not isinstance(description, Mapping):
         return description
-    made = {key: renamed(value) for key, value in description.items()}
-    module, colon, name = str(made.get("type")).partition(":")
+    new = {key: renamed(value) for key, value in description.items()}
+    module, colon, name = str(new.get("type")).partition(":")
     if not colon or not module.startswith(_OLD_MODULES):
-        return made
+        return new
     classes = {place.partition(":")[2]: kind for kind, place in LOSSES.items()}
-    made["type"] = classes.get(name, name)
-    if made["type"] in _SUMS:
-        made = {key: value for key, value in made.items() if key not in _FOLLOWS}
-    return made
+    new["type"] = classes.get(name, name)
+    if new["type"] in _SUMS:
+        new = {key: value for key, value in new.items() if key not in _FOLLOWS}
+    return new
 
 
 def _is_ours(named: Any) -> bool:
@@ -67,7 +67,7 @@ def _is_ours(named: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON has it; what is none (tensors, modules, a user's own loss) is left out."""
+    """Return a setting as JSON; tensors, modules and a user's own loss are left out."""
     if isinstance(value, (int, float, str, type(None))):
         return value
     if isinstance(value, (list, tuple)):

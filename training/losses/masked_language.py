@@ -14,8 +14,7 @@ from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 
 if TYPE_CHECKING:
-    from sluice.training.batches.masked_forward import MaskedModule
-    from sluice.training.batches.masking import MaskedCollator
+    from sluice.training.batches.masked import MaskedCollator, MaskedModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +22,11 @@ class MaskedLanguage(LossBase):
     """Mean cross-entropy of the words hidden in a batch of texts.
 
     A share ``probability`` of each text's tokens is hidden (see
-    ``sluice.training.batches.masking``): ``keep`` of these stay, ``random`` become another token,
+    ``sluice.training.batches.masked``): ``keep`` of these stay, ``random`` become another token,
     the rest the mask; ``whole_words`` hides all tokens of a word together. With a section
     ``sparsity`` the document penalty is added, over the term weights of the same masked texts, so
-    that one pass serves both. A training of its own: its model is what retrieval training then
-    begins with (Lassance and Clinchant 2022, "An efficiency study for SPLADE models", arXiv
+    that one pass serves both. It is trained alone: its model is the start of retrieval training
+    (Lassance and Clinchant 2022, "An efficiency study for SPLADE models", arXiv
     2207.03834, section 3.4).
     """
 
@@ -56,15 +55,15 @@ class MaskedLanguage(LossBase):
                 )
         if self.keep + self.random > 1:
             raise ConfigError(
-                f"masked_language: keep {self.keep!r} and random {self.random!r} make more than 1"
+                f"masked_language: keep {self.keep!r} and random {self.random!r} add up to more "
+                "than 1"
             )
 
     def own_pass(
         self, encoder: Any, *, seed: int, sparse: bool
     ) -> tuple[MaskedModule, MaskedCollator]:
         """Return the forward pass and the collator that stand in for those of ranking losses."""
-        from sluice.training.batches.masked_forward import MaskedModule
-        from sluice.training.batches.masking import MaskedCollator, Masking, MaskRates
+        from sluice.training.batches.masked import MaskedCollator, MaskedModule, Masking, MaskRates
 
         for part in ("hidden", "pooled", "tokenizer"):
             if not hasattr(encoder, part):
@@ -98,8 +97,8 @@ class MaskedLanguage(LossBase):
         """
         if batch.matrix is None or len(batch.queries):
             raise ConfigError(
-                "loss: masked_language is a training of its own, before ranking is learnt: name "
-                "its model under encoder.model of the next training"
+                "loss: masked_language cannot be combined with ranking: train with it first, then "
+                "set encoder.model of the next training to its model"
             )
         total, count = batch.matrix.sum(0)
         mean: Tensor = total / count.clamp(min=1)

@@ -1,4 +1,4 @@
-"""How well each mode of mining rejects false negatives: positives that are hidden from it."""
+"""Measures how well each mining mode rejects false negatives, by hiding known positives."""
 
 from __future__ import annotations
 
@@ -113,24 +113,24 @@ def audit_mining(
         raise ConfigError(f"audit: {share!r}, expected a share of the positives, between 0 and 1")
     hidden = hidden_positives(positives, share, seed)
     total = sum(len(hide) for hide in hidden.values())
-    left = {
+    remaining = {
         query: {doc: grade for doc, grade in grades.items() if doc not in hidden.get(query, ())}
         for query, grades in positives.items()
     }
     if modes is None:
         modes = {name: Mining.in_mode(name) for name in MODES if name != "judge" or judge}
-    audits, found = [], 0
+    audits, reachable = [], 0
     for name, mining in modes.items():
         mined = mine_lists(
-            lists, left, mining, positive_scores=positive_scores, queries=queries, texts=texts,
+            lists, remaining, mining, positive_scores=positive_scores, queries=queries, texts=texts,
             judge=judge, seed=seed,
         )  # fmt: skip
         report = mined.report
         if report.positive_share:
-            raise DataError(f"audit: mode {name} took known positives for negatives")
+            raise DataError(f"audit: mode {name} mined known positives as negatives")
         signal, values, hides, codes = _candidates(mined.table, hidden, mining)
-        found = int(hides.sum())
-        if not found:
+        reachable = int(hides.sum())
+        if not reachable:
             raise DataError(
                 f"audit: none of the {total:,} hidden positives is among the candidates; search "
                 "deeper (depth), or hide more"
@@ -138,7 +138,7 @@ def audit_mining(
         audits.append(_audited(name, signal, values, hides, codes, len(report.short)))
     return MiningAudit(
         hidden=total,
-        found=found,
+        found=reachable,
         positives=sum(grade > 0 for grades in positives.values() for grade in grades.values()),
         queries=len(positives),
         modes=tuple(audits),
@@ -158,14 +158,14 @@ def hidden_positives(positives: Grades, share: float, seed: int) -> dict[str, se
             "on a dataset with several positives a query"
         )
     random.Random(f"{seed}:hidden").shuffle(pairs)
-    wanted = max(1, round(share * sum(map(len, known.values()))))
+    to_hide = max(1, round(share * sum(map(len, known.values()))))
     hidden: dict[str, set[str]] = {}
     for query, document in pairs:
-        if not wanted:
+        if not to_hide:
             break
         if len(hidden.get(query, ())) < len(known[query]) - 1:
             hidden.setdefault(query, set()).add(document)
-            wanted -= 1
+            to_hide -= 1
     return hidden
 
 
@@ -184,55 +184,48 @@ def auc(values: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
     return (total - n_positive * (n_positive + 1) / 2) / (n_positive * n_other)
 
 
-def _signal(mining: Mining) -> str:
-    """Name the number that a mode decides by: the first limit that is set."""
+def _signal(table: MinedRows, mining: Mining) -> tuple[str, NDArray[np.float64]]:
+    """Name the number that a mode decides by, that of its first limit, with its value in each row.
+
+    The higher the value, the sooner a candidate is rejected.
+    """
     if mining.judge_margin is not None:
-        return "judge - positive's"
-    if mining.adaptive_margin is not None:
-        return "score - limit"
-    if mining.max_positive_ratio is not None:
-        return "score / positive's"
-    if mining.margin is not None:
-        return "score - positive's"
-    if mining.max_score is not None:
-        return "score"
-    return "rank" if mining.range_min or mining.range_max is not None else "nothing"
-
-
-def _values(table: MinedRows, mining: Mining, signal: str) -> NDArray[np.float64]:
-    """Return for every row what the mode decides by: the higher, the sooner it is rejected."""
+        return "judge - positive's", table.judge - _judged_positive(table, mining)[table.query]
     positive = table.positive[table.query, table.source]
-    if signal == "judge - positive's":
-        known = np.flatnonzero((table.reason == CODES["positive"]) & ~np.isnan(table.judge))
-        scores: dict[int, dict[int, float]] = {}  # once a document, of several lists
-        query = table.query
-        for row in known.tolist():
-            of_query = scores.setdefault(int(query[row]), {})
-            of_query[int(table.document[row])] = float(table.judge[row])
-        reference = np.full(len(table.queries), np.nan)
-        for place, found in scores.items():
-            reference[place] = mining.reference(found.values())
-        below: NDArray[np.float64] = table.judge - reference[query]
-        return below
-    if signal == "score - limit":
-        constant, per_score = mining.adaptive_margin or (0.0, 0.0)
-        return table.score - (positive - (constant + per_score * np.abs(positive)))
-    if signal == "score / positive's":
+    if mining.adaptive_margin is not None:
+        constant, per_score = mining.adaptive_margin
+        return "score - limit", table.score - (positive - (constant + per_score * np.abs(positive)))
+    if mining.max_positive_ratio is not None:
         size = np.where(positive == 0, np.nan, np.abs(positive))
-        return 1 + (table.score - positive) / size
-    if signal == "score - positive's":
-        return table.score - positive
-    if signal == "score":
-        return table.score
-    return -table.rank.astype(np.float64) if signal == "rank" else np.zeros(len(table))
+        return "score / positive's", 1 + (table.score - positive) / size
+    if mining.margin is not None:
+        return "score - positive's", table.score - positive
+    if mining.max_score is not None:
+        return "score", table.score
+    if mining.range_min or mining.range_max is not None:
+        return "rank", -table.rank.astype(np.float64)
+    return "nothing", np.zeros(len(table))
+
+
+def _judged_positive(table: MinedRows, mining: Mining) -> NDArray[np.float64]:
+    """Return the judge's score of each query's positive, NaN for none."""
+    rows = np.flatnonzero((table.reason == CODES["positive"]) & ~np.isnan(table.judge))
+    query_of = table.query
+    scores: dict[int, dict[int, float]] = {}  # once a document, of several lists
+    for row in rows.tolist():
+        of_query = scores.setdefault(int(query_of[row]), {})
+        of_query[int(table.document[row])] = float(table.judge[row])
+    reference = np.full(len(table.queries), np.nan)
+    for query, of_query in scores.items():
+        reference[query] = mining.reference(of_query.values())
+    return reference
 
 
 def _candidates(
     table: MinedRows, hidden: Mapping[str, set[str]], mining: Mining
 ) -> tuple[str, NDArray[np.float64], NDArray[np.bool_], NDArray[np.int8]]:
     """Return signal, its values, which are hidden positives, and reasons: a candidate once."""
-    signal = _signal(mining)
-    values = _values(table, mining, signal)
+    signal, values = _signal(table, mining)
     pair = table.query.astype(np.int64) * max(len(table.documents), 1) + table.document
     rows = np.flatnonzero((table.reason != CODES["positive"]) & (table.rank >= 0))
     unique, inverse = np.unique(pair[rows], return_inverse=True)

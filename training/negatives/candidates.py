@@ -1,8 +1,9 @@
-"""The candidates of one query in one or several ranked lists, and the limits of their scores."""
+"""The candidates of one query in its lists, the limits of their scores, and which are taken."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import DataError
+from sluice.training.negatives.judge import Judge, JudgedPair, judged
 from sluice.training.negatives.provenance import CODES
 from sluice.training.negatives.settings import Mining
+from sluice.training.negatives.text_identity import EMPTY, TextKeys, TextSource, texts_of
 
 Ranked = Mapping[str, Sequence[tuple[str, float]]]  # query id -> (document id, score), best first
 Grades = Mapping[str, Mapping[str, float]]  # query id -> document id -> grade
@@ -55,15 +58,15 @@ class Candidates:
     @property
     def fitting(self) -> list[int]:
         """The places of those that no limit has dropped yet."""
-        found: list[int] = np.flatnonzero(self.reasons == FITS).tolist()
-        return found
+        places: list[int] = np.flatnonzero(self.reasons == FITS).tolist()
+        return places
 
 
 def candidates_of(
     query: str,
     known: Sequence[str],
     lists: Sequence[Sequence[tuple[str, float]]],
-    given: Sequence[PositiveScores | None],
+    positive_scores: Sequence[PositiveScores | None],
     mining: Mining,
 ) -> Candidates:
     """Return the candidates in the lists of one query, judged by rank and scores.
@@ -75,7 +78,7 @@ def candidates_of(
     documents, places = _merged([names for names, _ in columns])
     positives = set(known)
     is_known = np.fromiter((doc in positives for doc in documents), bool, len(documents))
-    found = Candidates(
+    candidates = Candidates(
         query,
         known,
         documents,
@@ -85,15 +88,15 @@ def candidates_of(
         np.full(len(documents), np.nan),
         np.full(len(documents), np.nan),
     )
-    for (_, scores), where, extra in zip(columns, places, given, strict=True):
+    for (_, scores), where, extra in zip(columns, places, positive_scores, strict=True):
         hits = np.flatnonzero(is_known[where]).tolist()
         own = {documents[int(where[hit])]: float(scores[hit]) for hit in hits}
         known_scores = _with_given(query, known, own, extra)
         positive = mining.reference(known_scores.values())
         listed = Listed(where, scores, known_scores, positive)
-        found.lists.append(listed)
-        _limit(found, listed, is_known[where], mining)
-    return found
+        candidates.lists.append(listed)
+        _limit(candidates, listed, is_known[where], mining)
+    return candidates
 
 
 def _columns(
@@ -118,7 +121,7 @@ def _refuse(query: str, names: Sequence[str], scores: Sequence[float]) -> None:
     for document, score in zip(names, scores, strict=True):
         if document in seen:
             raise DataError(
-                f"ranked list of query {query!r}: document {document!r} stands there twice; "
+                f"ranked list of query {query!r}: document {document!r} occurs twice; "
                 "expected each document once, at its best rank"
             )
         seen.add(document)
@@ -145,13 +148,20 @@ def _merged(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray
 
 
 def _with_given(
-    query: str, known: Sequence[str], scores: dict[str, float], given: PositiveScores | None
+    query: str,
+    known: Sequence[str],
+    scores: dict[str, float],
+    positive_scores: PositiveScores | None,
 ) -> dict[str, float]:
     """Return the known positives' scores: the list's own, else those given apart."""
     for document in known:
-        if document in scores or given is None:
+        if document in scores or positive_scores is None:
             continue
-        score = given(query, document) if callable(given) else given.get(query, {}).get(document)
+        score = (
+            positive_scores(query, document)
+            if callable(positive_scores)
+            else positive_scores.get(query, {}).get(document)
+        )
         if score is not None:
             scores[document] = score
     for document, score in scores.items():
@@ -163,14 +173,16 @@ def _with_given(
     return scores
 
 
-def _limit(found: Candidates, listed: Listed, is_known: NDArray[np.bool_], mining: Mining) -> None:
+def _limit(
+    candidates: Candidates, listed: Listed, is_known: NDArray[np.bool_], mining: Mining
+) -> None:
     """Note a list's ranks and ratios, and what its limits drop."""
     places, scores, positive = listed.places, listed.scores, listed.positive
     ranks = (np.cumsum(~is_known) - 1).astype(np.int32)
-    found.ranks[places] = np.minimum(found.ranks[places], ranks)
+    candidates.ranks[places] = np.minimum(candidates.ranks[places], ranks)
     if not math.isnan(positive) and positive != 0:
         ratios = 1 + (scores - positive) / abs(positive)
-        found.ratios[places] = np.fmax(found.ratios[places], ratios)
+        candidates.ratios[places] = np.fmax(candidates.ratios[places], ratios)
     end = math.inf if mining.range_max is None else mining.range_max
     fails = [("rank", (ranks < mining.range_min) | (ranks >= end))]
     if not math.isnan(positive):
@@ -183,5 +195,91 @@ def _limit(found: Candidates, listed: Listed, is_known: NDArray[np.bool_], minin
     if mining.min_score is not None:
         fails.append(("min_score", scores < mining.min_score))
     for reason, dropped in fails:
-        free = dropped & (found.reasons[places] == FITS)
-        found.reasons[places[free]] = CODES[reason]
+        free = dropped & (candidates.reasons[places] == FITS)
+        candidates.reasons[places[free]] = CODES[reason]
+
+
+def apply_judge(
+    batch: Sequence[Candidates],
+    judge: Judge,
+    mining: Mining,
+    keys: TextKeys | None,
+    queries: Mapping[str, str],
+    texts: TextSource | None,
+) -> None:
+    """Have the first fitting candidates and the positives judged, and drop by what comes back."""
+    to_judge: list[tuple[Candidates, str, int | None]] = []
+    for candidates in batch:
+        pool = distinct(candidates, candidates.fitting, mining.judge_depth, keys)
+        below = set(candidates.fitting).difference(pool)
+        candidates.reasons[list(below)] = CODES["unjudged"]
+        if pool:
+            to_judge += [(candidates, document, None) for document in candidates.known]
+            to_judge += [(candidates, candidates.documents[place], place) for place in pool]
+    texts_read: Mapping[str, str] = {}
+    if judge.needs_texts and texts is not None:
+        texts_read = texts_of(texts, list(dict.fromkeys(document for _, document, _ in to_judge)))
+        to_judge = [item for item in to_judge if item[1] in texts_read and item[0].query in queries]
+    pairs = [
+        JudgedPair(
+            candidates.query,
+            queries.get(candidates.query, ""),
+            document,
+            texts_read.get(document, ""),
+        )
+        for candidates, document, _ in to_judge
+    ]
+    scores = judged(judge, pairs).tolist()
+    for (candidates, document, place), score in zip(to_judge, scores, strict=True):
+        if place is None and not math.isnan(score):
+            candidates.judged_positives[document] = score
+        elif place is not None:
+            candidates.judged[place] = score
+    for candidates in batch:
+        if candidates.judged_positives:
+            positive = mining.reference(candidates.judged_positives.values())
+            limit = positive - (mining.judge_margin or 0.0)
+            fits = candidates.reasons == FITS
+            candidates.reasons[fits & np.isnan(candidates.judged)] = CODES["unjudged"]
+            candidates.reasons[fits & (candidates.judged >= limit)] = CODES["judge"]
+
+
+def distinct(
+    candidates: Candidates, order: Sequence[int], most: int, keys: TextKeys | None
+) -> list[int]:
+    """Return the first ``most`` places of ``order`` with new texts, not those of a positive.
+
+    Equal texts on the way are noted as dropped.
+    """
+    if keys is None:
+        return list(order[:most])
+    positives = {keys[document] for document in candidates.known}
+    seen: set[int] = set()
+    chosen: list[int] = []
+    for place in order:
+        if len(chosen) == most:
+            break
+        key = keys[candidates.documents[place]]
+        if key == EMPTY:
+            candidates.reasons[place] = CODES["empty_text"]
+        elif key is not None and key in positives:
+            candidates.reasons[place] = CODES["positive_text"]
+        elif key is not None and key in seen:
+            candidates.reasons[place] = CODES["duplicate_text"]
+        else:
+            chosen.append(place)
+            if key is not None:
+                seen.add(key)
+    return chosen
+
+
+def preferred(candidates: Candidates, mining: Mining, seed: int) -> list[int]:
+    """Return the places that fit in the order in which they are to be taken."""
+    places = candidates.fitting
+    if mining.sampling == "random":
+        random.Random(f"{seed}:{candidates.query}").shuffle(places)
+    elif mining.sampling == "cyclic":
+        if candidates.judged_positives:
+            places.sort(key=lambda place: -candidates.judged[place])
+        places = [place for start in range(mining.step) for place in places[start :: mining.step]]
+    return places

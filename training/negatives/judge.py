@@ -1,4 +1,4 @@
-"""What scores whether a document answers a query: one interface for whatever can."""
+"""The protocol of judges, which score whether a document answers a query."""
 
 from __future__ import annotations
 

@@ -2,23 +2,140 @@
 
 from __future__ import annotations
 
+import math
+from array import array
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.negatives.candidate_choice import apply_judge
 from sluice.training.negatives.candidates import (
+    FITS,
     Candidates,
     Grades,
     PositiveScores,
     Ranked,
+    apply_judge,
     candidates_of,
+    distinct,
+    preferred,
 )
 from sluice.training.negatives.judge import Judge
-from sluice.training.negatives.provenance import RowsWriter
-from sluice.training.negatives.report import MinedNegatives
+from sluice.training.negatives.provenance import CODES, REASONS, RowsWriter
+from sluice.training.negatives.report import Histogram, MinedNegatives, MiningReport
 from sluice.training.negatives.settings import MODES, Mining
-from sluice.training.negatives.tally import Settling
 from sluice.training.negatives.text_identity import TextKeys, TextSource
+
+RATIO_EDGES = tuple(round(0.1 * place, 1) for place in range(16))
+
+
+class Settling:
+    """What mining has gathered so far, query by query."""
+
+    def __init__(self, mining: Mining, seed: int, rows: RowsWriter | None, lists: int) -> None:
+        self.mining = mining
+        self.seed = seed
+        self.rows = rows
+        self.negatives: dict[str, tuple[str, ...]] = {}
+        self.inconsistent: dict[str, frozenset[str]] = {}
+        self._counts = np.zeros(len(REASONS), np.int64)
+        self._short: dict[str, int] = {}
+        self._found_by = [0] * lists
+        self._ranks, self._ratios = array("i"), array("d")
+        self._noted: Counter[str] = Counter()
+
+    def settle(self, candidates: Candidates, keys: TextKeys | None) -> None:
+        """Choose a query's negatives, and note what became of every candidate."""
+        mining, noted = self.mining, self._noted
+        chosen = distinct(
+            candidates, preferred(candidates, mining, self.seed), mining.per_query, keys
+        )
+        chosen.sort()
+        candidates.reasons[candidates.reasons == FITS] = CODES["surplus"]
+        candidates.reasons[chosen] = FITS
+        negatives = tuple(candidates.documents[place] for place in chosen)
+        self.negatives[candidates.query] = negatives
+        self._counts += np.bincount(candidates.reasons, minlength=len(REASONS))
+        if len(negatives) < mining.per_query:
+            self._short[candidates.query] = mining.per_query - len(negatives)
+        self._ranks.extend(candidates.ranks[chosen].tolist())
+        ratios = candidates.ratios[chosen]
+        self._ratios.extend(ratios[~np.isnan(ratios)].tolist())
+        for number, listed in enumerate(candidates.lists):
+            self._found_by[number] += int((candidates.reasons[listed.places] == FITS).sum())
+        noted["candidates"] += len(candidates.documents)
+        noted["shared"] += len(set(candidates.known).intersection(negatives))
+        noted["no hits"] += not len(candidates.documents)
+        noted["unscored"] += max(
+            len(candidates.known) - len(listed.known) for listed in candidates.lists
+        )
+        unscored = any(math.isnan(listed.positive) for listed in candidates.lists)
+        noted["no positive"] += unscored and mining.needs_positive_score
+        unjudged = mining.judge_margin is not None and not candidates.judged_positives
+        noted["no judged"] += unjudged and bool(chosen)
+        if mining.consistency is not None:
+            self._check_consistency(candidates, mining.consistency)
+        if self.rows is not None:
+            _write(self.rows, candidates)
+
+    def _check_consistency(self, candidates: Candidates, depth: int) -> None:
+        heads = (listed.places[:depth].tolist() for listed in candidates.lists)
+        first = {candidates.documents[place] for head in heads for place in head}
+        low = frozenset(candidates.known) - first
+        if low:
+            self.inconsistent[candidates.query] = low
+
+    def report(self, lists: Mapping[str, Ranked]) -> MiningReport:
+        """Return the counts and histograms over all queries."""
+        names, noted = list(REASONS), self._noted
+        dropped = {names[code]: int(self._counts[code]) for code in range(len(names))}
+        kept = dropped.pop("kept")
+        sizes = [len(documents) for documents in self.negatives.values()]
+        return MiningReport(
+            queries=len(self.negatives),
+            candidates=noted["candidates"],
+            kept=kept,
+            dropped={reason: count for reason, count in sorted(dropped.items()) if count},
+            short=self._short,
+            queries_without_hits=noted["no hits"],
+            unscored_positives=noted["unscored"],
+            queries_without_positive_score=noted["no positive"],
+            positive_share=noted["shared"] / kept if kept else 0.0,
+            per_query_asked=self.mining.per_query,
+            found_by=dict(zip(lists, self._found_by, strict=True)),
+            queries_without_judged_positive=noted["no judged"],
+            inconsistent_pairs=sum(map(len, self.inconsistent.values())),
+            ranks=Histogram.of_counts(np.array(self._ranks, np.int64)),
+            ratios=Histogram.over(np.array(self._ratios), RATIO_EDGES),
+            per_query=Histogram.of_counts(np.array(sizes, np.int64)),
+        )
+
+
+def _write(rows: RowsWriter, candidates: Candidates) -> None:
+    for number, listed in enumerate(candidates.lists):
+        places = listed.places
+        names = [candidates.documents[place] for place in places.tolist()]
+        ranks = np.arange(len(names), dtype=np.int32)
+        judged_here = candidates.judged[places]
+        for place in np.flatnonzero(candidates.reasons[places] == CODES["positive"]).tolist():
+            judged_here[place] = candidates.judged_positives.get(names[place], np.nan)
+        rows.add(number, names, ranks, listed.scores, candidates.reasons[places], judged_here)
+        known = {**dict.fromkeys(candidates.judged_positives, np.nan), **listed.known}
+        missed = [document for document in known if document not in set(names)]
+        if missed:
+            rows.add(
+                number,
+                missed,
+                np.full(len(missed), -1, np.int32),
+                np.array([known[document] for document in missed]),
+                np.full(len(missed), CODES["positive"], np.int8),
+                np.array(
+                    [candidates.judged_positives.get(document, np.nan) for document in missed]
+                ),
+            )
+    rows.end_query(candidates.query, [listed.positive for listed in candidates.lists])
+
 
 __all__ = ["MODES", "Mining", "consistent", "mine", "mine_lists"]
 
@@ -92,14 +209,14 @@ def mine_lists(
         raise ConfigError(f"negatives.judge: {judge.name} reads texts; give queries and texts")
     keys = None if texts is None else TextKeys(texts)
     work = Settling(mining, seed, RowsWriter(tuple(lists)) if provenance else None, len(lists))
-    given = [(positive_scores or {}).get(name) for name in lists]
-    for batch in _batches(lists, positives, given, mining):
+    scores_by_list = [(positive_scores or {}).get(name) for name in lists]
+    for batch in _batches(lists, positives, scores_by_list, mining):
         if keys is not None:
             keys.read(_looked_at(batch, mining))
         if judge is not None:
             apply_judge(batch, judge, mining, keys, queries or {}, texts)
-        for found in batch:
-            work.settle(found, keys)
+        for candidates in batch:
+            work.settle(candidates, keys)
     rows = RowsWriter(tuple(lists)) if work.rows is None else work.rows
     return MinedNegatives(work.negatives, rows.rows(), work.report(lists), work.inconsistent)
 
@@ -107,7 +224,7 @@ def mine_lists(
 def _batches(
     lists: Mapping[str, Ranked],
     positives: Grades,
-    given: Sequence[PositiveScores | None],
+    scores_by_list: Sequence[PositiveScores | None],
     mining: Mining,
 ) -> Iterator[list[Candidates]]:
     batch: list[Candidates] = []
@@ -117,7 +234,7 @@ def _batches(
         if not known:
             continue
         hits = [ranked.get(query, ()) for ranked in lists.values()]
-        batch.append(candidates_of(query, known, hits, given, mining))
+        batch.append(candidates_of(query, known, hits, scores_by_list, mining))
         size += len(batch[-1].documents)
         if size >= BATCH:
             yield batch
@@ -133,10 +250,10 @@ def _looked_at(batch: Sequence[Candidates], mining: Mining) -> Iterator[str]:
     most = mining.per_query + 4 if mining.sampling == "top" else None
     if mining.judge_margin is not None:
         most = mining.judge_depth + 4
-    for found in batch:
-        yield from found.known
-        for place in found.fitting[:most]:
-            yield found.documents[place]
+    for candidates in batch:
+        yield from candidates.known
+        for place in candidates.fitting[:most]:
+            yield candidates.documents[place]
 
 
 def consistent(ranked: Ranked, positives: Grades, depth: int = 50) -> Iterator[tuple[str, str]]:

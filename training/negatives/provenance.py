@@ -1,4 +1,4 @@
-"""Where every candidate came from and what became of it, as columns: no object for each row."""
+"""The origin and fate of every candidate in mining, as columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REASONS = {
     "duplicate_text": "same text as an earlier candidate",
     "judge": "the judge's score too near the positive's (judge_margin)",
     "unjudged": "below judge_depth, or without a judge's score",
-    "surplus": "fit, but enough were found",
+    "surplus": "not needed: enough negatives were found before",
 }
 CODES = {reason: code for code, reason in enumerate(REASONS)}
 

@@ -1,4 +1,4 @@
-"""Where every candidate came from, as a parquet file."""
+"""Reads and writes the provenance of negatives as a parquet file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write_provenance(path: Path, mined: MinedNegatives) -> int:
 
 
 def read_provenance(path: Path) -> MinedRows:
-    """Read the rows that ``write_provenance`` wrote; a query's rows stand together.
+    """Read the rows that ``write_provenance`` wrote; the rows of a query are together.
 
     Raises ``DataError`` for a file that is not one of these.
     """
@@ -88,9 +88,9 @@ def read_provenance(path: Path) -> MinedRows:
     unknown = [name for name in reasons if name not in CODES]
     if unknown:
         raise DataError(f"{path}: reason {unknown[0]!r}; expected one of {', '.join(CODES)}")
-    # Codes count from the first row on, so a query's rows stand together if they never fall.
+    # Codes count from the first row on, so the rows of a query are together if they never fall.
     if (np.diff(query) < 0).any():
-        raise DataError(f"{path}: rows of one query stand apart; sort them by query")
+        raise DataError(f"{path}: rows of one query are not together; sort them by query")
     positive = np.full((len(queries), len(sources)), np.nan)
     positive[query, source] = _numbers(table["positive_score"])
     return MinedRows(

@@ -52,7 +52,7 @@ class Mining:
     - ``range_min <= rank < range_max``, ranks from 0 with the known positives taken out: skipping
       the first N is shifted mining, a window with ``sampling: random`` is KaLM's
     - ``judge_margin`` beta: ``J < J+ - beta`` by a judge's scores, which the first ``judge_depth``
-      candidates that fit so far get; the others are no negatives (UniME-V2)
+      candidates that fit so far get; the others are not used (UniME-V2)
 
     Then ``per_query`` are taken: the first (``top``), as many at random by seed and query id, or
     ``cyclic``: every ``step``-th of the list (the judge's order, where there is one), from its
@@ -138,14 +138,14 @@ class Mining:
     @property
     def margins(self) -> list[tuple[str, float, float]]:
         """The limits that depend on the positive: their key, and a and b of ``a + b |s+|``."""
-        found = []
+        margins = []
         if self.max_positive_ratio is not None:
-            found.append(("ratio", 0.0, 1 - self.max_positive_ratio))
+            margins.append(("ratio", 0.0, 1 - self.max_positive_ratio))
         if self.margin is not None:
-            found.append(("margin", self.margin, 0.0))
+            margins.append(("margin", self.margin, 0.0))
         if self.adaptive_margin is not None:
-            found.append(("adaptive_margin", *self.adaptive_margin))
-        return found
+            margins.append(("adaptive_margin", *self.adaptive_margin))
+        return margins
 
     @property
     def needs_positive_score(self) -> bool:

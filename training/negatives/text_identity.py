@@ -1,4 +1,4 @@
-"""Documents that are the same text under different ids, found by keys of eight bytes."""
+"""Finds documents with the same text under different ids, by keys of eight bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning to rank by a weighted sum of features, with lambda gradients and nothing but NumPy."""
+"""Learning to rank by a weighted sum of features, with lambda gradients in plain NumPy."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class LinearRanker:
 
     def score(self, features: NDArray[np.float32]) -> Floats:
         """Return one score per row of ``features``."""
-        found: Floats = ((features - self.mean) / self.scale) @ self.weights
-        return found
+        scores: Floats = ((features - self.mean) / self.scale) @ self.weights
+        return scores
 
     def importances(self) -> Floats:
         """Return the size of each weight: features were brought to one deviation."""
@@ -59,7 +59,7 @@ class LinearRanker:
     def read(cls, folder: Path) -> LinearRanker:
         """Read what ``write`` wrote."""
         facts = read_json(folder / WEIGHTS)
-        damaged = ModelError(f"{folder / WEIGHTS}: not as Sluice writes it; train it again")
+        damaged = ModelError(f"{folder / WEIGHTS}: damaged or not Sluice's; train it again")
         try:
             parts = {name: np.array(facts[name], np.float64) for name in PARTS}
         except (KeyError, TypeError, ValueError):
@@ -95,7 +95,9 @@ class LambdaLinear:
             if getattr(self, name) < 1:
                 raise ConfigError(f"linear.{name}: {getattr(self, name)}; expected 1 or more")
         if self.l2 < 0 or self.sigma <= 0:
-            raise ConfigError(f"linear: l2 {self.l2}, sigma {self.sigma}; expected above 0")
+            raise ConfigError(
+                f"linear: l2 {self.l2}, sigma {self.sigma}; expected l2 0 or more, sigma above 0"
+            )
 
     def fit(self, train: JudgedLists, dev: JudgedLists | None = None) -> LinearRanker:
         """Return the ranker that the lists teach; those without different grades teach nothing."""
@@ -111,10 +113,10 @@ class LambdaLinear:
         for _ in range(self.rounds):
             pairs = weighed_pairs(values @ weights, train, self.truncation)
             objective = _Objective(values, pairs, self.sigma, self.l2, max(len(train), 1))
-            found: Any = minimize(
+            minimum: Any = minimize(
                 objective, weights, jac=True, method="L-BFGS-B", options={"maxiter": STEPS}
             )
-            weights = np.where(varies, found.x, 0.0)
+            weights = np.where(varies, minimum.x, 0.0)
             if dev is None or not len(dev):
                 best = weights
                 continue

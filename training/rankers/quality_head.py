@@ -1,4 +1,4 @@
-"""A passage-quality head: one logit over a document's vector, fitted to which documents matter."""
+"""A passage-quality head: one logit over a document's vector, fitted to how useful it is."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class QualityHead:
             raise DataError(
                 f"quality head: vectors of shape {rows.shape}, expected [n, {len(self.weights)}]"
             )
-        found: NDArray[np.float32] = (rows @ self.weights + np.float32(self.bias)).astype(
+        quality: NDArray[np.float32] = (rows @ self.weights + np.float32(self.bias)).astype(
             np.float32, copy=False
         )
-        return found
+        return quality
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, in one step."""
@@ -69,7 +69,7 @@ class QualityHead:
                 raise ValueError("a weight is not finite")
             return cls(weights, float(bias[0]), dict(json.loads(metadata["facts"])))
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"{path}: no quality head ({error}); fit it again") from None
+            raise ModelError(f"{path}: not a quality head ({error}); fit it again") from None
 
 
 def fit_quality_head(
@@ -96,18 +96,18 @@ def fit_quality_head(
     if isinstance(l2, bool) or not isinstance(l2, (int, float)) or not 0 < l2 < np.inf:
         raise ConfigError(f"l2: {l2!r}; expected a number above 0")
     pairs = whole_number(pairs, "pairs", 1)
-    rows, wanted = np.asarray(vectors, np.float64), np.asarray(targets, np.float64)
-    _check(rows, wanted, loss)
+    rows, goals = np.asarray(vectors, np.float64), np.asarray(targets, np.float64)
+    _check(rows, goals, loss)
     centre, deviation = rows.mean(0), rows.std(0)
     deviation[deviation == 0] = 1.0
     penalty = l2 / len(rows)
-    chosen = drawn_pairs(wanted, pairs, seed) if loss == "pairwise" else None
+    chosen = drawn_pairs(goals, pairs, seed) if loss == "pairwise" else None
 
     def cost(parameters: Floats) -> tuple[float, Floats]:
         scaled = parameters[:-1] / deviation
         logits = rows @ scaled - centre @ scaled + parameters[-1]
         if chosen is None:
-            value, slopes = _cross_entropy(logits, wanted)
+            value, slopes = _cross_entropy(logits, goals)
         else:
             value, slopes = _pairwise(logits, *chosen)
         total = float(slopes.sum())
@@ -116,9 +116,9 @@ def fit_quality_head(
         gradient += penalty * parameters[:-1]
         return value, np.append(gradient, 0.0 if chosen is not None else total)
 
-    found = _minimised(cost, rows.shape[1] + 1)
-    weights = found[:-1] / deviation
-    bias = 0.0 if chosen is not None else float(found[-1] - centre @ weights)
+    minimum = _minimised(cost, rows.shape[1] + 1)
+    weights = minimum[:-1] / deviation
+    bias = 0.0 if chosen is not None else float(minimum[-1] - centre @ weights)
     return QualityHead(weights.astype(np.float32), bias, {"loss": loss, "l2": l2, **(facts or {})})
 
 
@@ -160,15 +160,15 @@ def _pairwise(
 
 
 def _sigmoid(values: Floats) -> Floats:
-    found: Floats = np.exp(-np.logaddexp(0.0, -values))
-    return found
+    shares: Floats = np.exp(-np.logaddexp(0.0, -values))
+    return shares
 
 
 def _minimised(cost: Callable[[Floats], tuple[float, Floats]], size: int) -> Floats:
     from scipy.optimize import fmin_l_bfgs_b
 
-    found, _, _ = fmin_l_bfgs_b(cost, np.zeros(size), factr=1e3, pgtol=1e-7, maxiter=ROUNDS)
-    return np.asarray(found, np.float64)
+    minimum, _, _ = fmin_l_bfgs_b(cost, np.zeros(size), factr=1e3, pgtol=1e-7, maxiter=ROUNDS)
+    return np.asarray(minimum, np.float64)
 
 
 def _check(rows: Floats, targets: Floats, loss: Loss) -> None:
@@ -181,8 +181,8 @@ def _check(rows: Floats, targets: Floats, loss: Loss) -> None:
         raise DataError("quality head: a vector or target is not finite")
     if not len(targets) or targets.min() == targets.max():
         raise DataError(
-            f"quality head: all of {len(targets):,} documents matter the same; there is nothing to "
-            "learn from (with labels='share' they differ by what queries find in them)"
+            f"quality head: all {len(targets):,} documents have the same target; there is nothing "
+            "to learn from (with labels='share' they differ by what queries find in them)"
         )
     if loss == "bce" and not 0 <= targets.min() <= targets.max() <= 1:
         raise DataError("quality head: bce learns targets from 0 to 1; pairwise takes any numbers")

@@ -94,21 +94,21 @@ class LambdaTrees:
                     f"lightgbm.{name}: {getattr(self, name)}; expected {bound} or more"
                 )
         if self.learning_rate <= 0 or self.sigma <= 0 or self.l2 < 0:
-            raise ConfigError("lightgbm: learning_rate, sigma and l2 are above 0 (l2 may be 0)")
+            raise ConfigError("lightgbm: expected learning_rate and sigma above 0, l2 0 or more")
         if not 0 < self.feature_share <= 1:
-            raise ConfigError(f"lightgbm.feature_share: {self.feature_share}; a share up to 1")
+            raise ConfigError(f"lightgbm.feature_share: {self.feature_share}; expected up to 1")
 
     def fit(self, train: JudgedLists, dev: JudgedLists | None = None) -> TreeRanker:
         """Return the trees that the lists teach; without ``dev`` all of them are kept."""
         lightgbm = _lightgbm()
-        taught = train.teaching()
+        teaching = train.teaching()
         settings = {
             "objective": "lambdarank", "metric": "None", "verbosity": -1,
             "num_leaves": self.leaves, "learning_rate": self.learning_rate,
             "min_data_in_leaf": self.rows_per_leaf, "sigmoid": self.sigma, "lambda_l2": self.l2,
             "lambdarank_truncation_level": self.truncation, "lambdarank_norm": self.normalise,
             "feature_fraction": self.feature_share, "num_threads": self.threads,
-            "label_gain": [2**grade - 1 for grade in range(max(int(taught.grades.max()), 1) + 1)],
+            "label_gain": [2**grade - 1 for grade in range(max(int(teaching.grades.max()), 1) + 1)],
             "seed": self.seed, "deterministic": True, "force_row_wise": True,
             "feature_pre_filter": False,
         }  # fmt: skip
@@ -121,16 +121,16 @@ class LambdaTrees:
                 reference=like, params=of_data,
             )  # fmt: skip
 
-        data = dataset(taught)
+        data = dataset(teaching)
         if dev is None or not len(dev.grades):
-            made = lightgbm.train(settings, data, num_boost_round=self.trees)
+            booster = lightgbm.train(settings, data, num_boost_round=self.trees)
         else:
-            made = lightgbm.train(
+            booster = lightgbm.train(
                 settings, data, num_boost_round=self.trees, valid_sets=[dataset(dev, data)],
                 feval=_measure(dev),
                 callbacks=[lightgbm.early_stopping(self.patience, verbose=False)],
             )  # fmt: skip
-        return TreeRanker(made.model_to_string(num_iteration=made.best_iteration or None))
+        return TreeRanker(booster.model_to_string(num_iteration=booster.best_iteration or None))
 
 
 def _measure(dev: JudgedLists) -> Callable[[Floats, Any], tuple[str, float, bool]]:

@@ -1,4 +1,4 @@
-"""Sparsity by target: a controller that finds the regulariser's weight while training goes on."""
+"""Sparsity by target: a controller that finds the regulariser's weight during training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Control:
     that makes the first penalty 0.03. Where the target is out of reach the weight stays within
     bounds: as long as it would take to come back, terms would run away.
 
-    Training counts under dropout; ``advance`` is told from time to time how many terms the same
+    Training counts under dropout; ``advance`` receives from time to time how many terms the same
     texts have without it, of those with it, and that share corrects every count.
 
     A weight can only hold terms down. ``lift`` is what to add to the head's bias where they are

@@ -1,4 +1,4 @@
-"""What sparsity by target does after a step: count terms without dropout, raise the head."""
+"""After a step of sparsity by target: counts terms without dropout and raises the head's bias."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class Steering:
 
     def _terms(self, side: Side) -> float:
         device = next(self.encoder.module.parameters()).device
-        texts, found = self.texts[side], 0.0
+        texts, terms = self.texts[side], 0.0
         for start in range(0, len(texts), PIECE):
             piece = texts[start : start + PIECE]
             features = self.encoder.tokenize(piece, side)
             placed = {name: values.to(device) for name, values in features.items()}
-            found += float(active_terms(self.encoder.embed(placed, side))) * len(piece)
-        return found / len(texts)
+            terms += float(active_terms(self.encoder.embed(placed, side))) * len(piece)
+        return terms / len(texts)
 
     def raise_heads(self) -> None:
         """Raise the head of a side that is short of terms."""
@@ -90,5 +90,5 @@ class Steering:
 
 def _accelerators(module: nn.Module) -> list[torch.device]:
     """Return the devices besides the CPU whose random state a pass of the module moves."""
-    found = {parameter.device for parameter in module.parameters()}
-    return [device for device in found if device.type == "cuda"]
+    devices = {parameter.device for parameter in module.parameters()}
+    return [device for device in devices if device.type == "cuda"]

@@ -1,4 +1,4 @@
-"""Sparsity regularisers for SPLADE-style encoders, and the penalty they make at a step."""
+"""Sparsity regularisers for SPLADE-style encoders, and their penalty at each step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def l1(vectors: Tensor) -> Tensor:
 
 
 def anti_zero(vectors: Tensor) -> Tensor:
-    """Return ``1 / (sum_bj w_bj)^2`` of vectors ``[B, vocab]``: it grows as all falls silent.
+    """Return ``1 / (sum_bj w_bj)^2`` of vectors ``[B, vocab]``: it grows as terms vanish.
 
     (The public SPLADE trainer adds it for both sides beside its regularisers.)
     """
@@ -85,7 +85,7 @@ class Regulariser:
 
     @property
     def _progress(self) -> float:
-        """The share of the ramp that lies behind, between 0 and 1."""
+        """The share of the ramp that is done, between 0 and 1."""
         share = self.sparsity.ramp
         steps = share * self.total if share <= 1 else share
         return 1.0 if steps <= 0 else min(self.step / steps, 1.0)
@@ -100,9 +100,9 @@ class Regulariser:
 
         ``documents`` holds positives and negatives of the batch in one matrix.
         """
-        given = {"query": queries, "document": documents}
-        made: dict[str, Tensor] = {}
-        for name, vectors in given.items():
+        sides = {"query": queries, "document": documents}
+        penalties: dict[str, Tensor] = {}
+        for name, vectors in sides.items():
             self._count(name, vectors)
             penalty = self.sides.get(name)
             if penalty is None:
@@ -114,16 +114,17 @@ class Regulariser:
             if control is None:
                 weight = (penalty.weight or 0.0) * self.strength
             else:
-                found = vectors.detach()
-                active = found[found != 0]
+                weights = vectors.detach()
+                active = weights[weights != 0]
                 height = float(active.expm1().mean()) if len(active) else 0.0
-                control.observe(len(active) / len(found), float(value.detach()), height)
+                control.observe(len(active) / len(weights), float(value.detach()), height)
                 weight = control.weight
-            made[name] = value * weight
+            penalties[name] = value * weight
         if self.sparsity.anti_zero:
-            held = [vectors for vectors in given.values() if len(vectors)]
-            made["anti_zero"] = torch.stack([*map(anti_zero, held)]).sum() * self.sparsity.anti_zero
-        return made
+            encoded = [vectors for vectors in sides.values() if len(vectors)]
+            sums = torch.stack([anti_zero(vectors) for vectors in encoded]).sum()
+            penalties["anti_zero"] = sums * self.sparsity.anti_zero
+        return penalties
 
     def _count(self, name: str, vectors: Tensor) -> None:
         used = (vectors.detach() != 0).sum(0)
@@ -153,25 +154,25 @@ class Regulariser:
             )  # fmt: skip
 
     def notes(self) -> dict[str, float]:
-        """Return what the journal says of the regulariser since it last asked.
+        """Return the regulariser's numbers for the journal since the last call.
 
         ``postings_cost`` is ``sum_j p_q(j) p_d(j)``: the multiplications that a query and a
         document cost an inverted index on average, over the batches seen;
         ``index_mb_per_million`` is what a million such documents would take.
         """
-        said = {"sparsity_strength": self.strength}
+        notes = {"sparsity_strength": self.strength}
         for name, control in self.controls.items():
-            said[f"sparsity_weight_{name}"] = control.weight
+            notes[f"sparsity_weight_{name}"] = control.weight
             if control.terms is not None:
-                said[f"steered_terms_{name}"] = control.terms
+                notes[f"steered_terms_{name}"] = control.terms
         seen = {name: count for name, count in self._seen.items() if count}
         shares = {name: self._used[name].float() / count for name, count in seen.items()}
         if "query" in shares and "document" in shares:
-            said["postings_cost"] = float(shares["query"] @ shares["document"])
+            notes["postings_cost"] = float(shares["query"] @ shares["document"])
         if "document" in shares:
-            said["index_mb_per_million"] = float(shares["document"].sum()) * POSTING_BYTES
+            notes["index_mb_per_million"] = float(shares["document"].sum()) * POSTING_BYTES
         self._used, self._seen = {}, {}
-        return said
+        return notes
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint has to keep."""

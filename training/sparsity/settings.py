@@ -1,4 +1,4 @@
-"""The YAML section ``sparsity``: which regulariser on which side, by weight or by target."""
+"""Settings of the YAML section ``sparsity``: a regulariser for each side, by weight or target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.encoders.foundation.numbers import is_number
 
 TYPES = ("flops", "l1")
 KEYS = ("query", "document", "ramp", "anti_zero", "target_query_terms", "target_doc_terms")
-USUAL = {"query": "l1", "document": "flops"}  # the types behind the short target keys
+USUAL = {"query": "l1", "document": "flops"}  # the types that the short target keys stand for
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +54,16 @@ class Sparsity:
                 )
         share = _number(config.get("ramp", 0.33), "sparsity.ramp", "a share of the steps or steps")
         if share > 1 and share != int(share):
-            raise ConfigError(f"sparsity.ramp: {share!r}, above 1 it counts steps: a whole number")
+            raise ConfigError(f"sparsity.ramp: {share!r}, above 1 it is a whole number of steps")
         sides = {}
         for side, short in (("query", "target_query_terms"), ("document", "target_doc_terms")):
-            given = config.get(side)
+            penalty = config.get(side)
             if config.get(short) is not None:
-                if isinstance(given, Mapping) and "target_terms" in given:
-                    raise ConfigError(f"sparsity.{short}: given twice, as {side}.target_terms too")
-                usual = {"type": USUAL[side]} if given is None else given
-                given = {**usual, "target_terms": config[short]}
-            sides[side] = _penalty(given, f"sparsity.{side}")
+                if isinstance(penalty, Mapping) and "target_terms" in penalty:
+                    raise ConfigError(f"sparsity.{short}: given twice, also as {side}.target_terms")
+                usual = {"type": USUAL[side]} if penalty is None else penalty
+                penalty = {**usual, "target_terms": config[short]}
+            sides[side] = _penalty(penalty, f"sparsity.{side}")
         return cls(
             **sides,
             ramp=share,
@@ -85,7 +85,7 @@ def _penalty(config: Any, where: str) -> Penalty | None:
     if not known or not {"weight", "target_terms"} & set(config):
         raise ConfigError(
             f"{where}: {config!r}, expected {{type: flops | l1, weight: number}} or {{type: ..., "
-            "target_terms: number}, and threshold: terms if you like"
+            "target_terms: number}, optionally with threshold: terms"
         )
     if config["type"] not in TYPES:
         raise ConfigError(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from sluice.retrieval.retrievers.corpus.windows import WORD
-from sluice.training.generation.sentences import sentences
+from sluice.training.generation.inverse_cloze import sentences
 
 Terms = Callable[[str], Sequence[str]]
 

@@ -48,4 +48,4 @@ def test_several_folders_without_curves_are_refused(sluice: Call, run: Path) -> 
 def test_folder_without_training(sluice: Call, tmp_path: Path) -> None:
     code, _, err = sluice("report", tmp_path, "--csv", tmp_path / "x.csv")
     assert code == 2
-    assert "holds no metrics.jsonl" in err
+    assert "contains no metrics.jsonl" in err

@@ -88,7 +88,7 @@ QUERY = {"query": {"type": "flops", "weight": 1.0}}
         ({"loss": {"type": "masked_language", "probability": 2}}, "probability: 2"),
         (
             {"loss": {"type": "sum", "losses": [{"type": "masked_language"}]}},
-            "masked_language learns from texts alone, in a training of its own",
+            "masked_language learns from texts alone and cannot be combined",
         ),
         ({"examples": {"type": "texts", "documents": 0}}, "documents: 0, expected 1 or more"),
     ],

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
-from sluice.training.batches.example_list import ExampleList
-from sluice.training.batches.loader import PRELOADED, batch_loader
+from sluice.training.batches.loader import PRELOADED, ExampleList, batch_loader
 
 
 def test_every_preloaded_module_can_be_imported() -> None:

@@ -144,7 +144,7 @@ def test_examples_that_clash_too_often_are_counted(caplog: pytest.LogCaptureFixt
     one_query = [example(0, [i]) for i in range(10)]
     assert len(BatchSampler([*one_query, example(1, [50])], 4, seed=1)) == 1
     (record,) = caplog.records
-    assert "leaves out 9 of 11 examples" in record.getMessage()
+    assert "9 of 11 examples are left out of each epoch" in record.getMessage()
     BatchSampler([example(i, [i]) for i in range(9)], 4, seed=1)  # one remains: nothing to say
     assert len(caplog.records) == 1
 

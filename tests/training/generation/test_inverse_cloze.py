@@ -19,8 +19,7 @@ from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.training_data.example_sources import file_examples
 from sluice.training.example import Example
-from sluice.training.generation.inverse_cloze import Passage, body_examples, ict_examples
-from sluice.training.generation.sentences import sentences
+from sluice.training.generation.inverse_cloze import Passage, body_examples, ict_examples, sentences
 
 CASES = [
     ("One here. Two there! Three?", ["One here.", "Two there!", "Three?"]),

@@ -8,11 +8,9 @@ from tiny_models import save_tokenizer
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.same_text import same_text_key
-from sluice.training.generation.beam_search import DiverseBeams
-from sluice.training.generation.continuations import Continuations
+from sluice.training.generation.decoding import Continuations, DiverseBeams, TopKSampling
 from sluice.training.generation.inverse_cloze import Passage
 from sluice.training.generation.query_generation import KeySentences, ModelGenerator, distinct
-from sluice.training.generation.sampling import TopKSampling
 
 END = 3  # [SEP]
 DOCUMENTS = [

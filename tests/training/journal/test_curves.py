@@ -101,7 +101,7 @@ def test_table_holds_every_value(write: Write) -> None:
 
 
 def test_folders_without_a_journal(write: Write, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nothing: holds no metrics.jsonl"):
+    with pytest.raises(DataError, match=r"nothing: contains no metrics.jsonl"):
         read_trainings([tmp_path / "nothing"])
     with pytest.raises(DataError, match="no training step is logged"):
         read_trainings([write("empty", [])])

@@ -22,7 +22,7 @@ from sluice.training.loop.memory_watch import (
     Memory,
     MemoryWatch,
     read_memory,
-    told_of_kill,
+    reported_kill,
 )
 from sluice.training.losses.contrastive.info_nce import InfoNCE
 
@@ -118,7 +118,7 @@ def test_warning_comes_once(
 ) -> None:
     watched(monkeypatch, tmp_path, [of(1), of(5), of(9.2), of(9.5)])
     (said,) = [record.message for record in caplog.records]
-    assert said.startswith("training: step 2 held 9.2 GiB of 10.0 GiB of memory")
+    assert said.startswith("training: step 2 used 9.2 GiB of the memory limit of 10.0 GiB")
     assert said.endswith(ADVICE)
     assert json.loads((tmp_path / RUNNING).read_text()) == {
         "pid": os.getpid(), "step": 2, "held": int(9.2 * GIB), "limit": 10 * GIB,
@@ -131,7 +131,7 @@ def test_peak_counts_if_training_made_it(
     watched(monkeypatch, tmp_path, [of(1, 9.5), of(2, 9.5)])
     assert not caplog.records
     watched(monkeypatch, tmp_path, [of(1, 2), of(2, 9.5)])
-    assert "step 1 held 9.5 GiB" in caplog.text
+    assert "step 1 used 9.5 GiB" in caplog.text
 
 
 def test_nothing_known_nothing_said(
@@ -145,8 +145,8 @@ def test_nothing_known_nothing_said(
 @pytest.mark.parametrize(
     ("note", "said"),
     [
-        ({"step": 40, "held": 85, "limit": 100}, "after step 40, while it held"),
-        ({"step": 0, "held": 10, "limit": 100}, "before it logged a step; if that was"),
+        ({"step": 40, "held": 85, "limit": 100}, "after step 40, when it used"),
+        ({"step": 0, "held": 10, "limit": 100}, "before it logged a step; if it ran out"),
         ({"step": 40, "held": 50, "limit": 100}, None),
         ({"step": 40}, None),
         ("no note", None),
@@ -158,9 +158,9 @@ def test_what_a_note_says(
     dead = {"pid": 2**22 + 5}  # above the largest process number
     whole = {**dead, **note} if isinstance(note, dict) else note
     (tmp_path / RUNNING).write_text(json.dumps(whole))
-    with told_of_kill(tmp_path, first=False):
+    with reported_kill(tmp_path, first=False):
         assert not caplog.records
-    with told_of_kill(tmp_path):
+    with reported_kill(tmp_path):
         assert (said is None) == (not caplog.records)
         assert said is None or said in caplog.text
     assert not (tmp_path / RUNNING).exists()
@@ -171,7 +171,7 @@ def test_run_that_still_goes_on_was_not_killed(
 ) -> None:
     note = {"pid": os.getppid(), "step": 3, "held": 99, "limit": 100}
     (tmp_path / RUNNING).write_text(json.dumps(note))
-    with told_of_kill(tmp_path):
+    with reported_kill(tmp_path):
         assert not caplog.records
 
 
@@ -190,7 +190,7 @@ def test_killed_run_is_told_of_by_the_next(
         tiny.Splade(), tiny.examples(), InfoNCE(similarity="dot"), output=tmp_path, **tiny.JOB
     )
     assert report.resumed_step == 4
-    assert "ended from outside after step 4, while it held 95.0 GiB of 100.0 GiB" in caplog.text
+    assert "killed after step 4, when it used 95.0 GiB of the memory limit" in caplog.text
     assert "set gradient_cache" in caplog.text
     assert not (tmp_path / RUNNING).exists()
 

@@ -128,7 +128,7 @@ def test_texts_alone_is_passed_on_and_refused_inside_another() -> None:
     inner.texts_alone = True  # type: ignore[attr-defined]
     assert all(loss.texts_alone for loss in made)
     for make in (Wrapping, SumOf):
-        with pytest.raises(ConfigError, match="learns from texts alone, in a training of its own"):
+        with pytest.raises(ConfigError, match="learns from texts alone and cannot be combined"):
             make(inner)
 
 

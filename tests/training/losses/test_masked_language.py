@@ -16,11 +16,11 @@ from masked_texts import JOB, WORDS, equal, texts, trained
 from places import ROOT, SUPPORT
 from transformers import BertForMaskedLM
 
-import sluice.training.batches.masked_forward as masked_pass
+import sluice.training.batches.masked as masked_pass
 from sluice.encoders import SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.training import Example, fit
-from sluice.training.batches.masking import IGNORED, Masking, MaskRates
+from sluice.training.batches.masked import IGNORED, Masking, MaskRates
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.example import Text
 from sluice.training.loop.objective import Objective
@@ -99,7 +99,7 @@ def test_terms_are_those_of_the_masked_texts_in_one_pass(encoder: SpladeEncoder)
     objective = Objective(loss, cosine=False, regulariser=regulariser)
     total = objective(made, batch, layers=1, step=1)
     torch.testing.assert_close(total, loss.over(laid) + 1e-3 * flops(vectors))
-    told = objective.told()
+    told = objective.report()
     assert told["loss_masked_language"] == pytest.approx(loss.over(laid).item())
     assert told["active_terms_document"] == pytest.approx(
         float((vectors != 0).sum(1).float().mean())
@@ -244,7 +244,7 @@ def test_more_flops_weight_means_fewer_terms(folder: Path, tmp_path: Path) -> No
     [
         ({"probability": 0.0}, "probability: 0.0, expected a share above 0"),
         ({"keep": -1.0}, "keep: -1.0"),
-        ({"keep": 0.6, "random": 0.6}, "make more than 1"),
+        ({"keep": 0.6, "random": 0.6}, "add up to more than 1"),
     ],
 )
 def test_settings_are_checked(settings: dict[str, float], said: str) -> None:
@@ -279,7 +279,7 @@ def test_ranking_batches_are_refused() -> None:
         torch.ones(2, 3), torch.ones(2, 3), torch.eye(2), torch.ones(2, 2).bool(),
         torch.arange(2), torch.arange(2),
     )  # fmt: skip
-    with pytest.raises(ConfigError, match="a training of its own"):
+    with pytest.raises(ConfigError, match="cannot be combined with ranking"):
         MaskedLanguage().over(batch)
 
 

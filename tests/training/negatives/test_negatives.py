@@ -203,7 +203,7 @@ def test_bad_lists(scores: tuple[float, float]) -> None:
 
 
 def test_document_twice_in_a_list() -> None:
-    with pytest.raises(DataError, match="document 'a' stands there twice"):
+    with pytest.raises(DataError, match="document 'a' occurs twice"):
         mine({"q": [("a", 0.9), ("b", 0.8), ("a", 0.7)]}, POSITIVES, NAIVE)
 
 

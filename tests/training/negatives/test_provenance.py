@@ -108,7 +108,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     write_provenance(path, mined())
     table = pa.parquet.read_table(path)
     pa.parquet.write_table(table.take([*range(len(table)), 0]), path)
-    with pytest.raises(DataError, match="stand apart"):
+    with pytest.raises(DataError, match="are not together"):
         read_provenance(path)
     renamed = table.set_column(7, "reason", pa.array(["odd"] * len(table)))
     pa.parquet.write_table(renamed, path)

@@ -102,10 +102,10 @@ class TestFile:
     def test_files_that_hold_none(self, tmp_path: Path) -> None:
         from safetensors.numpy import save_file
 
-        with pytest.raises(ModelError, match="no quality head"):
+        with pytest.raises(ModelError, match="not a quality head"):
             QualityHead.load(tmp_path / "missing")
         (tmp_path / "text").write_text("text")
-        with pytest.raises(ModelError, match="no quality head"):
+        with pytest.raises(ModelError, match="not a quality head"):
             QualityHead.load(tmp_path / "text")
         save_file({"weights": np.zeros(2)}, tmp_path / "other")
         with pytest.raises(ModelError, match=r"expected 'sluice\.quality_head'"):
@@ -115,9 +115,9 @@ class TestFile:
 class TestRefusals:
     def test_nothing_to_learn_from(self) -> None:
         vectors, _ = sample()
-        with pytest.raises(DataError, match="all of 80 documents matter the same"):
+        with pytest.raises(DataError, match="all 80 documents have the same target"):
             fit_quality_head(vectors, np.ones(80))
-        with pytest.raises(DataError, match="matter the same"):
+        with pytest.raises(DataError, match="have the same target"):
             fit_quality_head(np.zeros((0, 3)), np.zeros(0))
 
     def test_shapes_and_numbers(self) -> None:
@@ -157,5 +157,5 @@ def test_damaged_heads_are_refused(
     tensors = {"weights": np.asarray(weights, np.float32), "bias": np.asarray(bias)}
     file = tmp_path / "head.safetensors"
     file.write_bytes(save(tensors, {"format": "sluice.quality_head", "facts": facts}))
-    with pytest.raises(ModelError, match="no quality head"):
+    with pytest.raises(ModelError, match="not a quality head"):
         QualityHead.load(file)

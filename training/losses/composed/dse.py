@@ -95,11 +95,11 @@ class DSE(Wrapping):
                 "and name the file under `teacher:`"
             )
         goal = batch.teacher[rows, columns].to(logits.dtype)
-        told = goal.isfinite()
-        squares = (logits[told] - goal[told]).square()
+        known = goal.isfinite()
+        squares = (logits[known] - goal[known]).square()
         share = torch.ones_like(squares)
         if batch.weights is not None:
-            share = batch.weights[rows[told]].to(squares)
+            share = batch.weights[rows[known]].to(squares)
         total = share.sum().clamp(min=torch.finfo(squares.dtype).tiny)
         mixed: Tensor = value + self.coefficient * (squares * share).sum() / total
         return mixed

@@ -87,13 +87,13 @@ def _is_size(value: Any) -> bool:
 def chosen_dims(dims: Sequence[int] | None, width: int, called: str) -> tuple[int, ...]:
     """Return the prefixes of vectors of ``width`` dimensions, the longest first in the default."""
     if dims is None:
-        found = [width]
-        while found[-1] // 2 >= SMALLEST:
-            found.append(found[-1] // 2)
-        return tuple(found)
+        halves = [width]
+        while halves[-1] // 2 >= SMALLEST:
+            halves.append(halves[-1] // 2)
+        return tuple(halves)
     large = [dim for dim in dims if dim > width]
     if large:
-        raise ConfigError(f"{called}.dims: {large[0]}; the encoder's vectors have {width}")
+        raise ConfigError(f"{called}.dims: {large[0]}, but the encoder's vectors have {width}")
     return tuple(dims)
 
 
@@ -109,7 +109,7 @@ def sliced(batch: VectorBatch, dim: int) -> VectorBatch:
 
 
 def added(terms: Any) -> Tensor:
-    """Return the sum of one or more tensors, exactly the first where there is no other."""
+    """Return the sum of one or more tensors."""
     total: Tensor | None = None
     for term in terms:
         total = term if total is None else total + term

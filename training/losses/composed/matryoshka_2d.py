@@ -89,7 +89,7 @@ class Matryoshka2D(Wrapping):
         if depth is None or not hasattr(encoder, "embed_layers"):
             raise ConfigError(
                 f"{self.called}: needs the vectors of layers, which a {type(encoder).__name__} "
-                "does not give; a dense encoder does"
+                "does not provide; train a dense encoder"
             )
         self.depth, self.width = int(depth), width_of(encoder)
         chosen_dims(self.dims, self.width, self.called)
@@ -104,11 +104,11 @@ class Matryoshka2D(Wrapping):
         if self.depth is None or self.depth < 2:
             return ()
         earlier = self.depth - 1
-        wanted = earlier if self.method == "ese" else _limited(self.layers_per_step, earlier)
-        if not wanted:
+        count = earlier if self.method == "ese" else _limited(self.layers_per_step, earlier)
+        if not count:
             return ()
         random = np.random.default_rng([self.seed, step])
-        drawn = random.choice(np.arange(1, self.depth), size=wanted, replace=False)
+        drawn = random.choice(np.arange(1, self.depth), size=count, replace=False)
         return (self.depth, *sorted((int(layer) for layer in drawn), reverse=True))
 
     def prefixes(self, width: int, step: int) -> tuple[int, ...]:
@@ -117,18 +117,18 @@ class Matryoshka2D(Wrapping):
             short = self.compression if self.compression < width else width // 2
             return (width, short) if short else (width,)
         shorter = [dim for dim in chosen_dims(self.dims, width, self.called) if dim < width]
-        wanted = _limited(self.dims_per_step, len(shorter))
+        count = _limited(self.dims_per_step, len(shorter))
         random = np.random.default_rng([self.seed, step, 1])
-        drawn = random.permutation(len(shorter))[:wanted].tolist()
+        drawn = random.permutation(len(shorter))[:count].tolist()
         return (width, *(shorter[place] for place in sorted(drawn)))
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the loss over the layers that ``batch.layers`` holds, or the last one's alone."""
         of_vectors(batch, self.called)
-        wanted = self.layers_at(self.step)
-        if len(batch.layers) != len(wanted) and self.depth is not None:
+        layers = self.layers_at(self.step)
+        if len(batch.layers) != len(layers) and self.depth is not None:
             raise ConfigError(
-                f"{self.called}: {len(batch.layers)} layers in the batch, expected {len(wanted)}"
+                f"{self.called}: {len(batch.layers)} layers in the batch, expected {len(layers)}"
             )
         dims = self.prefixes(batch.queries.shape[1], self.step)
         last = self._term(batch.with_vectors(batch.queries, batch.documents, layers=()), dims)
@@ -203,8 +203,8 @@ def compression_of(texts: Tensor, dim: int) -> Tensor:
     return signed
 
 
-def _limited(wanted: int | None, most: int) -> int:
-    return most if wanted is None else min(wanted, most)
+def _limited(count: int | None, most: int) -> int:
+    return most if count is None else min(count, most)
 
 
 def _texts(batch: VectorBatch) -> tuple[Tensor, Tensor]:
@@ -219,6 +219,6 @@ def _texts(batch: VectorBatch) -> tuple[Tensor, Tensor]:
 
 def _divergence(target: Tensor, student: Tensor, share: Tensor) -> Tensor:
     """Return the weighted mean over rows of KL(softmax(target) || softmax(student))."""
-    goal, found = target.log_softmax(1), student.log_softmax(1)
-    rows = (goal.exp() * (goal - found)).sum(1)
+    target_logs, student_logs = target.log_softmax(1), student.log_softmax(1)
+    rows = (target_logs.exp() * (target_logs - student_logs)).sum(1)
     return (rows * share).sum() / share.sum().clamp(min=torch.finfo(share.dtype).tiny)

@@ -1,4 +1,4 @@
-"""A loss made of other losses: it asks what they ask, and passes on what it is told."""
+"""A loss made of other losses: combines their hooks and forwards each call to them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Members = Sequence[tuple[str, LossBase]]
 class Composed(LossBase):
     """Combines every hook of its members.
 
-    What they must have in common is one value; what one of them needs, all get; what they are told,
-    they are told in order. A new hook of ``LossBase`` needs its rule here, as a test demands.
+    Where they must agree there is one value; what one of them needs, all get; calls are forwarded
+    in order. A new hook of ``LossBase`` needs its rule here, as a test demands.
     Raises ``ConfigError`` naming the members that do not go together.
     """
 
@@ -30,7 +30,7 @@ class Composed(LossBase):
         raise NotImplementedError
 
     def _deciding(self) -> Members:
-        """Return the members that say what a query is held against."""
+        """Return the members that decide which documents a query is compared with."""
         return self._members()
 
     def _prefix(self, number: int) -> str:
@@ -103,9 +103,8 @@ class Composed(LossBase):
         """That of the member that asks for layers; only one may."""
         asking = [(name, loss.layers) for name, loss in self._members() if loss.layers is not None]
         if len(asking) > 1:
-            raise ConfigError(
-                f"losses: {' and '.join(name for name, _ in asking)} both ask for layers; one may"
-            )
+            names = " and ".join(name for name, _ in asking)
+            raise ConfigError(f"losses: {names} both ask for layers; only one may")
         return asking[0][1] if asking else None
 
     @property
@@ -130,7 +129,8 @@ class Composed(LossBase):
         passes = {n: m.own_pass(encoder, seed=seed, sparse=sparse) for n, m in self._members()}
         own = {name: made for name, made in passes.items() if made is not None}
         if len(own) > 1:
-            raise ConfigError(f"losses: {' and '.join(own)} both have a pass of their own; one may")
+            names = " and ".join(own)
+            raise ConfigError(f"losses: {names} both have a pass of their own; only one may")
         return next(iter(own.values()), None)
 
     def batch(self, made: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> VectorBatch | None:
@@ -147,7 +147,7 @@ class Composed(LossBase):
             loss.bind(encoder, seed + number)
 
     def bind_counts(self, counts: Mapping[str, float]) -> None:
-        """Tell the members how often each document occurs in the examples in use."""
+        """Give the members the number of times each document occurs in the examples in use."""
         for _, loss in self._members():
             loss.bind_counts(counts)
 
@@ -162,12 +162,12 @@ class Composed(LossBase):
         return self._agreed("learning_rate", own, None)
 
     def advance(self, step: int) -> None:
-        """Tell the members that an optimiser step is done."""
+        """Advance the members by one optimiser step."""
         for _, loss in self._members():
             loss.advance(step)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the members' tensors, each member's behind its prefix."""
+        """Return the members' tensors, each name with its member's prefix."""
         return {
             self._prefix(number) + name: tensor
             for number, (_, loss) in enumerate(self._members())
@@ -196,7 +196,6 @@ def refuse_texts_alone(loss: LossBase, name: str, where: str) -> None:
     """Raise ``ConfigError`` for a loss that learns from texts without queries, inside another."""
     if loss.texts_alone:
         raise ConfigError(
-            f"{where}: {name} learns from texts alone, in a training of its own before ranking is "
-            f"learnt: train it as loss: {{type: {name}}}, and name its model under encoder.model "
-            "of the next training"
+            f"{where}: {name} learns from texts alone and cannot be combined: train with loss: "
+            f"{{type: {name}}} first, then set encoder.model of the next training to its model"
         )

@@ -1,4 +1,4 @@
-"""Online hard-negative mixing: two synthetic negatives for every query, and distillation beside."""
+"""Online hard-negative mixing: two synthetic negatives per query, optionally distillation."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class Mixing(Wrapping):
         value = self.inner.over(self._widened(batch, scores))
         if not self.distillation:
             return value
-        told = self._teacher(scores, batch.labels, batch.mask, batch.weights, batch.teacher)
-        return value + self.distillation * told
+        taught = self._teacher(scores, batch.labels, batch.mask, batch.weights, batch.teacher)
+        return value + self.distillation * taught
 
     def _widened(self, batch: VectorBatch, scores: Tensor) -> VectorBatch:
         queries = normalize(batch.queries, dim=1) if batch.cosine else batch.queries

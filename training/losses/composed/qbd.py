@@ -16,7 +16,7 @@ from sluice.training.losses.base import LossBase
 from sluice.training.losses.composed.sum_of_losses import WeightedSum
 from sluice.training.losses.math.packed_cells import averaged, group_of
 from sluice.training.losses.math.pair_sums import hinge, ordered, ordered_pairs, pair_sums
-from sluice.training.losses.math.scale import check_positive
+from sluice.training.losses.math.reduction import check_positive
 from sluice.training.protocol import ScoreMatrix
 
 

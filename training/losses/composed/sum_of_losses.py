@@ -1,4 +1,4 @@
-"""A weighted sum of losses, which asks of the Trainer all that its members ask."""
+"""A weighted sum of losses over one batch."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class WeightedSum(Composed):
             refuse_texts_alone(loss, name, "losses")
         if self._common_encoders() == ():
             raise ConfigError(
-                f"losses: {', '.join(self.names)} have no encoder that all of them train"
+                f"losses: no type of encoder is trained by all of {', '.join(self.names)}"
             )
         _ = self.negatives, self.same_side, self.similarity, self.layers
 

@@ -1,4 +1,4 @@
-"""What losses around another loss share: making it, and passing every hook on to it."""
+"""The base of losses around another loss: builds it and forwards every hook to it."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class Wrapping(Composed):
         return self
 
     def bind(self, encoder: Any, seed: int) -> None:
-        """Begin a training of this encoder."""
+        """Prepare to train this encoder."""
         self.seed, self.step = seed, 0
         super().bind(encoder, seed)
 
     def advance(self, step: int) -> None:
-        """Go on after an optimiser step; ``step`` have been done."""
+        """Advance after an optimiser step; ``step`` steps are done."""
         self.step = step
         super().advance(step)
 

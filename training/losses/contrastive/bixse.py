@@ -14,8 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.reduction import weighted_mean
-from sluice.training.losses.math.scale import scale_for
+from sluice.training.losses.math.reduction import scale_for, weighted_mean
 from sluice.training.protocol import ScoreMatrix
 
 SIGLIP_BIAS = -10.0

@@ -12,7 +12,7 @@ from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.contrastive.contrast import contrast, contrast_over
-from sluice.training.losses.math.scale import check_positive, temperature_for
+from sluice.training.losses.math.reduction import check_positive, temperature_for
 from sluice.training.protocol import ScoreMatrix
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.contrastive.contrast import contrast, contrast_over
-from sluice.training.losses.contrastive.log_counts import LogCounts
-from sluice.training.losses.math.scale import check_positive, temperature_for
+from sluice.training.losses.math.reduction import check_positive, temperature_for
 from sluice.training.protocol import ScoreMatrix
 
 LEARNT = (0.01, 10.0)  # where a learnt temperature stays: CLIP's bound below
@@ -155,6 +154,32 @@ class InfoNCE(LossBase):
         if self.counts is None or "document" not in batch.ids:
             raise ConfigError(
                 "info_nce.logq: needs the documents' counts (bind_counts) and their ids in the "
-                "batch; this training gives neither to the loss: leave logq out"
+                "batch; which this training does not provide: leave logq out"
             )
         return self.counts.of(batch.ids["document"]).to(batch.documents)
+
+
+class LogCounts:
+    """Log expected counts from how often each document occurs among the training pairs.
+
+    A batch of N documents drawn from pairs with ``total`` occurrences holds a document that occurs
+    c times ``N c / total`` times on average. A document without a count (mined after the counting)
+    counts as having occurred once. Raises ``DataError`` for a count that is not above 0.
+    """
+
+    def __init__(self, counts: Mapping[str, float]) -> None:
+        for document, count in counts.items():
+            if not 0 < count < math.inf:
+                raise DataError(
+                    f"counts: document {document!r} occurs {count!r} times, expected above 0; "
+                    "count only documents of the training pairs"
+                )
+        self.counts = dict(counts)
+        self.total = math.fsum(counts.values()) or 1.0
+
+    def of(self, documents: Sequence[str]) -> Tensor:
+        """Return ``[N]`` float64 log expected counts of the documents of one batch."""
+        share = len(documents) / self.total
+        return torch.tensor(
+            [math.log(share * self.counts.get(d, 1.0)) for d in documents], dtype=torch.float64
+        )

@@ -12,11 +12,11 @@ from torch.nn.functional import logsigmoid
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.reduction import (
+    check_positive,
     floor_of,
     mean_by_row,
     weighted_mean,
 )
-from sluice.training.losses.math.scale import check_positive
 from sluice.training.protocol import ScoreMatrix
 
 LOWEST_GAP = -1 + 1e-4  # relu is log(0) at -1, atan the log of a negative number below -1.557

@@ -10,8 +10,7 @@ from torch.nn.functional import logsigmoid
 
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.reduction import weighted_mean
-from sluice.training.losses.math.scale import check_positive, temperature_for
+from sluice.training.losses.math.reduction import check_positive, temperature_for, weighted_mean
 from sluice.training.protocol import ScoreMatrix
 
 

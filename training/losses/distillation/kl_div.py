@@ -1,4 +1,4 @@
-"""KL distillation: the student's distribution over a group is to be the teacher's."""
+"""KL distillation: the student's distribution over a group drawn to a teacher's or a judge's."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from torch import Tensor
 
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.divergence import choices, divergence, log_shares
-from sluice.training.losses.math.packed_cells import averaged, group_of
-from sluice.training.losses.math.scale import check_positive, temperature_for
+from sluice.training.losses.math.packed_cells import (
+    averaged,
+    choices,
+    divergence,
+    group_of,
+    log_shares,
+)
+from sluice.training.losses.math.reduction import check_positive, temperature_for
 from sluice.training.protocol import ScoreMatrix
 
 
@@ -53,3 +58,32 @@ class KLDiv(LossBase):
         rows = divergence(*sides, group.taking)
         value = averaged(rows, choices(group.taking), matrix.weights, "sum")
         return value * temperature**2 if self.rescaled else value
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeKL(LossBase):
+    """``mean_i [KL(J_i || S_i) + KL(S_i || J_i)] / 2``, both softmaxed at one temperature.
+
+    J are a judge's scores of the query's documents, such as the probability that it answers yes,
+    S the student's: the two are to be on one scale, as probabilities and cosines are; other scores
+    need a ``temperature`` near their own spread (0.01 to 0.1 for the former). A query with fewer
+    than two judged documents contributes nothing.
+    """
+
+    summary = "a judge's and the student's distributions drawn to each other"
+    paper = "Gu et al. 2025 (UniME-V2, arXiv 2510.13515)"
+
+    needs_teacher: ClassVar[bool] = True
+    negatives: ClassVar[Negatives] = "own"  # a judge scores the query's own documents
+
+    temperature: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_positive("judge_kl", temperature=self.temperature)
+
+    def _value(self, matrix: ScoreMatrix) -> Tensor:
+        group = group_of(matrix, taught="judge_kl")
+        student = log_shares(group.scores / self.temperature, group.taking)
+        judge = log_shares(group.teacher / self.temperature, group.taking)
+        both = divergence(judge, student, group.taking) + divergence(student, judge, group.taking)
+        return averaged(both / 2, choices(group.taking), matrix.weights, "sum")

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.lambda_pairs import Ranks, check_cut, lambda_pairs, positions_of
 from sluice.training.losses.math.packed_cells import Average, group_of
-from sluice.training.losses.math.scale import check_positive, scale_for
+from sluice.training.losses.math.pair_sums import Ranks, check_cut, lambda_pairs, positions_of
+from sluice.training.losses.math.reduction import check_positive, scale_for
 from sluice.training.protocol import ScoreMatrix
 
 

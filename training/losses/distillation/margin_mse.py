@@ -10,7 +10,7 @@ from torch import Tensor
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import Average, averaged, group_of
-from sluice.training.losses.math.scale import check_positive, scale_for
+from sluice.training.losses.math.reduction import check_positive, scale_for
 from sluice.training.protocol import ScoreMatrix
 
 

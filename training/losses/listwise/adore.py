@@ -11,9 +11,9 @@ from torch import Tensor
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.lambda_pairs import Ranks, check_cut, lambda_pairs, positions_of
 from sluice.training.losses.math.packed_cells import Average, group_of
-from sluice.training.losses.math.scale import check_positive, scale_for
+from sluice.training.losses.math.pair_sums import Ranks, check_cut, lambda_pairs, positions_of
+from sluice.training.losses.math.reduction import check_positive, scale_for
 from sluice.training.protocol import ScoreMatrix
 
 
@@ -21,15 +21,15 @@ from sluice.training.protocol import ScoreMatrix
 class Adore(LossBase):
     """Mean over pairs with ``y_i > y_j`` of ``|1/i - 1/j| log(1 + exp(-(s_i - s_j)))``.
 
-    i and j are positions in the retrieved list, which the columns are in the order of; positives
-    that were not retrieved stand behind it. Reciprocals beyond ``metric_cut`` are 0, so a pair
-    wholly beyond it weighs nothing. ``ranks: scores`` takes the ranks that the scores give now in
-    place of the columns: for batches that are no retrieved lists. ``scale`` multiplies the scores;
-    left out it is 20 for cosine and 1 for dot products. ``average`` is over each query's pairs,
-    over all ``pairs``, or takes a query's ``sum``.
+    i and j are positions in the retrieved list, the order of the columns; positives that were
+    appended come after it. Reciprocals beyond ``metric_cut`` are 0, so a pair entirely beyond it
+    weighs nothing. ``ranks: scores`` takes the ranks that the scores give now in place of the
+    columns: for batches that are not retrieved lists. ``scale`` multiplies the scores; left out it
+    is 20 for cosine and 1 for dot products. ``average`` is over each query's pairs, over all
+    ``pairs``, or takes a query's ``sum``.
 
-    Made for a frozen index searched with the queries as they are now; of the document side it
-    asks nothing. A query of whose documents none is a positive, or all are, contributes nothing.
+    Made for a frozen index searched with the current queries; documents are not trained. A query of
+    whose documents none is a positive, or all are, contributes nothing.
     """
 
     summary = "lambda-weighted pairs over the live results of a frozen index"

@@ -14,7 +14,7 @@ from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import Average, Group, averaged, group_of, ranks_by
 from sluice.training.losses.math.pair_sums import logistic, ordered, ordered_pairs, pair_sums
-from sluice.training.losses.math.scale import check_positive, scale_for
+from sluice.training.losses.math.reduction import check_positive, scale_for
 from sluice.training.protocol import ScoreMatrix
 
 

@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid, pad
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import averaged, group_of
-from sluice.training.losses.math.scale import check_positive, temperature_for
+from sluice.training.losses.math.reduction import check_positive, temperature_for
 from sluice.training.protocol import ScoreMatrix
 
 

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.divergence import choices, log_shares
-from sluice.training.losses.math.packed_cells import averaged, group_of
-from sluice.training.losses.math.scale import check_positive, temperature_for
+from sluice.training.losses.math.packed_cells import averaged, choices, group_of, log_shares
+from sluice.training.losses.math.reduction import check_positive, temperature_for
 from sluice.training.protocol import ScoreMatrix
 
 

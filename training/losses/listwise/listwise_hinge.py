@@ -11,7 +11,7 @@ from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import Average, averaged, group_of
 from sluice.training.losses.math.pair_sums import below, hinge, ordered, ordered_pairs, pair_sums
-from sluice.training.losses.math.scale import check_positive, scale_for
+from sluice.training.losses.math.reduction import check_positive, scale_for
 from sluice.training.protocol import ScoreMatrix
 
 
@@ -20,7 +20,7 @@ class ListwiseHinge(LossBase):
     """Sum over i before j of ``max(0, s_j - s_i + (r_j - r_i) margin)``.
 
     r is a document's place in the list: the number of documents that go strictly before it, so
-    those that tie share a place and are no pair. ``order``: the ``teacher``'s scores, the
+    those that tie share a place and form no pair. ``order``: the ``teacher``'s scores, the
     ``labels``, or the ``columns``, for groups that are ordered lists. ``average`` takes a query's
     ``sum``, or is over its pairs or those of the batch. ``scale`` multiplies the scores; left out
     it is 20 for cosine and 1 for dot products.

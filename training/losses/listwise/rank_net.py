@@ -12,7 +12,7 @@ from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import Average, averaged, group_of, ranks_by
 from sluice.training.losses.math.pair_sums import logistic, ordered, ordered_pairs, pair_sums
-from sluice.training.losses.math.scale import check_positive, scale_for
+from sluice.training.losses.math.reduction import check_positive, scale_for
 from sluice.training.protocol import ScoreMatrix
 
 
@@ -26,7 +26,7 @@ class RankNet(LossBase):
     query's ``sum``. ``scale`` multiplies the scores; left out it is 20 for cosine and 1 for dot
     products. ``negatives`` says what a query is held against, as in ``info_nce``.
 
-    Documents of one label, or one teacher's score, are no pair.
+    Documents with equal labels, or equal teacher scores, form no pair.
     """
 
     summary = "logistic loss of pairs in the wrong order"

@@ -91,8 +91,8 @@ def tokens_of(encoder: Any) -> Tokens:
     ordinary = torch.ones(max(rows), dtype=torch.bool)
     # An encoder's own; of separate towers, theirs.
     parts = (encoder, getattr(encoder, "query", None), getattr(encoder, "document", None))
-    found = [getattr(part, "tokenizer", None) for part in parts]
-    tokenizers = [tokenizer for tokenizer in found if tokenizer is not None]
+    owned = [getattr(part, "tokenizer", None) for part in parts]
+    tokenizers = [tokenizer for tokenizer in owned if tokenizer is not None]
     special = {i for each in tokenizers for i in each.all_special_ids} if tokenizers else {0}
     ordinary[sorted(i for i in special if i < len(ordinary))] = False
     masks = {_hiding(tokenizer) for tokenizer in tokenizers} or {0}
@@ -105,5 +105,5 @@ def tokens_of(encoder: Any) -> Tokens:
 
 def _hiding(tokenizer: Any) -> int:
     names = ("mask_token_id", "unk_token_id", "pad_token_id")
-    found = (getattr(tokenizer, name, None) for name in names)
-    return next((number for number in found if number is not None), 0)
+    ids = (getattr(tokenizer, name, None) for name in names)
+    return next((token for token in ids if token is not None), 0)

@@ -13,7 +13,6 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.processes import gathered, shares, world
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside, width_of
-from sluice.training.losses.queue.batch_views import behind, mutual, swapped
 from sluice.training.losses.queue.momentum_encoder import KeyEncoder, tokens_of
 from sluice.training.losses.queue.text_augmentation import Mode, augmented, count_tokens
 from sluice.training.losses.queue.vector_queue import Pairs, VectorQueue, codes
@@ -89,7 +88,7 @@ class MomentumQueue(Wrapping):
         self.queue = VectorQueue(self.size, width_of(encoder), names, device)
         if self.layers is not None and self.layers(0):
             raise ConfigError(
-                "momentum_queue.loss: wants the vectors of layers, which the queue does not hold"
+                "momentum_queue.loss: needs the vectors of layers, which the queue does not hold"
             )
 
     def over(self, batch: VectorBatch) -> Tensor:
@@ -126,28 +125,28 @@ class MomentumQueue(Wrapping):
     ) -> list[VectorBatch]:
         """Return a batch for each view, its targets followed by their queue."""
         turned = swapped(batch)
-        views = [behind(batch, queue["document"], allowed)]
+        views = [with_queue(batch, queue["document"], allowed)]
         if self.symmetric:
-            views.append(behind(turned, queue["query"], allowed))
+            views.append(with_queue(turned, queue["query"], allowed))
         if not keys:
             return views
         # Copies: what a view replaces stays with it.
         documents = batch.with_vectors(batch.queries, keys["document"], answered=None)
-        views.append(behind(documents, queue["augmented_document"], allowed))
+        views.append(with_queue(documents, queue["augmented_document"], allowed))
         if self.symmetric:
             queries = turned.with_vectors(turned.queries, keys["query"])
-            views.append(behind(queries, queue["augmented_query"], allowed))
+            views.append(with_queue(queries, queue["augmented_query"], allowed))
         if self.intra:
             both = mutual(batch)
             positives = batch.positives
             views.append(
-                behind(
+                with_queue(
                     both.with_vectors(batch.queries, keys["query"]),
                     queue["augmented_query"], allowed,
                 )
             )  # fmt: skip
             views.append(
-                behind(
+                with_queue(
                     both.with_vectors(batch.documents[positives], keys["document"][positives]),
                     queue["augmented_document"], allowed,
                 )
@@ -163,8 +162,8 @@ class MomentumQueue(Wrapping):
             raise ConfigError(f"{self.called}: the batch has no features of {sorted(missing)}")
         counted = count_tokens(features["query"], key.vocabulary)
         counted = counted + count_tokens(features["document"], key.vocabulary)
-        everybody = gathered(counted[None].to(batch.queries.device), [1] * world())
-        counted = everybody.sum(0).cpu()
+        counted_everywhere = gathered(counted[None].to(batch.queries.device), [1] * world())
+        counted = counted_everywhere.sum(0).cpu()
         key.stage(counted)
         parts = shares(len(batch.queries), world())
         owned = torch.bincount(batch.owners.cpu(), minlength=len(batch.queries)).tolist()
@@ -173,7 +172,7 @@ class MomentumQueue(Wrapping):
             "document": [sum(owned[part]) for part in parts],
         }
         sides: tuple[Side, Side] = ("query", "document")
-        made: dict[Side, Tensor] = {}
+        keys: dict[Side, Tensor] = {}
         for side in sides:
             changed = augmented(
                 features[side],
@@ -186,8 +185,8 @@ class MomentumQueue(Wrapping):
                 side=side,
             )
             vectors = key.embed(changed, side).to(batch.queries)
-            made[side] = gathered(vectors, sizes[side]).detach()
-        return made
+            keys[side] = gathered(vectors, sizes[side]).detach()
+        return keys
 
     def _pairs(self, batch: VectorBatch) -> Pairs:
         """Return codes of each row's query and positive, by ids or, without these, by texts."""
@@ -228,11 +227,11 @@ class MomentumQueue(Wrapping):
 
     def state(self) -> dict[str, Tensor]:
         """Return the queue and the key encoder beside the inner loss's tensors."""
-        found = super().state()
-        found |= {QUEUE + name: value for name, value in self._queue().state().items()}
+        state = super().state()
+        state |= {QUEUE + name: value for name, value in self._queue().state().items()}
         if self.key is not None:
-            found |= {KEY + name: value for name, value in self.key.state().items()}
-        return found
+            state |= {KEY + name: value for name, value in self.key.state().items()}
+        return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take what ``state`` returned."""
@@ -256,3 +255,53 @@ class MomentumQueue(Wrapping):
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
+def with_queue(batch: VectorBatch, queued: Tensor, allowed: Tensor) -> VectorBatch:
+    """Return the batch with queued vectors as further documents, negatives where allowed."""
+    if not len(queued):
+        return batch
+    labels = torch.zeros_like(allowed, dtype=batch.labels.dtype)
+    teacher = batch.teacher
+    if teacher is not None:
+        teacher = torch.cat([teacher, torch.full_like(labels, torch.nan).to(teacher)], dim=1)
+    return batch.with_vectors(
+        batch.queries,
+        torch.cat([batch.documents, queued.to(batch.documents)]),
+        labels=torch.cat([batch.labels, labels], dim=1),
+        mask=torch.cat([batch.mask, allowed], dim=1),
+        owners=torch.cat([batch.owners, batch.owners.new_full((len(queued),), -1)]),
+        teacher=teacher,
+    )
+
+
+def _square(batch: VectorBatch, mask: Tensor, queries: Tensor, documents: Tensor) -> VectorBatch:
+    """Return a batch whose row i has the document i as its positive."""
+    count = len(mask)
+    diagonal = torch.arange(count, device=mask.device)
+    same = torch.eye(count, dtype=torch.bool, device=mask.device)
+    return batch.with_vectors(
+        queries,
+        documents,
+        labels=same.to(batch.labels.dtype),
+        mask=mask | same,
+        positives=diagonal,
+        owners=diagonal,
+        teacher=None,
+        answered=None,
+        layers=(),
+    )
+
+
+def swapped(batch: VectorBatch) -> VectorBatch:
+    """Return the first positives asking for the queries."""
+    places = batch.positives
+    negative = batch.mask[:, places] & (batch.labels[:, places] <= 0)
+    return _square(batch, negative.T, batch.documents[places], batch.queries)
+
+
+def mutual(batch: VectorBatch) -> VectorBatch:
+    """Return rows against rows: negatives where neither's positive is the other's."""
+    places = batch.positives
+    negative = batch.mask[:, places] & (batch.labels[:, places] <= 0)
+    return _square(batch, negative & negative.T, batch.queries, batch.queries)

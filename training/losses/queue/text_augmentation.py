@@ -29,7 +29,7 @@ class Tokens:
 
 
 def count_tokens(features: Features, vocabulary: int) -> Tensor:
-    """Return how often each token stands in a batch, int64 ``[vocabulary]``."""
+    """Return how often each token occurs in a batch, int64 ``[vocabulary]``."""
     ids, real = features["input_ids"], features["attention_mask"].bool()
     return torch.bincount(ids[real].cpu(), minlength=vocabulary)
 
@@ -53,9 +53,9 @@ def representatives(counts: Tensor, classes: Tensor, tokens: Tokens) -> Tensor:
     of, often = classes.numpy()[ids], counts.numpy()[ids]
     order = np.lexsort((ids, -often, of))
     present, first = np.unique(of[order], return_index=True)
-    found = torch.full((CLASSES,), tokens.mask)
-    found[torch.from_numpy(present)] = torch.from_numpy(ids[order][first])
-    return found
+    chosen = torch.full((CLASSES,), tokens.mask)
+    chosen[torch.from_numpy(present)] = torch.from_numpy(ids[order][first])
+    return chosen
 
 
 def augmented(

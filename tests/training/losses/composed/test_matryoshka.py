@@ -110,7 +110,7 @@ def test_matryoshka_dims() -> None:
     named = made("matryoshka", loss=INFO, dims=[100, 50]).over(batch)
     assert torch.equal(default, named)
     loss = Matryoshka(dims=[32])
-    with pytest.raises(ConfigError, match=r"dims: 32; the encoder's vectors have 16"):
+    with pytest.raises(ConfigError, match=r"dims: 32, but the encoder's vectors have 16"):
         loss.bind(Sixteen(), 0)
     with pytest.raises(ConfigError, match=r"dims: 128; the encoder's vectors have 100"):
         Matryoshka(dims=[128]).over(batch)
@@ -329,7 +329,7 @@ def test_2d_needs_the_layers_it_asked_for(bert: Path) -> None:
     loss = bound_2d(dims=[8])
     with pytest.raises(ConfigError, match="0 layers in the batch, expected 2"):
         loss.over(random_batch(examples(3)))
-    with pytest.raises(ConfigError, match="a dense encoder does"):
+    with pytest.raises(ConfigError, match="does not provide; train a dense encoder"):
         made("matryoshka_2d").bind(Sixteen(), 1)
     encoder = DenseEncoder.from_pretrained(bert)
     loss = made("matryoshka_2d")

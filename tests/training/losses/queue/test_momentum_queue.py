@@ -356,7 +356,7 @@ def test_what_the_queue_cannot_be_put_into(tiny: ModuleType) -> None:
     with pytest.raises(ConfigError, match="no features of"):
         keyed.over(random_batch(examples(2), 16))
     layered = MomentumQueue(Layered())
-    with pytest.raises(ConfigError, match="wants the vectors of layers"):
+    with pytest.raises(ConfigError, match="needs the vectors of layers"):
         layered.bind(tiny.Dense(), 0)
 
 

@@ -1,0 +1,289 @@
+"""Generates text token by token: diverse beam search and top-k sampling."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from sluice.encoders.foundation.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Continuations:
+    """The rows of one batch that a transformers model continues, ``copies`` for each text.
+
+    ``ids`` and ``mask`` ``[texts, length]`` are the texts' tokens: what an encoder reads, or what a
+    decoder continues (padded on the left). Keys and values of earlier tokens are kept.
+    """
+
+    def __init__(self, model: Any, ids: Tensor, mask: Tensor, copies: int) -> None:
+        self._model = model
+        self._copies = copies
+        self._cache: Any = None
+        self._mask = mask.repeat_interleave(copies, dim=0)
+        self._encoder_decoder = bool(model.config.is_encoder_decoder)
+        self._ids = ids
+        self._first_mask = mask
+        self._states: Tensor | None = None
+        self._positions = "position_ids" in inspect.signature(model.forward).parameters
+
+    def first(self) -> Tensor:
+        """Return the log-probabilities ``[texts * copies, vocabulary]`` of each first token."""
+        if self._encoder_decoder:
+            encoder = self._model.get_encoder()
+            states = encoder(input_ids=self._ids, attention_mask=self._first_mask)
+            hidden = states.last_hidden_state.repeat_interleave(self._copies, dim=0)
+            self._states = hidden
+            start = self._model.config.decoder_start_token_id
+            start = self._model.config.pad_token_id if start is None else start
+            return self._decoded(torch.full((len(hidden),), int(start), device=hidden.device))
+        output = self._forward(self._ids, self._first_mask)
+        self._cache.batch_repeat_interleave(self._copies)
+        following = torch.log_softmax(output.logits[:, -1].float(), dim=-1)
+        return following.repeat_interleave(self._copies, dim=0)
+
+    def next(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        """Return log-probabilities after ``tokens`` ``[n]``, appended to the old rows ``rows``."""
+        self._cache.reorder_cache(rows)
+        if self._encoder_decoder:
+            return self._decoded(tokens)
+        mask = self._mask[rows]
+        self._mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+        output = self._forward(tokens[:, None], self._mask)
+        return torch.log_softmax(output.logits[:, -1].float(), dim=-1)
+
+    def _decoded(self, tokens: Tensor) -> Tensor:
+        from transformers.modeling_outputs import BaseModelOutput
+
+        output = self._model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=self._states),
+            attention_mask=self._mask,
+            decoder_input_ids=tokens[:, None],
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        self._cache = output.past_key_values
+        return torch.log_softmax(output.logits[:, -1].float(), dim=-1)
+
+    def _forward(self, ids: Tensor, mask: Tensor) -> Any:
+        places = {}
+        if self._positions:  # padding on the left takes no place
+            positions = (mask.cumsum(dim=1) - 1).clamp_min(0)
+            places["position_ids"] = positions[:, -ids.shape[1] :]
+        output = self._model(
+            input_ids=ids,
+            attention_mask=mask,
+            past_key_values=self._cache,
+            use_cache=True,
+            **places,
+        )
+        self._cache = output.past_key_values
+        return output
+
+
+NEVER = -1e9  # the score of what must not be chosen
+
+
+class Hypothesis(NamedTuple):
+    """Generated token ids, with the end token if it came, and their score."""
+
+    tokens: list[int]
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class DiverseBeams:
+    """``groups`` of ``beams`` each; one group is plain beam search.
+
+    At every step the groups choose in turn: from the log-probability of a token group g takes away
+    ``penalty`` times the number of beams of earlier groups that chose the same token at this step
+    (the Hamming diversity), and the difference stays in the beam's sum. A finished hypothesis is
+    scored by its sum over its length to the power ``length_penalty``, at most ``length`` tokens; a
+    text is done when none of its running beams could still beat its worst finished one.
+    (Vijayakumar et al., 2018, algorithm 1.)
+    """
+
+    groups: int = 4
+    beams: int = 2
+    penalty: float = 1.0
+    length: int = 32
+    length_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("groups", "beams", "length"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: {getattr(self, name)}, expected 1 or more")
+        if self.penalty < 0:
+            raise ConfigError(f"penalty: {self.penalty}, expected 0 or more")
+
+    @property
+    def copies(self) -> int:
+        """Rows for each text."""
+        return self.groups * self.beams
+
+    def search(self, rows: Continuations, ends: Sequence[int]) -> list[list[Hypothesis]]:
+        """Return each text's hypotheses, group by group, the best of each group first.
+
+        ``ends`` are the tokens that finish a hypothesis.
+        """
+        following = rows.first()
+        texts = len(following) // self.copies
+        groups = [_Group(self, texts, following.device) for _ in range(self.groups)]
+        offsets = torch.arange(texts, device=following.device)[:, None] * self.copies
+        for step in range(self.length):
+            vocabulary = following.shape[1]
+            each = following.view(texts, self.groups, self.beams, vocabulary)
+            chosen = torch.zeros(texts, vocabulary, device=following.device)
+            tokens, sources = [], []
+            for number, group in enumerate(groups):
+                lowered = each[:, number] - self.penalty * chosen[:, None]
+                token, source = group.advance(lowered, ends, last=step == self.length - 1)
+                chosen.scatter_add_(1, token, torch.ones_like(token, dtype=chosen.dtype))
+                tokens.append(token)
+                sources.append(source + offsets + number * self.beams)
+            if not any(bool(group.open.any()) for group in groups) or step == self.length - 1:
+                break
+            following = rows.next(
+                torch.cat(tokens, dim=1).reshape(-1), torch.cat(sources, dim=1).reshape(-1)
+            )
+        return [
+            [best for group in groups for best in group.hypotheses(text)] for text in range(texts)
+        ]
+
+
+class _Group:
+    """The beams of one group for every text: running ones, and the best that are finished."""
+
+    def __init__(self, settings: DiverseBeams, texts: int, device: torch.device) -> None:
+        beams = settings.beams
+        self._settings = settings
+        self._running = torch.full((texts, beams), NEVER, device=device)
+        self._running[:, 0] = 0.0  # all beams begin alike: only one may be continued
+        self._sequences = torch.zeros((texts, beams, 0), dtype=torch.long, device=device)
+        self._finished: list[list[Hypothesis]] = [[] for _ in range(texts)]
+        self.open = torch.ones(texts, dtype=torch.bool, device=device)
+
+    def advance(self, scores: Tensor, ends: Sequence[int], *, last: bool) -> tuple[Tensor, Tensor]:
+        """Take a step's scores ``[texts, beams, vocabulary]``.
+
+        Returns the tokens ``[texts, beams]`` of the beams that run on, and which beams those were.
+        """
+        beams, vocabulary = scores.shape[1:]
+        total = (self._running[:, :, None] + scores).reshape(len(scores), -1)
+        # Beside each beam's continuation there may be one per end token, which does not run on.
+        wide = min(max(2, 1 + len(ends)) * beams, total.shape[1])
+        best, places = total.topk(wide, dim=1)
+        sources, tokens = places // vocabulary, places % vocabulary
+        ending = torch.zeros_like(tokens, dtype=torch.bool)
+        for end in ends:
+            ending |= tokens == end
+        ending |= last
+        self._finish(best, tokens, sources, ending)
+        running, kept = (best + ending * NEVER).topk(beams, dim=1)
+        tokens, sources = tokens.gather(1, kept), sources.gather(1, kept)
+        before = self._sequences.gather(
+            1, sources[:, :, None].expand(-1, -1, self._sequences.shape[2])
+        )
+        self._sequences = torch.cat([before, tokens[:, :, None]], dim=2)
+        self._running = running
+        self._close()
+        return tokens, sources
+
+    def _finish(self, best: Tensor, tokens: Tensor, sources: Tensor, ending: Tensor) -> None:
+        """Keep what ends among the first ``beams`` candidates, if it is among the best so far."""
+        beams = self._settings.beams
+        size = (self._sequences.shape[2] + 1) ** self._settings.length_penalty
+        ends = ending[:, :beams] & self.open[:, None]
+        for text, place in ends.nonzero().tolist():
+            source = int(sources[text, place])
+            sequence = [*self._sequences[text, source].tolist(), int(tokens[text, place])]
+            finished = self._finished[text]
+            finished.append(Hypothesis(sequence, float(best[text, place]) / size))
+            finished.sort(key=lambda hypothesis: -hypothesis.score)
+            del finished[beams:]
+
+    def _close(self) -> None:
+        size = self._sequences.shape[2] ** self._settings.length_penalty
+        hopes = (self._running[:, 0] / size).tolist()
+        for text, finished in enumerate(self._finished):
+            full = len(finished) == self._settings.beams
+            if full and hopes[text] <= finished[-1].score:
+                self.open[text] = False
+
+    def hypotheses(self, text: int) -> list[Hypothesis]:
+        """Return a text's finished hypotheses, best first."""
+        return self._finished[text]
+
+
+@dataclass(frozen=True, slots=True)
+class TopKSampling:
+    """``samples`` continuations of each text, every token drawn from the ``top`` most probable.
+
+    The draws of a text are a function of the seed and its key, not of the texts beside it.
+    (Nogueira and Lin, 2019, docTTTTTquery: top 10.)
+    """
+
+    samples: int = 20
+    top: int = 10
+    temperature: float = 1.0
+    length: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "top", "length"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: {getattr(self, name)}, expected 1 or more")
+        if not 0 < self.temperature < float("inf"):
+            raise ConfigError(f"temperature: {self.temperature}, expected a number above 0")
+
+    @property
+    def copies(self) -> int:
+        """Rows for each text."""
+        return self.samples
+
+    def draw(
+        self, rows: Continuations, ends: Sequence[int], keys: Sequence[str], seed: int
+    ) -> list[list[Hypothesis]]:
+        """Return each text's samples, in the order drawn; scores are sums of log-probabilities.
+
+        ``keys`` are the texts' own, ``ends`` the tokens that finish a sample.
+        """
+        streams = [_stream(seed, key) for key in keys]
+        following = rows.first()
+        count = len(keys) * self.samples
+        everyone = torch.arange(count, device=following.device)
+        running = torch.ones(count, dtype=torch.bool)
+        samples: list[list[int]] = [[] for _ in range(count)]
+        scores = torch.zeros(count)
+        for _ in range(self.length):
+            tokens = self._drawn(following, streams)
+            own = following.cpu().gather(1, tokens[:, None])[:, 0]
+            scores += torch.where(running, own, 0.0)
+            for row in running.nonzero()[:, 0].tolist():
+                samples[row].append(int(tokens[row]))
+            running &= ~torch.isin(tokens, torch.tensor(list(ends), dtype=tokens.dtype))
+            if not bool(running.any()) or len(samples[0]) == self.length:
+                break
+            following = rows.next(tokens.to(following.device), everyone)
+        hypotheses = [Hypothesis(*pair) for pair in zip(samples, scores.tolist(), strict=True)]
+        return [hypotheses[text * self.samples :][: self.samples] for text in range(len(keys))]
+
+    def _drawn(self, following: torch.Tensor, streams: Sequence[torch.Generator]) -> torch.Tensor:
+        top, places = following.cpu().topk(min(self.top, following.shape[1]), dim=1)
+        chances = torch.softmax(top / self.temperature, dim=1)
+        drawn = [
+            torch.multinomial(chances[number * self.samples :][: self.samples], 1, generator=stream)
+            for number, stream in enumerate(streams)
+        ]
+        return places.gather(1, torch.cat(drawn))[:, 0]
+
+
+def _stream(seed: int, key: str) -> torch.Generator:
+    digest = hashlib.blake2b(f"{seed}\0{key}".encode(), digest_size=7).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big"))

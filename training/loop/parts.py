@@ -1,0 +1,77 @@
+"""Chooses module, collator, sampler and loss by the encoder and the loss that are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from transformers import TrainingArguments
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.batches.collator import Batch, BiEncoderCollator, PairCollator, QueryCollator
+from sluice.training.batches.forward import BiEncoderModule, PairModule, TrainedModule
+from sluice.training.batches.processes import world
+from sluice.training.batches.sampler import BatchSampler
+from sluice.training.example import Example
+from sluice.training.losses.base import LossBase, as_loss
+from sluice.training.protocol import BiEncoder, Loss, PairEncoder
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a batch passes through: ``collator`` to tensors, ``module`` to vectors, ``loss``.
+
+    ``cosine`` says whether vectors are compared by cosine. With ``distinct`` no query may appear
+    twice in a batch, because its documents are held against each other's queries.
+    """
+
+    module: TrainedModule
+    collator: Callable[[Sequence[Example]], Batch]
+    loss: LossBase
+    cosine: bool
+    distinct: bool
+
+    def sampler(self, examples: Sequence[Example], arguments: TrainingArguments) -> BatchSampler:
+        """Return what draws the batches of all processes together."""
+        return BatchSampler(
+            examples,
+            arguments.train_batch_size * world(),
+            seed=arguments.seed if arguments.data_seed is None else arguments.data_seed,
+            distinct=self.distinct,
+            by_length=arguments.train_sampling_strategy == "group_by_length",
+            processes=world(),
+        )
+
+
+def choose_parts(
+    encoder: BiEncoder | PairEncoder, loss: Loss, *, live: bool, sparse: bool, seed: int
+) -> Parts:
+    """Return the parts that train this encoder with this loss.
+
+    ``live``: candidates come from a frozen index, so that only queries are encoded. ``sparse``:
+    there are sparsity penalties. Raises ``ConfigError`` where these do not fit the encoder.
+    """
+    hooks = as_loss(loss)
+    if isinstance(encoder, PairEncoder):
+        if sparse:
+            raise ConfigError("sparsity: a cross-encoder has no vectors to make sparse")
+        if live:
+            raise ConfigError("negatives: live candidates are for encoders of queries alone")
+        collator = PairCollator(encoder, texts=hooks.texts)
+        return Parts(PairModule(encoder), collator, hooks, cosine=False, distinct=False)
+    hooks = hooks.bound_to(encoder.similarity)
+    similarity = encoder.similarity if hooks.similarity == "auto" else hooks.similarity
+    cosine = similarity == "cosine"
+    own_pass = hooks.own_pass(encoder, seed=seed, sparse=sparse)
+    if own_pass is not None:
+        return Parts(*own_pass, hooks, cosine=cosine, distinct=False)
+    module = BiEncoderModule(encoder)
+    if live:
+        return Parts(module, QueryCollator(encoder), hooks, cosine=cosine, distinct=True)
+    in_batch = BiEncoderCollator(
+        encoder,
+        negatives=hooks.negatives,
+        same_side=hooks.same_side,
+        answered=hooks.wants_answered,
+    )
+    return Parts(module, in_batch, hooks, cosine=cosine, distinct=True)
