@@ -108,11 +108,11 @@ def search(
     name = _pipeline(path, pipeline)
     stage: Stage = Retriever.open(path) if name is None else load_pipeline(path, name)
     if where:
-        from sluice.retrieval.documents.where_text import parse_where
+        from sluice.retrieval.documents.where import parse_where
 
         stage = stage.filtered(parse_where(where))
     if queries is not None and output is not None:
-        from sluice.retrieval.datasets.beir_files import read_queries
+        from sluice.retrieval.datasets.beir import read_queries
 
         texts = dict(read_queries(queries))
         run = stage.run(texts, None, k).top(k)
@@ -254,7 +254,7 @@ def add(path: Folder, documents: Documents) -> None:
     Example:
       sluice add runs/x/retrievers/bm25 new.jsonl
     """
-    from sluice.retrieval.datasets.beir_files import read_documents
+    from sluice.retrieval.datasets.beir import read_documents
     from sluice.retrieval.retrievers.retriever import Retriever
 
     retriever = Retriever.open(path)
@@ -270,7 +270,7 @@ def update(path: Folder, documents: Documents) -> None:
     Example:
       sluice update runs/x/retrievers/bm25 changed.jsonl
     """
-    from sluice.retrieval.datasets.beir_files import read_documents
+    from sluice.retrieval.datasets.beir import read_documents
     from sluice.retrieval.retrievers.retriever import Retriever
 
     retriever = Retriever.open(path)
