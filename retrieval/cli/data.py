@@ -29,10 +29,9 @@ def data(
     Example:
       sluice data pydocs
     """
-    from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.datasets.report import describe
 
-    typer.echo(json.dumps(describe(load_dataset(name, split)), indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(describe(name, split), indent=2, ensure_ascii=False))
 
 
 def cache(

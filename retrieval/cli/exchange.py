@@ -70,7 +70,7 @@ def import_(
       sluice import vectors.npy runs/mine --format npy --documents scifact --metric cosine
     """
     from sluice.retrieval.exchange.dense.vectors import FORMS
-    from sluice.retrieval.exchange.dense_import import DenseImport, import_job
+    from sluice.retrieval.exchange.dense_retrievers import DenseImport, import_job
     from sluice.retrieval.exchange.sparse_retrievers import import_retriever
 
     job = DenseImport(documents, encoder, metric, index, query_vectors, queries)
@@ -135,7 +135,7 @@ def export(
         dense = export_dense(Retriever.open(retriever), output, form, texts=texts)
         typer.echo(f"{output}: {dense}")
         return
-    from sluice.retrieval.datasets.beir_files import read_queries
+    from sluice.retrieval.datasets.beir import read_queries
     from sluice.retrieval.exchange.sparse_retrievers import export_retriever
 
     report = export_retriever(

@@ -53,7 +53,7 @@ def score(
       sluice score run.trec qrels.tsv -m ndcg@10,map -q
       sluice score run.trec qrels.tsv -m Bpref -m 'RBP(p=0.8)' -m ERR@20
     """
-    from sluice.retrieval.datasets.judgements import judgements
+    from sluice.retrieval.datasets.dataset import judgements
     from sluice.retrieval.evaluation.measures import parse_measure
     from sluice.retrieval.evaluation.scores import evaluate
     from sluice.retrieval.runs.run import Run
@@ -195,10 +195,9 @@ def _judged_tables(
 ) -> dict[str, Table]:
     """Return the tables of scores, differences and equivalences; write the CSV by query."""
     from sluice.encoders.foundation.files import write_text
-    from sluice.retrieval.datasets.judgements import judgements
-    from sluice.retrieval.evaluation.comparison import compare_scores
+    from sluice.retrieval.datasets.dataset import judgements
+    from sluice.retrieval.evaluation.comparison import compare_scores, equivalences, per_query_csv
     from sluice.retrieval.evaluation.comparison import differences as difference_table
-    from sluice.retrieval.evaluation.per_query import equivalences, per_query_csv
     from sluice.retrieval.evaluation.scores import evaluate
 
     judged = judgements(qrels)

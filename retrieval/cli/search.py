@@ -122,11 +122,11 @@ def search(
             )
         stage.params = {**stage.params, **parse_params(param)}
     if where:
-        from sluice.retrieval.documents.where_text import parse_where
+        from sluice.retrieval.documents.where import parse_where
 
         stage = stage.filtered(parse_where(where))
     if queries is not None and output is not None:
-        from sluice.retrieval.datasets.beir_files import read_queries
+        from sluice.retrieval.datasets.beir import read_queries
 
         texts = dict(read_queries(queries))
         run = stage.run(texts, None, k).top(k)
@@ -281,7 +281,7 @@ def add(path: Folder, documents: Documents) -> None:
     Example:
       sluice add runs/x/retrievers/bm25 new.jsonl
     """
-    from sluice.retrieval.datasets.beir_files import read_documents
+    from sluice.retrieval.datasets.beir import read_documents
     from sluice.retrieval.retrievers.retriever import Retriever
 
     retriever = Retriever.open(path)
@@ -297,7 +297,7 @@ def update(path: Folder, documents: Documents) -> None:
     Example:
       sluice update runs/x/retrievers/bm25 changed.jsonl
     """
-    from sluice.retrieval.datasets.beir_files import read_documents
+    from sluice.retrieval.datasets.beir import read_documents
     from sluice.retrieval.retrievers.retriever import Retriever
 
     retriever = Retriever.open(path)

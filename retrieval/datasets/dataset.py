@@ -12,8 +12,9 @@ from typing import Any, Literal
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.datasets.identical_ids import IdenticalIds, decide_identical_ids
-from sluice.retrieval.datasets.source import Corpus, Qrels, Source, find_split
+from sluice.retrieval.datasets.source import Corpus, MemorySource, Qrels, Source, find_split
 from sluice.retrieval.documents.document import Document
+from sluice.retrieval.runs.trec_files import read_qrels
 
 __all__ = ["Corpus", "Dataset", "Document", "load_dataset", "training_splits"]
 
@@ -21,6 +22,7 @@ log = logging.getLogger("sluice")
 
 IgnoreIdenticalIds = bool | Literal["auto"]
 DATA_FOLDER = "SLUICE_DATA"  # the environment variable
+UNJUDGED = "no split has judgements; searching and indexing work without, evaluating does not"
 
 
 class Dataset:
@@ -63,9 +65,7 @@ class Dataset:
         name: str = "memory",
         split: str = "test",
     ) -> Dataset:
-        """Make a dataset of one split from what is at hand."""
-        from sluice.retrieval.datasets.memory import MemorySource
-
+        """Make a dataset of one split from documents, queries and judgements in memory."""
         return cls(MemorySource(name, documents, {split: (queries, qrels)}), split)
 
     def __repr__(self) -> str:
@@ -118,11 +118,12 @@ class Dataset:
         where one is at hand, otherwise by a pass over the corpus, once.
         """
         if self.ignore_identical_ids != "auto":
-            asked = bool(self.ignore_identical_ids)
-            return IdenticalIds(asked, 0, 0, f"ignore_identical_ids: {str(asked).lower()}")
+            drop = bool(self.ignore_identical_ids)
+            return IdenticalIds(drop, 0, 0, f"ignore_identical_ids: {str(drop).lower()}")
         if self._identical_ids is None:
-            found = decide_identical_ids(self.queries, self.qrels, find or self.corpus)
-            self._identical_ids = found
+            self._identical_ids = decide_identical_ids(
+                self.queries, self.qrels, find or self.corpus
+            )
         return self._identical_ids
 
     @property
@@ -130,7 +131,7 @@ class Dataset:
         if self.split is None:
             raise DataError(
                 f"dataset {self.name}: opened without a split, so it has a corpus only; "
-                f"choose one of {', '.join(self.splits) or '(none has judgements)'}"
+                f"choose one of {', '.join(self.splits) or 'none, as no split has judgements'}"
             )
         return self.split
 
@@ -138,10 +139,12 @@ class Dataset:
         splits = self.splits
         found = find_split(split, splits)
         if found is None:
+            looked_for = f"(looked for {self.source.places(split).qrels})"
+            if not splits:
+                raise DataError(f"dataset {self.name}: {UNJUDGED} {looked_for}")
             raise DataError(
-                f"dataset {self.name}: no split {split!r}; available: "
-                f"{', '.join(splits) or 'none has judgements'}{suggest(split, splits)}"
-                f" (looked for {self.source.places(split).qrels})"
+                f"dataset {self.name}: no split {split!r}; available: {', '.join(splits)}"
+                f"{suggest(split, splits)} {looked_for}"
             )
         return found
 
@@ -197,7 +200,7 @@ def training_splits(
 
 def find_source(name: str | Path) -> Source:
     """Return what ``name`` stands for, in the order that ``load_dataset`` documents."""
-    from sluice.retrieval.datasets.beir_folder import BeirFolder, is_beir_folder
+    from sluice.retrieval.datasets.beir import BeirFolder, is_beir_folder
 
     text = str(name)
     if text.startswith("hf:"):
@@ -229,7 +232,7 @@ def _from_ir_datasets(name: str, data: str | None) -> Source:
     ids = ir_datasets_ids()
     if name in ids:
         return IrDatasetsSource(name)
-    from sluice.retrieval.datasets.beir_folder import beir_folders
+    from sluice.retrieval.datasets.beir import beir_folders
 
     local = beir_folders(Path(data).expanduser()) if data else []
     under = (
@@ -245,11 +248,21 @@ def _from_ir_datasets(name: str, data: str | None) -> Source:
 
 
 def _not_a_folder(path: Path) -> DataError:
-    from sluice.retrieval.datasets.beir_folder import beir_folders
+    from sluice.retrieval.datasets.beir import beir_folders
 
-    found = "is a folder without any of them" if path.is_dir() else "is no folder"
+    state = "has none of these" if path.is_dir() else "is not a folder"
     near = beir_folders(path.parent)
     return DataError(
         f"{path}: expected a folder in BEIR layout (corpus.jsonl, queries.jsonl, "
-        f"qrels/<split>.tsv), and it {found}{suggest(path.name, near)}"
+        f"qrels/<split>.tsv), and it {state}{suggest(path.name, near)}"
     )
+
+
+def judgements(name: str) -> Qrels:
+    """Return the judgements of a qrels file, or of the test split of the dataset of that name."""
+    if Path(name).is_file() or name.endswith((".tsv", ".txt", ".qrels", ".trec", ".gz")):
+        return read_qrels(Path(name))
+    try:
+        return load_dataset(name).qrels
+    except DataError as error:
+        raise DataError(f"{name}: not a file of judgements; as a dataset: {error}") from None

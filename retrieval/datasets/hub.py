@@ -9,10 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sluice.encoders.foundation.errors import DataError, suggest
+from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.datasets.source import Places, Qrels
+from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import NOTHING, Document
-from sluice.retrieval.documents.metadata import MetadataReader
+from sluice.retrieval.documents.ids import id_text
+from sluice.retrieval.documents.jsonl import missing_field
+from sluice.retrieval.runs.trec_files import Judgement, qrels_of
 
 log = logging.getLogger("sluice")
 PATIENCE = 5.0  # seconds to wait for the hub before turning to its cache
@@ -63,12 +66,10 @@ class HubSource:
         table = _Table(self.repository, "corpus")
         columns = [("_id", "id"), ("title",), ("text",), ("metadata",)]
         optional, metadata = {"title", "metadata"}, MetadataReader()
-        for row, (name, title, text, found) in _rows(
-            table, self._corpus, columns, optional=optional
-        ):
-            kept = metadata.kept(found) if isinstance(found, dict) else NOTHING
+        for row, (name, title, text, own) in _rows(table, self._corpus, columns, optional=optional):
+            kept = metadata.kept(own) if isinstance(own, dict) else NOTHING
             yield Document(_id(table, row, name), title or "", _text(table, row, text), kept)
-        metadata.say_dropped(table)
+        metadata.warn(table)
 
     def document_count(self) -> int | None:
         """Return the size once the corpus has been opened."""
@@ -85,17 +86,18 @@ class HubSource:
         """Read the split's judgements."""
         table = self._qrels_table
         columns = [("query-id", "query_id"), ("corpus-id", "corpus_id"), ("score",)]
-        qrels: Qrels = {}
-        for row, (query_id, document_id, grade) in _rows(table, _load(table, split), columns):
-            if isinstance(grade, bool) or not isinstance(grade, (int, float)) or grade % 1:
-                raise DataError(
-                    f"{table} {split}, row {row}: score {grade!r} is not a whole number"
-                )
-            judged = qrels.setdefault(_id(table, row, query_id), {})
-            judged[_id(table, row, document_id)] = int(grade)
-        if not qrels:
-            raise DataError(f"{table} {split}: no judgements")
-        return qrels
+        data = _load(table, split)
+
+        def judgements() -> Iterator[Judgement]:
+            for row, (query_id, document_id, grade) in _rows(table, data, columns):
+                if isinstance(grade, bool) or not isinstance(grade, (int, float)) or grade % 1:
+                    raise DataError(
+                        f"{table} {split}, row {row}: score {grade!r} is not a whole number"
+                    )
+                ids = _id(table, row, query_id), _id(table, row, document_id)
+                yield row, *ids, int(grade)
+
+        return qrels_of(judgements, lambda row: f"{table} {split}, row {row}", f"{table} {split}")
 
     @cached_property
     def _corpus(self) -> Any:
@@ -208,8 +210,7 @@ def _rows(
         name = next((name for name in names if name in present), None)
         if name is None and names[0] not in optional:
             raise DataError(
-                f"{table}: no column {names[0]!r} among {', '.join(present)}"
-                f"{suggest(names[0], present)}; expected BEIR layout"
+                f"{table}: {missing_field(names[0], present, 'column')}; expected BEIR's columns"
             )
         chosen.append(name)
     row = 0
@@ -222,11 +223,7 @@ def _rows(
 
 
 def _id(table: _Table, row: int, value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if not isinstance(value, str) or not value:
-        raise DataError(f"{table}, row {row}: id {value!r}, expected a string that is not empty")
-    return value
+    return value if isinstance(value, str) and value else id_text(f"{table}, row {row}: id", value)
 
 
 def _text(table: _Table, row: int, value: Any) -> str:

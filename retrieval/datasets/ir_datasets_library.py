@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from sluice.encoders.foundation.errors import DataError, suggest
 from sluice.retrieval.datasets.source import DEV_NAMES, Places, Qrels
 from sluice.retrieval.documents.document import Document
+from sluice.retrieval.runs.trec_files import Judgement, qrels_of
 
 SPLIT_NAMES = ("train", "test", *DEV_NAMES)
 Read = TypeVar("Read")
@@ -63,13 +64,15 @@ class IrDatasetsSource:
 
     def qrels(self, split: str) -> Qrels:
         """Read the split's judgements."""
-        qrels: Qrels = {}
         name = self._ids[split]
-        for entry in _reading(name, "qrels", lambda loaded: iter(loaded.qrels_iter())):
-            qrels.setdefault(entry.query_id, {})[entry.doc_id] = int(entry.relevance)
-        if not qrels:
-            raise DataError(f"ir_datasets:{name}: no judgements")
-        return qrels
+
+        def judgements() -> Iterator[Judgement]:
+            entries = _reading(name, "qrels", lambda loaded: iter(loaded.qrels_iter()))
+            for number, entry in enumerate(entries, 1):
+                yield number, entry.query_id, entry.doc_id, int(entry.relevance)
+
+        where = f"ir_datasets:{name}"
+        return qrels_of(judgements, lambda number: f"{where}, judgement {number}", where)
 
 
 def _split_ids(root: str, ids: Iterable[str]) -> dict[str, str]:
@@ -102,7 +105,7 @@ def _reading(name: str, part: str, read: Callable[[Any], Iterator[Read]]) -> Ite
         yield from read(_load(name))
     except DataError:
         raise
-    except Exception as error:  # downloads, archives and parsers of many kinds are behind it
+    except Exception as error:  # downloads, archives and parsers of many kinds may fail
         raise DataError(
             f"ir_datasets:{name}: cannot read its {part} ({type(error).__name__}: {error}); the "
             "first use downloads it: check the network, and what 'ir_datasets' says of its licence"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.progress import progress
-from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.datasets.dataset import UNJUDGED, Dataset, load_dataset
 from sluice.retrieval.datasets.identical_ids import IdenticalIdCheck
 from sluice.retrieval.datasets.source import Qrels
 
@@ -16,13 +17,22 @@ log = logging.getLogger("sluice")
 EXAMPLES = 3
 
 
-def describe(dataset: Dataset) -> dict[str, Any]:
+def describe(dataset: Dataset | str | Path, split: str = "test") -> dict[str, Any]:
     """Read a dataset once from end to end and return what is in it, ready for JSON.
+
+    A dataset given by name is opened with ``split``, or without one if no split has judgements,
+    which is then logged in one warning.
 
     Judgements of documents outside the corpus and queries that no split judges are warned of in
     one line each, with the count and three examples. Memory: the queries and qrels, and the ids of
     the judged documents. Bad input anywhere is a ``DataError``.
     """
+    if not isinstance(dataset, Dataset):
+        corpus_alone = load_dataset(dataset, None)
+        judged_splits = corpus_alone.splits
+        dataset = corpus_alone.with_split(split) if judged_splits else corpus_alone
+        if not judged_splits:
+            log.warning("dataset %s: %s", dataset.name, UNJUDGED)
     report: dict[str, Any] = {"name": dataset.name, "split": dataset.split}
     judged = dataset.with_split(dataset.split)
     queries = judged.queries if judged.split is not None else {}

@@ -33,3 +33,14 @@ class Document(NamedTuple):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Document, (*self[:3], dict(self.metadata))  # a mapping proxy cannot be pickled
+
+
+def document_input(encoder: Any, document: Document) -> str | dict[str, str]:
+    """Return what an encoder reads of a document: its full text, or its fields by name.
+
+    An encoder whose ``fields`` is set reads fields: title, text and every text in the metadata.
+    """
+    if not getattr(encoder, "fields", None):
+        return document.full_text
+    stored = {name: text for name, text in document.metadata.items() if isinstance(text, str)}
+    return {**stored, "title": document.title, "text": document.text}

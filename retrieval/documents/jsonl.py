@@ -1,15 +1,19 @@
-"""Lines and JSON objects of text files, compressed or not; every bad line is one ``DataError``."""
+"""Reads lines and JSON objects of text files, compressed or not; a bad line is a ``DataError``."""
 
 from __future__ import annotations
 
+import difflib
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
 from sluice.encoders.foundation.errors import DataError
+
+# What other collections call a field, where the spelling does not show it.
+ALIASES = {"_id": ("docid", "docno", "qid"), "text": ("contents", "content", "body", "passage")}
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -64,3 +68,20 @@ def _refuse_surrogates(path: Path, number: int, value: dict[str, Any]) -> None:
             f"{path}:{number}: an escape \\ud... without its partner stands for no character; "
             "remove it"
         ) from None
+
+
+def field_of(place: str, value: Mapping[str, Any], field: str, expected: str) -> Any:
+    """Return a field of an object; ``DataError`` where it is missing."""
+    if field not in value:
+        raise DataError(f"{place}: {missing_field(field, value)}; expected {expected}")
+    return value[field]
+
+
+def missing_field(field: str, present: Collection[str], kind: str = "field") -> str:
+    """Return the sentence that a field or column is missing, or which one is misnamed."""
+    aliases = [name for name in ALIASES.get(field, ()) if name in present]
+    near = aliases or difflib.get_close_matches(field, list(present), n=1)
+    if near:
+        return f"it has {near[0]!r} and should have {field!r}: rename it"
+    listed = ", ".join(map(repr, list(present)[:8])) or "none"
+    return f"no {kind} {field!r}; the {kind}s are {listed}"

@@ -15,8 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
-from sluice.retrieval.documents.column_writer import ColumnWriter
-from sluice.retrieval.documents.columns import Column, ColumnFiles, metadata_between, open_columns
+from sluice.retrieval.documents.columns import (
+    Column,
+    ColumnFiles,
+    ColumnWriter,
+    metadata_between,
+    open_columns,
+)
 from sluice.retrieval.documents.document import NOTHING, Document, Metadata
 
 BLOCK_DOCUMENTS = 32

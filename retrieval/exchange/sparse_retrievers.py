@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.retrieval.exchange.dense.vectors import FORMS as DENSE
 from sluice.retrieval.exchange.query_vectors import terms_of, write_query_vectors
-from sluice.retrieval.exchange.sparse.ciff import CiffFile
-from sluice.retrieval.exchange.sparse.ciff_writer import write_ciff
+from sluice.retrieval.exchange.sparse.ciff import CiffFile, write_ciff
 from sluice.retrieval.exchange.sparse.impact_json import ImpactFiles, write_impact_json
-from sluice.retrieval.exchange.sparse.quantisation import Quantiser, Survey, surveyed
+from sluice.retrieval.exchange.sparse.sparse_vectors import Quantiser, Survey, surveyed
 from sluice.retrieval.exchange.sparse.vectors_folder import VectorsFolder, write_vectors
 from sluice.retrieval.retrievers.retriever import Retriever
 

@@ -12,9 +12,9 @@ import logging
 import math
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.runs.columns import RunColumns, columns_of, may_repeat
 
 log = logging.getLogger("sluice")
+
+Qrels: TypeAlias = dict[str, dict[str, int]]  # query id -> {document id: grade}
+Judgement: TypeAlias = tuple[int, str, str, int]  # number, query id, document id, grade
 
 RUN_FIELDS = {
     6: ("query", "q0", "document", "rank", "score", "tag"),  # TREC
@@ -49,9 +52,9 @@ def read_run(path: Path) -> RunColumns:
     """Read a run file, gzipped or not, ordered by score then document id.
 
     The rank column is not looked at. Raises ``DataError`` naming file and line for a wrong number
-    of columns, a score that is no finite number, a document twice in a query, text that is not
+    of columns, a score that is not a finite number, a document twice in a query, text that is not
     UTF-8, and for an empty file. Where the last line has another tag than the first, as when runs
-    are put one behind the other, a warning names the line of the change.
+    are put one after the other, a warning names the line of the change.
     """
     rows = _parsed(path)
     if rows is None:
@@ -65,22 +68,63 @@ def read_run(path: Path) -> RunColumns:
     return columns_of(rows.queries, rows.codes, rows.documents, scores)
 
 
-def read_qrels(path: Path) -> dict[str, dict[str, int]]:
+def read_qrels(path: Path) -> Qrels:
     """Read relevance judgements, gzipped or not: ``query id -> {document id: grade}``.
 
     BEIR's three columns, with or without their header, or TREC's four. A line with tabs is split at
     these, so that ids may hold spaces; another at ASCII white space. Every verb reads every qrels
-    file here, so that no two of them score by different grades.
-
-    A pair judged twice alike is counted once, with a warning. A pair judged twice differently is
-    refused, as by trec_eval: either grade would be a guess, and one that changes every number.
-    Raises ``DataError`` naming file and line for that, for a wrong number of columns, an empty id,
-    a grade that is no whole number, text that is not UTF-8, and for a file without judgements.
+    file here, so that no two of them score by different grades. See ``qrels_of`` for pairs judged
+    twice. Raises ``DataError`` naming file and line for a wrong number of columns, an empty id, a
+    grade that is not a whole number, text that is not UTF-8, and for a file without judgements.
     """
-    qrels: dict[str, dict[str, int]] = {}
     text = _text(path, read_data(path))
+    return qrels_of(
+        lambda: _judgements(path, text),
+        lambda number: f"{path}:{number}",
+        str(path),
+        f"; expected lines of {QRELS_EXPECTED}",
+    )
+
+
+def qrels_of(
+    entries: Callable[[], Iterable[Judgement]],
+    place: Callable[[int], str],
+    source: str,
+    expected: str = "",
+) -> Qrels:
+    """Collect judgements as ``query id -> {document id: grade}``; ``place`` names one by number.
+
+    A pair judged twice alike is counted once, with a warning. A pair judged twice differently is a
+    ``DataError``, as in trec_eval: either grade would be a guess, and one that changes every
+    number. The same for a ``source`` without judgements; ``expected`` says what it should hold.
+    """
+    qrels: Qrels = {}
+    again: list[int] = []  # the judgements that repeat an earlier one
+    for number, query, document, grade in entries():
+        judged = qrels.setdefault(query, {})
+        earlier = judged.get(document)
+        judged[document] = grade
+        if earlier == grade:
+            again.append(number)
+        elif earlier is not None:
+            first = next(n for n, *pair, _ in entries() if pair == [query, document])
+            raise DataError(
+                f"{place(number)}: document {document!r} of query {query!r} has grade {grade}, "
+                f"and {earlier} in {place(first)}; keep one of the two"
+            )
+    if not qrels:
+        raise DataError(f"{source}: no judgements{expected}")
+    if again:
+        count = f"{len(again):,} such judgement{'' if len(again) == 1 else 's'}"
+        log.warning(
+            "%s: judged before, with the same grade (%s); counted once", place(again[0]), count
+        )
+    return qrels
+
+
+def _judgements(path: Path, text: str) -> Iterator[Judgement]:
+    """Yield the judgements of a file with their line numbers."""
     columns = 0
-    again: list[int] = []  # lines that say what an earlier one says
     for number, line in enumerate(text.split("\n"), 1):
         fields = _qrels_fields(line)
         if not fields or (columns == 0 and fields[0].lower() in ("query-id", "query_id")):
@@ -94,25 +138,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
         columns = len(fields)
         if not query or not document:
             raise DataError(f"{path}:{number}: an empty id; expected {QRELS_EXPECTED}")
-        judged = qrels.setdefault(query, {})
-        earlier = judged.get(document)
-        judged[document] = grade
-        if earlier == grade:
-            again.append(number)
-        elif earlier is not None:
-            first = _line_of(text, query, document)
-            raise DataError(
-                f"{path}:{number}: document {document!r} of query {query!r} has grade {grade}, "
-                f"and {earlier} in line {first}; keep one of the two lines"
-            )
-    if not qrels:
-        raise DataError(f"{path}: the file holds no judgements; expected lines of {QRELS_EXPECTED}")
-    if again:
-        log.warning(
-            "%s:%d: judged before, with the same grade (%s such lines); counted once",
-            path, again[0], f"{len(again):,}",
-        )  # fmt: skip
-    return qrels
+        yield number, query, document, grade
 
 
 def _qrels_fields(line: str) -> list[str]:
@@ -131,12 +157,6 @@ def _grade(path: Path, number: int, written: str, columns: int) -> int:
             f"1 or more for relevant{hint}"
         )
     return int(written)
-
-
-def _line_of(text: str, query: str, document: str) -> int:
-    """Return the number of the line that judges a pair first."""
-    lines = enumerate(map(_qrels_fields, text.split("\n")), 1)
-    return next(n for n, fields in lines if fields[:1] + fields[-2:-1] == [query, document])
 
 
 def run_text(
@@ -183,7 +203,7 @@ def read_data(path: Path) -> bytes:
 
 
 def _parsed(path: Path) -> _Rows | None:
-    """Parse all lines at once, or return None where that finds anything out of order."""
+    """Parse all lines at once; None if anything is out of order."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -242,7 +262,7 @@ def _last_line(path: Path) -> bytes:
 
 
 def _is_plain(path: Path, line: bytes) -> bool:
-    """Say whether single spaces (or tabs, if line 1 has one) part fields, newlines lines."""
+    """Return whether single spaces (or tabs, if line 1 has one) part fields, newlines lines."""
     if line[:1] <= b" " or line[:2] == GZIP_MAGIC or line.startswith(codecs.BOM_UTF8):
         return False
     separator = 9 if b"\t" in line else 32
@@ -263,8 +283,6 @@ def _is_plain(path: Path, line: bytes) -> bool:
 
 def _plain(data: bytes) -> bytes:
     """Part fields by one space and lines by one newline; as many lines as before."""
-    import re
-
     data = data.translate(bytes.maketrans(_WHITE, b" " * len(_WHITE)))
     data = re.sub(rb"  +", b" ", data).replace(b" \n", b"\n").replace(b"\n ", b"\n")
     return data.strip(b" ")
@@ -307,7 +325,7 @@ def _read_lines(path: Path, data: bytes) -> _Rows:
 
 
 def _warn_of_tags(path: Path, data: bytes) -> None:
-    """Say where another tag than the first stands first."""
+    """Warn of the first line whose tag is not that of the lines before."""
     first = ""
     for number, line in enumerate(_text(path, data).split("\n"), 1):
         tag = _fields(line)[5:]
@@ -345,7 +363,7 @@ def _score(path: Path, number: int, written: str) -> float:
         score = math.nan
     if not abs(score) <= float(np.finfo(np.float32).max):
         raise DataError(
-            f"{path}:{number}: score {written!r} is no finite number of float32, "
+            f"{path}:{number}: score {written!r} is not a finite number of float32, "
             "which is what trec_eval reads"
         )
     return score

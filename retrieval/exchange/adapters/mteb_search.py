@@ -5,14 +5,100 @@ mteb (2 or later) is an optional package: ``pip install 'sluice-ir[interop]'``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
-from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.exchange.adapters.mteb_corpus import TaskCorpus, kept, queries_of
+from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.runs.run import Ranking, Run
+
+log = logging.getLogger("sluice")
+
+
+class TaskCorpus:
+    """The documents of a task; ``rows`` is a sequence of mappings (a ``datasets.Dataset``).
+
+    It gives a stage without a document store the texts to rerank. A row without a text, as of a
+    corpus of images, is a ``DataError``.
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Document]:
+        return map(_document, self.rows)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.rows["id"])}
+
+    def texts(self, document_ids: Sequence[str]) -> list[str]:
+        """Return the full texts of documents, in the order of the ids."""
+        absent = [name for name in document_ids if name not in self._places]
+        if absent:
+            raise DataError(f"the task's corpus of {len(self):,} documents has no {absent[0]!r}")
+        return [_document(self.rows[self._places[name]]).full_text for name in document_ids]
+
+    def check(self, stage: Stage) -> None:
+        """Raise ``DataError`` if the stage finds documents that are not in this corpus.
+
+        Documents that it lacks are counted in a warning: a pruned corpus lacks some.
+        """
+        store = stage.documents
+        if not isinstance(store, DocumentStore):
+            return
+        names = store.ids(np.setdiff1d(np.arange(store.rows_total), store.deleted))
+        foreign = next((name for name in names if name not in self._places), None)
+        if foreign is not None:
+            raise DataError(
+                f"{stage.name}: document {foreign!r} of its {len(store):,} is not in the task's "
+                f"corpus of {len(self):,}; expected a stage made of that corpus, or a function "
+                "that makes one of a corpus"
+            )
+        if len(store) < len(self):
+            lacking = f"{len(self) - len(store):,} of {len(self):,}"
+            log.warning("%s: lacks %s documents of the task's corpus", stage.name, lacking)
+
+
+def queries_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return ``{id: text}``, an instruction behind the text, as mteb gives them to an encoder.
+
+    A conversation, which is no text, is a ``DataError``.
+    """
+    queries = {}
+    for row in rows:
+        if not isinstance(row.get("text"), str):
+            raise DataError(f"query {row['id']!r} of the task is no text; expected a task of texts")
+        queries[row["id"]] = " ".join(filter(None, (row["text"], row.get("instruction"))))
+    return queries
+
+
+def kept(run: Run, candidates: Mapping[str, Sequence[str]]) -> Run:
+    """Return a run's documents that are candidates of the query."""
+    rankings = {}
+    for query, ranking in run.items():
+        wanted = set(candidates[query])
+        places = [place for place, name in enumerate(ranking.doc_ids) if name in wanted]
+        rankings[query] = Ranking([ranking.doc_ids[at] for at in places], ranking.scores[places])
+    return Run(rankings, name=run.name)
+
+
+def _document(row: Mapping[str, Any]) -> Document:
+    if not isinstance(row.get("text"), str):
+        raise DataError(
+            f"document {row['id']!r} of the task has {', '.join(row)} and no text; expected a task "
+            "of texts"
+        )
+    return Document(row["id"], row.get("title") or "", row["text"])
 
 
 class MtebSearch:

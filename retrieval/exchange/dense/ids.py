@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.ids import id_text
 
 ENDINGS = (".txt", ".json", ".npy", ".parquet")
 ID_COLUMNS = ("id", "_id", "doc_id", "docid")
@@ -43,23 +43,7 @@ class IdFile:
         for start in range(0, self._count, 4096):
             for number, value in enumerate(self._values[start : start + 4096], start):
                 place = f"{self.path}: id {number:,} (from 0)"
-                yield place, id_text(place, value)
-
-
-def id_text(place: str, value: Any) -> str:
-    """Return an id as text; whole numbers are taken as theirs, anything else is an error."""
-    if isinstance(value, bytes):
-        try:
-            value = value.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{place}: {value!r:.80} is not UTF-8 ({error.reason})") from None
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return str(value)
-    if not isinstance(value, str) or not value:
-        raise DataError(
-            f"{place}: {value!r:.80}; expected a text that is not empty, or a whole number"
-        )
-    return str(value)
+                yield place, id_text(f"{place}: the id", value)
 
 
 def ids_beside(vectors: Path) -> IdFile:
@@ -142,7 +126,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             place = f"{path}:{number}"
-            yield place, id_text(place, line.removesuffix(b"\n").removesuffix(b"\r"))
+            yield place, id_text(f"{place}: the id", line.removesuffix(b"\n").removesuffix(b"\r"))
 
 
 def _read_values(path: Path) -> Any:

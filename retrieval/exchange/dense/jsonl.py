@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.errors import DataError, suggest
+from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.jsonl import read_lines, read_objects
-from sluice.retrieval.documents.metadata import MetadataReader
-from sluice.retrieval.exchange.dense.ids import ID_COLUMNS, id_text
+from sluice.retrieval.documents.ids import id_text
+from sluice.retrieval.documents.jsonl import missing_field, read_lines, read_objects
+from sluice.retrieval.exchange.dense.ids import ID_COLUMNS
 
 VECTOR_FIELDS = ("embedding", "vector", "emb")
 EXPECTED = '{"id": ..., "embedding": [...]}'
@@ -40,11 +41,11 @@ class LineSource:
             place = f"{self._path}:{number}"
             title, text = value.get("title") or "", value.get("text") or ""
             if not isinstance(title, str) or not isinstance(text, str):
-                raise DataError(f"{place}: 'title' or 'text' is no text")
+                raise DataError(f"{place}: 'title' or 'text' is not a text")
             found = value.get("metadata")
             kept = metadata.kept(found if isinstance(found, dict) else {})
             yield place, Document(_name(place, value), title, text, kept)
-        metadata.say_dropped(self._path)
+        metadata.warn(self._path)
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
         """Yield the vectors; ``DataError`` for another width than the first one's."""
@@ -74,10 +75,7 @@ def _name(place: str, value: dict[str, Any]) -> str:
     for field in ("custom_id", *ID_COLUMNS) if "response" in value else ID_COLUMNS:
         if field in value:
             return id_text(f"{place}: {field!r}", value[field])
-    raise DataError(
-        f"{place}: fields {', '.join(list(value)[:8])}; no 'id'{suggest('id', value)}; expected "
-        f"{EXPECTED}"
-    )
+    raise DataError(f"{place}: {missing_field('id', value)}; expected {EXPECTED}")
 
 
 def _vector(place: str, value: dict[str, Any]) -> NDArray[np.float32]:
@@ -86,10 +84,7 @@ def _vector(place: str, value: dict[str, Any]) -> NDArray[np.float32]:
     for field in VECTOR_FIELDS:
         if field in value:
             return _numbers(place, value[field])
-    raise DataError(
-        f"{place}: fields {', '.join(list(value)[:8])}; no 'embedding'"
-        f"{suggest('embedding', value)}; expected {EXPECTED}"
-    )
+    raise DataError(f"{place}: {missing_field('embedding', value)}; expected {EXPECTED}")
 
 
 def _answered(place: str, value: dict[str, Any]) -> Any:

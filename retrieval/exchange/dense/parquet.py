@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.errors import DataError, suggest
+from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.files import replaced_file
+from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.metadata import MetadataReader
-from sluice.retrieval.exchange.dense.ids import ID_COLUMNS, id_text
+from sluice.retrieval.documents.ids import id_text
+from sluice.retrieval.documents.jsonl import missing_field
+from sluice.retrieval.exchange.dense.ids import ID_COLUMNS
 
 VECTOR_COLUMNS = ("embedding", "vector", "emb", "embeddings", "vectors")
 TEXT_COLUMNS = ("title", "text")
@@ -49,7 +51,7 @@ class ParquetSource:
         return next((block.shape[1] for block in self._read(1)), 0)
 
     def documents(self) -> Iterator[tuple[str, Document]]:
-        """Yield (place, document); what is no id, title, text or vector is metadata."""
+        """Yield (place, document); other columns than id, title, text and vector are metadata."""
         metadata = MetadataReader()
         for path, file in zip(self._paths, self._files, strict=True):
             names = [name for name in file.schema_arrow.names if name in self._kept]
@@ -61,7 +63,7 @@ class ParquetSource:
                         self._document(f"{path}: row {row:,}", found, metadata),
                     )
                     row += 1
-        metadata.say_dropped(self._path)
+        metadata.warn(self._path)
 
     def _document(self, place: str, found: dict[str, Any], metadata: MetadataReader) -> Document:
         name = id_text(f"{place}, column {self._id!r}", found.pop(self._id))
@@ -177,14 +179,13 @@ def _batches(path: Path, file: Any, size: int, columns: list[str]) -> Iterator[A
 
 
 def _column(path: Path, names: list[str], known: tuple[str, ...], what: str) -> str:
-    found = [name for name in names if name in known]
-    if len(found) != 1:
-        which = "several of them" if found else "none of them"
-        raise DataError(
-            f"{path}: columns {', '.join(names)}; the {what} are in one of {', '.join(known)}, and "
-            f"it has {which}{'' if found else suggest(known[0], names)}: rename a column"
-        )
-    return found[0]
+    chosen = [name for name in names if name in known]
+    if len(chosen) == 1:
+        return chosen[0]
+    fault = missing_field(known[0], names, "column")
+    if chosen:
+        fault = f"the columns {' and '.join(chosen)} may both be the {what}: rename one"
+    raise DataError(f"{path}: {fault}; the {what} are in one of {', '.join(known)}")
 
 
 def _check_types(path: Path, schema: Any, name: str, vector: str) -> None:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.files import packed_file
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.exchange.dense.ids import IdFile, check_count, id_text, ids_beside, write_ids
+from sluice.retrieval.documents.ids import id_text
+from sluice.retrieval.exchange.dense.ids import IdFile, check_count, ids_beside, write_ids
 from sluice.retrieval.exchange.dense.npy import write_values
 
 VECTORS = "vectors"  # the tensor, and in a folder the file
@@ -60,7 +61,7 @@ class TensorSource:
             return
         for number, value in enumerate(self._ids):
             place = f"{self._path}: id {number:,} (from 0)"
-            yield place, Document(id_text(place, value), "", "")
+            yield place, Document(id_text(f"{place}: the id", value), "", "")
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
         """Yield blocks of the mapped tensor; bfloat16 is widened to float32."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.repeated_ids import distinct
+from sluice.retrieval.documents.ids import distinct
 
 Dense = NDArray[np.float32]
 CHUNK_ROWS = 16_384

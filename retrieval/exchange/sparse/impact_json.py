@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sluice.encoders.foundation.errors import DataError, suggest
+from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.files import packed_file
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.jsonl import read_objects
-from sluice.retrieval.documents.repeated_ids import distinct
+from sluice.retrieval.documents.ids import distinct, id_text
+from sluice.retrieval.documents.jsonl import field_of, read_objects
 from sluice.retrieval.exchange.sparse.sparse_vectors import (
     Column,
     checked_chunks,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 CHUNK = 16_384  # documents of one matrix
+LARGEST = float(np.finfo(np.float32).max)
 EXPECTED = '{"id": ..., "contents": ..., "vector": {token: weight, ...}}'
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 
@@ -70,32 +71,21 @@ class ImpactFiles:
         for place, value in self._objects():
             contents = value.get("contents", "")
             if not isinstance(contents, str):
-                raise DataError(f"{place}: 'contents' is no text; expected {EXPECTED}")
+                raise DataError(f"{place}: 'contents' is not a text; expected {EXPECTED}")
             weights_of(place, value)
             yield place, Document(id_of(place, value), "", contents)
 
 
 def id_of(place: str, value: dict[str, Any], expected: str = EXPECTED) -> str:
     """Return a line's id; a whole number is taken as its text."""
-    if "id" not in value:
-        raise DataError(f"{place}: no field 'id'{suggest('id', value)}; expected {expected}")
-    name = value["id"]
-    if isinstance(name, int) and not isinstance(name, bool):
-        return str(name)
-    if not isinstance(name, str) or not name:
-        raise DataError(f"{place}: 'id' is {name!r}, expected a text that is not empty")
-    return name
+    return id_text(f"{place}: 'id'", field_of(place, value, "id", expected))
 
 
 def weights_of(place: str, value: dict[str, Any], expected: str = EXPECTED) -> dict[str, float]:
     """Return a line's weights by token, each a finite number that is not negative."""
-    if "vector" not in value:
-        raise DataError(
-            f"{place}: no field 'vector'{suggest('vector', value)}; expected {expected}"
-        )
-    weights = value["vector"]
+    weights = field_of(place, value, "vector", expected)
     if not isinstance(weights, dict):
-        raise DataError(f"{place}: 'vector' is no object of tokens; expected {expected}")
+        raise DataError(f"{place}: 'vector' is not an object of tokens; expected {expected}")
     for token, weight in weights.items():
         if not is_number(weight) or not 0 <= weight <= LARGEST:
             nan = isinstance(weight, float) and math.isnan(weight)
@@ -105,9 +95,6 @@ def weights_of(place: str, value: dict[str, Any], expected: str = EXPECTED) -> d
                 "that is not negative"
             )
     return weights
-
-
-LARGEST = float(np.finfo(np.float32).max)
 
 
 def _row(place: str, value: dict[str, Any], column: Column) -> tuple[list[int], list[float]]:

@@ -20,7 +20,7 @@ from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.repeated_ids import distinct
+from sluice.retrieval.documents.ids import distinct
 from sluice.retrieval.exchange.sparse.sparse_vectors import (
     Column,
     checked_chunks,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.vectors.cache import VectorCache, cache_bound, keep_within
 from sluice.encoders.vectors.forms import checked_vectors
-from sluice.retrieval.documents.encoder_input import document_input
+from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.retrievers.corpus.corpus_encoding import CorpusEncoder, EncodedCorpus
 from sluice.retrieval.retrievers.corpus.encoding import Encoding

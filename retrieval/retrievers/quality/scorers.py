@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.progress import progress
-from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.encoder_input import document_input
+from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.retrievers.quality.scores import QualityScores
 
 if TYPE_CHECKING:

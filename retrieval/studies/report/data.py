@@ -8,9 +8,8 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.evaluation.comparison import MARK
-from sluice.retrieval.evaluation.costs import add_costs
 from sluice.retrieval.evaluation.scores import Scores
-from sluice.retrieval.evaluation.table import Table
+from sluice.retrieval.evaluation.table import Table, add_costs
 from sluice.retrieval.studies.report.distributions import (
     document_lengths,
     figures,

@@ -19,8 +19,7 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing import FlatIndex, Index, PassageIndex
-from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.encoder_input import document_input
+from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.pipelines.remembered_scores import ScoreMemory, remembered
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage, Texts

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.errors import DataError, suggest
+from sluice.retrieval.documents.ids import id_text
 
 NO_SCORE = math.nan
 
@@ -110,12 +111,8 @@ def texts_of(place: str, value: Any, what: str) -> list[str]:
 
 
 def id_of(place: str, value: Any, what: str) -> str:
-    """Return an id as a text; whole numbers are written out."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{place}: {what} is {value!r:.60}, expected an id (a text, not empty)")
-    return value.strip()
+    """Return an id as a text without white space around it; whole numbers are written out."""
+    return id_text(f"{place}: {what}", value.strip() if isinstance(value, str) else value)
 
 
 def ids_of(place: str, value: Any, what: str) -> list[str]:

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from command_line import Call
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
@@ -74,8 +75,23 @@ def test_corpus_alone(folder: Path) -> None:
     assert describe(dataset)["documents"] == 3
     with pytest.raises(DataError, match="without a split"):
         _ = dataset.queries
-    with pytest.raises(DataError, match="no split 'test'; available: none"):
+    with pytest.raises(DataError, match="toy: no split has judgements; searching and indexing"):
         load_dataset(folder)
+
+
+def test_description_without_judgements(
+    folder: Path, sluice: Call, caplog: pytest.LogCaptureFixture
+) -> None:
+    for file in (folder / "qrels").iterdir():
+        file.unlink()
+    unjudged = "dataset toy: no split has judgements; searching and indexing work without"
+    with caplog.at_level(logging.WARNING, logger="sluice"):
+        report = describe(folder)
+    assert (report["documents"], report["split"]) == (3, None)
+    assert unjudged in caplog.text
+    code, out, err = sluice("data", folder)
+    assert (code, json.loads(out)) == (0, report)
+    assert unjudged in err
 
 
 def test_names(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

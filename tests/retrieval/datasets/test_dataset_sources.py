@@ -58,6 +58,12 @@ class Qrels(BaseQrels):  # type: ignore[misc]
             yield TrecQrel(name, "d1", 2, "0")
 
 
+class Contradicting(BaseQrels):  # type: ignore[misc]
+    def qrels_iter(self) -> Iterator[TrecQrel]:
+        for grade in (2, 2, 0):
+            yield TrecQrel("q1", "d1", grade, "0")
+
+
 class Broken(BaseDocs):  # type: ignore[misc]
     def docs_iter(self) -> Iterator[Any]:
         raise ConnectionError("no route to host")
@@ -75,6 +81,7 @@ def registered() -> Iterator[None]:
         "sluicetoy/dev/small": IrDataset(Docs(), Queries(), Qrels("q13")),
         "sluicetoy/track": IrDataset(Docs(), Queries(), Qrels("q14")),
         "sluicetoy/unjudged": IrDataset(Docs(), Queries()),
+        "sluicetwice": IrDataset(Docs(), Queries(), Contradicting()),
         "sluicebroken": IrDataset(Broken(), Queries(), Qrels("q1")),
     }
     for name, dataset in names.items():
@@ -111,6 +118,23 @@ def test_ir_datasets_errors() -> None:
         load_dataset("ir_datasets:sluicetoj")
     with pytest.raises(DataError, match=r"ir_datasets:sluicebroken: cannot read its docs \(Conn"):
         list(load_dataset("sluicebroken").corpus)
+
+
+def test_a_pair_judged_twice_is_read_as_in_a_qrels_file(
+    hub: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = "document 'd1' of query 'q1' has grade 0, and 2 in"
+    with pytest.raises(DataError, match=rf"twice, judgement 3: {refused} .*judgement 1; keep"):
+        _ = load_dataset("ir_datasets:sluicetwice").qrels
+    splits = {
+        "test": judged(("q1", "d1", 2), ("q0", "d0", 1), ("q1", "d1", 0)),
+        "train": judged(("q1", "d1", 2), ("q1", "d1", 2)),
+    }
+    path = hub_folder(hub / "toy", {**CORPUS, "qrels": splits})
+    with pytest.raises(DataError, match=rf"test, row 2: {refused} .* test, row 0; keep one"):
+        _ = load_dataset(f"hf:{path}").qrels
+    assert load_dataset(f"hf:{path}", "train").qrels == {"q1": {"d1": 2}}
+    assert "train, row 1: judged before, with the same grade (1 such judgement)" in caplog.text
 
 
 def hub_folder(path: Path, configs: dict[str, dict[str, list[dict[str, Any]]]]) -> Path:
@@ -180,7 +204,7 @@ def test_hub_errors(hub: Path) -> None:
         _ = load_dataset(f"hf:{path}").qrels
     bad = {"corpus": {"corpus": [{"_id": "d", "body": "x"}]}}
     path = hub_folder(hub / "bad", {**CORPUS, **bad, "qrels": {"test": judged(("q1", "d", 1))}})
-    with pytest.raises(DataError, match=r"\(corpus\): no column 'text' among _id, body"):
+    with pytest.raises(DataError, match=r"\(corpus\): it has 'body' and should have 'text'"):
         list(load_dataset(f"hf:{path}").corpus)
     with pytest.raises(DataError, match=r"no split 'tset'; available: test; did you mean"):
         load_dataset(f"hf:{path}", "tset")

@@ -11,7 +11,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS
 from sluice.indexing import FlatIndex
 from sluice.retrieval import Document, Retriever
-from sluice.retrieval.documents.encoder_input import document_input
+from sluice.retrieval.documents.document import document_input
 
 FIELDS = {"title": 2.0, "text": 1.0, "place": 0.5}
 QUERIES = ["gold river", "word3 nugget", "yukon", "red word7 gold", "the"]

@@ -12,7 +12,7 @@ import pytest
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
 from sluice.encoders.foundation.generations import verify
 from sluice.retrieval import Document
-from sluice.retrieval.datasets.beir_files import read_documents
+from sluice.retrieval.datasets.beir import read_documents
 from sluice.retrieval.documents.store import open_documents, write_documents
 
 

@@ -17,8 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing import FaissIndex, FlatIndex
 from sluice.retrieval import Document, Fuse, Rerank, Retriever, Run, Stage
 from sluice.retrieval.documents.store import DocumentStore, write_documents
-from sluice.retrieval.documents.where import conditions, matching_rows
-from sluice.retrieval.documents.where_text import parse_where
+from sluice.retrieval.documents.where import conditions, matching_rows, parse_where
 from sluice.retrieval.runs.queries import Queries
 
 ORDERS = {

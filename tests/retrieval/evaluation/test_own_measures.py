@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_line import Call
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.app import app
 from sluice.retrieval.config.sections import ExperimentConfig, load_config
 from sluice.retrieval.evaluation.measures import at_level, parse_measure
 from sluice.retrieval.evaluation.scores import evaluate
@@ -72,7 +71,7 @@ def test_its_name_and_its_level(module: str) -> None:
     ]
 
 
-def test_yaml_and_the_command_line(module: str, tmp_path: Path) -> None:
+def test_yaml_and_the_command_line(module: str, tmp_path: Path, sluice: Call) -> None:
     config = tmp_path / "own.yaml"
     config.write_text(
         "dataset: pydocs\noutput: out\nretrievers: {bm25: {encoder: {type: bm25}}}\n"
@@ -85,10 +84,8 @@ def test_yaml_and_the_command_line(module: str, tmp_path: Path) -> None:
     RUN.save(tmp_path / "run.trec")
     qrels = tmp_path / "qrels.txt"
     qrels.write_text("".join(f"{q} 0 {d} {g}\n" for q, ds in QRELS.items() for d, g in ds.items()))
-    result = CliRunner().invoke(
-        app, ["score", str(tmp_path / "run.trec"), str(qrels), "-m", f"{module}:bonus@10,RR"]
-    )
-    assert result.output.splitlines()[0] == f"{module}:bonus@10\tall\t0.8333"
+    code, out, _ = sluice("score", tmp_path / "run.trec", qrels, "-m", f"{module}:bonus@10,RR")
+    assert (code, out.splitlines()[0]) == (0, f"{module}:bonus@10\tall\t0.8333")
 
 
 @pytest.mark.parametrize(

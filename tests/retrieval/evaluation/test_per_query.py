@@ -10,8 +10,13 @@ import pytest
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval import Run, evaluate
-from sluice.retrieval.evaluation.comparison import SignificanceTest, compare_scores, differences
-from sluice.retrieval.evaluation.per_query import equivalences, per_query_csv
+from sluice.retrieval.evaluation.comparison import (
+    SignificanceTest,
+    compare_scores,
+    differences,
+    equivalences,
+    per_query_csv,
+)
 from sluice.retrieval.evaluation.scores import Scores
 from sluice.retrieval.evaluation.significance import equivalence
 

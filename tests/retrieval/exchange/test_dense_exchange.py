@@ -15,8 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.indexing import FaissIndex, FlatIndex
 from sluice.retrieval import Document, Retriever, Run
 from sluice.retrieval.exchange.dense.vectors import WRITTEN, read_dense_vectors, write_dense_vectors
-from sluice.retrieval.exchange.dense_import import index_of
-from sluice.retrieval.exchange.dense_retrievers import export_dense, import_dense
+from sluice.retrieval.exchange.dense_retrievers import export_dense, import_dense, index_of
 from sluice.retrieval.exchange.query_vectors import queries_of, run_vectors
 from sluice.retrieval.exchange.sparse_retrievers import export_retriever
 

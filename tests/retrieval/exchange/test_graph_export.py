@@ -12,8 +12,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.indexing import FlatIndex
 from sluice.retrieval import Dataset, Document, Retriever, evaluate, load_dataset
-from sluice.retrieval.exchange.graph_export import export_model
-from sluice.retrieval.exchange.graph_loss import graph_loss, sampled
+from sluice.retrieval.exchange.graph_export import export_model, graph_loss, sampled
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -176,8 +176,8 @@ def test_ids_may_hold_spaces_between_tabs(tmp_path: Path) -> None:
         ("qid\tdocid\tgrade\nq\td\t1\n", r":1: grade 'grade'.*header line begins with 'query-id'"),
         ("q 0 a 1.5\n", r":1: grade '1.5' is not a whole number"),
         ("q\td\t" + "9" * 5000 + "\n", r":1: grade"),
-        ("q 0 b 0\nq 0 a 1\n\nq 0 a 2\n", r":4: document 'a' of .* grade 2, and 1 in line 2; keep"),
-        ("query-id\tcorpus-id\tscore\nq\ta b\t1\nq\ta b\t0\n", r":3: document 'a b'.* line 2"),
+        ("q 0 b 0\nq 0 a 1\n\nq 0 a 2\n", r":4: document 'a' of .* grade 2, and 1 in .*:2; keep"),
+        ("query-id\tcorpus-id\tscore\nq\ta b\t1\nq\ta b\t0\n", r":3: document 'a b'.*:2; keep"),
         (b"q 0 a 1\nq 0 \xe9 1\n", r":2: byte 0xe9"),
     ],
 )  # fmt: skip
@@ -193,4 +193,4 @@ def test_a_pair_judged_twice_alike_is_said(
     file.write_text("q 0 a 1\nq 0 b 0\nq 0 a 1\nr 0 a 1\nq 0 b 0\n")
     with caplog.at_level("WARNING", "sluice"):
         assert read_qrels(file) == {"q": {"a": 1, "b": 0}, "r": {"a": 1}}
-    assert "qrels.trec:3: judged before, with the same grade (2 such lines)" in caplog.text
+    assert "qrels.trec:3: judged before, with the same grade (2 such judgements)" in caplog.text

@@ -175,7 +175,7 @@ def test_damaged_arrays_and_ids(tmp_path: Path) -> None:
     for text, message in [
         (b"a\nb\nc\n", "4 vectors, but x.ids.txt has 3 ids"),
         (b"a\nb\nb\nc\n", "x.ids.txt:3: id 'b' again, first in .*x.ids.txt:2"),
-        (b"a\n\nb\nc\n", "x.ids.txt:2: ''; expected a text"),
+        (b"a\n\nb\nc\n", "x.ids.txt:2: the id is ''; expected a text"),
         (b"a\nb\n\xff\nc\n", "x.ids.txt:3: .* is not UTF-8"),
     ]:
         ids.write_bytes(text)
@@ -187,7 +187,7 @@ def test_damaged_arrays_and_ids(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=message):
             read_dense_vectors(path)
     (tmp_path / "x.ids.json").write_text('["a", "b", null, true]')
-    with pytest.raises(DataError, match=r"id 2 \(from 0\): None"):
+    with pytest.raises(DataError, match=r"id 2 \(from 0\): the id is None"):
         list(read_dense_vectors(path).ids())
 
 

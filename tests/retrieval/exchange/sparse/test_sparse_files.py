@@ -79,11 +79,11 @@ def test_impact_json_comes_from_several_files(tmp_path: Path) -> None:
 GOOD = '{"id": "a", "contents": "x", "vector": {"gold": 1}}\n'
 LINES = {
     '{"contents": "", "vector": {}}': "x.jsonl:2: no field 'id'",
-    '{"id": "b", "vectors": {}}': "no field 'vector'; did you mean 'vectors'",
+    '{"id": "b", "vectors": {}}': "it has 'vectors' and should have 'vector'",
     '{"id": "", "vector": {}}': "expected a text that is not empty",
     '{"id": true, "vector": {}}': "'id' is True",
-    '{"id": "b", "contents": 3, "vector": {}}': "'contents' is no text",
-    '{"id": "b", "vector": [1]}': "'vector' is no object",
+    '{"id": "b", "contents": 3, "vector": {}}': "'contents' is not a text",
+    '{"id": "b", "vector": [1]}': "'vector' is not an object",
     '{"id": "b", "vector": {"gold": -1}}': "x.jsonl:2: token 'gold' has the weight -1",
     '{"id": "b", "vector": {"gold": NaN}}': "the weight NaN",
     '{"id": "b", "vector": {"gold": Infinity}}': "the weight inf",
@@ -314,7 +314,7 @@ def test_query_vectors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     for text, message in {
         "": "empty",
         '{"id": "q1", "vector": {}}\n' * 2: "q.jsonl:2: id 'q1' again, first in",
-        '{"_id": "q1", "vector": {}}': "no field 'id'",
+        '{"_id": "q1", "vector": {}}': "it has '_id' and should have 'id'",
         '{"id": "q1", "text": "x"}': "no field 'vector'",
         '{"id": "q1", "vector": {"a": -1}}': "'a' has the weight -1",
     }.items():

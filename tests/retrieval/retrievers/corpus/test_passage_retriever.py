@@ -19,7 +19,7 @@ from sluice.indexing import FaissIndex, FlatIndex, InvertedIndex, PassageIndex
 from sluice.retrieval import Document, Passages, Retriever
 from sluice.retrieval.cli import app
 from sluice.retrieval.config.sections import ExperimentConfig, checked
-from sluice.retrieval.documents.encoder_input import document_input
+from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.means import mean_vectors
