@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sluice.retrieval.experiments.tuning.ranker_training import FoldReport, TrainedRanker
     from sluice.retrieval.experiments.tuning.tuner import Tuning
     from sluice.retrieval.pipelines.stage import Stage
-    from sluice.retrieval.retrievers.corpus.encoding_estimate import EncodingEstimate
+    from sluice.retrieval.retrievers.corpus.encoding import EncodingEstimate
     from sluice.retrieval.retrievers.retriever import Retriever
     from sluice.retrieval.runs.run import Run
     from sluice.training import MiningReport

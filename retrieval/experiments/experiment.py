@@ -43,7 +43,7 @@ from sluice.retrieval.training_data.teachers.teachers import open_judge
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.document import Document
-    from sluice.retrieval.retrievers.corpus.encoding_estimate import EncodingEstimate
+    from sluice.retrieval.retrievers.corpus.encoding import EncodingEstimate
     from sluice.training.negatives.judge import Judge
 
 log = logging.getLogger("sluice")

@@ -1,22 +1,52 @@
-"""The fusion methods that ranx computes, under its names: unsupervised ones, of scores and ranks.
+"""Fusion methods under ranx's names: its own unsupervised ones, and Condorcet computed here.
 
-ranx (Bassani and Romelli, 2022) takes seconds to import and to compile; it is asked only for these.
+ranx (Bassani and Romelli, 2022) takes seconds to import and to compile, so it is imported only
+when one of its methods is used.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from sluice.retrieval.pipelines.fusion.condorcet import condorcet
 from sluice.retrieval.runs.pool import Pool
 from sluice.retrieval.runs.run import Ranking, Run
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.fusion.fusion import Fusion
+
+
+def condorcet(lists: Sequence[Sequence[str]], weights: Sequence[float]) -> list[str]:
+    """Return all documents of ranked lists, one that most lists put before another before it.
+
+    Montague and Aslam (2002): a merge sort with the majority as its comparison, lists counted by
+    their weights, so that cycles are cut somewhere. A list puts what it has before what it lacks
+    and says nothing of two that it lacks. Where the lists are even, the document with the larger
+    weighted sum of reciprocal ranks goes first, then the larger id. O(n log n) comparisons.
+    """
+    ranks = [{doc: rank for rank, doc in enumerate(hits)} for hits in lists]
+    merit: dict[str, float] = {}
+    for hits, weight in zip(lists, weights, strict=True):
+        for rank, doc in enumerate(hits):
+            merit[doc] = merit.get(doc, 0.0) + weight / (60 + rank + 1)
+    start = sorted(merit, key=lambda doc: (merit[doc], doc), reverse=True)
+    voters = list(zip(ranks, weights, strict=True))
+
+    def compared(one: str, other: str) -> int:
+        votes = 0.0
+        for places, weight in voters:
+            first, second = places.get(one), places.get(other)
+            if first is not None and (second is None or first < second):
+                votes -= weight
+            elif second is not None:
+                votes += weight
+        return (votes > 0) - (votes < 0)
+
+    return sorted(start, key=cmp_to_key(compared))
 
 
 class RanxMethod(NamedTuple):
@@ -109,7 +139,7 @@ def _values(
     if method.of_ranks:  # ranx sorts by score, so the order becomes one
         numbers = -lists.ranks
     else:
-        from sluice.retrieval.pipelines.fusion.normalisation import normalised_shares
+        from sluice.retrieval.pipelines.fusion.fusion import normalised_shares
 
         numbers = normalised_shares(lists, fusion.normalise, fusion.minimum_of(place)).found
     return [part.tolist() for part in np.split(numbers, np.cumsum(lists.lengths)[:-1])]

@@ -1,17 +1,27 @@
-"""How a corpus is encoded: shards, the form on disk, the cache, processes and devices."""
+"""How a corpus is encoded, and an estimate of the time, memory and disk space it will take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import numpy as np
 from annotated_types import Ge
+from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.progress import counted_by
 from sluice.encoders.vectors.forms import EXACT, STORES, Store
+
+if TYPE_CHECKING:
+    from sluice.encoders.encoder import Vectors
 
 SHARD = 8_192
 
@@ -52,3 +62,123 @@ class Encoding:
 
             return cache_root()
         return Path(self.cache).expanduser() if self.cache else None
+
+
+WARM_UP = 8  # texts encoded before any is timed
+FIRST = 32  # texts timed to learn how many the trial may have
+TRIAL_SECONDS = 2.0
+LONGEST_TRIAL = 1_024  # texts
+HASH_BYTES = 16
+DIRECTORY_BYTES = 56  # a text: hashes and places, of the corpus and of the cache
+COPIES = 3  # of a shard's vectors in memory while it is written
+
+
+class EncodingEstimate(NamedTuple):
+    """Counts of documents, and for those to encode what it takes; None is not known.
+
+    ``tokens`` are those of a text on average; ``memory_bytes`` is a guess at the peak.
+    """
+
+    documents: int
+    distinct: int
+    missing: int
+    tokens: float | None = None
+    seconds: float | None = None
+    disk_bytes: int | None = None
+    memory_bytes: int | None = None
+
+    def __str__(self) -> str:
+        cached = self.distinct - self.missing
+        parts = [f"{self.documents:,} documents, {self.missing:,} to encode"]
+        if cached:
+            parts.append(f"{cached:,} texts cached")
+        if self.documents > self.distinct:
+            parts.append(f"{self.documents - self.distinct:,} duplicates")
+        if self.tokens is not None:
+            parts.append(f"about {self.missing * self.tokens:,.0f} tokens")
+        if self.seconds is not None:
+            parts.append(f"about {_spelled(self.seconds)}")
+        if self.disk_bytes is not None:
+            parts.append(f"{self.disk_bytes / 1e6:,.1f} MB on disk")
+        if self.memory_bytes is not None:
+            parts.append(f"about {self.memory_bytes / 1e9:,.1f} GB of memory")
+        return ", ".join(parts)
+
+
+def spread(count: int, most: int) -> NDArray[np.int64]:
+    """Return up to ``most`` of ``count`` places, evenly from the first to the last."""
+    return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
+
+
+def estimated(
+    counts: EncodingEstimate,
+    encoder: Any,
+    encode: Callable[[Sequence[Any]], Vectors],
+    sample: Sequence[Any],
+    encoding: Encoding,
+) -> EncodingEstimate:
+    """Return the counts with what they take, found by encoding of ``sample`` as much as is needed.
+
+    The sample is from all over the corpus, up to ``LONGEST_TRIAL`` texts. The trial takes some
+    five seconds; its vectors are thrown away.
+    """
+
+    def part(count: int) -> Sequence[Any]:
+        return [sample[place] for place in spread(len(sample), count).tolist()]
+
+    with counted_by(lambda amount=1: None):
+        encode(part(WARM_UP))
+        first = part(FIRST)
+        seconds, _ = _timed(encode, first)
+        texts = part(max(len(first), int(len(first) * TRIAL_SECONDS / max(seconds, 1e-6))))
+        # Twice, because the first pass of its size makes room in memory.
+        seconds, vectors = min((_timed(encode, texts) for _ in range(2)), key=itemgetter(0))
+    each = _stored_bytes(vectors, encoding)
+    wide = 4 * vectors.shape[1] if isinstance(vectors, np.ndarray) else 2 * each
+    shard = min(encoding.shard, counts.missing)
+    return counts._replace(
+        tokens=_tokens(encoder, texts),
+        seconds=counts.missing * seconds / len(texts),
+        disk_bytes=round(counts.missing * (each + HASH_BYTES)),
+        memory_bytes=round(
+            _peak_memory() + COPIES * shard * wide + DIRECTORY_BYTES * counts.documents
+        ),
+    )
+
+
+def _timed(
+    encode: Callable[[Sequence[Any]], Vectors], texts: Sequence[Any]
+) -> tuple[float, Vectors]:
+    start = time.perf_counter()
+    vectors = encode(texts)
+    return time.perf_counter() - start, vectors
+
+
+def _stored_bytes(vectors: Vectors, encoding: Encoding) -> float:
+    """Return the bytes of a vector on disk, on average."""
+    size = {"float32": 4, "float16": 2, "int8": 1}[encoding.store]
+    scale = 4 if encoding.store == "int8" else 0
+    if isinstance(vectors, np.ndarray):
+        return vectors.shape[1] * size + scale
+    return vectors.nnz / max(1, vectors.shape[0]) * (size + 4) + 8 + scale
+
+
+def _tokens(encoder: Any, texts: Sequence[Any]) -> float | None:
+    tokenised = getattr(encoder, "token_ids", None)
+    if tokenised is None:
+        return None
+    return sum(map(len, tokenised(texts, "document"))) / len(texts)
+
+
+def _peak_memory() -> int:
+    """Return the most memory this process has had: the model's, and of its larger batches."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _spelled(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:,.0f} s"
+    if seconds < 7_200:
+        return f"{seconds / 60:,.0f} min"
+    return f"{seconds / 3600:,.1f} h"

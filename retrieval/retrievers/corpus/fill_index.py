@@ -122,7 +122,7 @@ def _chosen(
     """Return the index the recipe chooses, filled; at most ``QUERIES`` of the queries are asked."""
     asked = None
     if queries:
-        from sluice.retrieval.retrievers.corpus.corpus_encoding import sampled_rows
+        from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
 
         texts = list(queries.values())
         rows = sampled_rows(len(texts), QUERIES, SEED)

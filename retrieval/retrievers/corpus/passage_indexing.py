@@ -1,4 +1,4 @@
-"""From documents to an index by way of their passages: built whole, and added to."""
+"""Indexes documents by their passages: the first build, and later additions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.documents.document import document_input
+from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
-from sluice.retrieval.retrievers.corpus.means import mean_vectors
-from sluice.retrieval.retrievers.corpus.passage_documents import PassageDocuments
 from sluice.retrieval.retrievers.corpus.passages import Passages
 
 if TYPE_CHECKING:
@@ -27,6 +25,83 @@ log = logging.getLogger("sluice")
 
 CHUNK = 4_096  # documents cut and encoded at a time when they are added to an index
 Rows = NDArray[np.int64]
+
+
+def mean_vectors(vectors: Any, counts: NDArray[np.int64], *, normalize: bool) -> Any:
+    """Return one vector a document, the mean of its ``counts`` consecutive passages.
+
+    ``counts`` ``[documents]`` are 1 or more and add up to the rows of ``vectors``. A document of
+    one passage keeps exactly its vector. With ``normalize`` the means of several dense vectors are
+    scaled to unit length (a mean of zero stays zero).
+    """
+    if not isinstance(vectors, np.ndarray):
+        return _sparse_means(vectors, counts)
+    several = np.flatnonzero(counts > 1)
+    starts = np.cumsum(counts) - counts
+    means = vectors[starts]
+    if len(several):
+        # Per document, not by a running sum: a mean depends on its own passages alone.
+        for row in several:
+            part = vectors[starts[row] : starts[row] + counts[row]]
+            mean = part.mean(axis=0, dtype=np.float64)
+            length = float(np.sqrt(mean @ mean)) if normalize else 1.0
+            means[row] = mean / (length or 1.0)
+    return means
+
+
+def _sparse_means(vectors: Any, counts: NDArray[np.int64]) -> Any:
+    from scipy import sparse
+
+    total = int(counts.sum())
+    shares = np.repeat(1.0 / counts, counts)
+    ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    choose = sparse.csr_array((shares, np.arange(total), ends), shape=(len(counts), total))
+    means: Any = sparse.csr_array(choose @ vectors.astype(np.float64)).astype(np.float32)
+    means.sort_indices()
+    return means
+
+
+class PassageDocuments:
+    """All passages in the order of the store's rows; ``len`` is their number.
+
+    Documents are cut anew whenever they are read: in memory are only the ``counts``.
+    """
+
+    def __init__(self, passages: Passages, encoder: Any, documents: DocumentStore) -> None:
+        self._passages, self._encoder, self._documents = passages, encoder, documents
+        self._counts: Rows | None = None
+
+    @property
+    def counts(self) -> Rows:
+        """The number of passages of each document ``[documents]``."""
+        if self._counts is None:
+            for _ in self:
+                pass
+        counts = self._counts
+        return np.zeros(0, dtype=np.int64) if counts is None else counts
+
+    def __len__(self) -> int:
+        return int(self.counts.sum())
+
+    def __iter__(self) -> Iterator[Document]:
+        counts: list[int] = []
+        for parts in self._passages.split(self._encoder, self._documents):
+            counts.append(len(parts))
+            yield from parts
+        self._counts = np.array(counts, dtype=np.int64)
+
+    def documents(self, rows: Rows) -> list[Document]:
+        """Return passages by their numbers, in the order asked."""
+        ends = np.cumsum(self.counts)
+        owners = np.searchsorted(ends, rows, side="right")
+        distinct, places = np.unique(owners, return_inverse=True)
+        whole = self._documents.documents(distinct)
+        cut = list(self._passages.split(self._encoder, whole))
+        numbers = rows - (ends - self.counts)[owners]
+        return [
+            cut[place][number]
+            for place, number in zip(places.tolist(), numbers.tolist(), strict=True)
+        ]
 
 
 def filled_by_passages(

@@ -17,8 +17,8 @@ from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.rerankers.prompt import Prompt, fitted
+from sluice.retrieval.stages.generative.answers import spoken
 from sluice.retrieval.stages.generative.http_json import HttpJson
-from sluice.retrieval.stages.generative.permutation import spoken
 
 PATH = "/chat/completions"
 TOP = 20  # alternatives to a token that are asked for

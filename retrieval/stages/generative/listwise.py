@@ -15,8 +15,7 @@ from sluice.encoders.rerankers.prompt import Prompt, Template
 from sluice.retrieval.pipelines.stage import Texts
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking
-from sluice.retrieval.stages.generative.answers import head_texts, told_silent
-from sluice.retrieval.stages.generative.permutation import read_order
+from sluice.retrieval.stages.generative.answers import head_texts, read_order, told_silent
 
 LISTWISE = (
     "Below are {count} documents, each behind its number in brackets. Rank them by how relevant "

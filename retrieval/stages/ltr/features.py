@@ -16,7 +16,7 @@ from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking
 from sluice.retrieval.stages.ltr.collection_terms import CollectionTerms, collection_terms
 from sluice.retrieval.stages.ltr.lexical_features import LEXICAL, lexical_features
-from sluice.retrieval.stages.rerankers.candidate_scores import candidate_scores
+from sluice.retrieval.stages.rerankers.dot import candidate_scores
 
 GIVEN = "given"  # the list that is reranked
 OF_LIST = ("score", "rank", "reciprocal_rank")

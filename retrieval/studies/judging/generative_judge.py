@@ -15,7 +15,7 @@ from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.rerankers.language_model import LanguageModel, known_chances
 from sluice.encoders.rerankers.prompt import Prompt, Template
-from sluice.retrieval.stages.generative.permutation import spoken
+from sluice.retrieval.stages.generative.answers import spoken
 from sluice.training.negatives.judge import JudgedPair
 
 log = logging.getLogger("sluice")

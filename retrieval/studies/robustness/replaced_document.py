@@ -23,7 +23,7 @@ from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.pipelines.remembered_scores import ScoreMemory, remembered
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage, Texts
-from sluice.retrieval.retrievers.corpus.means import mean_vectors
+from sluice.retrieval.retrievers.corpus.passage_indexing import mean_vectors
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
 from sluice.retrieval.retrievers.state import RetrieverState
 from sluice.retrieval.runs.order import canonical_order

@@ -26,8 +26,7 @@ from sluice.retrieval.stages.feedback.sparse import rm3
 from sluice.retrieval.stages.feedback.stage import Feedback
 from sluice.retrieval.stages.hub_normaliser import Normaliser
 from sluice.retrieval.stages.hubs import Normalised
-from sluice.retrieval.stages.rerankers.candidate_scores import candidate_scores
-from sluice.retrieval.stages.rerankers.dot import VectorDot
+from sluice.retrieval.stages.rerankers.dot import VectorDot, candidate_scores
 from sluice.retrieval.studies.judging.circularity import rankers_in
 from sluice.retrieval.studies.robustness.replaced_document import AlteredPipeline
 from sluice.retrieval.training_data.mining import mining_lists

@@ -10,9 +10,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import Run, Stage, evaluate
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.pipelines.expression import parse
-from sluice.retrieval.pipelines.fusion.fit import FusionFit, fit_fusion
+from sluice.retrieval.pipelines.fusion.fit import FusionFit, FusionSearch, fit_fusion
 from sluice.retrieval.pipelines.fusion.fusion import METHODS, Fusion
-from sluice.retrieval.pipelines.fusion.weight_search import FusionSearch
 from sluice.retrieval.runs.queries import Queries
 
 Qrels = dict[str, dict[str, int]]

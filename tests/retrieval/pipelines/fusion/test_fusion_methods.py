@@ -19,9 +19,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.indexing import FlatIndex
 from sluice.retrieval import Fuse, Ranking, Retriever, Run, Stage
 from sluice.retrieval.pipelines.expression import parse
-from sluice.retrieval.pipelines.fusion.condorcet import condorcet
-from sluice.retrieval.pipelines.fusion.fusion import METHODS, Fusion
-from sluice.retrieval.pipelines.fusion.normalisation import NORMALISATIONS
+from sluice.retrieval.pipelines.fusion.fusion import METHODS, NORMALISATIONS, Fusion
+from sluice.retrieval.pipelines.fusion.ranx_fusion import condorcet
 from sluice.retrieval.runs.pool import Pool
 from sluice.retrieval.runs.queries import Queries
 

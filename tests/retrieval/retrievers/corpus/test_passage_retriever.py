@@ -22,7 +22,7 @@ from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
-from sluice.retrieval.retrievers.corpus.means import mean_vectors
+from sluice.retrieval.retrievers.corpus.passage_indexing import mean_vectors
 
 QUERIES = {"a": "gold water", "b": "the number of word7 stone", "c": "about vector rank"}
 CUT = Passages(12, 3)

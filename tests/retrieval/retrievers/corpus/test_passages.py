@@ -14,7 +14,7 @@ from scipy import sparse
 from sluice.encoders import BM25Encoder, DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.retrievers.corpus.means import mean_vectors
+from sluice.retrieval.retrievers.corpus.passage_indexing import mean_vectors
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.corpus.windows import (
     LONGEST_WORD,

@@ -19,9 +19,9 @@ from sluice.retrieval import Rerank, Run
 from sluice.retrieval.pipelines.table import SCORERS
 from sluice.retrieval.pipelines.tracing import tracing
 from sluice.retrieval.runs.run import Ranking
+from sluice.retrieval.stages.generative.answers import read_order
 from sluice.retrieval.stages.generative.listwise import Listwise, windows
 from sluice.retrieval.stages.generative.pairwise import Pairwise, pairs_of
-from sluice.retrieval.stages.generative.permutation import read_order
 from sluice.retrieval.stages.generative.pointwise import Pointwise
 
 ALWAYS_FIRST = FakeModel(lambda prompt: (1.0, 0.0))

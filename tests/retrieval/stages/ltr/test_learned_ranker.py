@@ -30,7 +30,7 @@ from sluice.retrieval.stages.ltr.lexical_features import LEXICAL
 from sluice.retrieval.stages.ltr.query_folds import query_folds
 from sluice.retrieval.stages.ltr.ranker import LearnedRanker, check_model, part_fingerprint
 from sluice.retrieval.stages.ltr.reranker import LearnedReranker, ltr
-from sluice.retrieval.stages.rerankers.candidate_scores import candidate_scores
+from sluice.retrieval.stages.rerankers.dot import candidate_scores
 from sluice.training.rankers.tree_ranker import has_lightgbm
 
 QUERIES = {"a": "gold river", "b": "number stone water", "c": "sluice vector", "d": "index of rank"}

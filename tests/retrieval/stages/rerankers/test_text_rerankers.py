@@ -20,10 +20,9 @@ from sluice.retrieval.experiments.checks import _Named, _Scorer
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.stages.rerankers import max_sim as token_similarity
 from sluice.retrieval.stages.rerankers.cached import cached
-from sluice.retrieval.stages.rerankers.extract import chosen_parts, parts_of
 from sluice.retrieval.stages.rerankers.max_sim import MaxSim
 from sluice.retrieval.stages.rerankers.passages import PassageScorer
-from sluice.retrieval.stages.rerankers.summaries import Summarised
+from sluice.retrieval.stages.rerankers.summaries import Summarised, chosen_parts, parts_of
 
 TEXTS = ["gold in the river", "stone", "", "the deep water and the sluice rank gold", "vector ñ 中"]
 
