@@ -1,7 +1,7 @@
 """Training files written and read in one line."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,9 @@ from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.training_data.example_sources import (
     file_examples,
 )
+from sluice.retrieval.training_data.teachers.distillation import read_scores
 from sluice.training.example import Example
+from sluice.training.negatives.judge import JudgedPair
 
 
 def lines(path: Path, rows: Iterable[Any]) -> Path:
@@ -33,3 +35,27 @@ TEVATRON = {
     "positive_passages": [{"docid": "p", "title": "Tall", "text": "tree"}],
     "negative_passages": [{"docid": "n", "text": "low"}, {"docid": 7, "title": "", "text": "sea"}],
 }
+
+
+def scores_in(path: Path) -> dict[tuple[str, str], float]:
+    return {
+        (query, document): score
+        for queries, documents, scores in read_scores(path)
+        for query, document, score in zip(queries, documents, scores.tolist(), strict=True)
+    }
+
+
+class LengthTeacher:
+    """Scores a pair by the length of its document; counts what it was asked."""
+
+    needs_texts = True
+
+    def __init__(self, name: str = "lengths", factor: float = 1.0) -> None:
+        self.name = name
+        self.factor = factor
+        self.fingerprint = f"{name} {factor}"
+        self.seen = 0
+
+    def scores(self, pairs: Sequence[JudgedPair]) -> list[float]:
+        self.seen += len(pairs)
+        return [self.factor * len(pair.document) for pair in pairs]

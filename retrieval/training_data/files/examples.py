@@ -148,7 +148,8 @@ class FileExamples:
     def _warn(self, counts: Counter[str], rows: int) -> None:
         said = {
             "without positive": f"left out {{}} of {rows:,} queries: no document graded above 0",
-            "false": "left out negatives that are known positives of their query, by id or text: {}",
+            "false": "left out negatives that are known positives of their query, by id or text: "
+            "{}",
             "short": f"fewer negatives than per_query: {self.per_query} in {{}} of {rows:,} rows",
         }
         for kind, text in said.items():

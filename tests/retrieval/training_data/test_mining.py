@@ -111,7 +111,7 @@ def test_a_list_of_retrievers_in_yaml(tmp_path: Path) -> None:
         ({"retriever": ["bm25", "bm25"]}, "'bm25' is named twice"),
         ({"retriever": ["bm25", "dnse"]}, r"retriever\[1\]: 'dnse' is no pipeline"),
         ({"retriever": [{"encoder": {"type": "bm52"}}]}, r"retriever\[0\].*did you mean 'bm25'"),
-        ({"judge": "crss"}, "judge: 'crss' is not there; .*did you mean 'cross'"),
+        ({"judge": "crss"}, "judge: 'crss' not found; .*did you mean 'cross'"),
         ({"judge": {"type": "cros_encoder"}}, "judge.type: unknown type"),
         ({"judge": []}, "judge: an empty list"),
         ({"judge": None, "mode": "judge"}, "negatives: needs 'judge'"),
