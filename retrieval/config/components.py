@@ -1,4 +1,4 @@
-"""From the components of a config to encoders, indexes, losses and scorers."""
+"""Builds encoders, indexes, losses and scorers from the components of a config; checks them."""
 
 from __future__ import annotations
 
@@ -19,39 +19,76 @@ from sluice.training.losses.base import LossBase, as_loss
 Allow = Collection[str] | None  # classes of your own that types may name; None is all
 START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an encoder without one
 
+# Built-in types by the vectors they make or hold; an index around another may hold either.
+DENSE_ENCODERS = ("dense", "precomputed")
+SPARSE_ENCODERS = ("bm25", "splade", "vocabulary")
+DENSE_INDEXES = ("flat", "faiss", "auto", "funnel", "augmented")
+SPARSE_INDEXES = ("inverted",)
+
+# What other libraries call an index or a loss, with the component that it is here.
+INDEX_NAMES = {
+    "hnsw": "HNSW is {type: faiss, factory: HNSW32}",
+    "ivf": "IVF is {type: faiss, factory: 'IVF1024,Flat'}",
+    "ivfflat": "IVF is {type: faiss, factory: 'IVF1024,Flat'}",
+    "pq": "product quantisation is {type: faiss, factory: PQ32}",
+    "ivfpq": "IVF with product quantisation is {type: faiss, factory: 'IVF1024,PQ32'}",
+    "flatip": "exact search is {type: flat}",
+    "lucene": "an inverted index is {type: inverted}",
+}
+LOSS_NAMES = {  # of sentence-transformers, in lower case without "loss"
+    "binarycrossentropy": "bce",
+    "cachedmultiplenegativesranking": "info_nce, with gradient_cache",
+    "distillkldiv": "kl_div",
+    "lambda": "lambda_loss",
+    "listmle": "list_mle",
+    "listnet": "list_net",
+    "marginmse": "margin_mse",
+    "matryoshka": "matryoshka",
+    "matryoshka2d": "matryoshka_2d",
+    "multiplenegativesranking": "info_nce",
+    "multiplenegativesrankingsymmetric": "info_nce",
+    "plistmle": "list_mle",
+    "ranknet": "rank_net",
+    "sparsedistillkldiv": "kl_div, with sparsity",
+    "sparsemarginmse": "margin_mse, with sparsity",
+    "sparsemultiplenegativesranking": "info_nce, with sparsity",
+    "splade": "info_nce, with sparsity",
+}
+
 
 def make_encoder(spec: Mapping[str, Any], *, where: str, model: Callable[[str], str]) -> Any:
     """Make the encoder or cross-encoder a component describes.
 
     ``model`` maps the names of models trained in this experiment to their folders.
     """
-    given = dict(spec)
-    if isinstance(given.get("model"), str):
-        given["model"] = model(given["model"])
-    for side, tower in towers_in(given).items():
+    arguments = dict(spec)
+    if isinstance(arguments.get("model"), str):
+        arguments["model"] = model(arguments["model"])
+    for side, tower in towers_in(arguments).items():
         if isinstance(tower.get("model"), str):
-            given[side] = {**tower, "model": model(tower["model"])}
-    return build(given, {**ENCODERS, **SCORERS}, where=where)
+            arguments[side] = {**tower, "model": model(tower["model"])}
+    return build(arguments, {**ENCODERS, **SCORERS}, where=where)
 
 
 def towers_in(spec: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the components of separate towers by side; none in another encoder's component."""
-    found = {side: spec.get(side) for side in ("query", "document")}
-    given = {side: tower for side, tower in found.items() if isinstance(tower, Mapping)}
-    return given if spec.get("type") == "towers" else {}
+    if spec.get("type") != "towers":
+        return {}
+    sides = {side: spec.get(side) for side in ("query", "document")}
+    return {side: tower for side, tower in sides.items() if isinstance(tower, Mapping)}
 
 
 def check_towers(spec: Mapping[str, Any], *, where: str) -> None:
-    """Check the towers in an encoder's component; one without any is right."""
+    """Check the towers in an encoder's component, if it has any."""
     known = {kind: ENCODERS[kind] for kind in ("dense", "splade")}
     for side, tower in towers_in(spec).items():
         check(tower, known, where=f"{where}.{side}", allow=())
 
 
 def vector_kind(spec: Mapping[str, Any]) -> Any:
-    """Return the type of encoder that makes a component's vectors: its towers', where it has any.
+    """Return the type of encoder that makes a component's vectors; for towers, the documents'.
 
-    None for the saved folder of towers, which may not be there yet.
+    None for a saved folder of towers, which may not exist yet.
     """
     if spec.get("type") != "towers":
         return spec.get("type")
@@ -59,12 +96,37 @@ def vector_kind(spec: Mapping[str, Any]) -> Any:
 
 
 def make_index(spec: Mapping[str, Any] | None, *, where: str) -> Any:
-    """Make the empty index a component describes; None lets the vectors decide."""
+    """Make the empty index a component describes; None: flat for dense, inverted for sparse."""
     return None if spec is None else build(spec, INDEXES, where=where)
 
 
+def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: Allow = None) -> None:
+    """Check an index, and that it can hold the vectors of a retriever's encoder.
+
+    Types that are not built in are not judged: what vectors they take is theirs to say.
+    """
+    if spec is None:
+        return
+    name = str(spec.get("type")) if isinstance(spec, Mapping) else ""
+    alias = INDEX_NAMES.get(name.lower().replace("_", "").replace("-", ""))
+    if alias is not None and name not in INDEXES:
+        raise ConfigError(f"{where}.type: unknown type {name!r}; {alias}")
+    check(spec, INDEXES, where=where, allow=allow)
+    kind = vector_kind(encoder)
+    sides = ((DENSE_ENCODERS, "sparse", SPARSE_INDEXES, DENSE_INDEXES[:3]),
+             (SPARSE_ENCODERS, "dense", DENSE_INDEXES, SPARSE_INDEXES))  # fmt: skip
+    for encoders, other, refused, suited in sides:
+        if kind in encoders and name in refused:
+            raise ConfigError(
+                f"{where}.type: {name} holds {other} vectors; a {kind} encoder takes "
+                f"{', '.join(suited)}"
+            )
+    if name in INDEXES:
+        build(spec, INDEXES, where=where)
+
+
 def pruned(section: PruneSection | None, corpus: Iterable[Document]) -> Iterable[Document]:
-    """Return the corpus without the documents a config's section leaves out; None for all."""
+    """Return the corpus without the documents that a ``prune`` section leaves out."""
     if section is None:
         return corpus
     from sluice.retrieval.retrievers.quality.scores import PrunedCorpus, QualityScores
@@ -74,6 +136,10 @@ def pruned(section: PruneSection | None, corpus: Iterable[Document]) -> Iterable
 
 def make_loss(spec: Mapping[str, Any], *, where: str, allow: Allow = None) -> LossBase:
     """Make the loss a component describes."""
+    name = str(spec.get("type", ""))
+    alias = LOSS_NAMES.get(name.lower().removesuffix("loss"))
+    if alias is not None and name not in LOSSES:
+        raise ConfigError(f"{where}.type: unknown type {name!r}; here it is called {alias}")
     return as_loss(build(spec, LOSSES, where=where, allow=allow), where)
 
 
@@ -88,10 +154,7 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
     check_towers(section.encoder, where=f"{where}.encoder")
     if section.encoder["type"] == "bm25":
         build(section.encoder, ENCODERS, where=f"{where}.encoder")
-    if section.index is not None:
-        check(section.index, INDEXES, where=f"{where}.index", allow=allow)
-        if section.index["type"] in INDEXES:
-            build(section.index, INDEXES, where=f"{where}.index")
+    check_index(section.index, section.encoder, where=f"{where}.index", allow=allow)
     if section.search:
         _check_search(section, f"{where}.search")
 
@@ -115,7 +178,7 @@ def _check_search(section: RetrieverSection, where: str) -> None:
 
 
 def check_measures(measures: Iterable[str], where: str) -> None:
-    """Check that every measure is one we compute."""
+    """Raise ``ConfigError`` for a measure that is unknown."""
     for text in measures:
         try:
             parse_measure(text)

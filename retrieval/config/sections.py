@@ -1,10 +1,12 @@
-"""YAML experiments: sections, overrides, and errors that name file, key and nearest name."""
+"""The sections of a YAML file; reads and checks them, naming file, key and the nearest name."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -17,11 +19,24 @@ from pydantic import (
     GetCoreSchemaHandler,
     ValidationError,
     ValidatorFunctionWrapHandler,
+    model_validator,
 )
+from pydantic.json_schema import models_json_schema
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_wrap_validator_function
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.config.component_types import (
+    REFUSED,
+    Encoder,
+    Examples,
+    IndexSpec,
+    Loss,
+    Negatives,
+    Scorer,
+    TrainedEncoder,
+    Tuning,
+)
 from sluice.retrieval.evaluation.comparison import Correction, SignificanceTest, Test
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passages import Passages
@@ -30,9 +45,26 @@ Component = dict[str, Any]  # {type: name, ...arguments}
 ConfigSource = str | Path | Mapping[str, Any]  # a YAML file, or its content
 
 TESTING = SignificanceTest()  # its defaults are the config's
-REFUSED = "refused"  # the type of a fault that a dataclass finds in its own values
+OWN_TYPE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # module:Class
 # What pydantic adds to the place of a fault in a union: the option that did not fit.
-OPTIONS = ("str", "bool", "dict[str,any]", "lax-or-strict")
+OPTIONS = ("str", "bool", "dict", "lax-or-strict", "function-before", "RetrieverSection")
+EXPECTED = {  # by pydantic's types of faults
+    "bool_type": "true or false",
+    "dict_type": "keys and values",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "sequence_str": "a list",
+    "string_type": "a text",
+    "dataclass_type": "keys and values",
+    "model_type": "keys and values",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "{le} or less",
+    "literal_error": "{expected}",
+    "too_short": "at least {min_length} in the list",
+}
 
 
 class Section(BaseModel):
@@ -42,7 +74,7 @@ class Section(BaseModel):
 
 
 class AsSection:
-    """Lets a plain dataclass stand for a section: it is made from a mapping, strictly.
+    """Makes a plain dataclass a section: built from a mapping, strictly.
 
     What its ``__post_init__`` refuses is a fault at the section's place.
     """
@@ -67,8 +99,8 @@ def _refused(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
 class DevSection(Section):
     """Dev evaluation while training: every ``every`` steps on a sample of the dev split.
 
-    The corpus is the dev queries' relevant documents and others up to ``documents`` in all. After
-    ``patience`` evaluations without a better first measure the training ends.
+    The corpus is the dev queries' relevant documents and others up to ``documents`` in all.
+    Training ends after ``patience`` evaluations without a better first measure.
     """
 
     measures: list[str] = Field(default=["nDCG@10"], min_length=1)
@@ -86,20 +118,20 @@ class FreezeSection(Section):
 
 
 class TrainingSection(Section):
-    """One training: what is trained, on which loss and negatives, for how long.
+    """One training run: what is trained, with which loss and negatives, for how long.
 
     ``positives`` is how many positives of its query an example holds, ``labels`` what they are
     labelled (``training.pair_examples``); ``gradient_cache`` how many texts are encoded at a time.
     """
 
-    encoder: Component
-    loss: Component
-    examples: Component | None = None
-    negatives: Component | None = None
+    encoder: TrainedEncoder
+    loss: Loss
+    examples: Examples | None = None
+    negatives: Negatives | None = None
     teacher: str | Component | None = None
     positives: int = Field(default=1, ge=1)
     labels: Literal["binary", "grades", "unit"] = "binary"
-    tuning: Component | None = None
+    tuning: Tuning | None = None
     freeze: FreezeSection | None = None
     gradient_cache: int | None = Field(default=None, ge=1)
     sparsity: dict[str, Any] | None = None
@@ -110,13 +142,13 @@ class TrainingSection(Section):
 
 @dataclass(frozen=True, slots=True)
 class CachedEncoding(Encoding):
-    """How an experiment encodes a corpus: vectors are cached unless it says no."""
+    """How an experiment encodes a corpus; vectors are cached by default."""
 
     cache: bool | str | Path | None = True
 
 
 class PruneSection(Section):
-    """Which documents are not indexed: the ``share`` with the lowest of the ``scores`` in a file.
+    """Leaves the ``share`` of documents with the lowest ``scores`` (a file) out of the index.
 
     ``sluice fit quality`` writes the file, see ``sluice.retrieval.retrievers.quality.scores``.
     """
@@ -132,8 +164,8 @@ class RetrieverSection(Section):
     does not rebuild the index.
     """
 
-    encoder: Component
-    index: Component | None = None
+    encoder: Encoder
+    index: IndexSpec | None = None
     encoding: Annotated[CachedEncoding, AsSection()] | None = None
     passages: Annotated[Passages, AsSection()] | None = None
     prune: PruneSection | None = None
@@ -143,6 +175,12 @@ class RetrieverSection(Section):
     def as_built(self) -> RetrieverSection:
         """The section of what lies in the retriever's folder: without ``search``."""
         return self.model_copy(update={"search": {}})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_encoder(cls, value: Any) -> Any:
+        """Read ``bm25: bm25`` as a retriever of that encoder."""
+        return {"encoder": value} if isinstance(value, str) else value
 
 
 class EvaluateSection(Section):
@@ -170,7 +208,7 @@ class RankerSection(Section):
     """``sluice fit ranker``: a ranker that reranks ``candidates``, see ``ranker_training``.
 
     ``stages`` are retrievers or pipelines whose scores are features; ``features`` are patterns of
-    those to use (``dense.*``). The folder is ``output``, ``<output>/ranker`` without it.
+    those to use (``dense.*``). The ranker's folder is ``output``, by default ``<output>/ranker``.
     """
 
     candidates: str
@@ -191,7 +229,7 @@ class ExperimentConfig(Section):
     output: str = "runs/experiment"
     train: dict[str, TrainingSection] = Field(default_factory=dict)
     retrievers: dict[str, RetrieverSection] = Field(default_factory=dict)
-    rerankers: dict[str, Component] = Field(default_factory=dict)
+    rerankers: dict[str, Scorer] = Field(default_factory=dict)
     pipelines: dict[str, str] = Field(default_factory=dict)
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
     ranker: RankerSection | None = None
@@ -247,10 +285,40 @@ Config = TypeVar("Config", bound=Section)
 def config_of(
     source: ConfigSource, kind: type[Config], overrides: Sequence[str] = ()
 ) -> tuple[Config, Path | None]:
-    """Return a config from a file with overrides, or from values; and the file, if it is one."""
+    """Return the user's config, from a file with overrides or from values, and the file if any.
+
+    Modules that its ``type: module:Class`` name may lie in the current folder or beside the file.
+    """
     if isinstance(source, Mapping):
+        find_own_modules(source, None)
         return checked(source, kind), None
-    return load_config(source, kind, overrides), Path(source)
+    file = Path(source)
+    values = load_values(file, overrides)
+    find_own_modules(values, file)
+    with named_file(file):
+        return checked(values, kind), file
+
+
+def find_own_modules(values: Mapping[str, Any], file: Path | None) -> None:
+    """Let Python find the modules that a user's own config names: here, and beside the file.
+
+    Never for a saved folder's config, which somebody else may have written. The folders come last
+    on ``sys.path``, so that a local file hides no installed package.
+    """
+    if not any(OWN_TYPE.fullmatch(text) for text in _texts(values)):
+        return
+    for folder in (Path.cwd(), *([] if file is None else [file.absolute().parent])):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text in a config's values."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(inner)
 
 
 def load_config(path: str | Path, kind: type[Config], overrides: Sequence[str] = ()) -> Config:
@@ -263,7 +331,7 @@ def load_config(path: str | Path, kind: type[Config], overrides: Sequence[str] =
 
 
 def load_values(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what a YAML file and the overrides say, unchecked; for a ``ConfigError`` as above."""
+    """Return the values of a YAML file with the overrides, unchecked; errors as above."""
     with named_file(path):
         return _overridden(_read(Path(path)), overrides)
 
@@ -284,13 +352,22 @@ def checked(values: Mapping[str, Any], kind: type[Config]) -> Config:
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        faults = [_fault(item, kind) for item in error.errors()]
-        raise ConfigError("; ".join(faults)) from None
+        raise ConfigError("; ".join(_faults(error.errors(), kind))) from None
 
 
 def json_schema() -> str:
-    """Return the JSON schema of an experiment file, for editors."""
-    return json.dumps(ExperimentConfig.model_json_schema(), indent=2) + "\n"
+    """Return the JSON schema of the YAML files, for editors: an experiment, a training, a tuning.
+
+    ``sluice evaluate`` takes an experiment over several datasets too.
+    """
+    kinds = (ExperimentConfig, TrainConfig, TuneConfig)
+    names, schema = models_json_schema([(kind, "validation") for kind in kinds], title="Sluice")
+    # An experiment and a tuning differ by the section `tune` alone.
+    schema["$defs"][TuneConfig.__name__]["required"].append("tune")
+    several = {"type": "array", "minItems": 1, "items": {"type": ["string", "object"]}}
+    schema["$defs"][ExperimentConfig.__name__]["properties"]["dataset"]["anyOf"].append(several)
+    schema["oneOf"] = [names[kind, "validation"] for kind in kinds]
+    return json.dumps(schema, indent=2) + "\n"
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -329,17 +406,32 @@ def _overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, A
     return values
 
 
+def _faults(items: Iterable[Any], kind: type[Section]) -> list[str]:
+    """Return one message for each place: of a union's options, what any of them expects."""
+    expected: dict[str, list[str]] = {}
+    faults: dict[str, str] = {}
+    for item in items:
+        parts = map(str, item["loc"])
+        path = ".".join(part for part in parts if part.split("[")[0] not in OPTIONS)
+        if item["type"] in EXPECTED:
+            text = EXPECTED[item["type"]].format(**item.get("ctx", {}))
+            expected.setdefault(path, []).append(text)
+            faults[path] = f"{item['input']!r:.60}; expected {' or '.join(expected[path])}"
+        else:
+            faults[path] = _fault(item, kind)
+    return [f"{path}: {fault}" if path else fault for path, fault in faults.items()]
+
+
 def _fault(item: Any, kind: type[Section]) -> str:
-    path = ".".join(str(part) for part in item["loc"] if str(part).split("[")[0] not in OPTIONS)
     if item["type"] == REFUSED:
-        return f"{path}: {item['msg']}"
+        return str(item["msg"])
     if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _keys_at(kind, item["loc"][:-1])
         near = suggest(str(item["loc"][-1]), known)
-        return f"{path}: unknown key; known here: {', '.join(known)}{near}"
+        return f"unknown key; known here: {', '.join(known)}{near}"
     if item["type"] == "missing":
-        return f"{path}: needed, but not there"
-    return f"{path}: {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}"
+        return "missing (required)"
+    return f"{item['input']!r:.60}: {item['msg'][0].lower()}{item['msg'][1:]}"
 
 
 def _keys_at(kind: type[Section], path: Sequence[Any]) -> list[str]:

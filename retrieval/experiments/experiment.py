@@ -38,7 +38,7 @@ from sluice.retrieval.retrievers.candidate_lists import Sources, open_lists
 from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.training_data.files.corpus_examples import sees_queries
+from sluice.retrieval.training_data.files.corpus_examples import sees_queries, too_few_to_hold_out
 from sluice.retrieval.training_data.teachers.teachers import open_judge
 
 if TYPE_CHECKING:
@@ -158,10 +158,14 @@ class Experiment:
         trainings = [s for name, s in self.config.train.items() if f"train.{name}" in made_from]
         if self._untested or not any(map(sees_queries, trainings)):
             return
-        whole, asked = self.dataset(None), [s for s in trainings if sees_queries(s)]
-        if find_split("train", whole.splits) is None and all(s.examples for s in asked):
+        dataset, sections = self.dataset(None), [s for s in trainings if sees_queries(s)]
+        own = all(section.examples for section in sections)
+        if own and find_split("train", dataset.splits) is None:
             return  # files without the queries of dev and test, or pairs made from the corpus
-        train, _ = training_splits(whole, self.config.seed)
+        if own and too_few_to_hold_out(dataset):
+            train = dataset.with_split("train")
+        else:
+            train, _ = training_splits(dataset, self.config.seed)
         tested = self.dataset(self.config.evaluate.split).queries
         trained: dict[str, set[str]] = {}  # ids by text
         for query, text in train.queries.items():

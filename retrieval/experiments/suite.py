@@ -15,7 +15,12 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.files import write_json, write_text
-from sluice.retrieval.config.sections import ExperimentConfig, checked, named_file
+from sluice.retrieval.config.sections import (
+    ExperimentConfig,
+    checked,
+    find_own_modules,
+    named_file,
+)
 from sluice.retrieval.evaluation.comparison import MARK, SignificanceTest, aligned
 from sluice.retrieval.evaluation.scores import Scores
 from sluice.retrieval.evaluation.table import Comparison, Table
@@ -66,6 +71,7 @@ def evaluate_suite(values: Mapping[str, Any], *, file: str | Path | None = None)
     not made again. A dataset that fails is reported and the others go on; when all fail it is a
     ``DataError``. P-values are corrected over systems and datasets together, measure by measure.
     """
+    find_own_modules(values, None if file is None else Path(file))
     experiments = _experiments(values, file)
     section = next(iter(experiments.values())).config.evaluate
     suite = Suite(_output(values), section.report)

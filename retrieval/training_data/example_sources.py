@@ -1,4 +1,4 @@
-"""Where a training's examples come from, when not from the dataset's judgements."""
+"""The section ``examples``: training examples from files or the corpus, not from judgements."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.retrieval.config.component_types import EXAMPLES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,13 +16,6 @@ if TYPE_CHECKING:
     from sluice.retrieval.config.sections import TrainingSection
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.training import Example
-
-EXAMPLES = {
-    "bfs": "sluice.retrieval.training_data.files.corpus_examples:BodyExamples",
-    "file": "sluice.retrieval.training_data.files.examples:FileExamples",
-    "ict": "sluice.retrieval.training_data.files.corpus_examples:ClozeExamples",
-    "texts": "sluice.retrieval.training_data.files.corpus_examples:TextExamples",
-}
 
 
 def file_examples(
@@ -35,23 +29,23 @@ def file_examples(
     """Return the examples that a section ``examples`` describes.
 
     ``dataset`` is the train split: it gives the texts of ids, and dev and test queries, which are
-    never trained on. ``epoch`` matters to sources that draw other examples in each (ict, bfs).
+    never trained on. ``epoch`` matters to sources that draw new examples in each (ict, bfs).
     """
-    source = _made(section_examples, where, None)
-    drawn = {"epoch": epoch} if getattr(source, "changes", False) else {}
-    found: list[Example] = source.examples(dataset, seed, **drawn)
-    return found
+    source = _source(section_examples, where, None)
+    epochs = {"epoch": epoch} if getattr(source, "changes", False) else {}
+    examples: list[Example] = source.examples(dataset, seed, **epochs)
+    return examples
 
 
 def source_of(section: TrainingSection) -> Mapping[str, Any] | None:
-    """Return the source that a training's section names, or that its loss takes without one."""
+    """Return the section ``examples``, or the one that the loss implies."""
     texts = section.loss.get("type") == "masked_language"
     return {"type": "texts"} if texts and section.examples is None else section.examples
 
 
 def check_examples(spec: Mapping[str, Any], where: str, allow: Allow = None) -> None:
-    """Check a section ``examples`` before any work: its keys, and that its files are there."""
-    source = _made(spec, where, allow)
+    """Check a section ``examples`` before any work: its keys, and that its files exist."""
+    source = _source(spec, where, allow)
     for path in getattr(source, "paths", ()):
         if not path.is_file():
             names = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
@@ -59,14 +53,14 @@ def check_examples(spec: Mapping[str, Any], where: str, allow: Allow = None) -> 
 
 
 def example_files(spec: Mapping[str, Any] | None) -> list[Path]:
-    """Return the files that a section ``examples`` names, for the key of a training."""
-    source = None if spec is None else _made(spec, "examples", None)
+    """Return the files that a section ``examples`` names; they decide what is learnt."""
+    source = None if spec is None else _source(spec, "examples", None)
     return list(getattr(source, "paths", ()))
 
 
 def changes(spec: Mapping[str, Any] | None) -> bool:
-    """Return whether a section ``examples`` draws others in every epoch."""
-    return spec is not None and bool(getattr(_made(spec, "examples", None), "changes", False))
+    """Return whether a section ``examples`` draws new examples in every epoch."""
+    return spec is not None and bool(getattr(_source(spec, "examples", None), "changes", False))
 
 
 def refuse_unlearnable(examples: list[Example], alone: str, where: str = "examples") -> None:
@@ -74,16 +68,13 @@ def refuse_unlearnable(examples: list[Example], alone: str, where: str = "exampl
 
     For cross-encoders and losses over a query's own documents; ``alone`` says which, in a clause.
     """
-    if not any(label <= 0 for example in examples for label in example.labels):
-        graded = any(len(set(example.labels)) > 1 for example in examples)
-        if not graded:
-            raise DataError(
-                f"{where}: none of {len(examples):,} examples has a negative, and {alone}; give "
-                "rows with negatives, or mine some: negatives: {type: mined, retriever: ...}"
-            )
+    negative = any(label <= 0 for example in examples for label in example.labels)
+    if not negative and not any(len(set(example.labels)) > 1 for example in examples):
+        raise DataError(
+            f"{where}: none of {len(examples):,} examples has a negative, and {alone}; give "
+            "rows with negatives, or mine some: negatives: {type: mined, retriever: ...}"
+        )
 
 
-def _made(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
-    given = dict(spec)
-    given.setdefault("type", "file")
-    return build(given, EXAMPLES, where=where, allow=allow)
+def _source(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
+    return build({"type": "file", **spec}, EXAMPLES, where=where, allow=allow)

@@ -1,6 +1,6 @@
-"""The examples of one training: judgements or files, mined negatives, a teacher's scores.
+"""Makes a training run's examples: judgements or files, mined negatives, a teacher's scores.
 
-Made once before training, and again while it goes on where negatives are refreshed.
+They are made before training, and again during it where negatives are refreshed.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-Source = Callable[[Any, str], Stage | Run]  # `negatives.retriever` and where it stands -> lists
+Source = Callable[[Any, str], Stage | Run]  # `negatives.retriever` and its key path -> lists
 OpenJudge = Callable[[Any, str], "Judge"]
 
 
 class TrainingExamples:
-    """Makes a training's examples, at its start and at every refresh.
+    """Makes a training run's examples, at its start and at every refresh.
 
     ``source`` and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained
-    in the experiment to folders. With ``answered`` each document brings another query that it
+    in the experiment to folders. With ``answered`` each document comes with another query that it
     answers, where the judgements have one. Reports and provenance go to ``work_path``.
     """
 
@@ -69,23 +69,23 @@ class TrainingExamples:
         self._judge: Judge | None = None
         self._lists: Stage | Run | None = None
         negatives = section.negatives or {}
-        named = negatives.get("retriever")
+        retrievers = listed(negatives.get("retriever"))
         self.mined = negatives.get("type") == "mined"
-        self.asks_self = SELF in listed(named)
-        self._others = [each for each in listed(named) if each != SELF] if self.mined else []
+        self.asks_self = SELF in retrievers
+        self._others = [each for each in retrievers if each != SELF] if self.mined else []
         self._source = source
         if self.mined and negatives.get("judge") is not None:
             self._judge = judge(negatives["judge"], f"{where}negatives.judge")
 
     @property
     def lists(self) -> Stage | Run | None:
-        """The lists that negatives are mined from, the trained encoder's own left out.
+        """The lists that negatives are mined from, without the trained encoder's own.
 
-        Opened when first asked for: a corpus may have to be indexed.
+        Opened on first use: a corpus may have to be indexed.
         """
         if self._lists is None and self._others:
-            named = self._others if len(self._others) > 1 else self._others[0]
-            self._lists = self._source(named, f"{self.where}negatives.retriever")
+            names = self._others if len(self._others) > 1 else self._others[0]
+            self._lists = self._source(names, f"{self.where}negatives.retriever")
         return self._lists
 
     def make(self, encoder: Any, step: int = 0) -> list[Example]:
@@ -93,48 +93,52 @@ class TrainingExamples:
 
         Raises ``DataError`` when no query has a positive with a text.
         """
-        source = source_of(self.section)
-        examples = (
-            self._judged(encoder, step) if source is None else self._given(source, encoder, step)
-        )
+        spec = source_of(self.section)
+        if spec is None:
+            examples = self._from_judgements(encoder, step)
+        else:
+            examples = self._from_section(spec, encoder, step)
         if not examples:
-            raise DataError(f"{self.train.name}: no training query has a relevant document's text")
-        if self.section.teacher is not None:
-            teacher = self.section.teacher
+            raise DataError(
+                f"{self.train.name}: the corpus has no text of a relevant document for any "
+                "training query"
+            )
+        teacher = self.section.teacher
+        if teacher is not None:
             where = f"{self.where}teacher"
             folder = self.work_path if step == 0 else self.work_path / f"teacher-{step}"
             examples = taught(examples, teacher, work_path=folder, model=self.model, where=where)
         return examples
 
-    def _given(self, spec: Mapping[str, Any], encoder: Any, step: int) -> list[Example]:
+    def _from_section(self, spec: Mapping[str, Any], encoder: Any, step: int) -> list[Example]:
         """Examples of a section ``examples``, with negatives mined for their queries, if any."""
-        place = f"{self.where}examples"
-        examples = file_examples(spec, self.train, self.seed, epoch=step, where=place)
+        where = f"{self.where}examples"
+        examples = file_examples(spec, self.train, self.seed, epoch=step, where=where)
         if not self.mined:
             return examples
         mined = self._mine(encoder, step, dataset_of_examples(examples, self.train))
-        texts = self._read({doc for found in mined.negatives.values() for doc in found})
+        texts = self._read({doc for docs in mined.negatives.values() for doc in docs})
         return list(mined.consistent(with_negatives(examples, mined.negatives, texts)))
 
-    def _judged(self, encoder: Any, step: int) -> list[Example]:
+    def _from_judgements(self, encoder: Any, step: int) -> list[Example]:
         from sluice.training import pair_examples
 
         train = self.train
         mined = self._mine(encoder, step, train) if self.mined else None
         negatives: Mapping[str, Sequence[str]] = {} if mined is None else mined.negatives
         qrels = {query: grades for query, grades in train.qrels.items() if query in train.queries}
-        wanted = {doc for grades in qrels.values() for doc, grade in grades.items() if grade > 0}
-        wanted.update(doc for found in negatives.values() for doc in found)
-        texts = self._read(wanted)
-        absent = wanted - texts.keys()
+        needed = {doc for grades in qrels.values() for doc, grade in grades.items() if grade > 0}
+        needed.update(doc for docs in negatives.values() for doc in docs)
+        texts = self._read(needed)
+        absent = needed - texts.keys()
         if absent:
             log.warning(
-                "%s: %d documents named by qrels or negatives are not in the corpus (%s)",
-                train.name, len(absent), ", ".join(sorted(absent)[:3]),
+                "%s: left out %d of %d documents named by qrels or negatives: not in the corpus "
+                "(%s)", train.name, len(absent), len(needed), ", ".join(sorted(absent)[:3]),
             )  # fmt: skip
             qrels = {q: {d: g for d, g in each.items() if d in texts} for q, each in qrels.items()}
-            negatives = {q: [d for d in found if d in texts] for q, found in negatives.items()}
-        made = pair_examples(
+            negatives = {q: [d for d in docs if d in texts] for q, docs in negatives.items()}
+        examples = pair_examples(
             train.queries,
             qrels,
             texts,
@@ -144,45 +148,44 @@ class TrainingExamples:
             answered=_answered(qrels) if self.answered else None,
             seed=self.seed,
         )
-        return list(made if mined is None else mined.consistent(made))
+        return list(examples if mined is None else mined.consistent(examples))
 
-    def _mine(self, encoder: Any, step: int, asked: Dataset) -> MinedNegatives:
+    def _mine(self, encoder: Any, step: int, dataset: Dataset) -> MinedNegatives:
         from sluice.training.negatives.provenance_file import write_provenance
 
         lists = self.lists
         if self.asks_self:
             own = Retriever.build(encoder, self.train.corpus, name=SELF)
-            parts = [] if lists is None else list(_parts(lists))
-            lists = Sources([*parts, (SELF, own)]) if parts else own
+            if lists is None:
+                lists = own
+            else:
+                parts = lists.parts.items() if isinstance(lists, Sources) else [(lists.name, lists)]
+                lists = Sources([*parts, (SELF, own)])
         if lists is None:  # checked before: a section without a retriever is refused
             raise DataError(f"{self.where}negatives: no lists to mine from")
         spec = {k: v for k, v in (self.section.negatives or {}).items() if k != "refresh"}
-        mined = mine_negatives(lists, asked, spec, seed=self.seed + step, judge=self._judge)
+        mined = mine_negatives(lists, dataset, spec, seed=self.seed + step, judge=self._judge)
         suffix = f"-{step}" if step else ""
         log.info("mined negatives: %s", mined.report)
         write_json(self.work_path / f"mining{suffix}.json", mined.report.as_dict())
         write_provenance(self.work_path / f"negatives{suffix}.parquet", mined)
         return mined
 
-    def _read(self, wanted: set[str]) -> dict[str, str]:
-        """Read texts that were not read before: the corpus is a stream."""
-        if not wanted <= self._texts.keys():
-            self._texts |= {d.id: d.full_text for d in self.train.corpus if d.id in wanted}
-        return {doc: text for doc, text in self._texts.items() if doc in wanted}
-
-
-def _parts(lists: Stage | Run) -> Sequence[tuple[str, Stage | Run]]:
-    return list(lists.parts.items()) if isinstance(lists, Sources) else [(lists.name, lists)]
+    def _read(self, ids: set[str]) -> dict[str, str]:
+        """Return documents' texts; the corpus is streamed again only for new ones."""
+        if not ids <= self._texts.keys():
+            self._texts |= {d.id: d.full_text for d in self.train.corpus if d.id in ids}
+        return {doc: text for doc, text in self._texts.items() if doc in ids}
 
 
 def _answered(qrels: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
-    """For each document the first query that it is relevant to."""
-    found: dict[str, str] = {}
+    """Return for each document the first query that it is relevant to."""
+    queries: dict[str, str] = {}
     for query, grades in qrels.items():
         for doc, grade in grades.items():
             if grade > 0:
-                found.setdefault(doc, query)
-    return found
+                queries.setdefault(doc, query)
+    return queries
 
 
 SPLIT = "train"
@@ -232,30 +235,30 @@ def dataset_of_examples(examples: Iterable[Example], dataset: Dataset) -> Datase
 def with_negatives(
     examples: Iterable[Example], negatives: Mapping[str, Sequence[str]], texts: Mapping[str, str]
 ) -> list[Example]:
-    """Return the examples with mined negatives behind their own.
+    """Return the examples with mined negatives after their own.
 
     Left out are documents without a text, those that an example has already, those relevant to its
-    query, and those whose text is that of one of its positives. They have no teacher's score.
+    query, and those with the text of one of its positives. Mined ones have no teacher's score.
     """
     from sluice.training import Text
 
-    made = []
+    extended = []
     for example in examples:
         labelled = list(zip(example.documents, example.labels, strict=True))
         known = {document.id for document, _ in labelled} | example.relevant
         same = {same_text_key(document.text) for document, label in labelled if label > 0}
-        found = [
+        mined = [
             Text(name, texts[name])
             for name in dict.fromkeys(negatives.get(example.query.id, ()))
             if name in texts and name not in known and same_text_key(texts[name]) not in same
         ]
-        made.append(
+        extended.append(
             replace(
                 example,
-                documents=(*example.documents, *found),
-                labels=(*example.labels, *[0.0] * len(found)),
-                scores=(*example.scores, *[float("nan")] * len(found)) if example.scores else (),
-                answered=(*example.answered, *[""] * len(found)) if example.answered else (),
+                documents=(*example.documents, *mined),
+                labels=(*example.labels, *[0.0] * len(mined)),
+                scores=(*example.scores, *[float("nan")] * len(mined)) if example.scores else (),
+                answered=(*example.answered, *[""] * len(mined)) if example.answered else (),
             )
         )
-    return made
+    return extended

@@ -1,10 +1,11 @@
-"""Hard negatives from any retriever, folder, pipeline or TREC run, as training wants them."""
+"""Mines hard negatives with any retriever, pipeline or TREC run, and writes them to files."""
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,7 +38,7 @@ DEPTH = 100  # candidates looked at for each query
 
 
 class MiningLists(NamedTuple):
-    """What the miner is handed: lists and the scores of positives they lack, by name; texts."""
+    """The miner's input: lists and the scores of positives they lack, by name; texts."""
 
     lists: dict[str, Run]
     scores: dict[str, dict[str, dict[str, float]]]
@@ -54,11 +55,11 @@ def mine_negatives(
 ) -> MinedNegatives:
     """Mine negatives for a dataset's queries from the lists of ``source``.
 
-    ``spec`` is the YAML section ``negatives``. Of ``Sources`` every part gives candidates of its
+    ``spec`` is the YAML section ``negatives``. Each part of ``Sources`` gives candidates of its
     own. A retriever also scores the positives that its list missed, so that every query has the
-    limit that TopK-PercPos needs; a run cannot, which the report counts. Where a hit with the
-    query's id is the query itself, it is no candidate. ``judge`` is what ``spec["judge"]`` stands
-    for, opened here unless given; names of an experiment's rerankers must be given.
+    limit that TopK-PercPos needs; a run cannot, which the report counts. A hit that is the query
+    itself is not a candidate. ``judge`` is opened from ``spec["judge"]`` unless given; names of an
+    experiment's rerankers must be given.
 
     Raises ``DataError`` if a source answers none of the queries or no query gets a negative, and
     warns of a shortage.
@@ -68,14 +69,14 @@ def mine_negatives(
     mining = mining_of(spec, "negatives")
     if judge is None and spec.get("judge") is not None:
         judge = open_judge(spec["judge"], "negatives.judge")
-    given = mining_lists(source, dataset, mining, spec.get("depth"), judge)
+    inputs = mining_lists(source, dataset, mining, spec.get("depth"), judge)
     mined = mine_lists(
-        given.lists,
+        inputs.lists,
         dataset.qrels,
         mining,
-        positive_scores=given.scores,
+        positive_scores=inputs.scores,
         queries=dataset.queries,
-        texts=given.texts,
+        texts=inputs.texts,
         judge=judge,
         seed=seed,
     )
@@ -84,16 +85,16 @@ def mine_negatives(
 
 
 def mining_of(spec: Mapping[str, Any], where: str) -> Mining:
-    """Return the ``Mining`` that a section ``negatives`` describes, its depth checked too."""
+    """Return the ``Mining`` that a section ``negatives`` describes; check its depth too."""
     from sluice.training.negatives.settings import Mining
 
     whole_number(spec.get("depth", 1), f"{where}.depth", 1)
-    beside = ("type", "retriever", "depth", "mode", "judge", "refresh")
-    own = {key: value for key, value in spec.items() if key not in beside}
-    check_arguments(Mining, own, where=where, kind="mined")
+    others = ("type", "retriever", "depth", "mode", "judge", "refresh")
+    settings = {key: value for key, value in spec.items() if key not in others}
+    check_arguments(Mining, settings, where=where, kind="mined")
     if spec.get("judge") is not None:
-        own.setdefault("judge_margin", 0.01)
-    return Mining.in_mode(spec.get("mode", "percentage"), own)
+        settings.setdefault("judge_margin", 0.01)
+    return Mining.in_mode(spec.get("mode", "percentage"), settings)
 
 
 def audit_negatives(
@@ -105,10 +106,10 @@ def audit_negatives(
     seed: int,
     judge: Judge | None = None,
 ) -> MiningAudit:
-    """Hide a share of a dataset's positives and see which modes of mining reject them.
+    """Hide a share of a dataset's positives and count which modes of mining reject them.
 
-    ``spec`` is as in ``mine_negatives``: its own settings are audited as ``as set``, beside every
-    mode with its defaults.
+    ``spec`` is as in ``mine_negatives``: its settings are audited as ``as set``, beside every mode
+    with its defaults.
     """
     from sluice.training.negatives.audit import audit_mining
     from sluice.training.negatives.settings import MODES, Mining
@@ -119,18 +120,18 @@ def audit_negatives(
     plain = {"per_query": own.per_query}
     modes = {n: Mining.in_mode(n, plain) for n in MODES if n != "judge" or judge is not None}
     deepest = max(modes.values(), key=lambda mining: mining.depth)
-    needing = own if own.depth > deepest.depth else deepest
-    given = mining_lists(source, dataset, needing, spec.get("depth"), judge, all_scores=True)
+    deepest = own if own.depth > deepest.depth else deepest
+    inputs = mining_lists(source, dataset, deepest, spec.get("depth"), judge, all_scores=True)
     if own not in modes.values():
         modes["as set"] = own
     return audit_mining(
-        given.lists,
+        inputs.lists,
         dataset.qrels,
         modes,
         share=share,
-        positive_scores=given.scores,
+        positive_scores=inputs.scores,
         queries=dataset.queries,
-        texts=given.texts,
+        texts=inputs.texts,
         judge=judge,
         seed=seed,
     )
@@ -145,10 +146,10 @@ def mining_lists(
     *,
     all_scores: bool = False,
 ) -> MiningLists:
-    """Ask every part of ``source`` for its lists, to ``depth`` or as deep as ``mining`` reaches."""
+    """Run every part of ``source``, to ``depth`` or as deep as ``mining`` reaches."""
     if depth is None:
         counts = (sum(g > 0 for g in grades.values()) for grades in dataset.qrels.values())
-        # Ranks count without the known positives, which take up places of the list.
+        # Ranks skip the known positives, which take up places of the list.
         depth = max(DEPTH, mining.depth + min(max(counts, default=0), DEPTH) * bool(mining.depth))
     parts = source.parts if isinstance(source, Sources) else {source.name: source}
     lists, scores = {}, {}
@@ -164,64 +165,55 @@ def mining_lists(
             scores[name] = _missed_scores(retriever, run, dataset)
     store = source.documents if isinstance(source, Stage) else None
     if isinstance(store, DocumentStore):
-        return MiningLists(lists, scores, _reading(store))
-    whole = judge is not None and judge.needs_texts
-    return MiningLists(lists, scores, _corpus_texts(lists, dataset, whole=whole))
+        return MiningLists(lists, scores, functools.partial(_stored_texts, store))
+    texts = _corpus_texts(lists, dataset, keys=judge is None or not judge.needs_texts)
+    return MiningLists(lists, scores, texts)
 
 
-class _Reading:
-    """Reads the texts of documents from a store; those it does not hold have none."""
-
-    def __init__(self, store: DocumentStore) -> None:
-        self.store = store
-
-    def __call__(self, documents: list[str]) -> dict[str, str]:
-        rows = self.store.rows(documents)
-        there = [doc for doc, row in zip(documents, rows.tolist(), strict=True) if row >= 0]
-        found = self.store.documents(rows[rows >= 0])
-        return {doc: each.full_text for doc, each in zip(there, found, strict=True)}
+def _stored_texts(store: DocumentStore, ids: list[str]) -> dict[str, str]:
+    """Read documents' texts from a store, leaving out those that it does not hold."""
+    rows = store.rows(ids)
+    known = [doc for doc, row in zip(ids, rows.tolist(), strict=True) if row >= 0]
+    documents = store.documents(rows[rows >= 0])
+    return {doc: each.full_text for doc, each in zip(known, documents, strict=True)}
 
 
-def _reading(store: DocumentStore) -> TextSource:
-    return _Reading(store)
-
-
-def _corpus_texts(lists: Mapping[str, Run], dataset: Dataset, *, whole: bool) -> dict[str, str]:
+def _corpus_texts(lists: Mapping[str, Run], dataset: Dataset, *, keys: bool) -> dict[str, str]:
     """Read the corpus once for the texts of candidates and positives.
 
-    Unless ``whole`` a short key stands for each text: only whether two are equal is looked at.
+    With ``keys`` each text is replaced by a short key: enough to see which texts are equal.
     """
     from sluice.training.negatives.text_identity import text_key
 
     graded = (pair for grades in dataset.qrels.values() for pair in grades.items())
-    wanted = {document for document, grade in graded if grade > 0}
+    needed = {document for document, grade in graded if grade > 0}
     for run in lists.values():
         for query in dataset.queries:
             if query in run:
-                wanted.update(run[query].doc_ids)
-    texts = ((each.id, each.full_text) for each in dataset.corpus if each.id in wanted)
-    if whole:
+                needed.update(run[query].doc_ids)
+    texts = ((each.id, each.full_text) for each in dataset.corpus if each.id in needed)
+    if not keys:
         return dict(texts)
     return {name: f"{text_key(text):x}" if text.strip() else "" for name, text in texts}
 
 
 def _check_mined(mined: MinedNegatives, dataset: Dataset) -> None:
-    """Refuse to go on without any negative, or any training pair, and warn of a shortage."""
+    """Raise ``DataError`` without any negative or training pair; warn of a shortage."""
     report, name = mined.report, dataset.name
     pairs = sum(grade > 0 for query in mined.negatives for grade in dataset.qrels[query].values())
     if report.queries and not report.kept:
-        raise DataError(f"negatives: {name}: none at all; {report.shortage}")
+        raise DataError(f"negatives: {name}: no query got a negative; {report.shortage}")
     if report.inconsistent_pairs and report.inconsistent_pairs == pairs:
         raise DataError(
             f"negatives.consistency: {name}: none of the {report.inconsistent_pairs:,} positives "
-            "stands high enough in its query's list; raise it, or mine with a better retriever"
+            "ranks high enough in its query's list; raise it, or mine with a better retriever"
         )
     if report.shortage:
         log.warning("negatives: %s: %s", name, report.shortage)
 
 
 def _retriever(source: Stage | Run) -> Retriever | None:
-    """Return the retriever whose scores the lists have; one with a filter lacks positives by it."""
+    """Return the retriever whose scores the lists have; with a filter it may lack positives."""
     inner = source.stage if isinstance(source, Cut) else source
     if isinstance(inner, Stage) and inner.base_where is None:
         return retriever_of(inner)
@@ -232,14 +224,14 @@ def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str
     """Score the positives that a retriever's lists lack, by its own encoder."""
     pairs = []
     for query, grades in dataset.qrels.items():
-        found = set(run[query].doc_ids) if query in run else set()
+        hits = set(run[query].doc_ids) if query in run else set()
         if query in dataset.queries:
             pairs += [
-                (query, doc) for doc, grade in grades.items() if grade > 0 and doc not in found
+                (query, doc) for doc, grade in grades.items() if grade > 0 and doc not in hits
             ]
     documents = list(dict.fromkeys(doc for _, doc in pairs))
     known = retriever.store.rows(documents) >= 0
-    documents = [doc for doc, there in zip(documents, known, strict=True) if there]
+    documents = [doc for doc, stored in zip(documents, known, strict=True) if stored]
     if not documents:
         return {}
     place = {doc: number for number, doc in enumerate(documents)}
@@ -254,8 +246,8 @@ def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str
         part = pairs[start : start + PAIRS]
         one = left[np.array([of[query] for query, _ in part])]
         other = right[np.array([place[doc] for _, doc in part])]
-        found = _similarities(one, other, metric).tolist()
-        for (query, doc), score in zip(part, found, strict=True):
+        similarities = _similarities(one, other, metric).tolist()
+        for (query, doc), score in zip(part, similarities, strict=True):
             scores.setdefault(query, {})[doc] = score
     return scores
 
@@ -276,8 +268,8 @@ def write_mined(output: Path, dataset: Dataset, mined: MinedNegatives) -> None:
 
     A line is ``{query_id, query, pos, neg, pos_ids, neg_ids, pos_scores, neg_scores}``: the last
     two are the judge's scores, else those of the one list mined from, and left out where any of
-    the line's documents has none. Queries without text are left out, as are documents that are not
-    in the corpus; pairs that the ranking-consistency filter drops have no place among ``pos``.
+    the line's documents has none. Queries without text, documents that are not in the corpus, and
+    positives that the ranking-consistency filter drops are left out.
     """
     from sluice.training.negatives.provenance_file import write_provenance
 
@@ -299,36 +291,30 @@ def _lines(dataset: Dataset, mined: MinedNegatives) -> Iterator[dict[str, Any]]:
         ]
         for query in mined.negatives
     }
-    wanted = {doc for docs in (*positives.values(), *mined.negatives.values()) for doc in docs}
-    texts = {d.id: d.full_text for d in dataset.corpus if d.id in wanted}
-    absent = sorted(wanted - texts.keys())
+    needed = {doc for docs in (*positives.values(), *mined.negatives.values()) for doc in docs}
+    texts = {d.id: d.full_text for d in dataset.corpus if d.id in needed}
+    absent = sorted(needed - texts.keys())
     if absent:
         log.warning(
-            "%s: %d documents named by the lists or the qrels are not in the corpus, and are left "
-            "out (%s)", dataset.name, len(absent), ", ".join(absent[:3]),
+            "%s: left out %d of %d documents named by the lists or the qrels: not in the corpus "
+            "(%s)", dataset.name, len(absent), len(needed), ", ".join(absent[:3]),
         )  # fmt: skip
     table = mined.table
     for place, query in enumerate(table.queries):
-        here = [doc for doc in positives[query] if doc in texts]
-        there = [doc for doc in mined.negatives[query] if doc in texts]
-        if query in dataset.queries and here:
-            line = {
+        ids = {
+            "pos": [doc for doc in positives[query] if doc in texts],
+            "neg": [doc for doc in mined.negatives[query] if doc in texts],
+        }
+        if query in dataset.queries and ids["pos"]:
+            scores = table.scores_of(place)
+            yield {
                 "query_id": query,
                 "query": dataset.queries[query],
-                "pos": [texts[doc] for doc in here],
-                "neg": [texts[doc] for doc in there],
-                "pos_ids": here,
-                "neg_ids": there,
+                **{side: [texts[doc] for doc in docs] for side, docs in ids.items()},
+                **{f"{side}_ids": docs for side, docs in ids.items()},
+                **{
+                    f"{side}_scores": [scores[doc] for doc in docs]
+                    for side, docs in ids.items()
+                    if all(doc in scores for doc in docs)
+                },
             }
-            yield {**line, **_scores(table.scores_of(place), here, there)}
-
-
-def _scores(
-    scores: Mapping[str, float], positives: Sequence[str], negatives: Sequence[str]
-) -> dict[str, list[float]]:
-    sides = {"pos_scores": positives, "neg_scores": negatives}
-    return {
-        key: [scores[doc] for doc in side]
-        for key, side in sides.items()
-        if all(doc in scores for doc in side)
-    }

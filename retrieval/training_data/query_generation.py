@@ -1,4 +1,4 @@
-"""Queries generated for a corpus: filtered by BM25, as training rows and as longer documents."""
+"""Generates queries for a corpus, filters them by BM25, and writes training rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEARCHED = 1024  # queries searched together
 
 
 class Generated(NamedTuple):
-    """What a generation made: documents read, queries generated, those that passed the filter."""
+    """Documents read, queries generated, and queries that passed the filter."""
 
     output: Path
     documents: int
@@ -50,16 +50,15 @@ def generate_queries(
     """Generate queries for a corpus (its first ``documents``) into training rows, ``bge`` format.
 
     ``consistency`` k keeps a query only if BM25 over the whole corpus returns its document among
-    the first k. ``expanded`` is where the corpus is written again, each text with its queries
-    behind it (``corpus.jsonl`` of a BEIR folder). Queries alike, but for case and spacing, have one
-    id, so that none of their documents is a negative of another.
+    the first k. ``expanded`` is where the corpus is written again, each text followed by its
+    queries (``corpus.jsonl`` of a BEIR folder). Queries that differ only in case and spacing have
+    one id, so that no document of one becomes a negative of another.
 
-    What is generated goes to ``<output>.generated``, from which the same call goes on after a kill.
+    Generated queries go to ``<output>.generated``; the same call after a kill continues from there.
     """
-    if consistency is not None and consistency < 1:
-        raise ConfigError(f"consistency: {consistency}, expected 1 or more")
-    if documents is not None and documents < 1:
-        raise ConfigError(f"documents: {documents}, expected 1 or more")
+    for name, number in (("consistency", consistency), ("documents", documents)):
+        if number is not None and number < 1:
+            raise ConfigError(f"{name}: {number}, expected 1 or more")
     for path in (output, *([] if expanded is None else [expanded])):
         draft_of(path)  # a folder is refused before any work
     written = output.with_name(f"{output.name}.generated")
@@ -69,7 +68,7 @@ def generate_queries(
         passed = consistent(_pairs(written), dataset.corpus, consistency)
     total, kept = _write_rows(written, dataset, output, passed, expanded)
     if not kept:
-        log.warning("%s: no query is left; a larger consistency keeps more", output)
+        log.warning("%s: no query passed the filter; a larger consistency keeps more", output)
     written.unlink()
     return Generated(output, count, total, kept)
 
@@ -77,10 +76,10 @@ def generate_queries(
 def consistent(
     pairs: Iterable[tuple[str, str]], documents: Iterable[Document], k: int
 ) -> list[bool]:
-    """Say of each (document id, query) whether BM25 returns the document in the query's top ``k``.
+    """Return for each (document id, query) whether BM25 has the document in the query's top ``k``.
 
-    All are kept where ``k`` is the size of the corpus. (SPTAR, the consistency filter; Peng et al.,
-    2023.) Memory: the BM25 index of the corpus.
+    The consistency filter of SPTAR (Peng et al., 2023). All pass where ``k`` is the size of the
+    corpus. Memory: the BM25 index of the corpus.
     """
     from sluice.encoders import BM25Encoder
     from sluice.indexing import InvertedIndex
@@ -101,13 +100,13 @@ def consistent(
     stream, passed = iter(pairs), list[bool]()
     while chunk := list(islice(stream, SEARCHED)):
         hits = index.search(encoder.encode_queries([query for _, query in chunk]), k)
-        for found, (document, _) in zip(hits.rows, chunk, strict=True):
-            passed.append(rows.get(document, -2) in found)
+        for top, (document, _) in zip(hits.rows, chunk, strict=True):
+            passed.append(rows.get(document, -2) in top)
     return passed
 
 
 def _generate(generator: Generator, dataset: Dataset, written: Path, most: int | None) -> int:
-    """Append the queries of the documents that have none yet; return the number of documents."""
+    """Generate the queries that are still missing; return the number of documents."""
     from sluice.training.generation.inverse_cloze import Passage
 
     key = fingerprint_of(generator.fingerprint, dataset.name, most)
@@ -118,8 +117,8 @@ def _generate(generator: Generator, dataset: Dataset, written: Path, most: int |
         advance(done)
         rest = islice(dataset.corpus, done, most)
         while chunk := list(islice(rest, CHUNK)):
-            found = generator.queries([Passage(d.id, d.title, d.text) for d in chunk])
-            for document, queries in zip(chunk, found, strict=True):
+            generated = generator.queries([Passage(d.id, d.title, d.text) for d in chunk])
+            for document, queries in zip(chunk, generated, strict=True):
                 line = {"_id": document.id, "queries": queries}
                 stream.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
             stream.flush()
@@ -131,21 +130,21 @@ def _generate(generator: Generator, dataset: Dataset, written: Path, most: int |
 
 
 def _begun(written: Path, key: str) -> int:
-    """Return how many documents a killed call has done; a line it broke off is cut away."""
-    whole: list[bytes] = []
+    """Return how many documents a killed call has done; cut off an incomplete last line."""
+    lines: list[bytes] = []
     if written.exists():
-        whole = [line for line in written.read_bytes().splitlines(True) if line.endswith(b"\n")]
+        lines = [line for line in written.read_bytes().splitlines(True) if line.endswith(b"\n")]
         try:
-            same = bool(whole) and json.loads(whole[0]) == {"key": key}
+            same = bool(lines) and json.loads(lines[0]) == {"key": key}
         except ValueError:
             same = False
         if not same:
-            log.info("%s: of other settings; the generation starts anew", written)
-            whole = []
-    if not whole:
-        whole = [json.dumps({"key": key}).encode() + b"\n"]
-    write_text(written, b"".join(whole).decode())
-    return len(whole) - 1
+            log.info("%s: made with other settings; generation starts again", written)
+            lines = []
+    if not lines:
+        lines = [json.dumps({"key": key}).encode() + b"\n"]
+    write_text(written, b"".join(lines).decode())
+    return len(lines) - 1
 
 
 def _lines(written: Path) -> Iterator[tuple[str, list[str]]]:
@@ -167,7 +166,7 @@ def _write_rows(
     passed: Sequence[bool] | None,
     expanded: Path | None,
 ) -> tuple[int, int]:
-    """Write training rows and the longer corpus; return how many queries there were and are."""
+    """Write training rows and the expanded corpus; return how many queries there were and are."""
     from contextlib import ExitStack
 
     ids: dict[str, int] = {}
@@ -178,12 +177,10 @@ def _write_rows(
         longer = None if expanded is None else files.enter_context(packed_file(expanded))
         for document in dataset.corpus:
             _, queries = next(lines, ("", []))
+            first, total = total, total + len(queries)
             if passed is not None:
-                own = passed[total : total + len(queries)]
-                total += len(queries)
+                own = passed[first:total]
                 queries = [query for query, keep in zip(queries, own, strict=True) if keep]
-            else:
-                total += len(queries)
             kept += len(queries)
             for query in queries:
                 number = ids.setdefault(same_text_key(query), len(ids))

@@ -1,4 +1,4 @@
-"""What is checked of a training before any work: its parts, and that they can learn together."""
+"""Checks a training section before any work: each part, and that the parts fit together."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from sluice.encoders.foundation.build import build, check
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS, RERANKERS, TUNINGS
 from sluice.encoders.transformer.from_scratch import check_fresh, is_fresh
+from sluice.retrieval.config.component_types import NEGATIVES
 from sluice.retrieval.config.components import (
     START_KEY,
     Allow,
+    check_index,
     check_measures,
     check_retriever,
     check_towers,
@@ -29,7 +31,6 @@ from sluice.retrieval.training_data.example_sources import changes, check_exampl
 from sluice.retrieval.training_data.files.corpus_examples import check_texts_alone
 from sluice.retrieval.training_data.mining import mining_of
 from sluice.retrieval.training_data.teachers.teachers import JUDGE, check_judge, check_teacher
-from sluice.training.losses.base import LossBase
 
 if TYPE_CHECKING:
     from sluice.training import Mining
@@ -42,6 +43,13 @@ LOWEST = {  # of the numbers in `trainer`
     "weight_decay": 0,
 }
 ABOVE_ZERO = ("learning_rate", "num_train_epochs")
+STATIC = ("bow", "idf")  # `query_model` of queries without a network
+RETRIEVER = (
+    "a name under retrievers or pipelines, a retriever folder, an inline {encoder, index}, "
+    "a .trec file, or a list of these"
+)
+# What `trainer.report_to` may name, with its package where the two differ.
+PACKAGES = {"azure_ml": "azureml-mlflow", "comet_ml": "comet_ml", "flyte": "flytekit"}
 
 
 def check_training(section: TrainingSection, where: str, allow: Allow = None) -> None:
@@ -53,7 +61,7 @@ def check_training(section: TrainingSection, where: str, allow: Allow = None) ->
     fresh = is_fresh(section.encoder.get(START_KEY))
     if fresh:
         check_fresh(section.encoder, f"{prefix}encoder")
-        encoder["model"] = START_KEY  # is made when the training begins
+        encoder["model"] = START_KEY  # is made when training begins
     check(encoder, {**ENCODERS, **RERANKERS}, where=f"{prefix}encoder", allow=allow)
     check_towers(encoder, where=f"{prefix}encoder")
     kind = vector_kind(encoder)
@@ -91,16 +99,16 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
     """Return the loss; check that it fits the encoder, and has something to beat a positive."""
     loss = make_loss(section.loss, where=f"{prefix}loss", allow=allow)
     kind, name = vector_kind(section.encoder), section.loss["type"]
-    fitting = loss.encoders
-    if fitting is not None and kind in (*ENCODERS, *RERANKERS) and kind not in fitting:
+    encoders = loss.encoders
+    if encoders is not None and kind in (*ENCODERS, *RERANKERS) and kind not in encoders:
         raise ConfigError(
-            f"{prefix}loss: {name} trains {', '.join(fitting)}; a {kind} encoder takes info_nce"
+            f"{prefix}loss: {name} trains {', '.join(encoders)}; for a {kind} encoder use info_nce "
+            "or one of the other losses"
         )
-    untaught = section.teacher is None and section.examples is None
-    if loss.needs_teacher and untaught:
+    if loss.needs_teacher and section.teacher is None and section.examples is None:
         raise ConfigError(
-            f"{prefix}teacher: needed: {name} learns from a teacher's scores; name a reranker or a "
-            "file that `sluice teach distil` wrote"
+            f"{prefix}teacher: missing: {name} learns from a teacher's scores; name a reranker or "
+            "a file that `sluice teach distil` wrote"
         )
     if (section.negatives or {}).get("type") == "live":
         if section.sparsity is not None:
@@ -111,7 +119,9 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
             "live}, or ranks: scores"
         )
     if kind == "cross_encoder" and SELF in listed((section.negatives or {}).get("retriever")):
-        raise ConfigError(f"{prefix}negatives.retriever: a cross_encoder finds nothing by itself")
+        raise ConfigError(
+            f"{prefix}negatives.retriever: self: a cross_encoder cannot retrieve; name a retriever"
+        )
     if check_texts_alone(section, loss, prefix):
         return loss
     if section.negatives is not None or section.examples is not None:  # files are read later
@@ -119,17 +129,19 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
     if kind == "cross_encoder":
         alone = "a cross_encoder learns from each query's own documents"
     elif loss.negatives == "own":
-        alone = f"{name} holds a positive against the query's own documents only"
+        alone = f"{name} compares a positive with the query's own documents only"
     elif section.trainer.get("per_device_train_batch_size") == 1:
         alone = "a batch of 1 has no other documents"
     else:
         return loss
-    raise ConfigError(f"{prefix}negatives: needed: {alone}, so nothing would be learnt without")
+    raise ConfigError(
+        f"{prefix}negatives: missing: {alone}, so nothing would be learnt without negatives"
+    )
 
 
 def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
     """Check ``negatives``; return the ``Mining`` of those that are mined."""
-    if spec.get("type") not in ("mined", "live"):
+    if spec.get("type") not in NEGATIVES:
         raise ConfigError(f"{where}.type: {spec.get('type')!r}; expected 'mined' or 'live'")
     if spec["type"] == "live":
         check_live(spec, where)
@@ -137,12 +149,8 @@ def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
     refresh = spec.get("refresh", "epoch")
     if refresh != "epoch" and (type(refresh) is not int or refresh < 1):
         raise ConfigError(f"{where}.refresh: {refresh!r}; expected steps, 1 or more, or 'epoch'")
-    expected = (
-        "a name under retrievers or pipelines, a retriever folder, an inline {encoder, index}, "
-        "a .trec file, or a list of these"
-    )
     if "retriever" not in spec:
-        raise ConfigError(f"{where}: needs 'retriever': {expected}")
+        raise ConfigError(f"{where}: needs 'retriever': {RETRIEVER}")
     for place, lists in named_sources(spec, f"{where}.retriever"):
         if isinstance(lists, Mapping):
             try:
@@ -151,7 +159,7 @@ def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
                 raise ConfigError(f"{place}: {error}") from None
             check_retriever(section, place, allow)
         elif not isinstance(lists, str) or not lists:
-            raise ConfigError(f"{place}: {lists!r}; expected {expected}")
+            raise ConfigError(f"{place}: {lists!r}; expected {RETRIEVER}")
     if spec.get("judge") is not None:
         check_judge(spec["judge"], f"{where}.judge", allow=allow)
     elif mining_of(spec, where).judge_margin is not None:
@@ -160,14 +168,13 @@ def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
 
 
 def _check_trainer(section: TrainingSection, prefix: str) -> None:
-    """Make the trainer's arguments as the training will, and check what it lets pass."""
-    from transformers.integrations import get_reporting_integration_callbacks
-
+    """Make the trainer's arguments as training will, and check what they let pass."""
     from sluice.training.loop.arguments import training_arguments
 
+    _check_reporting(section.trainer.get("report_to"), f"{prefix}trainer.report_to")
     try:
         with tempfile.TemporaryDirectory() as folder:
-            arguments = training_arguments(
+            training_arguments(
                 section.trainer,
                 output=Path(folder),
                 seed=0,
@@ -185,13 +192,25 @@ def _check_trainer(section: TrainingSection, prefix: str) -> None:
             raise ConfigError(f"{where}: {value!r}; expected {LOWEST[key]} or more")
         if value is not None and key in ABOVE_ZERO and value <= 0:
             raise ConfigError(f"{where}: {value!r}; expected a number above 0")
-    try:
-        get_reporting_integration_callbacks(arguments.report_to)
-    except ValueError as error:
-        raise ConfigError(f"{prefix}trainer.report_to: {error}") from None
 
 
-STATIC = ("bow", "idf")  # `query_model` of queries without a network
+def _check_reporting(report_to: Any, where: str) -> None:
+    """Check that what a run reports to is known and installed; the Trainer looks at its start."""
+    from transformers.integrations import get_reporting_integration_callbacks, integration_utils
+
+    names = report_to if isinstance(report_to, list) else [report_to]
+    for name in names:
+        if name in (None, "none", "all", "tensorboard"):  # the trainer's arguments know these
+            continue
+        try:
+            get_reporting_integration_callbacks([name])
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        package = PACKAGES.get(name, name)
+        short = {"azure_ml": "azureml", "comet_ml": "comet"}.get(name, package)
+        available = getattr(integration_utils, f"is_{short}_available", None)
+        if available is not None and not available():
+            raise ConfigError(f"{where}: {name} is not installed: pip install {package}")
 
 
 def check_combinations(
@@ -199,8 +218,8 @@ def check_combinations(
 ) -> None:
     """Raise ``ConfigError`` where parts contradict each other, or one would change nothing.
 
-    ``mining`` is what ``negatives`` of type mined describes. Each fault would else show after hours
-    of mining and scoring, or never.
+    ``mining`` is what ``negatives`` of type mined describes. Otherwise each fault would show only
+    after hours of mining and scoring, or never.
     """
     kind, negatives = vector_kind(section.encoder), section.negatives or {}
     if negatives.get("type") == "live":
@@ -227,7 +246,13 @@ def check_combinations(
             "out"
         )
     _check_head(section, kind, prefix)
-    _check_static_queries(section, prefix)
+    model, trained = section.encoder.get("query_model"), section.encoder.get("train_idf")
+    for key in ("query", "target_query_terms") if model in STATIC and not trained else ():
+        if (section.sparsity or {}).get(key) is not None:
+            raise ConfigError(
+                f"{prefix}sparsity.{key}: with query_model: {model} a query's terms are its own "
+                "words, which no penalty changes; leave it out"
+            )
 
 
 def _check_live(section: TrainingSection, kind: str | None, prefix: str) -> None:
@@ -236,13 +261,15 @@ def _check_live(section: TrainingSection, kind: str | None, prefix: str) -> None
     if section.encoder.get("type") == "towers" and section.encoder.get("freeze") != "document":
         raise ConfigError(
             f"{prefix}encoder.freeze: {section.encoder.get('freeze', 'none')!r}; live candidates "
-            "come from a frozen index, so the documents' tower must not move: freeze: document"
+            "come from a frozen index, so the document tower must not change: freeze: document"
         )
     if section.teacher is not None:
         raise ConfigError(
             f"{prefix}teacher: live candidates change at every step, and no teacher has scored "
             "them; leave it out, or mine the negatives"
         )
+    index = (section.negatives or {}).get("index")
+    check_index(index, section.encoder, where=f"{prefix}negatives.index")
 
 
 def _check_refresh(section: TrainingSection, mining: Mining, prefix: str) -> None:
@@ -268,15 +295,3 @@ def _check_head(section: TrainingSection, kind: str | None, prefix: str) -> None
             f"{prefix}head_learning_rate: with tuning: {{type: {tuned}}} a splade encoder's head "
             "is not trained; leave it out"
         )
-
-
-def _check_static_queries(section: TrainingSection, prefix: str) -> None:
-    model, trained = section.encoder.get("query_model"), section.encoder.get("train_idf")
-    if model not in STATIC or trained:
-        return
-    for key in ("query", "target_query_terms"):
-        if (section.sparsity or {}).get(key) is not None:
-            raise ConfigError(
-                f"{prefix}sparsity.{key}: with query_model: {model} a query's terms are its own "
-                "words, which no penalty changes; leave it out"
-            )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sluice.training.generation.inverse_cloze import sentences
-
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import finite_number, whole_number
@@ -15,6 +13,7 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.corpus.windows import WORD
 from sluice.retrieval.stages.rerankers.scorer_identity import ScorerIdentity, check_pair_scorer
 from sluice.retrieval.stages.rerankers.stored_vectors import retriever_state
+from sluice.training.generation.inverse_cloze import sentences
 
 if TYPE_CHECKING:
     from sluice.encoders.lexical.bm25 import BM25Encoder

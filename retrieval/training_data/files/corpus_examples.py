@@ -1,4 +1,4 @@
-"""``examples: {type: texts}``: the corpus' texts alone, for masked-language training."""
+"""Examples made from the corpus alone: ``examples: {type: ict}``, ``bfs`` and ``texts``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.numbers import finite_number, whole_number
+from sluice.encoders.foundation.same_text import same_text_key
 
 if TYPE_CHECKING:
     from sluice.retrieval.config.sections import TrainingSection
@@ -22,11 +24,11 @@ class ClozeExamples:
     """Inverse cloze over a corpus, see ``sluice.training.generation.inverse_cloze.ict_examples``.
 
     ``keep`` is the chance that the sentence stays in its document, ``per_document`` how many
-    sentences of each document are asked, ``documents`` a limit (the corpus' first). ``bodies``
+    sentences of each document become queries, ``documents`` a limit (the corpus' first). ``bodies``
     adds the pairs of ``bfs`` for every document.
     """
 
-    changes: ClassVar[bool] = True  # other examples in every epoch
+    changes: ClassVar[bool] = True  # new examples in every epoch
 
     keep: float = 0.1
     per_document: int = 1
@@ -34,25 +36,22 @@ class ClozeExamples:
     bodies: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.keep <= 1:
-            raise ConfigError(f"ict.keep: {self.keep}, expected a share from 0 to 1")
-        for name in ("per_document", "documents"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"ict.{name}: {value}, expected 1 or more")
+        finite_number(self.keep, "ict.keep", 0, 1)
+        whole_number(self.per_document, "ict.per_document", 1)
+        _check_limit(self.documents, "ict")
 
     def examples(self, dataset: Dataset, seed: int, epoch: int = 0) -> list[Example]:
         """Return the examples of an epoch; ``DataError`` where no document has two sentences."""
         from sluice.training.generation.inverse_cloze import body_examples, ict_examples
 
         passages = list(_passages(dataset, self.documents))
-        made = list(ict_examples(passages, seed, epoch, self.keep, self.per_document))
-        if not made:
+        examples = list(ict_examples(passages, seed, epoch, self.keep, self.per_document))
+        if not examples:
             raise DataError(
-                f"{dataset.name}: no document of {len(passages):,} has two sentences, which ict "
-                "needs: a sentence to ask for and the rest; try examples: {type: bfs}"
+                f"{dataset.name}: none of {len(passages):,} documents has two sentences, and ict "
+                "needs one as the query and one as the document; try examples: {type: bfs}"
             )
-        return [*made, *body_examples(passages, seed, epoch)] if self.bodies else made
+        return [*examples, *body_examples(passages, seed, epoch)] if self.bodies else examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +63,21 @@ class BodyExamples:
     documents: int | None = None
 
     def __post_init__(self) -> None:
-        if self.documents is not None and self.documents < 1:
-            raise ConfigError(f"bfs.documents: {self.documents}, expected 1 or more")
+        _check_limit(self.documents, "bfs")
 
     def examples(self, dataset: Dataset, seed: int, epoch: int = 0) -> list[Example]:
         """Return the examples of an epoch."""
         from sluice.training.generation.inverse_cloze import body_examples
 
-        made = list(body_examples(_passages(dataset, self.documents), seed, epoch))
-        if not made:
+        examples = list(body_examples(_passages(dataset, self.documents), seed, epoch))
+        if not examples:
             raise DataError(f"{dataset.name}: no document has a title or a second sentence")
-        return made
+        return examples
+
+
+def _check_limit(documents: int | None, kind: str) -> None:
+    if documents is not None:
+        whole_number(documents, f"{kind}.documents", 1)
 
 
 def _passages(dataset: Dataset, most: int | None) -> Iterator[Passage]:
@@ -91,58 +94,70 @@ class TextExamples:
     documents: int | None = None
 
     def __post_init__(self) -> None:
-        if self.documents is not None and self.documents < 1:
-            raise ConfigError(f"texts.documents: {self.documents}, expected 1 or more")
+        _check_limit(self.documents, "texts")
 
     def examples(self, dataset: Dataset, seed: int) -> list[Example]:
-        """Return an example a document, without a query; ``DataError`` where no text is."""
+        """Return one example per document, without a query; ``DataError`` if all are blank."""
         from sluice.training import Example
         from sluice.training.example import Text
 
-        made = [
+        examples = [
             Example(Text(document.id, ""), (Text(document.id, document.full_text),))
             for document in islice(dataset.corpus, self.documents)
             if document.full_text.strip()
         ]
-        if not made:
+        if not examples:
             raise DataError(f"{dataset.name}: no document of the corpus has a text")
-        return made
+        return examples
 
 
 def sees_queries(section: TrainingSection) -> bool:
-    """Return whether a training reads queries, to learn from them or to be evaluated."""
+    """Return whether a training run reads queries, to learn from them or to be evaluated."""
     return section.loss.get("type") != "masked_language" or section.evaluate is not None
 
 
 def splits_of(section: TrainingSection, dataset: Dataset, seed: int) -> tuple[Dataset, Dataset]:
-    """Return what a training learns from and what evaluates it meanwhile.
+    """Return what a training run learns from and the dev split that evaluates it meanwhile.
 
-    A corpus without training queries is enough where texts alone are learnt or the examples are not
-    the dataset's own, and nothing evaluates, or a dev split is there to.
+    A corpus without training queries is enough to learn from texts alone, or from examples that
+    are not the dataset's own, unless dev evaluation has no dev split to use.
     """
     from sluice.retrieval.datasets.dataset import training_splits
     from sluice.retrieval.datasets.source import find_split
 
     if not sees_queries(section):
-        alone = dataset.with_split(None)
-        return alone, alone
-    if section.examples is not None and find_split("train", dataset.splits) is None:
-        alone = dataset.with_split(None)
-        if section.evaluate is None:
-            return alone, alone
-        return alone, dataset.with_split("dev")
+        corpus = dataset.with_split(None)
+        return corpus, corpus
+    if section.examples is None:
+        return training_splits(dataset, seed)
+    if find_split("train", dataset.splits) is None:
+        corpus = dataset.with_split(None)
+        return corpus, corpus if section.evaluate is None else dataset.with_split("dev")
+    if section.evaluate is None and too_few_to_hold_out(dataset):
+        train = dataset.with_split("train")
+        return train, train
     return training_splits(dataset, seed)
 
 
+def too_few_to_hold_out(dataset: Dataset) -> bool:
+    """Return whether a dataset has no dev split, and too few training queries to make one."""
+    from sluice.retrieval.datasets.source import find_split
+
+    if find_split("dev", dataset.splits) is not None:
+        return False
+    queries = dataset.with_split("train").queries
+    return len(set(map(same_text_key, queries.values()))) < 2
+
+
 def check_texts_alone(section: TrainingSection, loss: LossBase, prefix: str) -> bool:
-    """Return whether a loss learns from texts without queries; check that a training suits it."""
+    """Return whether a loss learns from texts without queries; check that the rest suits it."""
     name = section.loss["type"]
     of_texts = section.examples is not None and section.examples.get("type") == "texts"
     if not loss.texts_alone:
         if of_texts:
             raise ConfigError(
-                f"{prefix}examples.type: texts have no queries, from which {name} learns; they are "
-                "for loss: {type: masked_language}"
+                f"{prefix}examples.type: texts are for loss: {{type: masked_language}}; {name} "
+                "learns from queries"
             )
         return False
     if section.encoder.get("type") == "towers":
@@ -152,5 +167,7 @@ def check_texts_alone(section: TrainingSection, loss: LossBase, prefix: str) -> 
             raise ConfigError(f"{prefix}{key}: {name} learns from texts alone; leave it out")
     for key in ("query", "target_query_terms"):
         if (section.sparsity or {}).get(key) is not None:
-            raise ConfigError(f"{prefix}sparsity.{key}: {name} has no queries; give document")
+            raise ConfigError(
+                f"{prefix}sparsity.{key}: {name} has no queries; set sparsity.document instead"
+            )
     return True

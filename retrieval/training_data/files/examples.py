@@ -1,4 +1,4 @@
-"""Examples from training files: rows, the dataset's texts by id, what must not be trained on."""
+"""Reads training files into examples: adds texts by id, drops what must not be trained on."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-TOLD = 1000  # rows between two looks at the progress
+REPORTED = 1000  # rows between two updates of the progress
 
 
 @dataclass(frozen=True, slots=True)
 class FileExamples:
-    """``examples: {file: ...}``: what a training learns from lies in files of a usual format.
+    """``examples: {file: ...}``: training examples from files of the usual formats.
 
-    ``file`` is a path or several, read in that order. ``format`` is told from the first row, or one
-    of ``bge`` (jsonl of query, pos, neg, pos_scores, neg_scores), ``columns`` (anchor, positive,
-    negative_1 to negative_n, and a label or score: csv, tsv, jsonl, parquet), ``triples`` (tsv of
-    texts), ``id_triples`` and ``scored_triples`` (tsv of ids), ``tevatron``, ``msmarco`` (jsonl of
-    ids), ``graded`` (query, document, grade). Ids without texts are the dataset's.
+    ``file`` is a path or several, read in that order. ``format`` is detected from the first row, or
+    one of ``bge`` (jsonl of query, pos, neg, pos_scores, neg_scores), ``columns`` (anchor,
+    positive, negative_1 to negative_n, and a label or score: csv, tsv, jsonl, parquet), ``triples``
+    (tsv of texts), ``id_triples`` and ``scored_triples`` (tsv of ids), ``tevatron``, ``msmarco``
+    (jsonl of ids), ``graded`` (query, document, grade). Ids without texts are the dataset's.
 
-    ``per_query`` limits the negatives of an example, to the first of a row (``top``) or as many at
-    random, by seed; a row with fewer keeps what it has. ``positives: each`` makes one example of
-    every positive of a row, ``together`` one of all. ``scores: false`` takes the scores of a file
-    for no teacher's. ``rows`` reads no more than so many.
+    ``per_query`` limits the negatives of an example: to the first of a row (``top``) or to as many
+    at random, by seed; a row with fewer keeps them all. ``positives: each`` makes one example of
+    every positive of a row, ``together`` one of all. ``scores: false`` ignores the scores in a
+    file. ``rows`` is the most rows to read.
     """
 
     file: str | list[str]
@@ -67,7 +67,7 @@ class FileExamples:
                 expected = " or ".join(repr(value) for value in known)
                 raise ConfigError(f"{name}: {getattr(self, name)!r}, expected {expected}")
         if not self.paths:
-            raise ConfigError("file: names no file; give a path, or a list of paths")
+            raise ConfigError("file: an empty list; give a path, or a list of paths")
 
     @property
     def paths(self) -> list[Path]:
@@ -79,18 +79,18 @@ class FileExamples:
         """Return the files' examples, in their order.
 
         ``dataset`` gives texts of ids, further known positives (where query ids and texts are its
-        own), and the queries of ``dev`` and ``test``: rows that ask one of those, by text, are
-        left out, with a warning. Raises ``DataError`` for a bad row and where none is left.
+        own), and the queries of ``dev`` and ``test``: rows with the text of one of those are left
+        out, with a warning. Raises ``DataError`` for a bad row, and if no row is left.
         """
         rows = _together(islice(self._rows(), self.rows))
         rows = with_texts(rows, dataset)
         rows = _untested(rows, dataset)
-        made = list(self._made(rows, dataset, seed))
-        if not made:
+        examples = list(self._examples(rows, dataset, seed))
+        if not examples:
             raise DataError(
                 f"{self.paths[0]}: no example is left of {len(rows):,} rows; see the warnings"
             )
-        return made
+        return examples
 
     def _rows(self) -> Iterator[Row]:
         for path in self.paths:
@@ -98,137 +98,124 @@ class FileExamples:
             with progress(f"read {path.name} ({name})", None, "rows") as advance:
                 for count, row in enumerate(rows, 1):
                     yield row
-                    if count % TOLD == 0:
-                        advance(TOLD)
-                advance(count % TOLD)
+                    if count % REPORTED == 0:
+                        advance(REPORTED)
+                advance(count % REPORTED)
 
-    def _made(self, rows: Sequence[Row], dataset: Dataset, seed: int) -> Iterator[Example]:
+    def _examples(self, rows: Sequence[Row], dataset: Dataset, seed: int) -> Iterator[Example]:
         from sluice.training import Example, Text
 
         relevant = _relevant(rows, dataset)
         counts: Counter[str] = Counter()
         for number, row in enumerate(rows):
             query = row.query.key
-            positives = [found for found in row.documents if found.label > 0]
+            positives = [one for one in row.documents if one.label > 0]
             if not positives:
                 counts["without positive"] += 1
                 continue
-            texts = {same_text_key(found.document.text or "") for found in positives}
+            texts = {same_text_key(one.document.text or "") for one in positives}
             negatives = [
-                found
-                for found in row.documents
-                if found.label <= 0
-                and found.document.key not in relevant[query]
-                and same_text_key(found.document.text or "") not in texts
+                one
+                for one in row.documents
+                if one.label <= 0
+                and one.document.key not in relevant[query]
+                and same_text_key(one.document.text or "") not in texts
             ]
             counts["false"] += len(row.documents) - len(positives) - len(negatives)
             if self.per_query is not None:
                 counts["short"] += len(negatives) < self.per_query
                 negatives = self._chosen(negatives, f"{seed}:{number}:{query}")
             together = row.graded or self.positives == "together"
-            for group in [positives] if together else [[found] for found in positives]:
+            for group in [positives] if together else [[one] for one in positives]:
                 documents = [*group, *negatives]
-                scores = tuple(found.score for found in documents)
+                scores = tuple(one.score for one in documents)
                 yield Example(
                     Text(query, row.query.text or ""),
                     tuple(Text(one.document.key, one.document.text or "") for one in documents),
-                    tuple(found.label for found in documents),
+                    tuple(one.label for one in documents),
                     relevant[query],
                     scores if self.scores and not all(map(math.isnan, scores)) else (),
                 )
-        self._say(counts, len(rows))
+        self._warn(counts, len(rows))
 
     def _chosen(self, negatives: list[Labelled], key: str) -> list[Labelled]:
-        wanted = self.per_query or 0
-        if self.sampling == "top" or len(negatives) <= wanted:
-            return negatives[:wanted]
-        places = sorted(random.Random(key).sample(range(len(negatives)), wanted))
+        limit = self.per_query or 0
+        if self.sampling == "top" or len(negatives) <= limit:
+            return negatives[:limit]
+        places = sorted(random.Random(key).sample(range(len(negatives)), limit))
         return [negatives[place] for place in places]
 
-    def _say(self, counts: Counter[str], rows: int) -> None:
-        name = self.paths[0]
-        if counts["without positive"]:
-            log.warning(
-                "%s: %s of %s queries have no document graded above 0, and are left out",
-                name, f"{counts['without positive']:,}", f"{rows:,}",
-            )  # fmt: skip
-        if counts["false"]:
-            log.warning(
-                "%s: %s negatives are known positives of their query, by id or text, and are "
-                "left out", name, f"{counts['false']:,}",
-            )  # fmt: skip
-        if counts["short"]:
-            log.warning(
-                "%s: %s of %s rows have fewer than per_query: %s negatives; they keep what they "
-                "have", name, f"{counts['short']:,}", f"{rows:,}", self.per_query,
-            )  # fmt: skip
+    def _warn(self, counts: Counter[str], rows: int) -> None:
+        said = {
+            "without positive": f"left out {{}} of {rows:,} queries: no document graded above 0",
+            "false": "left out negatives that are known positives of their query, by id or text: "
+            "{}",
+            "short": f"fewer negatives than per_query: {self.per_query} in {{}} of {rows:,} rows",
+        }
+        for kind, text in said.items():
+            if counts[kind]:
+                log.warning("%s: %s", self.paths[0], text.format(f"{counts[kind]:,}"))
 
 
 def _together(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows, graded ones of one query as one row where its first stood.
+    """Return the rows, with the graded ones of one query as one row in the place of its first.
 
     A document graded twice keeps the later grade.
     """
-    kept: list[Row] = []
+    merged: list[Row] = []
     places: dict[str, int] = {}
     lists: dict[int, dict[str, Labelled]] = {}
     for row in rows:
         if not row.graded:
-            kept.append(row)
+            merged.append(row)
             continue
         key = row.query.key
         if key not in places:
-            places[key] = len(kept)
-            kept.append(row)
-        found = lists.setdefault(places[key], {})
-        found.update((one.document.key, one) for one in row.documents)
+            places[key] = len(merged)
+            merged.append(row)
+        graded = lists.setdefault(places[key], {})
+        graded.update((one.document.key, one) for one in row.documents)
     for place, documents in lists.items():
         best_first = sorted(documents.values(), key=lambda one: -one.label)
-        kept[place] = kept[place]._replace(documents=tuple(best_first))
-    return kept
+        merged[place] = merged[place]._replace(documents=tuple(best_first))
+    return merged
 
 
 def _relevant(rows: Iterable[Row], dataset: Dataset) -> dict[str, frozenset[str]]:
     """Return all known positives of each query: the file's, and the dataset's of the same query."""
-    found: dict[str, set[str]] = {}
+    relevant: dict[str, set[str]] = {}
     own: dict[str, str] = dataset.queries if dataset.split is not None else {}
     for row in rows:
-        key = row.query.key
-        if key not in found:
-            same = row.query.id is not None and key in own and _is_same(own[key], row.query.text)
+        key, text = row.query.key, row.query.text or ""
+        if key not in relevant:
+            known = row.query.id is not None and key in own
+            same = known and same_text_key(own[key]) == same_text_key(text)
             grades = dataset.qrels[key] if same else {}
-            found[key] = {doc for doc, grade in grades.items() if grade > 0}
-        found[key].update(one.document.key for one in row.documents if one.label > 0)
-    return {key: frozenset(documents) for key, documents in found.items()}
+            relevant[key] = {doc for doc, grade in grades.items() if grade > 0}
+        relevant[key].update(one.document.key for one in row.documents if one.label > 0)
+    return {key: frozenset(documents) for key, documents in relevant.items()}
 
 
 def _untested(rows: list[Row], dataset: Dataset) -> list[Row]:
     """Return the rows without those whose query is one of the dataset's dev or test queries."""
-    held: set[str] = set()
+    tested: set[str] = set()
     for split in ("dev", "test"):
         if find_split(split, dataset.splits) is not None:
-            held.update(map(same_text_key, dataset.with_split(split).queries.values()))
-    kept = [row for row in rows if same_text_key(row.query.text or "") not in held]
-    if len(kept) < len(rows):
+            tested.update(map(same_text_key, dataset.with_split(split).queries.values()))
+    untested = [row for row in rows if same_text_key(row.query.text or "") not in tested]
+    if len(untested) < len(rows):
         log.warning(
-            "%s: %s of %s rows of the training file ask a query of the dev or test split, and are "
-            "left out",
-            dataset.name,
-            f"{len(rows) - len(kept):,}",
-            f"{len(rows):,}",
-        )
-    return kept
-
-
-def _is_same(text: str, other: str | None) -> bool:
-    return same_text_key(text) == same_text_key(other or "")
+            "%s: left out %s of %s rows of the training file: their query is in the dev or test "
+            "split", dataset.name, f"{len(rows) - len(untested):,}", f"{len(rows):,}",
+        )  # fmt: skip
+    return untested
 
 
 def with_texts(rows: list[Row], dataset: Dataset) -> list[Row]:
     """Return the rows with the dataset's texts where they have ids only.
 
-    Documents that the dataset has no text for (or a blank one) are left out, and so are rows that
-    lose their query or their last positive: counted in a warning. ``DataError`` if that is all.
+    Documents without a text are left out, and so are rows that lose their query or their last
+    positive: counted in a warning. ``DataError`` if no row is left.
     """
     queries = {row.query.id for row in rows if row.query.text is None and row.query.id}
     documents = {
@@ -240,50 +227,48 @@ def with_texts(rows: list[Row], dataset: Dataset) -> list[Row]:
     if not queries and not documents:
         return rows
     query_texts, document_texts = _queries(queries, dataset), _documents(documents, dataset)
-    kept = [found for row in rows if (found := _filled(row, query_texts, document_texts))]
-    lost = len(rows) - len(kept)
+    filled = [full for row in rows if (full := _filled(row, query_texts, document_texts))]
     absent = sorted(queries - query_texts.keys()) + sorted(documents - document_texts.keys())
-    if not kept and rows:
+    if not filled and rows:
         raise DataError(
             f"{rows[0].place}: none of the {len(rows):,} rows names a query and a positive that "
             f"dataset {dataset.name} has texts for (such as {', '.join(absent[:3])}); the file "
-            "belongs to another collection: give that as dataset"
+            "belongs to another collection: name that as dataset"
         )
     if absent:
         log.warning(
-            "%s: has no text for %s of the ids in the training file (%s); %s of %s rows are left "
-            "out for it",
-            dataset.name, f"{len(absent):,}", ", ".join(absent[:3]), f"{lost:,}", f"{len(rows):,}",
+            "%s: no text for %s of %s ids in the training file (%s); left out %s of %s rows",
+            dataset.name, f"{len(absent):,}", f"{len(queries) + len(documents):,}",
+            ", ".join(absent[:3]), f"{len(rows) - len(filled):,}", f"{len(rows):,}",
         )  # fmt: skip
-    return kept
+    return filled
 
 
-def _queries(wanted: set[str], dataset: Dataset) -> dict[str, str]:
-    if not wanted:
+def _queries(ids: set[str], dataset: Dataset) -> dict[str, str]:
+    if not ids:
         return {}
     stream = dataset.source.queries(dataset.split or "train")
-    return {name: text for name, text in stream if name in wanted and text.strip()}
+    return {name: text for name, text in stream if name in ids and text.strip()}
 
 
-def _documents(wanted: set[str], dataset: Dataset) -> dict[str, str]:
-    if not wanted:
+def _documents(ids: set[str], dataset: Dataset) -> dict[str, str]:
+    if not ids:
         return {}
-    found: Iterable[tuple[str, str]] = ((d.id, d.full_text) for d in dataset.corpus)
-    return {name: text for name, text in found if name in wanted and text}
+    return {d.id: d.full_text for d in dataset.corpus if d.id in ids and d.full_text}
 
 
 def _filled(row: Row, queries: Mapping[str, str], documents: Mapping[str, str]) -> Row | None:
-    """Return the row with its texts, None where its query or every positive has none."""
+    """Return the row with its texts, None if its query or all its positives lack one."""
     query = row.query
     if query.text is None:
         query = query._replace(text=queries.get(query.id or ""))
-    made = []
+    filled = []
     for one in row.documents:
         document = one.document
         if document.text is None:
             document = document._replace(text=documents.get(document.id or ""))
         if document.text is not None:
-            made.append(one._replace(document=document))
+            filled.append(one._replace(document=document))
     had = any(one.label > 0 for one in row.documents)  # a graded list may have none
-    whole = query.text is not None and any(one.label > 0 for one in made) >= had
-    return row._replace(query=query, documents=tuple(made)) if whole else None
+    complete = query.text is not None and any(one.label > 0 for one in filled) >= had
+    return row._replace(query=query, documents=tuple(filled)) if complete else None

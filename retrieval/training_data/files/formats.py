@@ -1,4 +1,4 @@
-"""The usual training files, each by a function from a record to a row, and how they are told."""
+"""The usual formats of training files: one function each from a record to a row; detection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.retrieval.training_data.files.records import Record, read_records
+from sluice.retrieval.training_data.files.records import read_records
 from sluice.retrieval.training_data.files.rows import (
     NO_SCORE,
     Labelled,
@@ -40,14 +40,14 @@ NEGATIVE = re.compile(r"negative(_\d+)?|neg(_\d+)?")
 def rows_of(path: Path, form: str = "auto") -> tuple[str, Iterator[Row]]:
     """Return the name of a file's format and the stream of its rows.
 
-    ``auto`` looks at the first row. Raises ``DataError`` for an empty file and a row that is not
-    of the format, with file and line.
+    ``auto`` looks at the first row. Raises ``DataError`` with file and line for an empty file, and
+    for a row that is not of the format.
     """
     records = read_records(path)
     first = list(islice(records, 1))
     if not first:
         raise DataError(f"{path}: empty; expected at least one row")
-    name = _told(*first[0]) if form == "auto" else form
+    name = _detected(*first[0]) if form == "auto" else form
     make = FORMATS[name]
     return name, (make(place, value) for place, value in chain(first, records))
 
@@ -65,9 +65,9 @@ def _bge(place: str, value: Mapping[str, Any]) -> Row:
             raise DataError(
                 f"{place}: {len(scores[key])} {key}_scores for {len(texts)} {key}; one for each"
             )
-    given: list[float] = []
+    both: list[float] = []
     if scores["pos"] or scores["neg"]:
-        given = [
+        both = [
             *(scores["pos"] or [NO_SCORE] * len(positives)),
             *(scores["neg"] or [NO_SCORE] * len(negatives)),
         ]
@@ -76,7 +76,7 @@ def _bge(place: str, value: Mapping[str, Any]) -> Row:
         Named(None if name is None else id_of(place, name, "query id"), query),
         joined(ids["pos"], positives, place, "pos"),
         joined(ids["neg"], negatives, place, "neg"),
-        given,
+        both,
     )
 
 
@@ -95,10 +95,10 @@ def _columns(place: str, value: Mapping[str, Any]) -> Row:
     for key in value:
         if NEGATIVE.fullmatch(key) and value[key] is not None:
             negatives += texts_of(place, value[key], key)
-    given = field_of(place, value, TEACHER, "score", needed=False)
-    if isinstance(given, str):
-        given = _parsed(place, given)
-    scores = numbers_of(place, given, "score")
+    score = field_of(place, value, TEACHER, "score", needed=False)
+    if isinstance(score, str):
+        score = _parsed(place, score)
+    scores = numbers_of(place, score, "score")
     if scores and len(scores) == len(negatives) and len(positives) == 1:
         scores = [0.0, *(-margin for margin in scores)]
     named = [Named(None, text) for text in positives]
@@ -167,42 +167,42 @@ def _tevatron(place: str, value: Mapping[str, Any]) -> Row:
 
 
 def _passages(place: str, value: Mapping[str, Any], side: str) -> list[Named]:
-    found = value.get(f"{side}_document_ids")
-    if found is not None:
-        return [Named(name, None) for name in ids_of(place, found, f"{side}_document_ids")]
-    made = []
+    ids = value.get(f"{side}_document_ids")
+    if ids is not None:
+        return [Named(name, None) for name in ids_of(place, ids, f"{side}_document_ids")]
+    passages = []
     for number, passage in enumerate(value.get(f"{side}_passages") or []):
         here = f"{side}_passages[{number}]"
         if not isinstance(passage, Mapping):
             raise DataError(f"{place}: {here} is {passage!r:.60}, expected {{docid, title, text}}")
         name = id_of(place, field_of(f"{place}: {here}", passage, DOCUMENT_ID, "id"), here)
         text = f"{passage.get('title') or ''} {passage.get('text') or ''}".strip()
-        made.append(Named(name, text_of(place, text, f"{here}.text")))
-    return made
+        passages.append(Named(name, text_of(place, text, f"{here}.text")))
+    return passages
 
 
 def _msmarco(place: str, value: Mapping[str, Any]) -> Row:
     """``{qid, pos: [pid], neg: {system: [pid]}}`` of ids, each alone or with its score.
 
-    A negative that several systems found counts once, from the first of them.
+    A negative of several systems counts once, from the first of them.
     """
     name = id_of(place, field_of(place, value, QUERY_ID, "query id"), "query id")
     negatives = value.get("neg") or []
     lists = list(negatives.values()) if isinstance(negatives, Mapping) else [negatives]
     scores: dict[str, float] = {}
     sides: list[list[Named]] = []
-    for found in (value.get("pos") or [], [item for part in lists for item in part]):
-        ids = [_identified(place, item, scores) for item in found]
+    for items in (value.get("pos") or [], [item for part in lists for item in part]):
+        ids = [_identified(place, item, scores) for item in items]
         sides.append([Named(key, None) for key in dict.fromkeys(ids)])
-    given = [scores[one.id or ""] for side in sides for one in side]
-    return labelled_row(place, Named(name, None), sides[0], sides[1], given)
+    in_order = [scores[one.id or ""] for side in sides for one in side]
+    return labelled_row(place, Named(name, None), sides[0], sides[1], in_order)
 
 
 def _identified(place: str, item: Any, scores: dict[str, float]) -> str:
     score = NO_SCORE
     if isinstance(item, Mapping):
-        found = field_of(place, item, ("ce-score", "ce_score", "score"), "score", needed=False)
-        score = NO_SCORE if found is None else number_of(place, found, "score")
+        value = field_of(place, item, ("ce-score", "ce_score", "score"), "score", needed=False)
+        score = NO_SCORE if value is None else number_of(place, value, "score")
         item = field_of(place, item, DOCUMENT_ID, "document id")
     name = id_of(place, item, "a document's id")
     scores.setdefault(name, score)
@@ -210,7 +210,7 @@ def _identified(place: str, item: Any, scores: dict[str, float]) -> str:
 
 
 def _graded(place: str, value: Mapping[str, Any]) -> Row:
-    """A query, a document and its grade, one a row (or lists of documents and of grades)."""
+    """A query, a document and its grade in each row, or lists of documents and grades."""
     query = _named(place, value, QUERY_ID, QUERY, "query")
     lists = field_of(place, value, ("documents", "docs"), "documents", needed=False)
     if lists is not None:
@@ -218,11 +218,11 @@ def _graded(place: str, value: Mapping[str, Any]) -> Row:
         grades = numbers_of(place, field_of(place, value, ("grades", "labels"), "grades"), "grades")
         if len(texts) != len(grades):
             raise DataError(f"{place}: {len(grades)} grades for {len(texts)} documents")
-        found = [(Named(None, text), grade) for text, grade in zip(texts, grades, strict=True)]
+        pairs = [(Named(None, text), grade) for text, grade in zip(texts, grades, strict=True)]
     else:
         document = _named(place, value, DOCUMENT_ID, DOCUMENT, "document")
-        found = [(document, number_of(place, field_of(place, value, GRADE, "grade"), "grade"))]
-    return Row(place, query, tuple(Labelled(*one) for one in found), graded=True)
+        pairs = [(document, number_of(place, field_of(place, value, GRADE, "grade"), "grade"))]
+    return Row(place, query, tuple(Labelled(*pair) for pair in pairs), graded=True)
 
 
 def _named(
@@ -252,8 +252,8 @@ FORMATS: dict[str, Callable[[str, Mapping[str, Any]], Row]] = {
 }
 
 
-def _told(place: str, value: Mapping[str, Any]) -> str:
-    """Return the format of which a file's first row is."""
+def _detected(place: str, value: Mapping[str, Any]) -> str:
+    """Return the format of a file by its first row."""
     keys = value.keys()
     if keys & {"positive_passages", "positive_document_ids"}:
         return "tevatron"
@@ -272,9 +272,6 @@ def _told(place: str, value: Mapping[str, Any]) -> str:
     elif keys & {*QUERY, *QUERY_ID} and keys & {*DOCUMENT, *DOCUMENT_ID} and keys & set(GRADE):
         return "graded"
     raise DataError(
-        f"{place}: of no known format (fields {', '.join(list(keys)[:8])}); expected one of "
-        f"{', '.join(FORMATS)}: name the fields as one of them has them, or say which with format"
+        f"{place}: unknown format (fields {', '.join(list(keys)[:8])}); expected one of "
+        f"{', '.join(FORMATS)}: rename the fields as in one of them, or set format"
     )
-
-
-__all__ = ["FORMATS", "Record", "rows_of"]

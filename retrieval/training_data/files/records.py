@@ -1,4 +1,4 @@
-"""The raw rows of a training file: objects of JSON lines, columns of csv, tsv and parquet."""
+"""Streams the raw rows of a training file: JSON lines, csv, tsv and parquet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.documents.jsonl import open_bytes, read_lines, read_objects
 
-Record = tuple[str, dict[str, Any]]  # where it stands (file:line), and its fields by name
+Record = tuple[str, dict[str, Any]]  # file:line, and the fields by name
 
 BATCH = 1024  # rows of a parquet file decoded together
 FIELD = 1 << 30  # characters a csv field may have; Python's own limit of 131,072 is a long document
@@ -25,7 +25,7 @@ def form_of(path: Path) -> str:
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix not in names:
         raise DataError(
-            f"{path}: a training file is .jsonl, .csv, .tsv or .parquet (the first three also "
+            f"{path}: a file of examples is .jsonl, .csv, .tsv or .parquet (the first three also "
             f"with .gz), not {suffix or 'without an ending'}; rename it"
         )
     return names[suffix]
@@ -34,10 +34,9 @@ def form_of(path: Path) -> str:
 def read_records(path: Path) -> Iterator[Record]:
     """Stream the rows of a file as fields by name.
 
-    A tsv file without a header has fields named by their place, ``"0"``, ``"1"``, ...: MS MARCO's
-    files are such. Quotation marks mean something in csv only. Raises ``DataError`` that names
-    file and line for text that is not UTF-8, broken JSON, and a row with too many or too few
-    fields.
+    A tsv file without a header, such as MS MARCO's, has fields named ``"0"``, ``"1"``, ... Only
+    csv has quoting. Raises ``DataError`` with file and line for text that is not UTF-8, broken
+    JSON, and a row with too many or too few fields.
     """
     form = form_of(path)
     if form == "jsonl":
@@ -67,8 +66,8 @@ def _named(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[Record
             names = [str(place) for place in range(len(fields))]
         if len(fields) != len(names):
             raise DataError(
-                f"{path}:{number}: {len(fields)} fields, and {len(names)} in the first line; every "
-                "row has as many (a tab or a line break inside a text must be taken out)"
+                f"{path}:{number}: {len(fields)} fields, but {len(names)} in the first line; every "
+                "row needs as many (remove tabs and line breaks inside texts)"
             )
         yield f"{path}:{number}", dict(zip(names, fields, strict=True))
 
@@ -82,13 +81,13 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, fields
     except csv.Error as error:
         raise DataError(
-            f"{path}:{reader.line_num}: no valid csv ({error}); quote texts that hold commas, "
+            f"{path}:{reader.line_num}: not valid csv ({error}); quote texts that hold commas, "
             "quotation marks or line breaks"
         ) from None
 
 
 def _decoded(path: Path) -> Iterator[str]:
-    """Stream the lines with their ends and the blank ones: a quoted text may hold either."""
+    """Stream the lines with line ends, blank ones too: a quoted text may hold either."""
     number = 0
     try:
         with open_bytes(path) as stream:
@@ -102,7 +101,9 @@ def _decoded(path: Path) -> Iterator[str]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}:{number + 1}: cannot read on ({error}); fetch it again") from None
+        raise DataError(
+            f"{path}:{number + 1}: the rest cannot be read ({error}); download the file again"
+        ) from None
 
 
 def _parquet(path: Path) -> Iterator[Record]:

@@ -1,4 +1,4 @@
-"""One row of a training file: a query and its documents, by text, by id, or by both."""
+"""A row of a training file: a query and its documents, by text, by id, or by both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_SCORE = math.nan
 
 
 class Named(NamedTuple):
-    """A query or a document: its id, its text, or both (None for what the file leaves out)."""
+    """A query or a document: its id, its text, or both (None for what the file lacks)."""
 
     id: str | None
     text: str | None
@@ -36,7 +36,7 @@ class Labelled(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A query with its labelled documents, positives first, and where it stands in its file.
+    """A query with its labelled documents, positives first, and its place in the file.
 
     ``graded`` rows are parts of a query's list: all rows of one query make one example.
     """
@@ -56,28 +56,28 @@ def labelled_row(
 ) -> Row:
     """Return the row of positives and negatives; ``scores`` are one for each, in that order.
 
-    Raises ``DataError`` for a row without positive and for other numbers of scores.
+    Raises ``DataError`` for a row without positive, or with another number of scores.
     """
     if not positives:
         raise DataError(
             f"{place}: no positive; every row needs a document that answers its query: add one, or "
             "remove the row"
         )
-    given = scores or [NO_SCORE] * (len(positives) + len(negatives))
-    if len(given) != len(positives) + len(negatives):
+    scores = scores or [NO_SCORE] * (len(positives) + len(negatives))
+    if len(scores) != len(positives) + len(negatives):
         raise DataError(
-            f"{place}: {len(given)} scores for {len(positives)} positives and {len(negatives)} "
+            f"{place}: {len(scores)} scores for {len(positives)} positives and {len(negatives)} "
             "negatives; expected one for each document"
         )
     labels = [1.0] * len(positives) + [0.0] * len(negatives)
-    documents = zip([*positives, *negatives], labels, given, strict=True)
-    return Row(place, query, tuple(Labelled(*found) for found in documents))
+    documents = zip([*positives, *negatives], labels, scores, strict=True)
+    return Row(place, query, tuple(Labelled(*one) for one in documents))
 
 
 def field_of(
     place: str, value: Mapping[str, Any], names: Sequence[str], what: str, *, needed: bool = True
 ) -> Any:
-    """Return the value of the one field among ``names`` that is there; None if none need be."""
+    """Return the value of the first of the fields ``names``; None without one, if not needed."""
     for name in names:
         if value.get(name) is not None:
             return value[name]
@@ -95,14 +95,12 @@ def text_of(place: str, value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise DataError(f"{place}: {what} is {value!r:.60}, expected a text")
     if not value.strip():
-        raise DataError(
-            f"{place}: {what} is empty; a blank text teaches nothing: fill it in or remove it"
-        )
+        raise DataError(f"{place}: {what} is empty; fill it in, or remove the row")
     return value
 
 
 def texts_of(place: str, value: Any, what: str) -> list[str]:
-    """Return a list of texts, of which none is blank; one text stands for a list of it."""
+    """Return a list of texts that are not blank; one text is a list of it."""
     if isinstance(value, str):
         return [text_of(place, value, what)]
     if not isinstance(value, Sequence):
@@ -127,12 +125,12 @@ def number_of(place: str, value: Any, what: str) -> float:
     try:
         if isinstance(value, bool):
             value = int(value)
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError):
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         raise DataError(f"{place}: {what} is {value!r:.60}, expected a finite number")
-    return found
+    return number
 
 
 def numbers_of(place: str, value: Any, what: str) -> list[float]:
@@ -149,5 +147,7 @@ def joined(ids: Sequence[str], texts: Sequence[str], place: str, what: str) -> l
     if not ids:
         return [Named(None, text) for text in texts]
     if len(ids) != len(texts):
-        raise DataError(f"{place}: {len(ids)} ids for {len(texts)} texts of {what}; one for each")
+        raise DataError(
+            f"{place}: {len(ids)} ids for {len(texts)} texts of {what}; expected one for each"
+        )
     return [Named(name, text) for name, text in zip(ids, texts, strict=True)]

@@ -1,4 +1,4 @@
-"""The pairs of a dataset that a teacher scores: known positives, and candidates to a depth."""
+"""``sluice teach distil``: scores a dataset's known positives and candidates with a teacher."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def distil_dataset(
 ) -> Distilled:
     """Score a split's positives and its ``candidates`` into ``output``, see ``distil``.
 
-    ``candidates`` is a run file, a retriever's folder (both cut to ``depth``), or a training file,
-    whose pairs are scored instead. Several teachers are an ensemble, see ``Ensemble``.
+    ``candidates`` is a run file or a retriever's folder (both cut to ``depth``), or a file of
+    training examples, whose pairs are scored instead. Several teachers form an ``Ensemble``.
     """
     if depth < 1 or shard < 1:
         raise ConfigError(f"depth {depth}, shard {shard}: expected 1 or more of each")
     if not Path(candidates).expanduser().exists():
         raise ConfigError(
             f"candidates: no file or folder {candidates}; expected a run, a retriever's folder, or "
-            "a training file such as sluice mine writes"
+            "a file of examples as sluice mine writes"
         )
     data = load_dataset(dataset, split)
     opened = [open_teacher(name) for name in teachers]
@@ -106,7 +106,7 @@ def distil_dataset(
 
 
 class _Pairs:
-    """A dataset's queries, each with the ids of its positives and then its candidates."""
+    """A dataset's queries, each with the ids of its positives, then those of its candidates."""
 
     def __init__(self, dataset: Dataset, run: Run) -> None:
         self._dataset = dataset
@@ -116,14 +116,14 @@ class _Pairs:
     def __iter__(self) -> Iterator[tuple[str, list[str]]]:
         for query in self._dataset.queries:
             grades = self._dataset.qrels[query].items()
-            found = [doc for doc, grade in grades if grade > 0]
+            documents = [doc for doc, grade in grades if grade > 0]
             if query in self._run:
-                found += self._run[query].doc_ids
-            yield query, list(dict.fromkeys(found))
+                documents += self._run[query].doc_ids
+            yield query, list(dict.fromkeys(documents))
 
 
 class _Texts:
-    """The documents of the pairs, written once to the disk and read from there shard by shard."""
+    """The documents of the pairs, written to disk once and read from there shard by shard."""
 
     def __init__(self, dataset: Dataset, pairs: _Pairs, path: Path) -> None:
         self._dataset = dataset
@@ -133,29 +133,24 @@ class _Texts:
 
     def of(self, ids: Ids) -> list[JudgedPair]:
         """Return the pairs with their texts, without those whose document is not in the corpus."""
-        store = self._opened()
-        wanted = list(dict.fromkeys(document for _, document in ids))
-        rows = store.rows(wanted)
-        there = [name for name, row in zip(wanted, rows.tolist(), strict=True) if row >= 0]
-        texts = dict(zip(there, store.texts(there), strict=True))
+        if self._store is None:
+            complete = (self._path / MANIFEST).exists()  # by a killed call
+            self._store = open_documents(self._path) if complete else self._written()
+        documents = list(dict.fromkeys(document for _, document in ids))
+        rows = self._store.rows(documents)
+        known = [name for name, row in zip(documents, rows.tolist(), strict=True) if row >= 0]
+        texts = dict(zip(known, self._store.texts(known), strict=True))
         queries = self._dataset.queries
         return [JudgedPair(q, queries[q], d, texts[d]) for q, d in ids if d in texts]
 
-    def _opened(self) -> DocumentStore:
-        if self._store is None:
-            there = (self._path / MANIFEST).exists()  # a killed call's
-            self._store = open_documents(self._path) if there else self._written()
-        return self._store
-
     def _written(self) -> DocumentStore:
-        wanted = {document for _, documents in self._pairs for document in documents}
-        store = write_documents(self._path, (d for d in self._dataset.corpus if d.id in wanted))
-        if len(store) < len(wanted):
-            absent = sorted(wanted - {document.id for document in store})
+        needed = {document for _, documents in self._pairs for document in documents}
+        store = write_documents(self._path, (d for d in self._dataset.corpus if d.id in needed))
+        if len(store) < len(needed):
+            absent = sorted(needed - {document.id for document in store})
             log.warning(
-                "%s: %s documents of qrels or candidates are not in the corpus, and are left out "
-                "(%s)",
-                self._dataset.name, f"{len(absent):,}", ", ".join(absent[:3]),
+                "%s: left out %s of %s documents of qrels or candidates: not in the corpus (%s)",
+                self._dataset.name, f"{len(absent):,}", f"{len(needed):,}", ", ".join(absent[:3]),
             )  # fmt: skip
         return store
 
@@ -164,10 +159,10 @@ def _without_texts(ids: Ids) -> list[JudgedPair]:
     return [JudgedPair(query, "", document, "") for query, document in ids]
 
 
-def teacher_weights(given: Sequence[float] | None, teachers: Sequence[str]) -> list[float] | None:
+def teacher_weights(weights: Sequence[float] | None, teachers: Sequence[str]) -> list[float] | None:
     """Return the weights of the command line, one for each teacher, or None for equal ones."""
-    if given and len(given) != len(teachers):
+    if weights and len(weights) != len(teachers):
         raise ConfigError(
-            f"--weight: given {len(given)} times for {len(teachers)} teachers; give one each"
+            f"--weight: given {len(weights)} times for {len(teachers)} teachers; give one each"
         )
-    return list(given) if given else None
+    return list(weights) if weights else None

@@ -1,7 +1,7 @@
-"""A teacher's scores of pairs in a parquet file, made shard by shard so that a kill loses little.
+"""Scores pairs with a teacher into a parquet file, and attaches such scores to examples.
 
-The file has the columns ``query_id``, ``doc_id`` and ``score`` (float32), and under ``sluice`` in
-its metadata who scored what.
+The file has the columns ``query_id``, ``doc_id`` and ``score`` (float32); its metadata says under
+``sluice`` who scored what. It is written shard by shard, so that a kill loses little.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Texts = Callable[[Ids], Sequence[JudgedPair]]  # the pairs with their texts, as 
 
 
 class Distilled(NamedTuple):
-    """What a scoring did: pairs with a score in the file, pairs without, shards made before."""
+    """Pairs scored into the file, pairs without a score, and shards reused from a killed call."""
 
     path: Path
     scored: int
@@ -55,7 +55,7 @@ class Distilled(NamedTuple):
 
     def __str__(self) -> str:
         without = f", {self.unscored:,} without a score left out" if self.unscored else ""
-        before = f" ({self.reused:,} shards were there)" if self.reused else ""
+        before = f" ({self.reused:,} of the shards reused)" if self.reused else ""
         return f"{self.path}: {self.scored:,} pairs scored{without}{before}"
 
 
@@ -70,45 +70,46 @@ def distil(
     total: int | None = None,
     shard: int = SHARD,
 ) -> Distilled:
-    """Score the pairs of each query with the documents named beside it, into ``output``.
+    """Score each query's documents into ``output``.
 
-    Shards of whole queries, ``shard`` pairs or a few more, go to ``<output>.parts``: the same call
-    after a kill, with the same ``key``, goes on from there. ``key`` stands for all that decides the
-    pairs and their scores; ``facts`` go into the file's metadata. Memory is that of one shard.
+    Shards of whole queries, ``shard`` pairs or a few more, are written to ``<output>.parts``; the
+    same call after a kill, with the same ``key``, continues from there. ``key`` hashes everything
+    that decides the pairs and their scores; ``facts`` go into the file's metadata. Memory: one
+    shard.
     """
     done = read_facts(output) if output.is_file() else {}
     if done.get("key") == key:
-        log.info("%s: these scores are there already", output)
+        log.info("%s: reusing the saved scores", output)
         return Distilled(output, int(done["scored"]), int(done["unscored"]), 0)
     draft_of(output)  # an output that is a folder is refused before any work
     parts = parts_of(output)
     with writer_lock(parts):
         _begin(parts, key)
-        reused, asked = 0, 0
+        reused, count = 0, 0
         with progress("distil", total, "pairs") as advance:
             for number, ids in enumerate(_shards(pairs, shard)):
-                part, asked = parts / f"shard-{number:06d}.parquet", asked + len(ids)
+                part, count = parts / f"shard-{number:06d}.parquet", count + len(ids)
                 if part.exists():
                     reused += 1
                 else:
                     with counted_by(lambda amount=1: None):
                         _score(teacher, texts(ids), part)
                 advance(len(ids))
-        scored = _merge(parts, output, {**facts, "key": key}, asked)
+        scored = _merge(parts, output, {**facts, "key": key}, count)
         shutil.rmtree(parts)
-    return Distilled(output, scored, asked - scored, reused)
+    return Distilled(output, scored, count - scored, reused)
 
 
 def parts_of(output: Path) -> Path:
-    """Return the folder in which the shards of a file under way lie."""
+    """Return the folder of the shards of an unfinished file."""
     return output.with_name(f"{output.name}.parts")
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """Return what a file of scores says of itself; empty where another program wrote it."""
-    found = _opened(path).schema_arrow.metadata or {}
+    """Return the facts in a file of scores; empty if another program wrote it."""
+    metadata = _opened(path).schema_arrow.metadata or {}
     try:
-        facts = json.loads(found.get(METADATA, b"{}"))
+        facts = json.loads(metadata.get(METADATA, b"{}"))
     except ValueError:
         facts = None
     return facts if isinstance(facts, dict) else {}
@@ -118,7 +119,7 @@ def read_scores(path: Path) -> Iterator[tuple[list[str], list[str], np.ndarray]]
     """Stream query ids, document ids and scores (float64) of a file of scores, by blocks.
 
     Raises ``DataError`` for a file that is not parquet, lacks a column, or holds a null or a score
-    that is no finite number.
+    that is not finite.
     """
     import pyarrow as pa
 
@@ -128,7 +129,7 @@ def read_scores(path: Path) -> Iterator[tuple[list[str], list[str], np.ndarray]]
         for batch in file.iter_batches(65_536, columns=list(COLUMNS)):
             for column in COLUMNS:
                 if batch[column].null_count:
-                    raise DataError(f"{path}: a null in {column!r} from row {row:,} on")
+                    raise DataError(f"{path}: a null in column {column!r}, after row {row:,}")
             scores = batch["score"].cast(pa.float64()).to_numpy(zero_copy_only=False)
             bad = np.flatnonzero(~np.isfinite(scores))
             if len(bad):
@@ -140,36 +141,36 @@ def read_scores(path: Path) -> Iterator[tuple[list[str], list[str], np.ndarray]]
             yield queries, documents, scores
             row += len(batch)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: row {row:,}: not readable ({error}); make it again") from None
+        raise DataError(f"{path}: row {row:,}: not readable ({error}); score again") from None
 
 
 def open_scores(path: Path) -> Any:
-    """Return the open parquet file of scores; ``DataError`` where it is none or lacks a column."""
+    """Open a parquet file of scores; ``DataError`` if it is another file or lacks a column."""
     file = _opened(path)
     names = file.schema_arrow.names
     for column in COLUMNS:
         if column not in names:
             raise DataError(
-                f"{path}: columns {', '.join(names)}; no {column!r}; a file of teacher's scores "
-                f"has {', '.join(COLUMNS)}, as `sluice teach distil` writes it"
+                f"{path}: no column {column!r} among {', '.join(names)}; a file of teacher's "
+                f"scores has {', '.join(COLUMNS)}, as `sluice teach distil` writes it"
             )
     return file
 
 
 def _begin(parts: Path, key: str) -> None:
-    """Keep the shards of an earlier, killed call that wanted the same; remove others."""
+    """Keep the shards of a killed call with the same key; remove others."""
     note = parts / "job.json"
     if note.exists() and read_json(note).get("key") == key:
         return
-    found = [entry for entry in parts.iterdir() if entry.name != ".lock"]
-    if found and not note.exists():
+    entries = [entry for entry in parts.iterdir() if entry.name != ".lock"]
+    if entries and not note.exists():
         raise ConfigError(
-            f"{parts}: holds {found[0].name!r}, which no scoring wrote; shards go there: move it, "
+            f"{parts}: is for shards, but holds {entries[0].name!r}, which is not one; move it, "
             "or give another output"
         )
-    if found:
-        log.info("%s: the settings changed; scoring starts anew", parts)
-        for entry in found:
+    if entries:
+        log.info("%s: the settings changed; scoring starts again", parts)
+        for entry in entries:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     write_json(note, {"key": key})
 
@@ -189,10 +190,10 @@ def _score(teacher: Teacher, pairs: Sequence[JudgedPair], part: Path) -> None:
     from pyarrow import parquet
 
     scores = judged(teacher, pairs)
-    kept = np.flatnonzero(np.isfinite(scores)).tolist()
-    found = [pairs[place] for place in kept]
+    finite = np.flatnonzero(np.isfinite(scores)).tolist()
+    scored = [pairs[place] for place in finite]
     with replaced_file(part) as stream:
-        parquet.write_table(_table(found, scores[kept]), stream, compression="zstd")
+        parquet.write_table(_table(scored, scores[finite]), stream, compression="zstd")
 
 
 def _table(pairs: Sequence[JudgedPair], scores: np.ndarray) -> Any:
@@ -206,18 +207,18 @@ def _table(pairs: Sequence[JudgedPair], scores: np.ndarray) -> Any:
     return pa.table(columns, names=list(COLUMNS))
 
 
-def _merge(parts: Path, output: Path, facts: Mapping[str, Any], asked: int) -> int:
-    """Put the shards together in one step; return how many pairs there are."""
+def _merge(parts: Path, output: Path, facts: Mapping[str, Any], pairs: int) -> int:
+    """Write the shards into one file; return how many of the pairs have a score."""
     from pyarrow import parquet
 
     files = sorted(parts.glob("shard-*.parquet"))
     scored = sum(int(parquet.read_metadata(file).num_rows) for file in files)
     if not scored:
         raise DataError(
-            f"{output}: the teacher has a score for none of {asked:,} pairs; is it a run of other "
-            "queries, or are there no pairs with texts?"
+            f"{output}: the teacher scored none of {pairs:,} pairs; is it a run of other queries, "
+            "or are the documents not in the corpus?"
         )
-    stated = {**facts, "scored": scored, "unscored": asked - scored}
+    stated = {**facts, "scored": scored, "unscored": pairs - scored}
     schema = _table([], np.zeros(0)).schema.with_metadata({METADATA: json.dumps(stated).encode()})
     with (
         replaced_file(output) as stream,
@@ -240,7 +241,7 @@ def _opened(path: Path) -> Any:
         raise DataError(f"{path}: not readable as parquet ({error})") from None
 
 
-FILE = "teacher.parquet"  # in a training's work folder
+FILE = "teacher.parquet"  # in the work folder of a training run
 
 
 def taught(
@@ -251,17 +252,17 @@ def taught(
     model: Callable[[str], str] = str,
     where: str = "teacher",
 ) -> list[Example]:
-    """Return the examples with the scores that ``teacher:`` of a training asks for.
+    """Return the examples with the scores of a section ``teacher``.
 
-    A parquet file is read; anything else scores the examples' pairs into ``work_path``, once: what
-    a killed call has scored is kept.
+    A parquet file is read; anything else scores the examples' pairs into ``work_path``, once: the
+    scores of a killed call are reused.
     """
     if isinstance(teacher, str) and is_score_file(teacher):
         return attach_scores(examples, Path(teacher).expanduser())
-    made = make_teacher(teacher, where=where, model=model)
-    found = score_examples(made, examples, work_path / FILE)
-    log.info("teacher %s: %s", made.name, found)
-    return attach_scores(examples, found.path)
+    scorer = make_teacher(teacher, where=where, model=model)
+    distilled = score_examples(scorer, examples, work_path / FILE)
+    log.info("teacher %s: %s", scorer.name, distilled)
+    return attach_scores(examples, distilled.path)
 
 
 def score_examples(
@@ -302,43 +303,37 @@ def score_examples(
 
 
 def attach_scores(examples: list[Example], path: Path) -> list[Example]:
-    """Return the examples with the scores a file has for their pairs, NaN for those it lacks.
+    """Return the examples with a file's scores for their pairs, NaN for those it lacks.
 
-    Scores that the examples brought themselves are replaced: two teachers lie on two scales. Pairs
-    that the file lacks are counted in a warning. Raises ``DataError`` if it has none at all.
+    Scores that the examples had are replaced: two teachers score on two scales. Pairs that the file
+    lacks are counted in a warning. Raises ``DataError`` if it has none of them.
     """
-    wanted = {
+    score_of = {
         (example.query.id, document.id): math.nan
         for example in examples
         for document in example.documents
     }
     for queries, documents, scores in read_scores(path):
         for query, document, score in zip(queries, documents, scores.tolist(), strict=True):
-            if (query, document) in wanted:
-                wanted[query, document] = score
-    made = [
-        replace(e, scores=tuple(wanted[e.query.id, document.id] for document in e.documents))
+            if (query, document) in score_of:
+                score_of[query, document] = score
+    missing, pairs = sum(map(math.isnan, score_of.values())), len(score_of)
+    if missing == pairs:
+        raise DataError(
+            f"{path}: has a score for none of the {pairs:,} training pairs (such as query "
+            f"{examples[0].query.id!r}, document {examples[0].documents[0].id!r}); it was made for "
+            "other queries or documents: run sluice teach distil on this dataset and these "
+            "negatives"
+        )
+    scored = [
+        replace(e, scores=tuple(score_of[e.query.id, document.id] for document in e.documents))
         for e in examples
     ]
-    _check_found(wanted.values(), made, path)
-    return made
-
-
-def _check_found(scores: Iterable[float], examples: Sequence[Example], path: Path) -> None:
-    values = list(scores)
-    missing = sum(map(math.isnan, values))
-    if missing == len(values):
-        raise DataError(
-            f"{path}: has a score for none of the {len(values):,} training pairs (such as query "
-            f"{examples[0].query.id!r}, document {examples[0].documents[0].id!r}); it was made for "
-            "other queries or documents: run sluice teach distil on this dataset and "
-            "these negatives"
-        )
     if missing:
-        compared = sum(sum(not math.isnan(x) for x in e.scores) >= 2 for e in examples)
+        few = sum(sum(not math.isnan(score) for score in e.scores) < 2 for e in scored)
         log.warning(
-            "%s: has no score for %s of %s training pairs (%.1f %%); %s of %s examples have fewer "
-            "than two scored documents, too few to compare",
-            path, f"{missing:,}", f"{len(values):,}", 100 * missing / len(values),
-            f"{len(examples) - compared:,}", f"{len(examples):,}",
+            "%s: no score for %s of %s training pairs (%.1f %%); %s of %s examples have fewer than "
+            "two scored documents, too few to compare", path, f"{missing:,}", f"{pairs:,}",
+            100 * missing / pairs, f"{few:,}", f"{len(scored):,}",
         )  # fmt: skip
+    return scored

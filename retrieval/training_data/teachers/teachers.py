@@ -1,4 +1,4 @@
-"""Teachers: whatever scores (query, document) pairs for another model to learn from."""
+"""Teachers and judges: models, runs and files that score (query, document) pairs."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ ENSEMBLE_KEYS = ("type", "teachers", "weights", "normalise")
 
 
 class Teacher(Judge, Protocol):
-    """A judge whose scores are a function of the pairs alone, and known by its fingerprint."""
+    """A judge whose scores depend on the pairs alone; its fingerprint identifies it."""
 
     @property
     def fingerprint(self) -> str:
-        """What changes whenever a score would."""
+        """A hash that changes whenever a score would."""
         ...
 
 
@@ -52,27 +52,27 @@ class ModelTeacher:
         self._model = model
         if not hasattr(model, "score") and not hasattr(model, "encode_documents"):
             raise ConfigError(
-                f"teacher {name}: {type(model).__name__} scores no pairs and encodes no texts; "
+                f"teacher {name}: {type(model).__name__} can neither score pairs nor encode texts; "
                 "expected a cross-encoder or an encoder"
             )
 
     @property
     def fingerprint(self) -> str:
-        """The model's own."""
+        """The model's fingerprint."""
         return str(self._model.fingerprint)
 
     def scores(self, pairs: Sequence[JudgedPair]) -> Scores:
-        """Return the model's scores; ``DataError`` for one that is no finite number."""
+        """Return the model's scores; ``DataError`` for one that is not finite."""
         if hasattr(self._model, "score"):
-            found = self._model.score([(query, document) for _, query, _, document in pairs])
+            raw = self._model.score([(query, document) for _, query, _, document in pairs])
         else:
-            found = self._similarities(pairs)
-        scores = np.asarray(found, np.float64)
+            raw = self._similarities(pairs)
+        scores = np.asarray(raw, np.float64)
         bad = np.count_nonzero(~np.isfinite(scores))
         if bad:
             raise DataError(
-                f"teacher {self.name}: {bad:,} of {len(pairs):,} scores are no finite numbers; the "
-                "model is damaged, or its dtype too small"
+                f"teacher {self.name}: not finite: {bad:,} of {len(pairs):,} scores; the model is "
+                "damaged, or its dtype too small"
             )
         return scores
 
@@ -96,7 +96,7 @@ def _lengths(vectors: Any) -> Scores:
 
 
 class RunTeacher:
-    """A run's own scores; a pair that its lists lack has none."""
+    """A run's own scores; pairs that the run lacks have none."""
 
     needs_texts = False
 
@@ -106,7 +106,7 @@ class RunTeacher:
         self._run = run
 
     def scores(self, pairs: Sequence[JudgedPair]) -> Scores:
-        """Return the scores of pairs in the run, NaN of the others."""
+        """Return the scores of pairs in the run, NaN for the others."""
         lists: dict[str, dict[str, float]] = {}
         for query, _, _, _ in pairs:
             if query not in lists:
@@ -115,10 +115,10 @@ class RunTeacher:
 
 
 class Ensemble:
-    """The weighted mean of several teachers, each as z-scores over a query's pairs if asked.
+    """The weighted mean of several teachers; ``normalise`` takes z-scores over a query's pairs.
 
-    A pair that one of them has no score for gets none: a mean over other teachers would lie on
-    another scale. With ``normalise`` all pairs of a query must be scored together.
+    A pair that one of them has no score for gets none: a mean over the others would be on another
+    scale. With ``normalise`` all pairs of a query must be scored together.
     """
 
     def __init__(
@@ -128,22 +128,22 @@ class Ensemble:
         *,
         normalise: bool = False,
     ) -> None:
-        given = [1.0] * len(teachers) if weights is None else [float(weight) for weight in weights]
-        if not teachers or len(given) != len(teachers):
+        self.weights = [1.0] * len(teachers) if weights is None else list(map(float, weights))
+        if not teachers or len(self.weights) != len(teachers):
             raise ConfigError(
-                f"teacher.weights: {len(given)} for {len(teachers)} teachers; expected one each"
+                f"teacher.weights: {len(self.weights)} for {len(teachers)} teachers; expected one "
+                "each"
             )
-        if not all(0 < weight < np.inf for weight in given):
-            raise ConfigError(f"teacher.weights: {given}; expected finite numbers above 0")
+        if not all(0 < weight < np.inf for weight in self.weights):
+            raise ConfigError(f"teacher.weights: {self.weights}; expected finite numbers above 0")
         self.teachers = list(teachers)
-        self.weights = given
         self.normalise = normalise
         self.name = " + ".join(teacher.name for teacher in teachers)
         self.needs_texts = any(teacher.needs_texts for teacher in teachers)
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the members' fingerprints, their weights, and whether they are normalised."""
+        """A hash of the members' fingerprints, the weights and ``normalise``."""
         members = [teacher.fingerprint for teacher in self.teachers]
         return fingerprint_of("ensemble", members, self.weights, self.normalise)
 
@@ -151,22 +151,22 @@ class Ensemble:
         """Return the weighted means."""
         total = np.zeros(len(pairs))
         for teacher, weight in zip(self.teachers, self.weights, strict=True):
-            found = judged(teacher, pairs)
-            total += weight * (_by_query(found, pairs) if self.normalise else found)
+            scores = judged(teacher, pairs)
+            total += weight * (_z_scores(scores, pairs) if self.normalise else scores)
         return total / sum(self.weights)
 
 
-def _by_query(scores: Scores, pairs: Sequence[JudgedPair]) -> Scores:
+def _z_scores(scores: Scores, pairs: Sequence[JudgedPair]) -> Scores:
     """Return z-scores over each query's scored pairs; zeros where all are the same."""
     places: dict[str, list[int]] = {}
     for place, pair in enumerate(pairs):
         if np.isfinite(scores[place]):
             places.setdefault(pair[0], []).append(place)
     normal = np.full(len(pairs), np.nan)
-    for found in places.values():
-        values = scores[found]
+    for own in places.values():
+        values = scores[own]
         spread = values.std() if values.min() != values.max() else 0.0
-        normal[found] = (values - values.mean()) / spread if spread else 0.0
+        normal[own] = (values - values.mean()) / spread if spread else 0.0
     return normal
 
 
@@ -186,10 +186,10 @@ def open_teacher(name: str, model: Callable[[str], str] = str) -> Teacher:
 
 
 def make_teacher(spec: str | Mapping[str, Any], *, where: str, model: Callable[[str], str]) -> Any:
-    """Make what ``teacher:`` of a training describes, a file of scores excepted.
+    """Make what a ``teacher:`` section describes, except a file of scores.
 
-    A name is as ``open_teacher`` has it; a component is a cross-encoder, dense or splade encoder,
-    or ``{type: ensemble, teachers: [...], weights: [...], normalise: true}`` of such.
+    A name is as for ``open_teacher``; a component is a cross-encoder, dense or splade encoder, or
+    ``{type: ensemble, teachers: [...], weights: [...], normalise: true}`` of these.
     """
     if isinstance(spec, str):
         return open_teacher(spec, model)
@@ -205,7 +205,7 @@ def make_teacher(spec: str | Mapping[str, Any], *, where: str, model: Callable[[
 
 
 def check_teacher(spec: str | Mapping[str, Any], where: str, allow: Allow = None) -> None:
-    """Check ``teacher:`` before any work: its components, and that its file is there."""
+    """Check ``teacher:`` before any work: its components, and that its file exists."""
     if isinstance(spec, str):
         if is_score_file(spec):
             _check_scores(spec, where)
@@ -227,7 +227,10 @@ def check_teacher(spec: str | Mapping[str, Any], where: str, allow: Allow = None
         raise ConfigError(f"{where}.teachers: {members!r:.60}; expected a list of teachers")
     for number, member in enumerate(members):
         if isinstance(member, str) and is_score_file(member):
-            raise ConfigError(f"{where}.teachers.{number}: {member}; files have one mean already")
+            raise ConfigError(
+                f"{where}.teachers.{number}: {member}: a file of scores cannot be a member; name "
+                "the models"
+            )
         check_teacher(member, f"{where}.teachers.{number}", allow)
     weights = spec.get("weights", [1.0] * len(members))
     numbers = isinstance(weights, list) and all(is_number(w) and w > 0 for w in weights)
@@ -250,25 +253,22 @@ def _check_scores(name: str, where: str) -> None:
 
 
 def check_there(named: Any, where: str) -> None:
-    """Raise ``ConfigError`` for teachers of whom a model cannot be.
-
-    That is a path to nothing, or ``self``, the model that is trained.
-    """
+    """Raise ``ConfigError`` if a teacher's model does not exist or is the model in training."""
     for each in listed(named):
         for name in teacher_models(each) if isinstance(each, (str, Mapping)) else []:
             if name == SELF:
                 raise ConfigError(
-                    f"{where}: self, the model that is trained, is no judge of itself; name another"
+                    f"{where}: self: a model in training cannot judge itself; name another"
                 )
             path = Path(name).expanduser()
             if is_path(name) and not path.exists():
-                settle(path)  # a replacement was killed
-            if is_path(name) and not path.exists():
-                raise ConfigError(f"{where}: no model folder or run file {name}")
+                settle(path)  # a killed replacement may have moved it
+                if not path.exists():
+                    raise ConfigError(f"{where}: no model folder or run file {name}")
 
 
 def is_score_file(name: str) -> bool:
-    """Return whether a teacher's name is that of a file of scores."""
+    """Return whether a teacher's name is a file of scores."""
     return name.endswith(".parquet")
 
 
@@ -297,13 +297,13 @@ def open_judge(
     known: Sequence[str] = (),
     model: Callable[[str], str] = str,
 ) -> Judge:
-    """Return the judge that a config's ``judge`` stands for.
+    """Return the judge that ``judge`` in a config, or from Python, names.
 
     An inline ``{type: cross_encoder, ...}`` or ``{type: ensemble, ...}``, one of the rerankers
     ``known`` (which ``scorer`` makes by name), a run file, a file of scores as
-    ``sluice teach distil`` writes it, a model's folder or id, or a list of these, whose
-    scores are averaged as they are; or an object: a run, a scorer, a reranking stage, a judge
-    itself. ``model`` maps the names of models trained in an experiment to their folders.
+    ``sluice teach distil`` writes it, a model's folder or id, or a list of these, whose scores are
+    averaged; or an object: a run, a scorer, a reranking stage, a judge. ``model`` maps the names of
+    models trained in an experiment to their folders.
     """
     check_judge(named, where, known=known)
     if isinstance(named, (list, tuple)):
@@ -319,13 +319,13 @@ def open_judge(
     if isinstance(named, str) and is_score_file(named):
         return RunTeacher(_score_file(Path(named)), Path(named).name, "")
     if isinstance(named, (str, Mapping)):
-        opened: Judge = make_teacher(named, where=where, model=model)
-        return opened
+        judge: Judge = make_teacher(named, where=where, model=model)
+        return judge
     if isinstance(named, Rerank):
         return ModelTeacher(named.scorer, named.name)
     if callable(getattr(named, "scores", None)):
-        own: Judge = named
-        return own
+        judge = named
+        return judge
     return ModelTeacher(named, type(named).__name__)
 
 
@@ -353,7 +353,7 @@ def check_judge(named: Any, where: str, *, known: Sequence[str] = (), allow: All
         plain = known and named not in known and "/" not in named  # no hub id
         if not named or ((file or plain) and not Path(named).exists()):
             near = suggest(named, known)
-            raise ConfigError(f"{where}: {named!r} is not there; expected {JUDGE}{near}")
+            raise ConfigError(f"{where}: {named!r} not found; expected {JUDGE}{near}")
     elif not isinstance(named, (Run, Rerank)) and not any(
         callable(getattr(named, name, None)) for name in ("scores", "score", "encode_documents")
     ):

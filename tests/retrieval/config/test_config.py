@@ -1,7 +1,6 @@
 """Configs: every fault is named by file, key, value and the nearest valid name."""
 
 import json
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,11 @@ from places import ROOT
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.config.sections import (
-    CachedEncoding,
     ExperimentConfig,
     TrainConfig,
     TrainingSection,
     TuneConfig,
     checked,
-    json_schema,
     load_config,
     load_values,
 )
@@ -25,7 +22,6 @@ from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.suite import is_suite
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.experiments.tuning.experiment import check_tuning
-from sluice.retrieval.retrievers.corpus.passages import Passages
 
 GOOD = {
     "dataset": "pydocs",
@@ -79,8 +75,13 @@ def test_a_good_config_passes(tmp_path: Path) -> None:
     ("path", "value", "message"),
     [
         ("datset", "x", "datset: unknown key.*did you mean 'dataset'"),
-        ("dataset", None, "dataset: needed"),
-        ("dataset", 3, "dataset: 3"),
+        ("dataset", None, r"dataset: missing \(required\)$"),
+        ("dataset", 3, "dataset: 3; expected a text or keys and values$"),
+        ("seed", "x", "seed: 'x'; expected a whole number$"),
+        ("retrievers/bm25", 3, "retrievers.bm25: 3; expected keys and values$"),
+        ("retrievers/bm25/encoder", 3, r"encoder: 3; expected a type's name or \{type: name, ...}"),
+        ("retrievers/bm25/encoding", {"batch": 3}, "retrievers.bm25.encoding.batch: unknown key"),
+        ("evaluate/alpha", 2.0, "evaluate.alpha: 2.0; expected a number below 1.0$"),
         ("evaluate/mesures", [], "evaluate.mesures: unknown key.*did you mean 'measures'"),
         ("evaluate/baseline", "bm52", "no pipeline 'bm52'.*did you mean 'bm25'"),
         ("evaluate/test", "ttest", "evaluate.test: 'ttest'"),
@@ -89,6 +90,8 @@ def test_a_good_config_passes(tmp_path: Path) -> None:
          "did you mean 'temperature'"),
         ("train/ft/loss/temperature", "hot", "train.ft.loss.temperature: 'hot'"),
         ("train/ft/loss/type", "info_nec", "unknown type 'info_nec'.*did you mean 'info_nce'"),
+        ("train/ft/loss", "MultipleNegativesRankingLoss", "here it is called info_nce$"),
+        ("train/ft/loss/type", "MarginMSELoss", "'MarginMSELoss'; here it is called margin_mse$"),
         ("train/ft/encoder/type", "bm25", "train.ft.encoder"),
         ("train/ft/encoder/pooling", "men", "train.ft.encoder.pooling: 'men'"),
         ("train/ft/negatives/retriever", None, "needs 'retriever'"),
@@ -98,6 +101,11 @@ def test_a_good_config_passes(tmp_path: Path) -> None:
         ("train/ft/trainer/learning_rate", "2e-5", "2.0e-5"),
         ("retrievers/bm25/encoder/k", 3, "retrievers.bm25.encoder.k: bm25 takes k1, b"),
         ("retrievers/bm25/index/type", "inverter", "did you mean 'inverted'"),
+        ("retrievers/dense/index", "hnsw", r"HNSW is \{type: faiss, factory: HNSW32\}$"),
+        ("retrievers/dense/index/type", "inverted", r"retrievers\.dense\.index\.type: inverted "
+         "holds sparse vectors; a dense encoder takes flat, faiss, auto$"),
+        ("retrievers/bm25/index/type", "flat", r"retrievers\.bm25\.index\.type: flat holds dense "
+         "vectors; a bm25 encoder takes inverted$"),
         ("retrievers/bm25/indx", {}, "did you mean 'index'"),
         ("rerankers/cross/type", "dense", "rerankers.cross.type: unknown type 'dense'"),
         ("rerankers/bm25", {"type": "cross_encoder", "model": "x"}, "has that name too"),
@@ -122,10 +130,12 @@ def test_a_good_config_passes(tmp_path: Path) -> None:
         ("train/ft/negatives/retriever", "bm52", "ft.negatives.retriever: .*did you mean 'bm25'"),
         ("train/ft/negatives/retriever", [7], r"ft.negatives.retriever\[0\]: 7; expected"),
         ("train/ft/negatives/retriever", "", "ft.negatives.retriever: ''"),
-        ("train/ft/negatives/retriever", {"encoder": "bm25"}, "retriever: encoder: 'bm25'"),
+        ("train/ft/negatives/retriever", {"encoder": 7}, "retriever: encoder: 7; expected"),
         ("train/ft/negatives/retriever", {"encoder": {"type": "bm52"}}, "retriever.encoder.type"),
         ("train/ft/negatives/depth", 0, "ft.negatives.depth is 0"),
         ("train/ft/trainer/report_to", "wandbb", "train.ft.trainer.report_to: wandbb"),
+        ("train/ft/trainer/report_to", ["swanlab"], "report_to: swanlab is not installed: pip "
+         "install swanlab$"),
         ("train/ft/trainer/learning_rate", -1.0, "trainer.learning_rate: -1.0; expected .*above"),
         ("train/ft/trainer/learning_rate", float("nan"), "trainer.learning_rate: nan"),
         ("train/ft/trainer/optim", "adamx", "train.ft.trainer: adamx"),
@@ -181,7 +191,7 @@ def test_trainings_without_anything_to_beat_are_refused(
     encoder: str, loss: dict, trainer: dict
 ) -> None:
     job = {"encoder": {"type": encoder, "model": "x"}, "loss": loss, "trainer": trainer}
-    with pytest.raises(ConfigError, match=r"train.a.negatives: needed.*nothing would be learnt"):
+    with pytest.raises(ConfigError, match=r"train.a.negatives: missing.*nothing would be learnt"):
         check_training(checked(job, TrainingSection), "train.a")
     mined = {"type": "mined", "retriever": "bm25"}
     check_training(checked({**job, "negatives": mined}, TrainingSection), "train.a")
@@ -230,20 +240,3 @@ def test_training_configs_are_short() -> None:
         lines = file.read_text(encoding="utf-8").splitlines()
         settings = [line for line in lines if line.strip() and not line.startswith("#")]
         assert len(settings) <= 15, file
-
-
-def test_the_schema_knows_the_sections() -> None:
-    schema = json.loads(json_schema())
-    assert set(schema["properties"]) == set(ExperimentConfig.model_fields)
-
-
-def test_the_schema_knows_the_settings_that_are_dataclasses() -> None:
-    parts = json.loads(json_schema())["$defs"]
-    for kind in (Passages, CachedEncoding):
-        part = parts[kind.__name__]
-        assert set(part["properties"]) == {field.name for field in fields(kind)}
-        assert part["additionalProperties"] is False
-    assert parts["Passages"]["properties"]["length"] == {
-        "default": 200, "minimum": 1, "title": "Length", "type": "integer",
-    }  # fmt: skip
-    assert parts["CachedEncoding"]["properties"]["cache"]["default"] is True

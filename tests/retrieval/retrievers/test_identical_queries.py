@@ -116,7 +116,7 @@ def test_mining_leaves_out_documents_that_are_not_there(
     spec = {"per_query": 3, "max_positive_ratio": None}
     with caplog.at_level(logging.WARNING, "sluice"):
         mine(str(lists), str(data), output, spec)
-    assert "2 documents named by the lists or the qrels are not in the corpus" in caplog.text
+    assert "left out 2 of 20 documents named by the lists or the qrels" in caplog.text
     assert json.loads(output.read_text().splitlines()[0])["neg_ids"] == ["d01"]
     for depth in (0, -1, True, 1.5):
         with pytest.raises(ConfigError, match=r"negatives\.depth"):

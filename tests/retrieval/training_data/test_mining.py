@@ -111,7 +111,7 @@ def test_a_list_of_retrievers_in_yaml(tmp_path: Path) -> None:
         ({"retriever": ["bm25", "bm25"]}, "'bm25' is named twice"),
         ({"retriever": ["bm25", "dnse"]}, r"retriever\[1\]: 'dnse' is no pipeline"),
         ({"retriever": [{"encoder": {"type": "bm52"}}]}, r"retriever\[0\].*did you mean 'bm25'"),
-        ({"judge": "crss"}, "judge: 'crss' is not there; .*did you mean 'cross'"),
+        ({"judge": "crss"}, "judge: 'crss' not found; .*did you mean 'cross'"),
         ({"judge": {"type": "cros_encoder"}}, "judge.type: unknown type"),
         ({"judge": []}, "judge: an empty list"),
         ({"judge": None, "mode": "judge"}, "negatives: needs 'judge'"),
@@ -158,7 +158,7 @@ def test_judges_by_name_run_and_object(
 def test_no_negative_at_all_is_an_error_and_few_are_a_warning(
     bm25: Retriever, dataset: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(DataError, match=r"none at all.*raise max_score"):
+    with pytest.raises(DataError, match=r"no query got a negative.*raise max_score"):
         mine_negatives(bm25, dataset, {"mode": "absolute", "max_score": -9.0}, seed=1)
     with pytest.raises(DataError, match=r"negatives.consistency: .* none of the 12 positives"):
         lists = Run({q: [("d39", 1.0), ("d38", 0.5)] for q in dataset.queries})

@@ -1,9 +1,9 @@
+"""Training files of every format, and the settings of their section."""
+
 import csv
 import gzip
-import json
 import logging
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,52 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 from small_world import documents, write_beir
+from training_files import BGE, TEVATRON, lines, plain, read
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
-from sluice.retrieval.documents.document import Document
-from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.training_data.example_sources import (
-    check_examples,
     file_examples,
-    refuse_unlearnable,
 )
 from sluice.retrieval.training_data.examples import dataset_of_examples, with_negatives
-from sluice.retrieval.training_data.files.formats import FORMATS, rows_of
-from sluice.training.example import Example
+from sluice.retrieval.training_data.files.formats import rows_of
 
 WORLD = documents(40)
-
-
-@pytest.fixture
-def dataset() -> Dataset:
-    queries = {"q1": "what is gold", "q2": "where is water", "9": "a number"}
-    qrels = {"q1": {"d00": 1, "d10": 2}, "q2": {"d03": 1}, "9": {"d05": 1}}
-    return Dataset.from_memory(WORLD, queries, qrels, split="train")
-
-
-def lines(path: Path, rows: Iterable[Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def read(path: Path, dataset: Dataset, **options: Any) -> list[Example]:
-    return file_examples({"file": str(path), **options}, dataset, 13)
-
-
-def plain(example: Example) -> tuple[str, list[str], list[float], list[float]]:
-    texts = [document.text for document in example.documents]
-    return example.query.text, texts, list(example.labels), list(example.scores)
-
-
-BGE = {"query": "q", "pos": ["yes"], "neg": ["no", "never"]}
-TEVATRON = {
-    "query_id": "x",
-    "query": "q",
-    "positive_passages": [{"docid": "p", "title": "Tall", "text": "tree"}],
-    "negative_passages": [{"docid": "n", "text": "low"}, {"docid": 7, "title": "", "text": "sea"}],
-}
 
 
 class TestFormats:
@@ -246,7 +210,7 @@ class TestSettings:
         with caplog.at_level(logging.WARNING, "sluice"):
             (made,) = read(lines(tmp_path / "a.jsonl", [BGE]), dataset, per_query=5)
         assert len(made.documents) == 3
-        assert "1 of 1 rows have fewer than per_query: 5 negatives" in caplog.text
+        assert "fewer negatives than per_query: 5 in 1 of 1 rows" in caplog.text
 
     def test_known_positives_are_no_negatives(
         self, tmp_path: Path, dataset: Dataset, caplog: pytest.LogCaptureFixture
@@ -258,7 +222,7 @@ class TestSettings:
         with caplog.at_level(logging.WARNING, "sluice"):
             first, _ = read(lines(tmp_path / "a.jsonl", rows), dataset)
         assert plain(first)[1] == ["a", "n"]
-        assert "2 negatives are known positives" in caplog.text
+        assert "known positives of their query, by id or text: 2" in caplog.text
 
     def test_scores_that_are_no_teachers(self, tmp_path: Path, dataset: Dataset) -> None:
         row = {**BGE, "pos_scores": [3], "neg_scores": [1, 2]}
@@ -305,112 +269,5 @@ class TestSettings:
         with caplog.at_level(logging.WARNING, "sluice"):
             made = read(tmp_path / "a.tsv", dataset)
         assert [len(example.documents) for example in made] == [2, 1]
-        assert "no text for 3 of the ids" in caplog.text
-        assert "2 of 4 rows" in caplog.text
-
-
-BAD = [
-    ("a.jsonl", '{"query": "q", "pos": []}\n', r":1: no positive; every row needs"),
-    ("a.jsonl", '{"query": "q", "pos": ["p"], "neg": ["n", " "]}\n', r":1: neg\[1\] is empty"),
-    ("a.jsonl", '{"query": "q", "pos": ["p"]}\n{"query": "q"', r":2: not JSON"),
-    ("a.jsonl", '{"query": "q", "pos": ["p"]}\n\n{"query": ""}', r":3: the query is|:3: query is"),
-    ("a.jsonl", '{"query": "q", "pos": ["p"], "neg": [1]}', r":1: neg\[0\] is 1, expected a text"),
-    ("a.jsonl", '{"query": "q", "pos": ["p"], "pos_scores": [1, 2]}', r":1: 2 pos_scores for 1"),
-    ("a.jsonl", '{"query": "q", "pos": ["p"], "pos_scores": ["x"]}', r"'x', expected a finite"),
-    ("a.jsonl", '{"query": "q", "pos": ["p"], "pos_ids": ["a", "b"]}', r":1: 2 ids for 1 texts"),
-    ("a.jsonl", '{"some": "q", "thing": ["p"]}', r":1: of no known format \(fields some, thing\)"),
-    ("a.jsonl", "", r"a.jsonl: empty"),
-    ("a.tsv", "a b\tc d\te f\na b\tc d\n", r":2: 2 fields, and 3 in the first"),
-    ("a.tsv", "a b\t\te f\n", r":1: the positive is empty"),
-    ("a.csv", 'anchor,positive\nq,"p\n', r"no valid csv"),
-    ("a.csv", "1,2\n", r":1: begins with '1'; expected a header"),
-    ("a.csv", "anchor,positive,label\nq,p,many\n", r":2: score is 'many'"),
-    ("a.csv", "anchor,positive,negative\nq,p,\n", r":2: negative is empty"),
-    ("a.parquet", "no", r"not readable as parquet"),
-    ("a.xlsx", "no", r"a training file is .jsonl, .csv, .tsv or .parquet"),
-]
-
-
-class TestBadFiles:
-    @pytest.mark.parametrize(("name", "text", "message"), BAD)
-    def test_the_error_names_file_and_line(
-        self, name: str, text: str, message: str, tmp_path: Path, dataset: Dataset
-    ) -> None:
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        with pytest.raises(DataError, match=message) as raised:
-            read(tmp_path / name, dataset)
-        assert str(raised.value).startswith(str(tmp_path / name))
-
-    @pytest.mark.parametrize(("name", "comma"), [("a.csv", b","), ("a.tsv", b"\t")])
-    def test_bytes_that_are_not_utf8(
-        self, name: str, comma: bytes, tmp_path: Path, dataset: Dataset
-    ) -> None:
-        (tmp_path / name).write_bytes(b"anchor,positive\nq\xff,p\n".replace(b",", comma))
-        with pytest.raises(DataError, match=r":2: byte 1 of the line is not UTF-8"):
-            read(tmp_path / name, dataset)
-
-    def test_a_row_of_another_format_later(self, tmp_path: Path, dataset: Dataset) -> None:
-        with pytest.raises(DataError, match=r":2: no positives: fields are query_id"):
-            read(lines(tmp_path / "a.jsonl", [BGE, TEVATRON]), dataset)
-
-    def test_a_file_of_another_collection(self, tmp_path: Path, dataset: Dataset) -> None:
-        (tmp_path / "a.tsv").write_text("1\t2\t3\n", encoding="utf-8")
-        with pytest.raises(DataError, match="none of the 1 rows names a query and a positive"):
-            read(tmp_path / "a.tsv", dataset)
-
-    def test_blank_documents_of_the_dataset_have_no_text(self, tmp_path: Path) -> None:
-        data = Dataset.from_memory(
-            [Document("a", "", ""), Document("b", "", "b")], {"q": "q"}, {"q": {"a": 1}},
-            split="train",
-        )  # fmt: skip
-        (tmp_path / "a.tsv").write_text("q\ta\tb\n", encoding="utf-8")
-        with pytest.raises(DataError, match="has texts for"):
-            read(tmp_path / "a.tsv", data)
-
-    def test_nothing_to_beat_is_refused(self, tmp_path: Path, dataset: Dataset) -> None:
-        pairs = read(lines(tmp_path / "a.jsonl", [{"query": "q", "pos": ["p"]}]), dataset)
-        with pytest.raises(DataError, match="none of 1 examples has a negative, and a cross"):
-            refuse_unlearnable(pairs, "a cross-encoder learns from each query's own documents")
-
-
-class TestConfig:
-    def training(self, **changes: Any) -> TrainConfig:
-        values = {
-            "dataset": "pydocs",
-            "output": "runs/x",
-            "encoder": {"type": "dense", "model": "m"},
-            "loss": {"type": "info_nce"},
-        }
-        return checked({**values, **changes}, TrainConfig)
-
-    def test_a_section_is_checked_before_any_work(self, tmp_path: Path) -> None:
-        path = lines(tmp_path / "rows.jsonl", [BGE])
-        check_training(self.training(examples={"file": str(path), "per_query": 3}), "")
-
-    @pytest.mark.parametrize(
-        ("spec", "message"),
-        [
-            ({"file": "rows.jsonl", "formt": "bge"}, r"examples.formt: .*did you mean 'format'"),
-            ({"file": "no.jsonl"}, r"examples.file: no file no.jsonl"),
-            ({"file": "no.jsonl", "format": "bgee"}, r"format: 'bgee'; known: .*did you mean"),
-            ({"file": [], "format": "bge"}, r"file: names no file"),
-            ({"file": "x", "per_query": -1}, r"per_query: -1"),
-            ({"file": "x", "rows": 0}, r"rows: 0"),
-            ({"type": "fil", "file": "x"}, r"unknown type 'fil'.*did you mean 'file'"),
-            ({}, r"needs 'file'"),
-        ],
-    )
-    def test_a_bad_section(self, spec: dict[str, Any], message: str) -> None:
-        with pytest.raises(ConfigError, match=message):
-            check_training(self.training(examples=spec), "")
-
-    def test_every_format_is_documented(self) -> None:
-        from sluice.retrieval.training_data.files.examples import FileExamples
-
-        for name in FORMATS:
-            assert f"``{name}``" in (FileExamples.__doc__ or "")
-
-    def test_a_near_file_is_named(self, tmp_path: Path) -> None:
-        lines(tmp_path / "train.jsonl", [BGE])
-        with pytest.raises(ConfigError, match=r"did you mean 'train.jsonl'"):
-            check_examples({"file": str(tmp_path / "trian.jsonl")}, "examples")
+        assert "no text for 3 of 6 ids" in caplog.text
+        assert "left out 2 of 4 rows" in caplog.text

@@ -1,4 +1,5 @@
-import json
+"""Scores of a teacher in a file: shard by shard, and attached to examples."""
+
 import logging
 import math
 import os
@@ -12,22 +13,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from command_line import Call
 from places import SUPPORT
 from pyarrow import parquet
-from small_world import LengthScorer, write_beir
+from small_world import LengthScorer
+from training_files import LengthTeacher, scores_in
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.training_data.example_sources import file_examples
-from sluice.retrieval.training_data.teachers.distil_dataset import distil_dataset
 from sluice.retrieval.training_data.teachers.distillation import (
     attach_scores,
     distil,
     parts_of,
     read_facts,
-    read_scores,
     score_examples,
     taught,
 )
@@ -42,30 +39,6 @@ from sluice.training.example import Example, Text
 from sluice.training.negatives.judge import JudgedPair
 
 
-class Lengths:
-    """Scores a pair by the length of its document; counts what it was asked."""
-
-    needs_texts = True
-
-    def __init__(self, name: str = "lengths", factor: float = 1.0) -> None:
-        self.name = name
-        self.factor = factor
-        self.fingerprint = f"{name} {factor}"
-        self.seen = 0
-
-    def scores(self, pairs: Sequence[JudgedPair]) -> list[float]:
-        self.seen += len(pairs)
-        return [self.factor * len(pair.document) for pair in pairs]
-
-
-def table(path: Path) -> dict[tuple[str, str], float]:
-    return {
-        (query, document): score
-        for queries, documents, scores in read_scores(path)
-        for query, document, score in zip(queries, documents, scores.tolist(), strict=True)
-    }
-
-
 def texts(ids: Sequence[tuple[str, str]]) -> list[JudgedPair]:
     return [JudgedPair(query, f"text of {query}", doc, doc * 3) for query, doc in ids]
 
@@ -77,9 +50,9 @@ FLAT = [(query, document) for query, documents in PAIRS for document in document
 class TestShards:
     def test_every_pair_once_and_who_scored_it(self, tmp_path: Path) -> None:
         made = distil(
-            Lengths(), PAIRS, texts, tmp_path / "s.parquet", key="k", facts={"a": 1}, shard=4
+            LengthTeacher(), PAIRS, texts, tmp_path / "s.parquet", key="k", facts={"a": 1}, shard=4
         )
-        assert table(made.path) == {pair: 3.0 * len(pair[1]) for pair in FLAT}
+        assert scores_in(made.path) == {pair: 3.0 * len(pair[1]) for pair in FLAT}
         assert (made.scored, made.unscored, made.reused) == (len(FLAT), 0, 0)
         facts = read_facts(made.path)
         assert (facts["a"], facts["key"], facts["scored"]) == (1, "k", len(FLAT))
@@ -87,7 +60,7 @@ class TestShards:
 
     @pytest.mark.parametrize("fails_at", [0, 1, 2, 3])
     def test_a_stop_loses_one_shard_at_most(self, fails_at: int, tmp_path: Path) -> None:
-        class Failing(Lengths):
+        class Failing(LengthTeacher):
             calls = 0
 
             def scores(self, pairs: Sequence[JudgedPair]) -> list[float]:
@@ -100,21 +73,23 @@ class TestShards:
         with pytest.raises(KeyboardInterrupt):
             distil(Failing(), PAIRS, texts, output, key="k", facts={}, shard=4)
         assert not output.exists()
-        teacher = Lengths()
+        teacher = LengthTeacher()
         made = distil(teacher, PAIRS, texts, output, key="k", facts={}, shard=4)
         assert made.reused == fails_at
         assert teacher.seen == len(FLAT) - 6 * fails_at  # two queries of three pairs each
-        whole = distil(Lengths(), PAIRS, texts, tmp_path / "w.parquet", key="k", facts={}, shard=4)
-        assert table(output) == table(whole.path)
+        whole = distil(
+            LengthTeacher(), PAIRS, texts, tmp_path / "w.parquet", key="k", facts={}, shard=4
+        )
+        assert scores_in(output) == scores_in(whole.path)
 
     def test_a_killed_process_goes_on(self, tmp_path: Path) -> None:
         program = """
 import os, signal, sys
 from pathlib import Path
-from test_distillation import FLAT, Lengths, PAIRS, texts
+from test_distillation import FLAT, LengthTeacher, PAIRS, texts
 from sluice.retrieval.training_data.teachers.distillation import distil
 
-class Killed(Lengths):
+class Killed(LengthTeacher):
     def scores(self, pairs):
         if self.seen >= 6:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -131,12 +106,12 @@ distil(Killed(), PAIRS, texts, Path(sys.argv[1]), key="k", facts={}, shard=4)
             capture_output=True,
         )
         assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-        teacher = Lengths()
+        teacher = LengthTeacher()
         assert distil(teacher, PAIRS, texts, output, key="k", facts={}, shard=4).reused == 1
         assert teacher.seen == len(FLAT) - 6
 
     def test_the_same_again_does_nothing_and_another_key_all(self, tmp_path: Path) -> None:
-        output, teacher = tmp_path / "s.parquet", Lengths()
+        output, teacher = tmp_path / "s.parquet", LengthTeacher()
         first = distil(teacher, PAIRS, texts, output, key="k", facts={})
         assert distil(teacher, PAIRS, texts, output, key="k", facts={}) == first
         assert teacher.seen == len(FLAT)
@@ -144,7 +119,7 @@ distil(Killed(), PAIRS, texts, Path(sys.argv[1]), key="k", facts={}, shard=4)
         assert teacher.seen == 2 * len(FLAT)
 
     def test_shards_of_other_settings_are_not_used(self, tmp_path: Path) -> None:
-        class Failing(Lengths):
+        class Failing(LengthTeacher):
             def scores(self, pairs: Sequence[JudgedPair]) -> list[float]:
                 if self.seen:
                     raise KeyboardInterrupt
@@ -153,26 +128,26 @@ distil(Killed(), PAIRS, texts, Path(sys.argv[1]), key="k", facts={}, shard=4)
         output = tmp_path / "s.parquet"
         with pytest.raises(KeyboardInterrupt):
             distil(Failing(), PAIRS, texts, output, key="k", facts={}, shard=4)
-        made = distil(Lengths(factor=2), PAIRS, texts, output, key="new", facts={}, shard=4)
+        made = distil(LengthTeacher(factor=2), PAIRS, texts, output, key="new", facts={}, shard=4)
         assert made.reused == 0
-        assert set(table(output).values()) == {6.0 * len(pair[1]) for pair in FLAT}
+        assert set(scores_in(output).values()) == {6.0 * len(pair[1]) for pair in FLAT}
 
     def test_somebodys_folder_stays(self, tmp_path: Path) -> None:
         output = tmp_path / "s.parquet"
         (parts_of(output)).mkdir()
         (parts_of(output) / "mine").write_text("x")
-        with pytest.raises(ConfigError, match="holds 'mine', which no scoring wrote"):
-            distil(Lengths(), PAIRS, texts, output, key="k", facts={})
+        with pytest.raises(ConfigError, match="holds 'mine', which is not one"):
+            distil(LengthTeacher(), PAIRS, texts, output, key="k", facts={})
         assert (parts_of(output) / "mine").exists()
 
     def test_pairs_without_a_score_are_left_out(self, tmp_path: Path) -> None:
         run = Run({"q0": {"d": 2.0}, "q3": {"dddd": 1.0}})
         teacher = RunTeacher(run, "run", "f")
         made = distil(teacher, PAIRS, texts, tmp_path / "s.parquet", key="k", facts={})
-        assert table(made.path) == {("q0", "d"): 2.0, ("q3", "dddd"): 1.0}
+        assert scores_in(made.path) == {("q0", "d"): 2.0, ("q3", "dddd"): 1.0}
         assert "2 pairs scored, 19 without a score left out" in str(made)
         nothing = RunTeacher(Run({}), "run", "g")
-        with pytest.raises(DataError, match="a score for none of 21 pairs"):
+        with pytest.raises(DataError, match="scored none of 21 pairs"):
             distil(nothing, PAIRS, texts, tmp_path / "t.parquet", key="k", facts={})
         assert not (tmp_path / "t.parquet").exists()
 
@@ -180,7 +155,7 @@ distil(Killed(), PAIRS, texts, Path(sys.argv[1]), key="k", facts={}, shard=4)
 class TestTeachers:
     def test_a_weighted_mean(self) -> None:
         pairs = texts(FLAT)
-        one, two = Lengths("a", 1), Lengths("b", -4)
+        one, two = LengthTeacher("a", 1), LengthTeacher("b", -4)
         found = Ensemble([one, two], [3, 1]).scores(pairs)
         expected = [(3 * x - 4 * x) / 4 for x in map(len, (p.document for p in pairs))]
         np.testing.assert_allclose(found, expected, atol=1e-12)
@@ -189,7 +164,7 @@ class TestTeachers:
 
     def test_normalised_scores_are_z_scores_of_each_query(self) -> None:
         pairs = texts([*FLAT, ("same", "x"), ("same", "y")])
-        found = Ensemble([Lengths(factor=7)], normalise=True).scores(pairs)
+        found = Ensemble([LengthTeacher(factor=7)], normalise=True).scores(pairs)
         for query in {pair.query_id for pair in pairs}:
             own = np.array([x for x, p in zip(found, pairs, strict=True) if p.query_id == query])
             lengths = np.array([len(p.document) for p in pairs if p.query_id == query])
@@ -198,12 +173,12 @@ class TestTeachers:
             else:
                 expected = (lengths - lengths.mean()) / lengths.std()
                 np.testing.assert_allclose(own, expected, atol=1e-12)
-        scaled = Ensemble([Lengths(factor=0.01)], normalise=True).scores(pairs)
+        scaled = Ensemble([LengthTeacher(factor=0.01)], normalise=True).scores(pairs)
         np.testing.assert_allclose(found, scaled, atol=1e-9)
 
     def test_a_pair_that_a_member_lacks_has_no_score(self) -> None:
         run = RunTeacher(Run({"q0": {"d": 2.0, "dd": 1.0}}), "run", "f")
-        found = Ensemble([Lengths(), run], normalise=True).scores(texts(FLAT[:3]))
+        found = Ensemble([LengthTeacher(), run], normalise=True).scores(texts(FLAT[:3]))
         assert np.isnan(found).tolist() == [False, False, True]
 
     def test_a_bi_encoder_is_a_teacher(self, bert: Path, masked_bert: Path) -> None:
@@ -226,9 +201,9 @@ class TestTeachers:
             def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
                 return [math.inf] * len(pairs)
 
-        with pytest.raises(DataError, match="teacher broken: 2 of 2 scores are no finite"):
+        with pytest.raises(DataError, match="teacher broken: not finite: 2 of 2 scores"):
             ModelTeacher(Broken(), "broken").scores(texts(FLAT[:2]))
-        with pytest.raises(ConfigError, match="scores no pairs and encodes no texts"):
+        with pytest.raises(ConfigError, match="can neither score pairs nor encode texts"):
             ModelTeacher(object(), "x")
 
     @pytest.mark.parametrize(
@@ -241,7 +216,10 @@ class TestTeachers:
             ({"type": "ensemble", "teachers": ["a"], "weight": [1]}, "did you mean 'weights'"),
             ({"type": "ensemble", "teachers": ["a"], "weights": [0]}, "a number above 0 for each"),
             ({"type": "ensemble", "teachers": ["a", "b"], "weights": [1]}, "above 0 for each"),
-            ({"type": "ensemble", "teachers": ["a.parquet"]}, "files have one mean already"),
+            (
+                {"type": "ensemble", "teachers": ["a.parquet"]},
+                "scores cannot be a member",
+            ),
             ({"type": "ensemble", "teachers": [{"type": "x"}]}, "teacher.teachers.0.type: unknown"),
             ({"type": "ensemble", "teachers": ["a"], "normalise": 1}, "expected true or false"),
         ],
@@ -260,7 +238,7 @@ class TestExamples:
     EXAMPLES = (example("q1", "aa", "b"), example("q2", "b", "cc"), example("q1", "d", "b"))
 
     def test_scored_on_the_spot_and_attached(self, tmp_path: Path) -> None:
-        teacher = Lengths()
+        teacher = LengthTeacher()
         made = score_examples(teacher, self.EXAMPLES, tmp_path / "t.parquet")
         assert teacher.seen == made.scored == 5  # (q1, b) once
         found = attach_scores(list(self.EXAMPLES), made.path)
@@ -269,7 +247,7 @@ class TestExamples:
         assert self.EXAMPLES[0].scores == ()
 
     def test_other_texts_are_scored_anew(self, tmp_path: Path) -> None:
-        teacher = Lengths()
+        teacher = LengthTeacher()
         score_examples(teacher, self.EXAMPLES, tmp_path / "t.parquet")
         score_examples(teacher, self.EXAMPLES, tmp_path / "t.parquet")
         assert teacher.seen == 5
@@ -302,8 +280,8 @@ class TestExamples:
     @pytest.mark.parametrize(
         ("columns", "message"),
         [
-            ({"query_id": ["a"], "doc_id": ["b"]}, "no 'score'"),
-            ({"query_id": ["a"], "doc_id": [None], "score": [1.0]}, "a null in 'doc_id'"),
+            ({"query_id": ["a"], "doc_id": ["b"]}, "no column 'score'"),
+            ({"query_id": ["a"], "doc_id": [None], "score": [1.0]}, "a null in column 'doc_id'"),
             ({"query_id": ["a"], "doc_id": ["b"], "score": ["x"]}, "not readable"),
         ],
     )
@@ -324,98 +302,3 @@ class TestExamples:
         np.testing.assert_allclose(found[0].scores, expected, rtol=1e-5)
         again = taught(list(self.EXAMPLES), str(tmp_path / "teacher.parquet"), work_path=tmp_path)
         assert [e.scores for e in again] == [e.scores for e in found]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Path:
-    return write_beir(tmp_path / "world")
-
-
-@pytest.fixture
-def run(world: Path, tmp_path: Path) -> Path:
-    """A run of the train queries: documents d00 to d19, best first."""
-    queries = load_dataset(world, "train").queries
-    ranked = {query: {f"d{n:02d}": 20.0 - n for n in range(20)} for query in queries}
-    Run(ranked, name="run").save(tmp_path / "run.trec")
-    return tmp_path / "run.trec"
-
-
-class TestDataset:
-    def test_positives_and_candidates_to_a_depth(
-        self, world: Path, run: Path, pair_bert: Path, tmp_path: Path
-    ) -> None:
-        made = distil_dataset(
-            [str(pair_bert)], str(world), str(run), tmp_path / "s.parquet", depth=3, shard=5
-        )
-        data = load_dataset(world, "train")
-        expected = {
-            (query, doc)
-            for query in data.queries
-            for doc in [
-                *(doc for doc, grade in data.qrels[query].items() if grade > 0),
-                "d00", "d01", "d02",
-            ]
-        }  # fmt: skip
-        scores = table(made.path)
-        assert scores.keys() == expected
-        from sluice.encoders import CrossEncoder
-
-        query, doc = sorted(expected)[0]
-        text = next(d.full_text for d in data.corpus if d.id == doc)
-        alone = CrossEncoder.from_pretrained(pair_bert).score([(data.queries[query], text)])
-        np.testing.assert_allclose(scores[query, doc], alone[0], rtol=1e-4)
-        facts = read_facts(made.path)
-        assert facts["teachers"][0]["name"] == str(pair_bert)
-        assert (facts["dataset"], facts["split"], facts["depth"]) == ("world", "train", 3)
-        assert not parts_of(made.path).exists()
-
-    def test_a_run_as_teacher_needs_no_texts(self, world: Path, run: Path, tmp_path: Path) -> None:
-        made = distil_dataset([str(run)], str(world), str(run), tmp_path / "s.parquet", depth=2)
-        scores = table(made.path)
-        assert {score for (_, doc), score in scores.items() if doc == "d01"} == {19.0}
-        assert made.unscored  # positives that the run does not have
-
-    def test_a_training_file_as_candidates(self, world: Path, run: Path, tmp_path: Path) -> None:
-        path = tmp_path / "a.jsonl"
-        path.write_text(json.dumps({"query": "deep", "pos": ["a"], "neg": ["bb", "ccc"]}) + "\n")
-        with pytest.raises(DataError, match="a score for none of 3 pairs"):
-            distil_dataset([str(run)], str(world), str(path), tmp_path / "s.parquet")
-        examples = file_examples({"file": str(path)}, load_dataset(world, "train"), 1)
-        made = score_examples(Lengths(), examples, tmp_path / "s.parquet")
-        assert attach_scores(examples, made.path)[0].scores == (1, 2, 3)
-
-    def test_the_command(
-        self, sluice: Call, world: Path, run: Path, pair_bert: Path, tmp_path: Path
-    ) -> None:
-        output = tmp_path / "s.parquet"
-        words = [
-            "teach", "distil", world, "--teacher", pair_bert, "--teacher", run,
-            "--weight", 2, "--weight", 1, "--normalise", "--candidates", run, "--depth", 4,
-            "--output", output,
-        ]  # fmt: skip
-        code, out, err = sluice(*words)
-        assert code == 0, err
-        assert f"{output}: 55 pairs scored, 8 without a score left out" in out
-        facts = read_facts(output)
-        assert facts["weights"] == [2.0, 1.0]
-        assert facts["normalise"] is True
-
-    @pytest.mark.parametrize(
-        ("words", "message"),
-        [
-            (["--weight", 1, "--weight", 2], "--weight: given 2 times for 1 teachers"),
-            (["--depth", 0], "depth 0"),
-            (["--candidates", "nowhere"], "no file or folder nowhere"),
-            (["--split", "tests"], "did you mean 'test'"),
-            (["--split", "test"], "lists for none of the 8 queries"),
-        ],
-    )
-    def test_bad_input_ends_in_exit_code_2(
-        self, words: list[Any], message: str, sluice: Call, world: Path, run: Path, tmp_path: Path
-    ) -> None:
-        output = tmp_path / "s.parquet"
-        usual = ["--teacher", run, "--candidates", run, "--output", output]
-        code, _, err = sluice("teach", "distil", world, *usual, *words)
-        assert code == 2
-        assert message in err
-        assert not output.exists()
