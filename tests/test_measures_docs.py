@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "measures.md").read_text(encoding="
 
 
 def rows() -> list[list[str]]:
-    table = PAGE[PAGE.index("| name |") : PAGE.index("Those with a trec_eval name")]
+    table = PAGE[PAGE.index("| name |") : PAGE.index("Measures with a trec_eval name")]
     return [line.split("|")[1:-1] for line in table.splitlines()[2:] if line.startswith("|")]
 
 

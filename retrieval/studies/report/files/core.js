@@ -18,7 +18,7 @@ function data(id) {
   return JSON.parse(document.getElementById(id).textContent);
 }
 
-const state = { set: 0, measure: null, baseline: null, system: null, query: null };
+const state = { set: 0, measure: null, baseline: null, system: null, query: null, chosen: false };
 const summary = data("summary");
 const loaded = new Map(); // by script element's id: what it holds, read when it is first asked for
 

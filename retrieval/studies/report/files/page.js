@@ -1,5 +1,5 @@
 // The controls, and the first drawing.
-const forget = () => { state.query = null; bucket = null; };
+const forget = () => { state.query = null; state.chosen = false; bucket = null; };
 
 function setDataset(index) {
   state.set = Number(index);

@@ -8,6 +8,13 @@ function ordered(set) {
     .sort((a, b) => b.difference - a.difference || a.at - b.at);
 }
 
+// The query that differs most and has its documents in the page: a gain, or with `sign` -1 a loss.
+function extreme(set, order, sign = 1) {
+  const detailed = new Set(set.detailed);
+  const ranked = sign > 0 ? order : [...order].reverse();
+  return (ranked.find((each) => detailed.has(set.perQuery.places[each.at])) || ranked[0]).at;
+}
+
 function differencePlot(set, order) {
   const width = space();
   const [height, count] = [240, order.length];
@@ -41,6 +48,7 @@ function differencePlot(set, order) {
   };
   const choose = (at) => {
     state.query = order[Math.max(0, Math.min(count - 1, at))].at;
+    state.chosen = true;
     follow();
     showQuery();
   };
@@ -60,7 +68,9 @@ function differencePlot(set, order) {
 section("queries", "Query by query", (set) => {
   const names = set.systems.map((each) => each.name);
   if (!names.includes(state.system) || (state.system === state.baseline && names.length > 1)) state.system = [...names].reverse().find((name) => name !== state.baseline) || names[0];
-  const plot = differencePlot(set, ordered(set));
+  const order = ordered(set);
+  if (!state.chosen) state.query = extreme(set, order);
+  const plot = differencePlot(set, order);
   const input = el("input", { type: "search", placeholder: "id or words", input: () => list() });
   const found = el("ul", { class: "found", hidden: true });
   const list = () => {
@@ -69,16 +79,18 @@ section("queries", "Query by query", (set) => {
     found.hidden = !wanted;
     found.replaceChildren(...(wanted ? queryButtons(set, matching.slice(0, 50), matching.length) : []));
   };
-  const sampled = set.queryCount > plot.count ? ` Drawn are ${whole(plot.count)} of ${whole(set.queryCount)} queries: those shown whole, and an even sample.` : "";
+  const sampled = set.queryCount > plot.count ? ` Drawn are ${whole(plot.count)} of ${whole(set.queryCount)} queries: those with documents, and an even sample.` : "";
   return [
     el("div", { class: "choices" },
       choice("System", names.map((name) => [name, name]), state.system, (value) => { state.system = value; show("queries"); }, "system"),
       choice("against", names.map((name) => [name, name]), state.baseline, (value) => setBaseline(value), "against"),
+      el("button", { type: "button", click: () => openQuery(extreme(set, order)) }, "Largest gain"),
+      el("button", { type: "button", click: () => openQuery(extreme(set, order, -1)) }, "Largest loss"),
       el("label", {}, "Find a query", input)),
     found,
     captioned(plot.root, `${state.system} minus ${state.baseline}.`,
       `${whole(plot.wins)} queries are better, ${whole(plot.count - plot.wins - plot.losses)} equal, ${whole(plot.losses)} worse. ` +
-      `Choose a bar, or move with the arrow keys. Documents are kept for ${whole(set.detailed.length)} of ${whole(set.queryCount)} queries, drawn in full colour: ` +
+      `Choose a bar, or move with the arrow keys. The page has documents for ${whole(set.detailed.length)} of ${whole(set.queryCount)} queries, drawn in full colour: ` +
       `those that differ most, failures, and an even sample.${sampled}`,
       swatches([["gainbox", `${state.system} better`], ["lossbox", `${state.baseline} better`], ["samebox", "equal"]])),
     el("div", { id: "detail", role: "region", "aria-label": "The chosen query", tabindex: -1 }, ...queryParts(set)),
@@ -94,6 +106,7 @@ function queryButtons(set, chosen, total) {
 
 function openQuery(at) {
   state.query = at;
+  state.chosen = true;
   show("queries");
   const detail = document.getElementById("detail");
   detail.scrollIntoView({ block: "start" });
@@ -113,7 +126,6 @@ function termList(terms, marked) {
 }
 
 function queryParts(set) {
-  if (state.query === null) return [el("p", { class: "quiet" }, "No query is chosen yet.")];
   const at = state.query;
   const place = set.perQuery.places[at];
   const names = set.systems.map((each) => each.name);
@@ -127,7 +139,7 @@ function queryParts(set) {
         el("td", {}, name === state.baseline ? "baseline" : signed(ofQuery(set, state.measure, name, at) - ofQuery(set, state.measure, state.baseline, at)))))))),
   ];
   const told = details().queries[place];
-  if (!told) return [...parts, el("p", { class: "quiet" }, `The documents of this query are not kept in this page: it has those of ${whole(set.detailed.length)} queries.`)];
+  if (!told) return [...parts, el("p", { class: "quiet" }, `The documents of this query are not in this page, which has those of ${whole(set.detailed.length)} queries.`)];
   return [...parts, ...termParts(told), ...relevantPart(told, names), el("h4", {}, "Best documents"),
     el("p", { class: "quiet small" }, "The badge is the grade, ? for a document without judgement. A document opens for its text and what its terms add to the score."),
     el("div", { class: "cards" }, names.map((name, index) => systemCard(told, name, index)))];
@@ -145,7 +157,7 @@ function relevantPart(told, names) {
   const documents = details().documents;
   const shown = told.relevant.length < told.relevantTotal ? `, the first ${told.relevant.length} by grade and rank` : "";
   if (!told.relevant.length) return [el("p", { class: "quiet" }, "No document is judged relevant.")];
-  return [el("h4", {}, `Where its ${whole(told.relevantTotal)} relevant document${told.relevantTotal === 1 ? "" : "s"} stood${shown}`),
+  return [el("h4", {}, `Ranks of its ${whole(told.relevantTotal)} relevant document${told.relevantTotal === 1 ? "" : "s"}${shown}`),
     el("div", { class: "scroll" }, el("table", {},
       el("thead", {}, el("tr", {}, el("th", { scope: "col", class: "text" }, "document"), el("th", { scope: "col" }, "grade"), names.map((name) => el("th", { scope: "col" }, name)))),
       el("tbody", {}, told.relevant.map(([number_, grade, ranks]) => {
@@ -162,7 +174,7 @@ function systemCard(told, name, index) {
     const terms = Object.entries(told.terms).filter(([, found]) => found.documents[number_]);
     return el("li", {}, el("details", {},
       el("summary", {}, el("span", { class: "rank" }, String(rank + 1)), gradeBadge(grade), el("span", { class: "clamp" }, title || snippet || id)),
-      el("p", {}, snippet === undefined ? "(its text is not to be had)" : snippet || "(no text)"),
+      el("p", {}, snippet === undefined ? "(its text is not available)" : snippet || "(no text)"),
       el("p", { class: "quiet" }, "Document ", el("span", { class: "mono" }, id), `, score ${number(score, 5)}`),
       terms.map(([retriever, found]) => el("p", {}, `${retriever}:`, termList(found.documents[number_], false)))));
   });

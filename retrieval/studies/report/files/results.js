@@ -1,9 +1,12 @@
 // The table of results, its copies, costs against quality, and the overview of several datasets.
 const sorting = new Map(); // by table: [column, descending]
+const SECONDARY = new Set(["p99 ms", "bytes/doc", "indexed docs/s", "peak MB"]); // behind "more columns"
+const expanded = new Set(); // tables that show them
 
 // A sortable table; its marks are [system, column] with a dagger; the best of `bold` columns is bold.
 function resultTable(key, table, bold) {
-  const columns = Object.keys(table.columns);
+  const every = Object.keys(table.columns);
+  const columns = expanded.has(key) ? every : every.filter((column) => !SECONDARY.has(column));
   const [by, falling] = sorting.get(key) || [null, true];
   const rows = [...table.systems];
   if (by !== null) {
@@ -15,21 +18,28 @@ function resultTable(key, table, bold) {
   }
   const marked = new Set(table.marks.map((pair) => JSON.stringify(pair)));
   const dagged = new Set(table.marks.map(([, column]) => column));
+  const again = () => document.getElementById(`table-${key}`).replaceWith(resultTable(key, table, bold));
+  const toggle = () => {
+    if (!expanded.delete(key)) expanded.add(key);
+    again();
+    document.querySelector(`#table-${key} .more`).focus();
+  };
+  const more = every.some((column) => SECONDARY.has(column))
+    ? el("button", { type: "button", class: "more", "aria-expanded": String(expanded.has(key)), click: toggle }, expanded.has(key) ? "Fewer columns" : "More columns") : null;
   const heading = (column, text) => el("th", { scope: "col", "aria-sort": by === column ? (falling ? "descending" : "ascending") : "none" },
     el("button", { type: "button", class: "plain", click: () => {
       sorting.set(key, [column, by === column ? !falling : column !== "name"]);
-      const host = document.getElementById(`table-${key}`);
-      host.replaceWith(resultTable(key, table, bold));
+      again();
       document.querySelectorAll(`#table-${key} thead button`)[["name", ...columns].indexOf(column)].focus();
     } }, text));
   const best = new Map(bold.map((column) => [column, Math.max(...rows.map((row) => row[column] ?? -Infinity))]));
-  return el("div", { class: "scroll", id: `table-${key}`, tabindex: 0, role: "region", "aria-label": "Results" }, el("table", {},
+  return el("div", { id: `table-${key}` }, el("div", { class: "scroll full", tabindex: 0, role: "region", "aria-label": "Results" }, el("table", {},
     el("thead", {}, el("tr", {}, heading("name", "system"), columns.map((column) => heading(column, column)))),
     el("tbody", {}, rows.map((row) => el("tr", {}, el("th", { scope: "row" }, row.name), columns.map((column) => {
       const top = best.has(column) && row[column] === best.get(column);
       const dagger = dagged.has(column) ? el("span", { class: marked.has(JSON.stringify([row.name, column])) ? "dagger" : "dagger absent" }, "†") : null;
       return el("td", { class: top ? "best" : null }, formatted(row[column], table.columns[column]), dagger);
-    }))))));
+    })))))), more);
 }
 
 function copyButtons(copies) {

@@ -1,5 +1,6 @@
 """The report in a browser: drawn, operated by mouse and keyboard, hostile texts shown, not run."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +96,49 @@ def test_the_policy_stops_what_is_put_in_by_force(page: Browser) -> None:
     reached = "return fetch('http://127.0.0.1:9/').then(() => 'yes', () => 'no')"
     assert page.run(reached) == "no"
     assert any("Content Security Policy" in message for message in page.messages())
+
+
+def test_the_largest_gain_is_open_and_the_largest_loss_a_click_away(page: Browser) -> None:
+    place = "return document.querySelector('svg.pick').getAttribute('aria-valuenow')"
+    difference = "return document.querySelector('#detail tr.current td:last-child').textContent"
+    value = "return document.querySelector('svg.pick').getAttribute('aria-valuetext')"
+    assert page.run(place) == "1"
+    gain = page.run(TEXT, "#detail .mono")
+    page.type("svg.pick", "\ue010")  # End
+    worst = page.run(value).split(", ")[-1]
+    page.click("#queries .choices button", 1)
+    assert page.run(difference) == worst
+    assert worst.startswith("−")
+    page.click("#queries .choices button", 0)
+    assert page.run(TEXT, "#detail .mono") == gain
+
+
+def test_the_table_uses_the_width_of_the_window(window: Browser, tmp_path: Path) -> None:
+    folder = world(tmp_path)
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    for system in results["systems"]:
+        system["latency_ms"]["p99"] = 12_345.678
+        system |= dict.fromkeys(("queries_per_second", "bytes_per_document"), 1_234_567.0)
+        system |= dict.fromkeys(("documents_per_second", "peak_memory_bytes"), 9_876_543_210.0)
+    (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    window.size(1440, 900)
+    window.open(build_report(folder, queries=5))
+    everything(window)
+    headings = "return [...document.querySelectorAll('#table-results th[scope=col]')].map(h => h.textContent)"  # fmt: skip # noqa: E501
+    hidden = "const box = document.querySelector('#table-results .scroll'); return box.scrollWidth - box.clientWidth"  # fmt: skip # noqa: E501
+    columns = window.run(headings)
+    assert "p95 ms" in columns
+    assert "p99 ms" not in columns
+    assert window.run(hidden) == 0
+    window.click("#table-results .more")
+    secondary = {"p99 ms", "bytes/doc", "indexed docs/s", "peak MB"}
+    assert set(window.run(headings)) - set(columns) == secondary
+    assert window.run(hidden) == 0
+    wide = "return document.querySelector('#table-results .scroll').clientWidth > document.querySelector('main').clientWidth"  # fmt: skip # noqa: E501
+    assert window.run(wide)
+    assert window.run("return document.documentElement.scrollWidth") <= 1440
+    window.click("#table-results .more")
+    assert window.run(headings) == columns
 
 
 def test_a_bar_opens_its_query(page: Browser) -> None:
