@@ -103,7 +103,7 @@ def gradient(case: LossCase) -> None:
                 (leaf + sign * move).detach().requires_grad_()
                 for leaf, move in zip(parts[:-1], moves, strict=True)
             ]
-            ends.append(case.value(Leaves(*moved, parts.teacher)).item())
+            ends.append(case.value(Leaves._make([*moved, parts.teacher])).item())
         slope = (ends[0] - ends[1]) / (2 * STEP)
         own = sum((g * move).sum().item() for g, move in zip(gradients, moves, strict=True))
         expect(
