@@ -33,7 +33,7 @@ def check_encoder(
 
     An object with ``score(pairs)`` is checked as a cross-encoder is, by the same rules. ``load``
     opens what ``save_pretrained`` wrote; by default it is the class's ``from_pretrained``. ``same``
-    are encoders made again in the same way, ``others`` such as differ in one thing that matters
+    are encoders built in the same way, ``others`` such as differ in one thing that matters
     (weights, prompt, length): their fingerprints must be the same, and different. With
     ``queries_only`` documents are not encoded. Values may differ by ``tolerance``, relative to the
     largest. ``skip`` names rules that do not apply.
