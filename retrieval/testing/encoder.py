@@ -33,7 +33,7 @@ def check_encoder(
 
     An object with ``score(pairs)`` is checked as a cross-encoder is, by the same rules. ``load``
     opens what ``save_pretrained`` wrote; by default it is the class's ``from_pretrained``. ``same``
-    are encoders made again in the same way, ``others`` such as differ in one thing that matters
+    are encoders built in the same way, ``others`` such as differ in one thing that matters
     (weights, prompt, length): their fingerprints must be the same, and different. With
     ``queries_only`` documents are not encoded. Values may differ by ``tolerance``, relative to the
     largest. ``skip`` names rules that do not apply.
@@ -74,7 +74,7 @@ class World:
         if side == "score":
             return np.asarray(method([(self.texts[0], text) for text in texts]))[:, None]
         found = method(texts)
-        table: Table = found.toarray() if sp.issparse(found) else found
+        table: Table = found.toarray() if isinstance(found, sp.csr_array) else found
         return table
 
     def close(self, one: Table, other: Table, what: str) -> None:
@@ -113,7 +113,7 @@ def form_of_vectors(world: World) -> None:
             )
             widths.add((type(found).__name__, found.shape[1]))
         expect(found.dtype == np.float32, f"{side}: dtype {found.dtype}")
-        values = found.data if sp.issparse(found) else found
+        values = found.data if isinstance(found, sp.csr_array) else found
         expect(np.isfinite(values).all(), f"{side}: a value is not finite")
     expect(len(widths) < 2, f"queries and documents differ: {sorted(widths)}")
 

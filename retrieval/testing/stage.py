@@ -184,7 +184,7 @@ def run_twice(world: World) -> None:
 
 def one_query_at_a_time(world: World) -> None:
     """A query's ranking does not depend on the other queries it is asked with."""
-    alone = {}
+    alone: dict[str, Ranking] = {}
     for query, text in world.queries.items():
         alone.update(world.stage.run({query: text}, world.given))
     _same(world.run(), Run(alone), world.tolerance, "asked together", "asked alone")
