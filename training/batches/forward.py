@@ -1,4 +1,4 @@
-"""The module that the Trainer trains: one forward pass for both sides of a batch."""
+"""The modules that the Trainer trains: one forward pass for both sides of a batch."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class BiEncoderModule(TrainedModule):
 
 
 class PairModule(TrainedModule):
-    """Pairs to scores; where a loss asks for them, texts alone to vectors too."""
+    """Pairs to scores; also texts alone to vectors, for losses that need them."""
 
     def __init__(self, encoder: PairEncoder) -> None:
         super().__init__(encoder)

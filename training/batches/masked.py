@@ -148,7 +148,7 @@ CHUNK = 1024  # masked positions whose logits are held at a time: 125 MB over 30
 class MaskedModule(TrainedModule):
     """Masked texts to their term weights and how badly their hidden words are predicted.
 
-    Both come from the same states. Without ``terms`` (no sparsity is asked for) the product with
+    Both come from the same states. Without ``terms`` (no sparsity penalty) the product with
     the vocabulary is made at masked positions alone.
     """
 
@@ -188,9 +188,9 @@ def token_entropies(states: Tensor, weight: Tensor, bias: Tensor | None, targets
         return _entropies(states, weight, bias, targets)
     parts = [
         checkpoint(
-            _entropies, part, weight, bias, wanted, use_reentrant=False, preserve_rng_state=False
+            _entropies, part, weight, bias, labels, use_reentrant=False, preserve_rng_state=False
         )
-        for part, wanted in zip(
+        for part, labels in zip(
             torch.split(states, CHUNK), torch.split(targets, CHUNK), strict=True
         )
     ]

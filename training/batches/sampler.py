@@ -1,4 +1,4 @@
-"""Batches in which no query and hardly a positive appears twice, by seed and epoch."""
+"""Packs batches in which no query, and hardly any positive, appears twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient caching: a batch of any size through an encoder that holds a few texts at a time.
+"""Gradient caching: trains on a batch of any size, encoding a few texts at a time.
 
 Gao et al. 2021 (arXiv 2101.06983): encode without a graph, take the loss's gradient by the vectors,
 then encode again chunk by chunk and hand each chunk its part of that gradient. Dropout is replayed,

@@ -160,7 +160,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         """Load the weights that a finished training ended with, and its state.
 
         Returns False, with nothing loaded, when steps are left to train after ``checkpoint``.
-        Raises ``DataError`` when the best checkpoint, which it ended with, is gone.
+        Raises ``DataError`` when the best checkpoint, which it ended with, is missing.
         """
         state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
         if state.global_step < self.total_steps:

@@ -31,7 +31,7 @@ class Mixing(Wrapping):
 
     Pairwise ``normalise(l n_a + (1 - l) n_b)`` of two of them drawn at random, l ~ Beta(2, 2), and
     listwise ``normalise(sum_m a_m n_m)``, a = softmax(sim(q, n_m) / mixing_temperature) over all of
-    them. They stand as two further columns of the score matrix, each query's its own, so any loss
+    them. They are two further columns of the score matrix, each query's own, so any loss
     over a score matrix can be inside; focal weights are ``info_nce.focal_gamma``. A query with
     fewer than two hard negatives has none. Dot products mix without normalising.
 

@@ -1,4 +1,4 @@
-"""ListMLE: the likelihood of the right order, drawn one document after another."""
+"""ListMLE: the likelihood of the right order, position by position."""
 
 from __future__ import annotations
 

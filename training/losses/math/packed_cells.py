@@ -16,7 +16,7 @@ Average = Literal["queries", "pairs", "sum"]
 class Group(NamedTuple):
     """The cells that take part, each row's in their order of columns, ``[B, L]`` throughout.
 
-    ``columns`` are those of the whole matrix. Where ``taking`` is False a row has no more cells:
+    ``columns`` are those of the full matrix. Where ``taking`` is False the row has ended:
     scores, labels and teacher are 0 there and pass no gradient on.
     """
 

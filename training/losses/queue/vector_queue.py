@@ -1,4 +1,4 @@
-"""First in, first out: the vectors of the latest pairs, by the name of what they are of."""
+"""A first-in, first-out queue of the vectors of the latest pairs."""
 
 from __future__ import annotations
 
