@@ -90,18 +90,18 @@ class Settling:
         """Return the counts and histograms over all queries."""
         names, noted = list(REASONS), self._noted
         dropped = {names[code]: int(self._counts[code]) for code in range(len(names))}
-        kept = dropped.pop("kept")
+        chosen = dropped.pop("kept")
         sizes = [len(documents) for documents in self.negatives.values()]
         return MiningReport(
             queries=len(self.negatives),
             candidates=noted["candidates"],
-            kept=kept,
+            kept=chosen,
             dropped={reason: count for reason, count in sorted(dropped.items()) if count},
             short=self._short,
             queries_without_hits=noted["no hits"],
             unscored_positives=noted["unscored"],
             queries_without_positive_score=noted["no positive"],
-            positive_share=noted["shared"] / kept if kept else 0.0,
+            positive_share=noted["shared"] / chosen if chosen else 0.0,
             per_query_asked=self.mining.per_query,
             found_by=dict(zip(lists, self._found_by, strict=True)),
             queries_without_judged_positive=noted["no judged"],

@@ -46,13 +46,13 @@ class Histogram:
 
     def __str__(self) -> str:
         """The bins that are not empty, such as ``0-9: 312, 10-19: 40``."""
-        whole = all(float(edge).is_integer() for edge in self.edges)
+        integers = all(float(edge).is_integer() for edge in self.edges)
         bins = zip(self.edges, self.edges[1:], self.counts, strict=False)
-        return ", ".join(f"{_spelled(low, high, whole)}: {n:,}" for low, high, n in bins if n)
+        return ", ".join(f"{_spelled(low, high, integers)}: {n:,}" for low, high, n in bins if n)
 
 
-def _spelled(low: float, high: float, whole: bool) -> str:
-    if not whole:
+def _spelled(low: float, high: float, integers: bool) -> str:
+    if not integers:
         return f"{low:.2f}-{high:.2f}"
     return f"{low:.0f}" if high - low == 1 else f"{low:.0f}-{high - 1:.0f}"
 
@@ -135,8 +135,8 @@ class MiningReport:
             f"from {self.candidates:,} candidates"
         ]
         if len(self.found_by) > 1:
-            found = ", ".join(f"{name} {count:,}" for name, count in self.found_by.items())
-            lines.append(f"  found by: {found}")
+            counts = ", ".join(f"{name} {count:,}" for name, count in self.found_by.items())
+            lines.append(f"  found by: {counts}")
         lines += [
             f"  dropped {count:,}: {REASONS.get(reason, reason)}"
             for reason, count in sorted(self.dropped.items(), key=lambda item: -item[1])
@@ -192,11 +192,11 @@ class MinedNegatives:
         for example in examples:
             dropped = self.inconsistent.get(example.query.id, frozenset())
             labelled = zip(example.documents, example.labels, strict=True)
-            kept = [p for p, (doc, y) in enumerate(labelled) if y <= 0 or doc.id not in dropped]
-            if len(kept) == len(example.documents):
+            places = [p for p, (doc, y) in enumerate(labelled) if y <= 0 or doc.id not in dropped]
+            if len(places) == len(example.documents):
                 yield example
-            elif any(example.labels[place] > 0 for place in kept):
-                yield _narrowed(example, kept)
+            elif any(example.labels[place] > 0 for place in places):
+                yield _narrowed(example, places)
 
 
 def _narrowed(example: Example, places: Sequence[int]) -> Example:

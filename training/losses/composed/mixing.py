@@ -112,10 +112,10 @@ def mixed_negatives(
     order = torch.from_numpy(random.random((count, width))).to(own.device)
     first, second = order.masked_fill(~own, -1.0).topk(min(2, width), dim=1).indices[:, [0, -1]].T
     pairwise = share[:, None] * documents[first] + (1 - share[:, None]) * documents[second]
-    held = (queries @ documents.T / temperature).masked_fill(
+    scores = (queries @ documents.T / temperature).masked_fill(
         ~own, torch.finfo(queries.dtype).min / 2
     )
-    listwise = torch.softmax(held, dim=1).masked_fill(~own, 0.0) @ documents
+    listwise = torch.softmax(scores, dim=1).masked_fill(~own, 0.0) @ documents
     if batch.cosine:
         pairwise, listwise = normalize(pairwise, dim=1), normalize(listwise, dim=1)
     nothing = ~real[:, None]
