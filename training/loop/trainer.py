@@ -253,7 +253,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         return (total, outputs) if return_outputs else total
 
     def _value(self, outputs: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> Tensor:
-        layers = max(1, len(getattr(self.model, "layers", ())))
+        layers = max(1, len(self.model.layers))
         return self.objective(outputs, inputs, layers=layers, step=self.state.global_step + 1)
 
     def _ask_layers(self) -> None:
