@@ -25,7 +25,7 @@ log = logging.getLogger("sluice")
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """The result of a training run.
+    """The result of one training run.
 
     ``steps`` counts all optimiser steps, ``seconds`` are of this call, ``best_step`` and
     ``best_value`` of the dev measure (None without evaluation), ``history`` has every logged line,

@@ -96,7 +96,7 @@ class BiEncoderCollator:
 class PairCollator:
     """Every query with each of its own documents, in one call of the tokenizer.
 
-    ``texts`` adds queries and documents apart, for losses that want vectors of both.
+    ``texts`` adds queries and documents apart, for losses that need vectors of both.
     """
 
     encoder: PairEncoder

@@ -1,4 +1,4 @@
-"""The module that the Trainer trains: one forward pass for both sides of a batch."""
+"""The modules that the Trainer trains: one forward pass for both sides of a batch."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class TrainedModule(nn.Module):
     def __init__(self, encoder: Trainable) -> None:
         super().__init__()
         self.weights = encoder.module
+        self.layers: tuple[int, ...] = ()  # whose vectors are returned; none: the encoder's own
 
     def unique_state(self) -> dict[str, Tensor]:
         """Return the state with tensors that share memory (tied embeddings) named once."""
@@ -72,7 +73,6 @@ class BiEncoderModule(TrainedModule):
     def __init__(self, encoder: BiEncoder) -> None:
         super().__init__(encoder)
         self.encoder = encoder
-        self.layers: tuple[int, ...] = ()
 
     def forward(self, **features: Features) -> dict[str, Tensor]:
         """Return vectors ``[n, dim]`` under the names that the features came by."""
@@ -92,7 +92,7 @@ class BiEncoderModule(TrainedModule):
 
 
 class PairModule(TrainedModule):
-    """Pairs to scores; where a loss asks for them, texts alone to vectors too."""
+    """Pairs to scores; also texts alone to vectors, for losses that need them."""
 
     def __init__(self, encoder: PairEncoder) -> None:
         super().__init__(encoder)

@@ -49,8 +49,8 @@ def batch_loader(
 ) -> DataLoader[Example]:
     """Return batches in the sampler's order.
 
-    Workers (``dataloader_num_workers``) do not start by a plain fork unless that is asked for: it
-    takes OpenMP's locks along, but not its threads, and the worker may hang or crash.
+    Workers (``dataloader_num_workers``) do not start by a plain fork unless configured: a fork
+    copies OpenMP's locks but not its threads, and the worker may hang or crash.
     """
     context: Any = None
     if settings.dataloader_num_workers:

@@ -80,19 +80,19 @@ class Masking:
         places = np.flatnonzero(~np.isin(ids, self.special))
         if not len(places):
             return places
-        wanted = max(1, round(self.rates.probability * len(places)))
+        to_mask = max(1, round(self.rates.probability * len(places)))
         if self._begins is None:
-            return chance.permutation(places)[:wanted]
+            return chance.permutation(places)[:to_mask]
         apart = np.diff(places, prepend=-2) > 1  # a special token ends a word
         words = np.cumsum(self._begins[ids[places]] | apart) - 1
         sizes = np.bincount(words)
         taken: list[int] = []
         count = 0
         for word in chance.permutation(len(sizes)).tolist():
-            if count + sizes[word] <= wanted or not taken:
+            if count + sizes[word] <= to_mask or not taken:
                 taken.append(word)
                 count += int(sizes[word])
-            if count >= wanted:
+            if count >= to_mask:
                 break
         return places[np.isin(words, taken)]
 
@@ -148,7 +148,7 @@ CHUNK = 1024  # masked positions whose logits are held at a time: 125 MB over 30
 class MaskedModule(TrainedModule):
     """Masked texts to their term weights and how badly their hidden words are predicted.
 
-    Both come from the same states. Without ``terms`` (no sparsity is asked for) the product with
+    Both come from the same states. Without ``terms`` (no sparsity penalty) the product with
     the vocabulary is made at masked positions alone.
     """
 
@@ -173,10 +173,10 @@ class MaskedModule(TrainedModule):
         )
         sums = entropies.new_zeros(len(labels)).index_add(0, rows, entropies)
         counts = (labels != IGNORED).sum(1).to(sums.dtype)
-        made = [sums.unsqueeze(1), counts.unsqueeze(1)]
+        columns = [sums.unsqueeze(1), counts.unsqueeze(1)]
         if self.terms:
-            made.insert(0, self.encoder.pooled(states, features, "document"))
-        return {"document": torch.cat(made, dim=1)}
+            columns.insert(0, self.encoder.pooled(states, features, "document"))
+        return {"document": torch.cat(columns, dim=1)}
 
 
 def token_entropies(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
@@ -188,9 +188,9 @@ def token_entropies(states: Tensor, weight: Tensor, bias: Tensor | None, targets
         return _entropies(states, weight, bias, targets)
     parts = [
         checkpoint(
-            _entropies, part, weight, bias, wanted, use_reentrant=False, preserve_rng_state=False
+            _entropies, part, weight, bias, labels, use_reentrant=False, preserve_rng_state=False
         )
-        for part, wanted in zip(
+        for part, labels in zip(
             torch.split(states, CHUNK), torch.split(targets, CHUNK), strict=True
         )
     ]

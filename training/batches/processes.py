@@ -66,10 +66,10 @@ def from_first(value: Value) -> Value:
     """Return the value that process 0 has."""
     if world() == 1:
         return value
-    held: list[Any] = [value]
-    dist.broadcast_object_list(held, src=0)
-    chosen: Value = held[0]
-    return chosen
+    values: list[Any] = [value]
+    dist.broadcast_object_list(values, src=0)
+    first: Value = values[0]
+    return first
 
 
 def shares(count: int, parts: int) -> list[slice]:
@@ -115,15 +115,15 @@ def average_gradients(module: nn.Module) -> None:
     """Replace every gradient by its mean over the processes (what a distributed wrapper does)."""
     if world() == 1:
         return
-    held = [p for p in module.parameters() if p.requires_grad]
-    for parameter in held:
+    trained = [p for p in module.parameters() if p.requires_grad]
+    for parameter in trained:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    flat = torch.cat([p.grad.reshape(-1) for p in held if p.grad is not None])
+    flat = torch.cat([p.grad.reshape(-1) for p in trained if p.grad is not None])
     dist.all_reduce(flat)
     flat /= world()
     place = 0
-    for parameter in held:
+    for parameter in trained:
         size = parameter.numel()
         parameter.grad = flat[place : place + size].view_as(parameter).clone()
         place += size

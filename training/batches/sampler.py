@@ -1,4 +1,4 @@
-"""Batches in which no query and hardly a positive appears twice, by seed and epoch."""
+"""Packs batches in which no query, and hardly any positive, appears twice."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ class BatchSampler:
         self.epoch = 0
         self._take(examples)
         first = self._packed(0)
-        kept = [batch for batch in first if self._teaches(batch)]
-        kept = kept or [batch for batch in first if len(batch) >= processes]
-        if not kept:
+        teaching = [batch for batch in first if self._teaches(batch)]
+        teaching = teaching or [batch for batch in first if len(batch) >= processes]
+        if not teaching:
             raise DataError(
                 f"training: no batch of the {len(examples):,} examples has one for each of "
                 f"{processes} processes; train with fewer processes"
             )
-        self._count = len(kept)
-        left_out = len(examples) - sum(map(len, kept))
+        self._count = len(teaching)
+        left_out = len(examples) - sum(map(len, teaching))
         if left_out > (len(examples) % batch_size == 1):  # one may remain where nothing clashes
             log.warning(
                 "training: %s of %s examples are left out of each epoch: so many share a query or "

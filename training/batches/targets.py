@@ -22,7 +22,7 @@ class Targets(NamedTuple):
 
     ``labels`` ``[B, N]`` float, 0 off a query's own documents; ``mask`` ``[B, N]`` bool, False
     where a cell must not count; ``positives`` ``[B]``, the column of each query's first positive;
-    ``places`` ``[B, N]`` bool, where a document stands at all (False only in padded groups);
+    ``places`` ``[B, N]`` bool, where there is a document (False only in padded groups);
     ``owners`` ``[documents]``, the row each document came with; ``teacher`` ``[B, N]`` a teacher's
     scores, NaN where it has none (None where no example has any); ``weights`` ``[B]``, None where
     all examples weigh the same.

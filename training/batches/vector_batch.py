@@ -28,7 +28,7 @@ class VectorBatch:
     ``layers`` holds (queries, documents) of the layers that the loss asked for by ``layers(step)``,
     the last first. ``answered`` is, for a loss with ``wants_answered``, the columns of documents
     and the vectors of a query that each answers. ``features`` are the token ids and masks of both
-    sides. ``matrix`` stands for the product of the vectors where scores come from elsewhere (a
+    sides. ``matrix`` replaces the product of the vectors where scores come from elsewhere (a
     cross-encoder's logits, candidates of a frozen index).
     """
 

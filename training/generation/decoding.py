@@ -186,8 +186,8 @@ class _Group:
             ending |= tokens == end
         ending |= last
         self._finish(best, tokens, sources, ending)
-        running, kept = (best + ending * NEVER).topk(beams, dim=1)
-        tokens, sources = tokens.gather(1, kept), sources.gather(1, kept)
+        running, places_kept = (best + ending * NEVER).topk(beams, dim=1)
+        tokens, sources = tokens.gather(1, places_kept), sources.gather(1, places_kept)
         before = self._sequences.gather(
             1, sources[:, :, None].expand(-1, -1, self._sequences.shape[2])
         )

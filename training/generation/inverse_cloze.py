@@ -87,8 +87,8 @@ def ict_examples(
             continue
         chance = random.Random(f"ict:{seed}:{epoch}:{passage.id}")
         for query, rest in chance.sample(clozes, min(per_document, len(clozes))):
-            kept = chance.random() < keep
-            document = f"{passage.title} {passage.text}".strip() if kept else rest
+            in_document = chance.random() < keep
+            document = f"{passage.title} {passage.text}".strip() if in_document else rest
             yield _pair(passage.id, query, document)
 
 

@@ -82,8 +82,8 @@ _PANELS: tuple[tuple[str, str, tuple[str, ...], dict[str, Any]], ...] = (
 def read_trainings(folders: Iterable[str | Path]) -> list[Curves]:
     """Read all trainings in the folders, each that of one training or an experiment's output.
 
-    A training is called by the end of its path that tells it from the others. Raises ``DataError``
-    for a folder without a journal.
+    Each is named by the shortest end of its path that is unique. Raises ``DataError`` for a folder
+    without a journal.
     """
     trainings: list[Path] = []
     for folder in map(Path, folders):
@@ -91,8 +91,8 @@ def read_trainings(folders: Iterable[str | Path]) -> list[Curves]:
         journals = [own] if own.is_file() else sorted(folder.rglob(METRICS))
         if not journals:
             raise DataError(
-                f"{folder}: contains no {METRICS}; give the folder of a training or of an "
-                "experiment"
+                f"{folder}: contains no {METRICS}; give the folder of one training run or "
+                "of an experiment"
             )
         trainings += [file.parent for file in journals if file.parent not in trainings]
     names = _distinct_names([folder.resolve() for folder in trainings])
@@ -152,7 +152,7 @@ def _series(journal: Path) -> dict[str, Series]:
 
 
 def _targets(settings: Path) -> dict[str, float]:
-    """Read the target numbers of active terms from the settings of a training run."""
+    """Read the target numbers of active terms from a run's settings."""
     try:
         sparsity: Any = json.loads(settings.read_text(encoding="utf-8")).get("sparsity") or {}
     except (OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""Training curves as a figure: one panel for each kind of number, trainings laid over each other.
+"""Draws training curves: one panel for each kind of number, runs overlaid.
 
 Needs matplotlib: ``pip install 'sluice-ir[plots]'``.
 """
@@ -27,7 +27,7 @@ DECADES = 100  # a range as wide as this is drawn on a logarithmic axis
 
 
 def plot_trainings(trainings: Sequence[Curves], output: str | Path) -> Path:
-    """Draw the trainings' curves into a file, whose ending says the format: svg, png or pdf.
+    """Draw the trainings' curves into a file; its ending chooses the format: svg, png or pdf.
 
     Equal curves make equal files. Raises ``ConfigError`` for another ending and
     ``MissingPackageError`` without matplotlib.

@@ -51,7 +51,7 @@ def training_arguments(
     evaluated: bool,
     metric: str | None,
 ) -> TrainingArguments:
-    """Return checked arguments: our defaults under the given ones.
+    """Return checked arguments: our defaults, overridden by ``trainer``.
 
     ``evaluated`` says that there is a dev evaluation: it runs every ``evaluate_every`` steps (by
     default five times), checkpoints are saved at the same steps, and the best is loaded at the end.
@@ -88,7 +88,7 @@ def training_arguments(
 
 
 def result_settings(trainer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given settings that change what is learnt, for comparing two trainings."""
+    """Return the settings that change what is learnt, for comparing two runs."""
     return {key: value for key, value in sorted(trainer.items()) if not key.startswith(FREE)}
 
 

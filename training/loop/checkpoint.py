@@ -79,8 +79,8 @@ def save_state(checkpoint: Path, loss: LossBase) -> None:
     if tensors:
         import safetensors.torch
 
-        held = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        safetensors.torch.save_file(held, checkpoint / LOSS)
+        saved = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        safetensors.torch.save_file(saved, checkpoint / LOSS)
 
 
 def load_state(checkpoint: Path, loss: LossBase) -> None:

@@ -1,4 +1,4 @@
-"""Gradient caching: a batch of any size through an encoder that holds a few texts at a time.
+"""Gradient caching: trains on a batch of any size, encoding a few texts at a time.
 
 Gao et al. 2021 (arXiv 2101.06983): encode without a graph, take the loss's gradient by the vectors,
 then encode again chunk by chunk and hand each chunk its part of that gradient. Dropout is replayed,
@@ -50,11 +50,11 @@ def cached_backward(
         states.append(_random_state())
         # Left each time: autocast keeps weights that it cast without a graph for the next pass.
         with torch.no_grad(), arithmetic():
-            made = encode({chunk.name: chunk.features})[chunk.name]
+            encoded = encode({chunk.name: chunk.features})[chunk.name]
         if chunk.name not in vectors:
             count = len(features[chunk.name]["input_ids"])
-            vectors[chunk.name] = made.new_empty((count, *made.shape[1:]))
-        vectors[chunk.name][chunk.rows] = made
+            vectors[chunk.name] = encoded.new_empty((count, *encoded.shape[1:]))
+        vectors[chunk.name][chunk.rows] = encoded
     after = _random_state()
     leaves = {name: values.requires_grad_() for name, values in vectors.items()}
     with torch.enable_grad():
@@ -66,9 +66,9 @@ def cached_backward(
             continue
         _restore(state)
         with arithmetic():
-            made = encode({chunk.name: chunk.features})[chunk.name]
-        if made.requires_grad:  # queries without a network have no gradient
-            torch.autograd.backward(made, gradient[chunk.rows])
+            encoded = encode({chunk.name: chunk.features})[chunk.name]
+        if encoded.requires_grad:  # queries without a network have no gradient
+            torch.autograd.backward(encoded, gradient[chunk.rows])
     _restore(after)
     return loss.detach()
 

@@ -130,8 +130,7 @@ class MemoryWatch(TrainerCallback):  # type: ignore[misc]
         memory = read_memory()
         if memory is None or memory.limit <= 0:
             return
-        # A step's peak is what counts; one from before (mining, reading) is not the batch's doing.
-        most = memory.peak if memory.peak > self._before else memory.held
+        most = self._most(memory)
         share = most / memory.limit
         if share >= self._noted + GROWTH:
             self._note(state.global_step, most, memory.limit)
@@ -147,13 +146,16 @@ class MemoryWatch(TrainerCallback):  # type: ignore[misc]
         """Note the memory used at a logged step."""
         memory = read_memory()
         if memory is not None:
-            most = memory.peak if memory.peak > self._before else memory.held
-            self._note(state.global_step, most, memory.limit)
+            self._note(state.global_step, self._most(memory), memory.limit)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Remove the note: this run was not killed."""
         if self.writes:
             (self.folder / RUNNING).unlink(missing_ok=True)
+
+    def _most(self, memory: Memory) -> int:
+        # A step's peak is what counts; one from before (mining, reading) is not the batch's doing.
+        return memory.peak if memory.peak > self._before else memory.held
 
     def _note(self, step: int, held: int, limit: int) -> None:
         if self.writes:

@@ -44,7 +44,7 @@ class Objective:
     ) -> Tensor:
         """Return the value for ``outputs``, this process's vectors by name.
 
-        ``inputs`` is what the collator laid out, ``layers`` how many layers' vectors stand side by
+        ``inputs`` is what the collator laid out, ``layers`` how many layers' vectors are side by
         side, ``step`` the number of the optimiser step, for the message of a ``DataError``: a value
         that is not finite stops the training.
         """

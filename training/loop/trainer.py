@@ -160,7 +160,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         """Load the weights that a finished training ended with, and its state.
 
         Returns False, with nothing loaded, when steps are left to train after ``checkpoint``.
-        Raises ``DataError`` when the best checkpoint, which it ended with, is gone.
+        Raises ``DataError`` when the best checkpoint, which it ended with, is missing.
         """
         state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
         if state.global_step < self.total_steps:
@@ -253,7 +253,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         return (total, outputs) if return_outputs else total
 
     def _value(self, outputs: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> Tensor:
-        layers = max(1, len(getattr(self.model, "layers", ())))
+        layers = max(1, len(self.model.layers))
         return self.objective(outputs, inputs, layers=layers, step=self.state.global_step + 1)
 
     def _ask_layers(self) -> None:

@@ -24,7 +24,7 @@ LOSSES: dict[str, str] = {
     "margin_mse": "sluice.training.losses.distillation.margin_mse:MarginMSE",
     "masked_language": "sluice.training.losses.masked_language:MaskedLanguage",
     "matryoshka": "sluice.training.losses.composed.matryoshka:Matryoshka",
-    "matryoshka_2d": "sluice.training.losses.composed.matryoshka_2d:Matryoshka2D",
+    "matryoshka_2d": "sluice.training.losses.composed.matryoshka:Matryoshka2D",
     "mixing": "sluice.training.losses.composed.mixing:Mixing",
     "momentum_queue": "sluice.training.losses.queue.momentum_queue:MomentumQueue",
     "psl": "sluice.training.losses.contrastive.psl:PSL",

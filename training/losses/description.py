@@ -1,4 +1,4 @@
-"""A loss as ``training.json`` names it: its type as YAML does, and its settings."""
+"""Describes a loss for ``training.json``: its YAML type and its settings."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class MaskedLanguage(LossBase):
     def own_pass(
         self, encoder: Any, *, seed: int, sparse: bool
     ) -> tuple[MaskedModule, MaskedCollator]:
-        """Return the forward pass and the collator that stand in for those of ranking losses."""
+        """Return the forward pass and the collator that replace those of ranking losses."""
         from sluice.training.batches.masked import MaskedCollator, MaskedModule, Masking, MaskRates
 
         for part in ("hidden", "pooled", "tokenizer"):

@@ -56,7 +56,7 @@ class ModeAudit:
 class MiningAudit:
     """The audit of several modes over the same hidden positives.
 
-    ``found`` of the ``hidden`` stand among the candidates; only these can become negatives.
+    ``found`` of the ``hidden`` are among the candidates; only these can become negatives.
     """
 
     hidden: int
@@ -105,7 +105,7 @@ def audit_mining(
     Of queries with two positives or more, so that one is left to set the limits by. ``modes`` are
     those of ``MODES`` unless given, ``judge`` among them where there is a judge. Rates count
     candidates that are hidden positives against all others that are not known positives; some of
-    these may be false negatives that nobody knows of.
+    these may be unknown false negatives.
 
     Raises ``DataError`` where no query has two positives, or no list finds a hidden one.
     """

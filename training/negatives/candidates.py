@@ -26,7 +26,7 @@ FITS = CODES["kept"]
 class Listed:
     """One list's candidates of a query: ``places[i]`` is hit i's place among the query's own.
 
-    ``known`` has the known positives' scores by document, the list's own and those it was given,
+    ``known`` has the known positives' scores by document, the list's own and those supplied,
     ``positive`` the one that limits are set by, NaN if there is none.
     """
 
@@ -72,7 +72,8 @@ def candidates_of(
     """Return the candidates in the lists of one query, judged by rank and scores.
 
     A candidate must fit the limits in every list that found it; the reason is that of the first
-    list where it does not. ``given`` has for each list the scores of positives it lacks.
+    list where it does not. ``positive_scores`` has for each
+    list the scores of positives that it lacks.
     """
     columns = [_columns(query, hits) for hits in lists]
     documents, places = _merged([names for names, _ in columns])
@@ -153,7 +154,7 @@ def _with_given(
     scores: dict[str, float],
     positive_scores: PositiveScores | None,
 ) -> dict[str, float]:
-    """Return the known positives' scores: the list's own, else those given apart."""
+    """Return the known positives' scores: the list's own, else those supplied."""
     for document in known:
         if document in scores or positive_scores is None:
             continue
@@ -187,7 +188,7 @@ def _limit(
     fails = [("rank", (ranks < mining.range_min) | (ranks >= end))]
     if not math.isnan(positive):
         for reason, constant, share in mining.margins:
-            # Not a share of the positive itself, which would lie above a negative score.
+            # Not a share of the positive itself: of a negative score that would lie above it.
             below = positive - (constant + share * abs(positive))
             fails.append((reason, scores >= below))
     if mining.max_score is not None:

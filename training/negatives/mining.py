@@ -31,7 +31,7 @@ RATIO_EDGES = tuple(round(0.1 * place, 1) for place in range(16))
 
 
 class Settling:
-    """What mining has gathered so far, query by query."""
+    """Collects chosen negatives and the counts of the mining report, query by query."""
 
     def __init__(self, mining: Mining, seed: int, rows: RowsWriter | None, lists: int) -> None:
         self.mining = mining
@@ -46,7 +46,7 @@ class Settling:
         self._noted: Counter[str] = Counter()
 
     def settle(self, candidates: Candidates, keys: TextKeys | None) -> None:
-        """Choose a query's negatives, and note what became of every candidate."""
+        """Choose a query's negatives, and record what became of every candidate."""
         mining, noted = self.mining, self._noted
         chosen = distinct(
             candidates, preferred(candidates, mining, self.seed), mining.per_query, keys
@@ -90,18 +90,18 @@ class Settling:
         """Return the counts and histograms over all queries."""
         names, noted = list(REASONS), self._noted
         dropped = {names[code]: int(self._counts[code]) for code in range(len(names))}
-        kept = dropped.pop("kept")
+        chosen = dropped.pop("kept")
         sizes = [len(documents) for documents in self.negatives.values()]
         return MiningReport(
             queries=len(self.negatives),
             candidates=noted["candidates"],
-            kept=kept,
+            kept=chosen,
             dropped={reason: count for reason, count in sorted(dropped.items()) if count},
             short=self._short,
             queries_without_hits=noted["no hits"],
             unscored_positives=noted["unscored"],
             queries_without_positive_score=noted["no positive"],
-            positive_share=noted["shared"] / kept if kept else 0.0,
+            positive_share=noted["shared"] / chosen if chosen else 0.0,
             per_query_asked=self.mining.per_query,
             found_by=dict(zip(lists, self._found_by, strict=True)),
             queries_without_judged_positive=noted["no judged"],
@@ -191,7 +191,7 @@ def mine_lists(
     left out of the minimum, and a query left without any has no ratio or margin limit: the report
     counts both. With ``texts`` a candidate whose text, up to case and spaces, is a positive's or
     an earlier candidate's is dropped, as far as candidates are looked at before there are enough.
-    With ``mining.judge_margin`` a ``judge`` scores what fits so far; it is given the texts, and
+    With ``mining.judge_margin`` a ``judge`` scores what fits so far; it receives the texts, and
     those of ``queries``. ``provenance=False`` keeps no row per candidate.
 
     Raises ``DataError`` for a score that is not a number, a positive's that is not finite, or a
@@ -245,7 +245,7 @@ def _batches(
 def _looked_at(batch: Sequence[Candidates], mining: Mining) -> Iterator[str]:
     """Yield the documents whose texts will be compared, most likely: those chosen and a few more.
 
-    What else is needed is read when it is.
+    Other texts are read when they are needed.
     """
     most = mining.per_query + 4 if mining.sampling == "top" else None
     if mining.judge_margin is not None:
@@ -257,7 +257,7 @@ def _looked_at(batch: Sequence[Candidates], mining: Mining) -> Iterator[str]:
 
 
 def consistent(ranked: Ranked, positives: Grades, depth: int = 50) -> Iterator[tuple[str, str]]:
-    """Yield the (query, positive) pairs whose positive stands among the query's first ``depth``.
+    """Yield the (query, positive) pairs whose positive is among the query's first ``depth`` hits.
 
     Training on these only is KaLM's ranking-consistency filter.
     """

@@ -46,13 +46,13 @@ class Histogram:
 
     def __str__(self) -> str:
         """The bins that are not empty, such as ``0-9: 312, 10-19: 40``."""
-        whole = all(float(edge).is_integer() for edge in self.edges)
+        integers = all(float(edge).is_integer() for edge in self.edges)
         bins = zip(self.edges, self.edges[1:], self.counts, strict=False)
-        return ", ".join(f"{_spelled(low, high, whole)}: {n:,}" for low, high, n in bins if n)
+        return ", ".join(f"{_spelled(low, high, integers)}: {n:,}" for low, high, n in bins if n)
 
 
-def _spelled(low: float, high: float, whole: bool) -> str:
-    if not whole:
+def _spelled(low: float, high: float, integers: bool) -> str:
+    if not integers:
         return f"{low:.2f}-{high:.2f}"
     return f"{low:.0f}" if high - low == 1 else f"{low:.0f}-{high - 1:.0f}"
 
@@ -76,7 +76,7 @@ EMPTY = Histogram((0.0, 1.0), (0,))
 
 @dataclass(frozen=True, slots=True)
 class MiningReport:
-    """Counts over all queries; ``short`` maps a query to how many negatives it lacks.
+    """Counts over all queries; ``short`` maps a query to how many negatives are missing.
 
     ``positive_share`` is the share of kept negatives that are known positives: 0, or mining failed.
     Of the kept, ``ranks`` counts the best rank in any list (known positives taken out),
@@ -107,13 +107,18 @@ class MiningReport:
 
     @property
     def shortage(self) -> str:
-        """Say by how much the negatives fall short of what was asked, and the remedy; or ''."""
+        """Say how many negatives are missing, and the remedy; empty if none is."""
         if not self.short:
             return ""
-        lacking, asked = sum(self.short.values()), self.queries * self.per_query_asked
+        missing, total = sum(self.short.values()), self.queries * self.per_query_asked
+        few = (
+            f"fewer than {self.per_query_asked} negatives"
+            if self.per_query_asked > 1
+            else "no negatives"
+        )
         text = (
-            f"{len(self.short):,} of {self.queries:,} queries have fewer than "
-            f"{self.per_query_asked} negatives ({lacking:,} of {asked:,} are lacking)"
+            f"{len(self.short):,} of {self.queries:,} queries have {few} "
+            f"({missing:,} of {total:,} are missing)"
         )
         drops = {reason: n for reason, n in self.dropped.items() if reason in REMEDIES and n}
         if not drops:
@@ -130,15 +135,15 @@ class MiningReport:
             f"from {self.candidates:,} candidates"
         ]
         if len(self.found_by) > 1:
-            found = ", ".join(f"{name} {count:,}" for name, count in self.found_by.items())
-            lines.append(f"  found by: {found}")
+            counts = ", ".join(f"{name} {count:,}" for name, count in self.found_by.items())
+            lines.append(f"  found by: {counts}")
         lines += [
             f"  dropped {count:,}: {REASONS.get(reason, reason)}"
             for reason, count in sorted(self.dropped.items(), key=lambda item: -item[1])
         ]
         if self.short:
-            lacking = sum(self.short.values())
-            lines.append(f"  {len(self.short):,} queries lack {lacking:,} negatives")
+            missing = sum(self.short.values())
+            lines.append(f"  {missing:,} negatives missing, of {len(self.short):,} queries")
         lines += [f"  {count:,} {text}" for count, text in self._oddities() if count]
         shown = (("ranks", self.ranks), ("ratios to the positive", self.ratios))
         lines += [f"  {name}: {histogram}" for name, histogram in shown if any(histogram.counts)]
@@ -166,7 +171,7 @@ class MinedNegatives:
     """Negatives by query, best first; a row for every candidate; and the report.
 
     ``inconsistent`` has the positives, by query, that a ranking-consistency filter leaves out of
-    training. They stay known positives, no query's negatives.
+    training. They remain known positives, never negatives.
     """
 
     negatives: Mapping[str, tuple[str, ...]]
@@ -187,15 +192,15 @@ class MinedNegatives:
         for example in examples:
             dropped = self.inconsistent.get(example.query.id, frozenset())
             labelled = zip(example.documents, example.labels, strict=True)
-            kept = [p for p, (doc, y) in enumerate(labelled) if y <= 0 or doc.id not in dropped]
-            if len(kept) == len(example.documents):
+            places = [p for p, (doc, y) in enumerate(labelled) if y <= 0 or doc.id not in dropped]
+            if len(places) == len(example.documents):
                 yield example
-            elif any(example.labels[place] > 0 for place in kept):
-                yield _narrowed(example, kept)
+            elif any(example.labels[place] > 0 for place in places):
+                yield _narrowed(example, places)
 
 
 def _narrowed(example: Example, places: Sequence[int]) -> Example:
-    """Return an example with some of its documents, and what goes with each."""
+    """Return an example with some of its documents, and their labels and scores."""
     return replace(
         example,
         documents=tuple(example.documents[place] for place in places),

@@ -39,10 +39,10 @@ MODES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 class Mining:
     """Which candidates of a ranked list become negatives; the arguments are the YAML's keys.
 
-    With s+ the score of the query's positive, a candidate of score s stays if all hold that are
-    set. Of several positives s+ is the ``lowest``, which is the safest, their ``mean`` or the
-    ``highest``, by ``positives``: where queries have tens of them, some of which the retriever all
-    but misses, the lowest leaves next to nothing.
+    With s+ the score of the query's positive, a candidate of score s is kept if it meets every
+    limit that is set. Of several positives s+ is the ``lowest``, which is the safest, their
+    ``mean`` or the ``highest``, by ``positives``: where queries have tens of them, some of which
+    the retriever all but misses, the lowest leaves next to nothing.
 
     - ``max_positive_ratio`` p: ``s < s+ - |s+| (1 - p)`` (TopK-PercPos; null switches it off)
     - ``margin`` m: ``s < s+ - m`` (TopK-MarginPos)
@@ -58,7 +58,7 @@ class Mining:
     ``cyclic``: every ``step``-th of the list (the judge's order, where there is one), from its
     start again with the next one until there are enough.
 
-    ``consistency`` k drops a training pair whose positive is not among the first k of any list
+    ``consistency`` k drops every pair whose positive is not among the first k of any list
     (KaLM's ranking-consistency filter). Moreira et al. 2024 (NV-Retriever), section 3.
     """
 

@@ -32,7 +32,7 @@ class JudgedLists:
     """
 
     features: NDArray[np.float32]  # [candidates, features]
-    grades: Integers  # [candidates], 0 where nobody judged
+    grades: Integers  # [candidates], 0 where unjudged
     starts: Integers  # [lists + 1]
     ideals: Floats
 

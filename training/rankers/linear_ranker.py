@@ -142,7 +142,7 @@ class _Objective:
         self.sigma, self.l2, self.queries = sigma, l2, queries
 
     def __call__(self, weights: Floats) -> tuple[float, Floats]:
-        found = lambdas(self.values @ weights, self.pairs, self.sigma)
-        loss = found.loss / self.queries + 0.5 * self.l2 * float(weights @ weights)
-        gradient = self.values.T @ found.gradient / self.queries + self.l2 * weights
+        gradients = lambdas(self.values @ weights, self.pairs, self.sigma)
+        loss = gradients.loss / self.queries + 0.5 * self.l2 * float(weights @ weights)
+        gradient = self.values.T @ gradients.gradient / self.queries + self.l2 * weights
         return loss, gradient

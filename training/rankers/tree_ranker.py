@@ -69,7 +69,7 @@ class LambdaTrees:
     trees without a better nDCG@10 on dev the best number of them is kept. A leaf holds
     ``rows_per_leaf`` candidates or more. Only pairs with a candidate in the first ``truncation``
     count. ``normalise`` divides each query's gradients by their size, LightGBM's own habit.
-    ``feature_share`` of the features, drawn anew, are looked at for each tree. The same lists and
+    ``feature_share`` of the features, drawn for each tree, are considered. The same lists and
     seed give the same trees, whatever ``threads``.
     """
 

@@ -60,7 +60,7 @@ class Control:
         self._count += 1
 
     def advance(self, progress: float, dropout: float | None = None) -> None:
-        """End a step: ``progress`` is the share of the ramp behind, between 0 and 1.
+        """End a step: ``progress`` is the share of the ramp that is done, between 0 and 1.
 
         ``dropout`` is the share terms without dropout are of terms with it, where it was measured.
         """

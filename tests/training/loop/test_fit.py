@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,14 +22,6 @@ from sluice.training.losses.contrastive.bce import BCE
 from sluice.training.losses.contrastive.info_nce import InfoNCE
 from sluice.training.losses.contrastive.localized_softmax import LocalizedSoftmax
 from sluice.training.losses.contrastive.star import STAR
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

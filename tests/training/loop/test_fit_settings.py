@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,14 +15,6 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPac
 from sluice.training import fit
 from sluice.training.losses.contrastive.bce import BCE
 from sluice.training.losses.contrastive.info_nce import InfoNCE
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def lines(output: Path) -> list[dict[str, float]]:

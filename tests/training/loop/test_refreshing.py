@@ -22,14 +22,6 @@ from sluice.training.losses.contrastive.info_nce import InfoNCE
 from sluice.training.losses.listwise.adore import Adore
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def job(tiny: ModuleType, **trainer: Any) -> dict[str, Any]:
     return {**tiny.JOB, "trainer": {**tiny.JOB["trainer"], "num_train_epochs": 3, **trainer}}
 

@@ -263,13 +263,13 @@ def test_documents_without_text_are_dropped() -> None:
 def test_shortage_is_said_with_the_remedy() -> None:
     report = mine(RANKED, POSITIVES, Mining(9)).report
     assert report.shortage == (
-        "1 of 1 queries have fewer than 9 negatives (6 of 9 are lacking); 2 candidates were "
+        "1 of 1 queries have fewer than 9 negatives (6 of 9 are missing); 2 candidates were "
         "dropped: too near the positive's score (max_positive_ratio): raise max_positive_ratio, "
         "set it by the mean or highest of several positives (positives), "
         "search deeper (depth), or ask for fewer (per_query)"
     )
     naive = mine(RANKED, POSITIVES, Mining(9, **OFF)).report.shortage
-    assert naive.endswith("are lacking); search deeper (depth), or ask for fewer (per_query)")
+    assert naive.endswith("are missing); search deeper (depth), or ask for fewer (per_query)")
     assert mine(RANKED, POSITIVES, Mining(3)).report.shortage == ""
 
 

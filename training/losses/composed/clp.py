@@ -1,4 +1,4 @@
-"""CLP: negatives must not drift away from the queries that they do answer."""
+"""CLP: a penalty for negatives that drift away from the queries they answer."""
 
 from __future__ import annotations
 

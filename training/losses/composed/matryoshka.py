@@ -1,13 +1,17 @@
-"""Matryoshka: a loss over several prefixes of the vectors at once."""
+"""Matryoshka losses: prefixes of the vectors, and early layers, that work alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import numpy as np
+import torch
 from torch import Tensor
+from torch.nn.functional import mse_loss, normalize
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.files import write_json
@@ -123,3 +127,202 @@ def note_dims(folder: Path, dims: Sequence[int]) -> None:
     path = folder / SIDECAR
     facts: Mapping[str, Any] = read_object(path)
     write_json(path, {**facts, "matryoshka_dims": sorted(dims, reverse=True)})
+
+
+@dataclass(eq=False)
+class Matryoshka2D(Wrapping):
+    """A loss over vectors of several layers and prefixes of them (the encoder runs once).
+
+    ``method: v1`` (2DMSE): per step the last layer and ``layers_per_step`` earlier ones, each over
+    the whole vector and ``dims_per_step`` of the shorter ``dims`` (as in ``matryoshka``), drawn by
+    seed and step; null is all of them. ``last_weight loss(last) + mean_l [prior_weight loss(l) +
+    kl_weight t KL(softmax(sg(last) / t) || softmax(l / t))]``, t = ``kl_temperature``, over all
+    texts of the batch; the mean makes a sampled step an unbiased estimate of all layers at once.
+
+    ``method: ese`` (Espresso): every layer l at every step, each over the whole vector and its
+    first ``compression`` dimensions, with ``compression_weight (KL + MSE)`` of these against the
+    rank-c projection of the whole; layers before the last weigh 1 / (1 + ln(1 + l)), averaged.
+    Of ``dims`` only ``v1`` knows.
+    """
+
+    summary = "any loss over layers and prefixes (`v1`, `ese`)"
+    paper = "Li et al. 2024 (2DMSE, Espresso; arXiv 2402.14776)"
+
+    called: ClassVar[str] = "matryoshka_2d"
+    trains: ClassVar[tuple[str, ...]] = ("dense",)
+
+    method: Literal["v1", "ese"] = "v1"
+    dims: list[int] | None = None
+    layers_per_step: int | None = 1
+    dims_per_step: int | None = 1
+    last_weight: float = 1.0
+    prior_weight: float = 1.0
+    kl_weight: float = 1.0
+    kl_temperature: float = 0.3
+    compression: int = 128
+    compression_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        Wrapping.__post_init__(self)
+        self.width: int | None = None
+        self.depth: int | None = None
+        check_dims(self.dims, self.called)
+        if self.method not in ("v1", "ese"):
+            raise ConfigError(f"{self.called}.method: {self.method!r}, expected 'v1' or 'ese'")
+        if self.method == "ese" and self.dims is not None:
+            raise ConfigError(f"{self.called}.dims: are for v1; ese has one prefix: compression")
+        for name in ("layers_per_step", "dims_per_step"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigError(f"{self.called}.{name}: {value!r}, expected 0 or more, or null")
+        for name in ("last_weight", "prior_weight", "kl_weight", "compression_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(
+                    f"{self.called}.{name}: {getattr(self, name)!r}, expected 0 or more"
+                )
+        if not 0 < self.kl_temperature < math.inf or self.compression < 1:
+            raise ConfigError(
+                f"{self.called}: kl_temperature {self.kl_temperature!r} and compression "
+                f"{self.compression!r}, expected above 0"
+            )
+
+    def bind(self, encoder: Any, seed: int) -> None:
+        """Take the encoder's number of layers, and check the dims against its vectors."""
+        super().bind(encoder, seed)
+        depth = getattr(encoder, "layer_count", None)
+        if depth is None or not hasattr(encoder, "embed_layers"):
+            raise ConfigError(
+                f"{self.called}: needs the vectors of layers, which a {type(encoder).__name__} "
+                "does not provide; train a dense encoder"
+            )
+        self.depth, self.width = int(depth), width_of(encoder)
+        chosen_dims(self.dims, self.width, self.called)
+
+    @property
+    def layers(self) -> Callable[[int], tuple[int, ...]]:
+        """The last layer and those drawn for a step, as a function of it."""
+        return self.layers_at
+
+    def layers_at(self, step: int) -> tuple[int, ...]:
+        """Return the last layer and the earlier ones drawn for a step, the last first."""
+        if self.depth is None or self.depth < 2:
+            return ()
+        earlier = self.depth - 1
+        count = earlier if self.method == "ese" else _limited(self.layers_per_step, earlier)
+        if not count:
+            return ()
+        random = np.random.default_rng([self.seed, step])
+        drawn = random.choice(np.arange(1, self.depth), size=count, replace=False)
+        return (self.depth, *sorted((int(layer) for layer in drawn), reverse=True))
+
+    def prefixes(self, width: int, step: int) -> tuple[int, ...]:
+        """Return the dims of a step: the whole width first."""
+        if self.method == "ese":
+            short = self.compression if self.compression < width else width // 2
+            return (width, short) if short else (width,)
+        shorter = [dim for dim in chosen_dims(self.dims, width, self.called) if dim < width]
+        count = _limited(self.dims_per_step, len(shorter))
+        random = np.random.default_rng([self.seed, step, 1])
+        drawn = random.permutation(len(shorter))[:count].tolist()
+        return (width, *(shorter[place] for place in sorted(drawn)))
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the loss over the layers that ``batch.layers`` holds, or the last one's alone."""
+        of_vectors(batch, self.called)
+        layers = self.layers_at(self.step)
+        if len(batch.layers) != len(layers) and self.depth is not None:
+            raise ConfigError(
+                f"{self.called}: {len(batch.layers)} layers in the batch, expected {len(layers)}"
+            )
+        dims = self.prefixes(batch.queries.shape[1], self.step)
+        last = self._term(batch.with_vectors(batch.queries, batch.documents, layers=()), dims)
+        earlier = [
+            batch.with_vectors(queries, documents, layers=(), answered=None)
+            for queries, documents in batch.layers[1:]
+        ]
+        if not earlier:
+            return self.last_weight * last
+        if self.method == "ese":
+            numbers = range(len(earlier), 0, -1)
+            terms = [
+                self.prior_weight / (1 + math.log(1 + number)) * self._term(each, dims)
+                for number, each in zip(numbers, earlier, strict=True)
+            ]
+        else:
+            terms = [
+                self.prior_weight * self._term(each, dims) + self._pull(batch, each)
+                for each in earlier
+            ]
+        return self.last_weight * last + added(terms) / len(terms)
+
+    def _term(self, batch: VectorBatch, dims: Sequence[int]) -> Tensor:
+        """Return the inner loss of one layer, summed over the prefixes."""
+        value = added(self.inner.over(sliced(batch, dim)) for dim in dims)
+        if self.method == "ese" and self.compression_weight and len(dims) > 1:
+            texts, share = _texts(batch)
+            value = value + self.compression_weight * compressed_distance(texts, dims[-1], share)
+        return value
+
+    def _pull(self, batch: VectorBatch, earlier: VectorBatch) -> Tensor:
+        """Return what draws an earlier layer's vectors to the last layer's."""
+        if not self.kl_weight:
+            return batch.queries.new_zeros(())
+        heat = self.kl_temperature
+        (teacher, share), (student, _) = _texts(batch), _texts(earlier)
+        return self.kl_weight * heat * _divergence(teacher.detach() / heat, student / heat, share)
+
+    def save(self, folder: str | Path) -> None:
+        """Note the dims in the model's ``sluice.json``."""
+        super().save(folder)
+        if self.width is not None and self.method == "ese":
+            note_dims(Path(folder), self.prefixes(self.width, 0))
+        elif self.width is not None:
+            note_dims(Path(folder), sorted({self.width, *chosen_dims(self.dims, self.width, "")}))
+
+
+def compressed_distance(texts: Tensor, dim: int, share: Tensor) -> Tensor:
+    """Return KL + MSE between the first ``dim`` dimensions and the compressed whole.
+
+    The target, without gradient, is ``X U S`` of X ``[n, d]``, with U and S of the ``dim`` largest
+    singular values of softmax(X^T X / sqrt(d)); ``share`` ``[n]`` weighs the texts.
+    """
+    with torch.no_grad():
+        target = texts @ compression_of(texts, dim)
+    short = texts[:, :dim]
+    total = share.sum().clamp(min=torch.finfo(share.dtype).tiny)
+    squares = mse_loss(short, target, reduction="none").mean(1)
+    return _divergence(target, short, share) + (squares * share).sum() / total
+
+
+def compression_of(texts: Tensor, dim: int) -> Tensor:
+    """Return U S ``[d, dim]`` of softmax(X^T X / sqrt(d)).
+
+    A singular vector's sign is arbitrary: each one's largest entry is made positive.
+    """
+    relations = torch.softmax(texts.T @ texts / math.sqrt(texts.shape[1]), dim=1)
+    left, values, _ = torch.linalg.svd(relations)
+    left = left[:, :dim]
+    largest = left.gather(0, left.abs().argmax(0, keepdim=True))
+    signed: Tensor = left * torch.where(largest < 0, -1.0, 1.0) * values[:dim]
+    return signed
+
+
+def _limited(count: int | None, most: int) -> int:
+    return most if count is None else min(count, most)
+
+
+def _texts(batch: VectorBatch) -> tuple[Tensor, Tensor]:
+    """Return the vectors of all texts ``[B + N, dim]`` and how much each weighs."""
+    texts = torch.cat([batch.queries, batch.documents])
+    if batch.cosine:
+        texts = normalize(texts, dim=1)
+    if batch.weights is None:
+        return texts, torch.ones_like(texts[:, 0])
+    return texts, torch.cat([batch.weights, batch.weights[batch.owners]]).to(texts)
+
+
+def _divergence(target: Tensor, student: Tensor, share: Tensor) -> Tensor:
+    """Return the weighted mean over rows of KL(softmax(target) || softmax(student))."""
+    target_logs, student_logs = target.log_softmax(1), student.log_softmax(1)
+    rows = (target_logs.exp() * (target_logs - student_logs)).sum(1)
+    return (rows * share).sum() / share.sum().clamp(min=torch.finfo(share.dtype).tiny)

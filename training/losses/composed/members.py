@@ -34,7 +34,7 @@ class Composed(LossBase):
         return self._members()
 
     def _prefix(self, number: int) -> str:
-        """Return what stands before the names of a member's tensors in a checkpoint."""
+        """Return the prefix of a member's tensor names in a checkpoint."""
         return f"{number}."
 
     @staticmethod

@@ -31,7 +31,7 @@ class Mixing(Wrapping):
 
     Pairwise ``normalise(l n_a + (1 - l) n_b)`` of two of them drawn at random, l ~ Beta(2, 2), and
     listwise ``normalise(sum_m a_m n_m)``, a = softmax(sim(q, n_m) / mixing_temperature) over all of
-    them. They stand as two further columns of the score matrix, each query's its own, so any loss
+    them. They are two further columns of the score matrix, each query's own, so any loss
     over a score matrix can be inside; focal weights are ``info_nce.focal_gamma``. A query with
     fewer than two hard negatives has none. Dot products mix without normalising.
 
@@ -112,10 +112,10 @@ def mixed_negatives(
     order = torch.from_numpy(random.random((count, width))).to(own.device)
     first, second = order.masked_fill(~own, -1.0).topk(min(2, width), dim=1).indices[:, [0, -1]].T
     pairwise = share[:, None] * documents[first] + (1 - share[:, None]) * documents[second]
-    held = (queries @ documents.T / temperature).masked_fill(
+    scores = (queries @ documents.T / temperature).masked_fill(
         ~own, torch.finfo(queries.dtype).min / 2
     )
-    listwise = torch.softmax(held, dim=1).masked_fill(~own, 0.0) @ documents
+    listwise = torch.softmax(scores, dim=1).masked_fill(~own, 0.0) @ documents
     if batch.cosine:
         pairwise, listwise = normalize(pairwise, dim=1), normalize(listwise, dim=1)
     nothing = ~real[:, None]

@@ -26,9 +26,9 @@ class WeightedSum(Composed):
 
     ``losses`` are components ``{type: name, weight: 1.0, ...}``: everything but ``weight`` is the
     loss's own. The members must agree on ``negatives``, ``same_side`` and ``similarity``; a loss
-    that holds a query against its ``own`` documents as a teacher scored them goes with any, since
-    no others have a teacher's score; a cross-encoder has no others at all. One member may ask for
-    layers. ``encoders`` are the types that all of them train.
+    that compares a query with its ``own`` documents by a teacher's scores goes with any, since no
+    other documents have a teacher's score; a cross-encoder has no others at all. Only one member
+    may ask for layers. ``encoders`` are the types that all of them train.
 
     Raises ``ConfigError`` naming the members that do not go together.
     """

@@ -26,8 +26,8 @@ def contrast(matrix: ScoreMatrix, *, symmetric: bool = False, focal_gamma: float
     """
     scores, labels, mask, weights, _ = matrix
     cells = _positives(labels, mask, chunk=labels.shape[1])
-    held = scores.masked_fill(~(mask & (labels <= 0)), floor_of(scores))
-    rests = [held.logsumexp(1), held.logsumexp(0)] if symmetric else [held.logsumexp(1)]
+    negatives = scores.masked_fill(~(mask & (labels <= 0)), floor_of(scores))
+    rests = [negatives.logsumexp(dim) for dim in ((1, 0) if symmetric else (1,))]
     return _mean_over_directions(scores[cells], cells, rests, weights, focal_gamma)
 
 

@@ -98,8 +98,8 @@ class InfoNCE(LossBase):
 
     def state(self) -> dict[str, Tensor]:
         """Return what a checkpoint keeps."""
-        kept = self.log_temperature
-        return {} if kept is None else {"log_temperature": kept.detach().clone()}
+        learnt = self.log_temperature
+        return {} if learnt is None else {"log_temperature": learnt.detach().clone()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take up the state a checkpoint kept."""
@@ -116,8 +116,8 @@ class InfoNCE(LossBase):
 
     def notes(self) -> dict[str, float]:
         """Return the learnt temperature for the journal."""
-        kept = self.log_temperature
-        return {} if kept is None else {"temperature": math.exp(kept.item())}
+        learnt = self.log_temperature
+        return {} if learnt is None else {"temperature": math.exp(learnt.item())}
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         return self._of(matrix.over(self._divisor()))

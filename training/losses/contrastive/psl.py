@@ -67,11 +67,11 @@ class PSL(LossBase):
 
 
 def surrogate(gaps: Tensor, activation: Literal["tanh", "relu", "atan"]) -> Tensor:
-    """Return phi of the gaps: the logarithm of what stands for their exponential."""
+    """Return phi of the gaps: the logarithm of the surrogate of their exponential."""
     if activation == "tanh":
         return math.log(2) + logsigmoid(2 * gaps)  # log(tanh(d) + 1), without cancellation
-    held = gaps.clamp(min=LOWEST_GAP)
-    return (held if activation == "relu" else held.atan()).log1p()
+    clamped = gaps.clamp(min=LOWEST_GAP)
+    return (clamped if activation == "relu" else clamped.atan()).log1p()
 
 
 def _log_mean(logs: Tensor, pairs: Tensor, weights: Tensor | None) -> Tensor:

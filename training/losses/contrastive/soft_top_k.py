@@ -97,9 +97,9 @@ class _SoftTopK(torch.autograd.Function):
         rows = mask.sum(1) > k
         mask = mask & rows[:, None]
         shifted = torch.zeros_like(scores)
-        kept = scores[rows]
-        shift = threshold(kept, mask[rows], k.to(scores.dtype)[rows], alpha)
-        shifted[rows] = alpha * (kept + shift[:, None])
+        large = scores[rows]
+        shift = threshold(large, mask[rows], k.to(scores.dtype)[rows], alpha)
+        shifted[rows] = alpha * (large + shift[:, None])
         ctx.save_for_backward(shifted, mask)
         ctx.alpha = alpha
         return logsigmoid(shifted) * mask

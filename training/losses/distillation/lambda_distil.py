@@ -1,4 +1,4 @@
-"""Listwise distillation: the teacher's order, in pairs weighed by the student's ranks."""
+"""Listwise distillation: the teacher's order, in pairs weighted by the student's ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MarginMSE: the student's score differences are to be the teacher's."""
+"""MarginMSE: the student's score differences should equal the teacher's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ADORE: pairs of the retrieved list, weighed by the reciprocal ranks they would exchange."""
+"""ADORE: pairs of the retrieved list, weighted by the difference of their reciprocal ranks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Adore(LossBase):
         return self._of(matrix, None)  # column r is position r + 1 of the list
 
     def over(self, batch: VectorBatch) -> Tensor:
-        """Return the loss; where all documents of a batch stand side by side, of its own ones."""
+        """Return the loss of the batch; each query's list is its own documents."""
         first = None
         if batch.matrix is None:  # a list begins at the first document that came with its row
             rows = torch.arange(len(batch.queries), device=batch.owners.device)

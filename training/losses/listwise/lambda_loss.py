@@ -1,4 +1,4 @@
-"""LambdaLoss: pairs weighed by what exchanging them would do to nDCG."""
+"""LambdaLoss: pairs weighted by how exchanging them would change nDCG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListMLE: the likelihood of the right order, drawn one document after another."""
+"""ListMLE: the likelihood of the right order, position by position."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ class ListMLE(LossBase):
         sizes = group.taking.sum(1, keepdim=True)
         begins = torch.searchsorted(descent, descent)
         ends = torch.searchsorted(descent, descent, right=True)
-        kept = ends < sizes  # those with somebody after them
+        followed = ends < sizes  # by a document that does not tie
         # A finite floor: inf - inf has no gradient.
         floor = torch.finfo(group.scores.dtype).min / 2
         best_first = group.scores.masked_fill(~group.taking, floor).gather(1, sequence)
         suffix = best_first.flip(1).logcumsumexp(1).flip(1)
         after = suffix.gather(1, ends.clamp(max=suffix.shape[1] - 1))
-        lead = (best_first - after).masked_fill(~kept, 0.0)
-        terms = -logsigmoid(lead).masked_fill(~kept, 0.0)
+        lead = (best_first - after).masked_fill(~followed, 0.0)
+        terms = -logsigmoid(lead).masked_fill(~followed, 0.0)
         if self.position_aware:
             terms = terms * _place_weights(begins, ends, sizes, terms)
-        return averaged(terms.sum(1), kept.any(1).long(), matrix.weights, "sum")
+        return averaged(terms.sum(1), followed.any(1).long(), matrix.weights, "sum")
 
 
 def _place_weights(begins: Tensor, ends: Tensor, sizes: Tensor, like: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""ListNet: the softmax of the scores is to be the softmax of the grades."""
+"""ListNet: cross-entropy between the softmax of the grades and that of the scores."""
 
 from __future__ import annotations
 

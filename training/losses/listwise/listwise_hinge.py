@@ -1,4 +1,4 @@
-"""The listwise hinge: documents are to score apart by their distance in an ordered list."""
+"""The listwise hinge: score gaps should grow with the distance in an ordered list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RankNet: each document of a pair that goes before the other is to score higher."""
+"""RankNet: of each ordered pair the first document should score higher."""
 
 from __future__ import annotations
 

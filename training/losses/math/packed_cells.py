@@ -16,7 +16,7 @@ Average = Literal["queries", "pairs", "sum"]
 class Group(NamedTuple):
     """The cells that take part, each row's in their order of columns, ``[B, L]`` throughout.
 
-    ``columns`` are those of the whole matrix. Where ``taking`` is False a row has no more cells:
+    ``columns`` are those of the full matrix. Where ``taking`` is False the row has ended:
     scores, labels and teacher are 0 there and pass no gradient on.
     """
 
@@ -39,13 +39,13 @@ def group_of(matrix: ScoreMatrix, *, taught: str | None = None) -> Group:
         taking = taking & ~teacher.isnan()
     width = max(1, int(taking.sum(1).max()))
     columns = taking.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
-    kept = taking.gather(1, columns)
+    present = taking.gather(1, columns)
 
     def packed(values: Tensor) -> Tensor:
-        return values.to(scores.dtype).gather(1, columns).masked_fill(~kept, 0.0)
+        return values.to(scores.dtype).gather(1, columns).masked_fill(~present, 0.0)
 
     judged = torch.zeros_like(scores) if teacher is None else teacher
-    return Group(packed(scores), packed(labels), packed(judged), kept, columns)
+    return Group(packed(scores), packed(labels), packed(judged), present, columns)
 
 
 def scored(name: str, teacher: Tensor | None) -> Tensor:
@@ -82,8 +82,8 @@ def ranks_by(scores: Tensor, taking: Tensor) -> Tensor:
 def log_shares(scores: Tensor, taking: Tensor) -> Tensor:
     """``[B, L]``: the log of the softmax over the cells that take part, 0 at the others."""
     # A finite floor: the gradient of logsumexp over nothing but -inf is nan.
-    held = scores.masked_fill(~taking, torch.finfo(scores.dtype).min / 2)
-    return (held - held.logsumexp(1, keepdim=True)).masked_fill(~taking, 0.0)
+    filled = scores.masked_fill(~taking, torch.finfo(scores.dtype).min / 2)
+    return (filled - filled.logsumexp(1, keepdim=True)).masked_fill(~taking, 0.0)
 
 
 def divergence(of: Tensor, from_: Tensor, taking: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ def lambda_pairs(
 
 
 def positions_of(group: Group, ranks: Ranks, first: Tensor | None = None) -> Tensor:
-    """``[B, L]``: positions from 1, in the list as it stands or by the student's scores now.
+    """``[B, L]``: positions from 1, in the given list or by the student's current scores.
 
     ``first`` ``[B]`` is the column where each row's list begins, 0 unless given.
     """

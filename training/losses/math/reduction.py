@@ -16,7 +16,7 @@ def widened(scores: Tensor) -> Tensor:
 
 
 def floor_of(scores: Tensor) -> float:
-    """Return what stands for minus infinity: finite, as the gradient of -inf - (-inf) is nan."""
+    """Return a finite minus infinity: the gradient of -inf - (-inf) would be nan."""
     return torch.finfo(scores.dtype).min / 2
 
 

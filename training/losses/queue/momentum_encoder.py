@@ -1,4 +1,4 @@
-"""The key encoder of momentum contrast: a copy that follows the trained one slowly."""
+"""The key encoder of momentum contrast: a moving average of the trained encoder."""
 
 from __future__ import annotations
 

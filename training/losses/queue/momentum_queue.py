@@ -28,14 +28,14 @@ class MomentumQueue(Wrapping):
     Views: query to document, and with ``symmetric`` document to query; each against the batch's
     vectors and against the key encoder's vectors of its augmented texts; ``intra`` adds query to
     augmented query and document to augmented document. Every view has the queue of its targets
-    behind the batch's: ``size`` vectors of the latest pairs, from the trained encoder for plain
+    after the batch's: ``size`` vectors of the latest pairs, from the trained encoder for plain
     texts and from the key encoder for augmented ones, none with a gradient. The oldest go first.
 
     The key encoder starts as a copy and follows by ``k <- momentum k + (1 - momentum) q`` after
     each step, without dropout. ``modes`` are those of
     ``sluice.training.losses.queue.text_augmentation``, one a step in turn, at ``rate``; without any
-    there are no key encoder and no augmented views. ``guard`` masks a queued pair that shares the
-    query, or whose document is relevant to the query, by ids.
+    there is neither a key encoder nor an augmented view. ``guard`` masks a queued pair that shares
+    the query, or whose document is relevant to the query, by ids.
 
     The inner loss is by default InfoNCE at temperature 0.07 (CoCoSoDa's released code multiplies
     by 20 once more: an effective 0.0035). ``size: 0, modes: [], symmetric: false`` is the inner
@@ -130,7 +130,7 @@ class MomentumQueue(Wrapping):
             views.append(with_queue(turned, queue["query"], allowed))
         if not keys:
             return views
-        # Copies: what a view replaces stays with it.
+        # Copies, so that no view changes another.
         documents = batch.with_vectors(batch.queries, keys["document"], answered=None)
         views.append(with_queue(documents, queue["augmented_document"], allowed))
         if self.symmetric:
@@ -199,7 +199,7 @@ class MomentumQueue(Wrapping):
         return Pairs(nothing, nothing)
 
     def _allowed(self, batch: VectorBatch, pairs: Pairs, queue: VectorQueue) -> Tensor:
-        """``[B, K]``: a queued pair may stand as a negative of a row's pair."""
+        """``[B, K]``: whether a queued pair may be a negative of a row's pair."""
         count = len(batch.queries)
         allowed = torch.ones((count, len(queue)), dtype=torch.bool, device=batch.queries.device)
         if not self.guard or not len(queue) or "query" not in batch.ids:
@@ -294,7 +294,7 @@ def _square(batch: VectorBatch, mask: Tensor, queries: Tensor, documents: Tensor
 
 
 def swapped(batch: VectorBatch) -> VectorBatch:
-    """Return the first positives asking for the queries."""
+    """Return the batch with first positives as queries, and queries as documents."""
     places = batch.positives
     negative = batch.mask[:, places] & (batch.labels[:, places] <= 0)
     return _square(batch, negative.T, batch.documents[places], batch.queries)

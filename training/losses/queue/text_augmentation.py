@@ -45,7 +45,7 @@ def frequency_classes(counts: Tensor) -> Tensor:
 
 
 def representatives(counts: Tensor, classes: Tensor, tokens: Tokens) -> Tensor:
-    """Return the token that stands for each class ``[CLASSES]``: its most frequent, then lowest.
+    """Return the token that represents each class ``[CLASSES]``: its most frequent, then lowest.
 
     A class without ordinary tokens has the mask.
     """

@@ -1,4 +1,4 @@
-"""First in, first out: the vectors of the latest pairs, by the name of what they are of."""
+"""A first-in, first-out queue of the vectors of the latest pairs."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class VectorQueue:
         """Keep a batch's vectors, ``[B, dim]`` under every name, for the next ``push``."""
         if not self.size:
             return
-        held = {name: values.detach().clone() for name, values in vectors.items()}
-        self._staged.append((held, pairs))
+        copies = {name: values.detach().clone() for name, values in vectors.items()}
+        self._staged.append((copies, pairs))
         waiting = sum(len(each.queries) for _, each in self._staged[1:])
         if waiting >= self.size:  # the first would fall out again
             del self._staged[0]

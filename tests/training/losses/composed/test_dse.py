@@ -9,33 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from vector_batches import agree, examples, random_batch
+from torch import Tensor
+from vector_batches import INFO, Sixteen, agree, examples, made, random_batch
 
 from sluice.encoders import DenseEncoder
 from sluice.encoders.dense.pair_head import PairHead
-from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses import LOSSES
 from sluice.training.losses.composed.dse import DSE
 from sluice.training.losses.contrastive.info_nce import InfoNCE
-
-
-class Sixteen:
-    """Stands for an encoder of 16 dimensions."""
-
-    dim = 16
-
-    def __init__(self) -> None:
-        self.module = nn.Linear(1, 1)
-
-
-INFO = {"type": "info_nce", "temperature": 0.1}
-
-
-def made(kind: str, **options: Any) -> Any:
-    return build({"type": kind, **options}, LOSSES, where="loss")
 
 
 def taught(weights: Tensor | None = None) -> tuple[DSE, VectorBatch]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from vector_batches import examples, gradients, random_batch
+from vector_batches import INFO, Sixteen, examples, gradients, made, random_batch
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
@@ -17,22 +17,6 @@ from sluice.training.losses.composed.clp import CLP
 from sluice.training.losses.composed.matryoshka import Matryoshka
 from sluice.training.losses.composed.mixing import Mixing
 from sluice.training.losses.composed.wrapper import Wrapping
-
-
-class Sixteen:
-    """Stands for an encoder of 16 dimensions."""
-
-    dim = 16
-
-    def __init__(self) -> None:
-        self.module = nn.Linear(1, 1)
-
-
-INFO = {"type": "info_nce", "temperature": 0.1}
-
-
-def made(kind: str, **options: Any) -> Any:
-    return build({"type": kind, **options}, LOSSES, where="loss")
 
 
 class Told:

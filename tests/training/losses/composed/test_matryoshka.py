@@ -11,35 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
-from vector_batches import agree, examples, gradients, random_batch
+from vector_batches import INFO, Sixteen, agree, examples, gradients, made, random_batch
 
 from sluice.encoders import DenseEncoder
-from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.layout import SIDECAR, read_object
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses import LOSSES
 from sluice.training.losses.composed.clp import CLP
-from sluice.training.losses.composed.matryoshka import Matryoshka
-from sluice.training.losses.composed.matryoshka_2d import Matryoshka2D, compression_of
+from sluice.training.losses.composed.matryoshka import Matryoshka, Matryoshka2D, compression_of
 from sluice.training.losses.composed.wrapper import width_of
 from sluice.training.losses.contrastive.info_nce import InfoNCE
-
-
-class Sixteen:
-    """Stands for an encoder of 16 dimensions."""
-
-    dim = 16
-
-    def __init__(self) -> None:
-        self.module = nn.Linear(1, 1)
-
-
-INFO = {"type": "info_nce", "temperature": 0.1}
-
-
-def made(kind: str, **options: Any) -> Any:
-    return build({"type": kind, **options}, LOSSES, where="loss")
 
 
 def info_nce_rows(scores: Tensor, batch: VectorBatch, temperature: float) -> Tensor:
@@ -112,7 +93,7 @@ def test_matryoshka_dims() -> None:
     loss = Matryoshka(dims=[32])
     with pytest.raises(ConfigError, match=r"dims: 32, but the encoder's vectors have 16"):
         loss.bind(Sixteen(), 0)
-    with pytest.raises(ConfigError, match=r"dims: 128; the encoder's vectors have 100"):
+    with pytest.raises(ConfigError, match=r"dims: 128, but the encoder's vectors have 100"):
         Matryoshka(dims=[128]).over(batch)
 
 

@@ -2,37 +2,18 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
-from vector_batches import agree, examples, gradients, random_batch
+from vector_batches import INFO, Sixteen, agree, examples, gradients, made, random_batch
 
-from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses import LOSSES
 from sluice.training.losses.composed.mixing import Mixing, mixed_negatives
 from sluice.training.losses.contrastive.info_nce import InfoNCE
-
-
-class Sixteen:
-    """Stands for an encoder of 16 dimensions."""
-
-    dim = 16
-
-    def __init__(self) -> None:
-        self.module = nn.Linear(1, 1)
-
-
-INFO = {"type": "info_nce", "temperature": 0.1}
-
-
-def made(kind: str, **options: Any) -> Any:
-    return build({"type": kind, **options}, LOSSES, where="loss")
 
 
 def answering(weights: Tensor | None = None) -> tuple[VectorBatch, Tensor]:

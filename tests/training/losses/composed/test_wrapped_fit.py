@@ -1,7 +1,6 @@
 """Whole trainings with losses that keep a state: resumed as if undisturbed, and saved."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,6 @@ LOSSES_HERE = {
     "momentum_queue": {"size": 12, "momentum": 0.9},
     "dse": {"hidden": 8, "head_learning_rate": 0.01},
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
