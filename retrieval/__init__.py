@@ -33,21 +33,4 @@ if TYPE_CHECKING:
     from sluice.retrieval.runs.run import Ranking as Ranking
     from sluice.retrieval.runs.run import Run as Run
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.datasets.dataset": ["Dataset", "load_dataset"],
-            "sluice.retrieval.documents.document": ["Document"],
-            "sluice.retrieval.evaluation.comparison": ["compare"],
-            "sluice.retrieval.evaluation.scores": ["Scores", "evaluate"],
-            "sluice.retrieval.evaluation.table": ["Table"],
-            "sluice.retrieval.experiments.experiment": ["Experiment", "load_pipeline"],
-            "sluice.retrieval.jobs": ["index", "mine", "run", "train"],
-            "sluice.retrieval.pipelines.rerank": ["Rerank"],
-            "sluice.retrieval.pipelines.stage": ["Fuse", "Hit", "Stage"],
-            "sluice.retrieval.retrievers.corpus.encoding": ["Encoding"],
-            "sluice.retrieval.retrievers.corpus.passages": ["Passages"],
-            "sluice.retrieval.retrievers.retriever": ["Retriever"],
-            "sluice.retrieval.runs.run": ["Ranking", "Run"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

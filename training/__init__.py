@@ -31,20 +31,4 @@ if TYPE_CHECKING:
     from sluice.training.negatives.report import MiningReport as MiningReport
     from sluice.training.negatives.settings import Mining as Mining
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.training.example": ["Example", "Text", "pair_examples"],
-            "sluice.training.fit_encoder": ["FitReport", "fit"],
-            "sluice.training.loop.trainer": ["RetrievalTrainer"],
-            "sluice.training.losses": ["LOSSES"],
-            "sluice.training.losses.base": ["LossBase"],
-            "sluice.training.negatives.audit": ["MiningAudit", "audit_mining"],
-            "sluice.training.negatives.judge": ["Judge", "JudgedPair"],
-            "sluice.training.negatives.mining": ["mine", "mine_lists"],
-            "sluice.training.negatives.provenance": ["Provenance"],
-            "sluice.training.negatives.provenance_file": ["read_provenance", "write_provenance"],
-            "sluice.training.negatives.report": ["MinedNegatives", "MiningReport"],
-            "sluice.training.negatives.settings": ["Mining"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -17,16 +17,4 @@ if TYPE_CHECKING:
     from sluice.encoders.foundation.errors import ModelError as ModelError
     from sluice.encoders.foundation.errors import SluiceError as SluiceError
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.encoders.foundation.errors": [
-                "ConfigError",
-                "DataError",
-                "IndexFormatError",
-                "MissingPackageError",
-                "ModelError",
-                "SluiceError",
-            ],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -15,11 +15,4 @@ if TYPE_CHECKING:
     from sluice.encoders.splade.encoder import SpladeEncoder as SpladeEncoder
     from sluice.encoders.splade.start import start_splade as start_splade
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.encoders.splade.encoder": ["SpladeEncoder"],
-            "sluice.encoders.splade.start": ["start_splade"],
-            "sluice.encoders.splade.corpus_statistics": ["fit_idf", "fit_term_floors"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -16,13 +16,4 @@ if TYPE_CHECKING:
     from sluice.indexing.wrappers.mips_to_l2 import MipsToL2 as MipsToL2
     from sluice.indexing.wrappers.passages import PassageIndex as PassageIndex
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.indexing.wrappers.augmented": ["AugmentedIndex"],
-            "sluice.indexing.wrappers.document_bias": ["DocumentBias"],
-            "sluice.indexing.wrappers.funnel": ["FunnelIndex"],
-            "sluice.indexing.wrappers.mips_to_l2": ["MipsToL2"],
-            "sluice.indexing.wrappers.passages": ["PassageIndex"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

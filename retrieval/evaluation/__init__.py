@@ -19,13 +19,4 @@ if TYPE_CHECKING:
     from sluice.retrieval.evaluation.scores import evaluate as evaluate
     from sluice.retrieval.evaluation.table import Table as Table
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.evaluation.comparison": ["compare"],
-            "sluice.retrieval.evaluation.hub_counts": ["Hubness", "hubness"],
-            "sluice.retrieval.evaluation.measures": ["Measure", "parse_measure"],
-            "sluice.retrieval.evaluation.scores": ["Scores", "evaluate"],
-            "sluice.retrieval.evaluation.table": ["Table"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

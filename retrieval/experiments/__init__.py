@@ -13,9 +13,4 @@ if TYPE_CHECKING:
     from sluice.retrieval.experiments.experiment import Experiment as Experiment
     from sluice.retrieval.experiments.experiment import load_pipeline as load_pipeline
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.experiments.experiment": ["Experiment", "load_pipeline"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

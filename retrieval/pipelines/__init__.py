@@ -16,11 +16,4 @@ if TYPE_CHECKING:
     from sluice.retrieval.pipelines.stage import Hit as Hit
     from sluice.retrieval.pipelines.stage import Stage as Stage
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.pipelines.expression": ["parse"],
-            "sluice.retrieval.pipelines.rerank": ["Rerank"],
-            "sluice.retrieval.pipelines.stage": ["Fuse", "Hit", "Stage"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -14,10 +14,4 @@ if TYPE_CHECKING:
     from sluice.retrieval.retrievers.retriever import Retriever as Retriever
     from sluice.retrieval.retrievers.retriever import Updated as Updated
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.retrievers.explanation": ["Explanation"],
-            "sluice.retrieval.retrievers.retriever": ["Retriever", "Updated"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)
