@@ -23,20 +23,4 @@ if TYPE_CHECKING:
     from sluice.encoders.splade.start import start_splade as start_splade
     from sluice.encoders.towers import TowerEncoder as TowerEncoder
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.encoders.dense.encoder": ["DenseEncoder"],
-            "sluice.encoders.dense.pair_head": ["PairHead"],
-            "sluice.encoders.dense.precomputed": ["PrecomputedEncoder"],
-            "sluice.encoders.encoder": ["Encoder"],
-            "sluice.encoders.foundation.errors": ["SluiceError"],
-            "sluice.encoders.lexical.bm25": ["BM25Encoder"],
-            "sluice.encoders.lexical.vocabulary": ["VocabularyEncoder"],
-            "sluice.encoders.rerankers.cross_encoder": ["CrossEncoder"],
-            "sluice.encoders.splade.encoder": ["SpladeEncoder"],
-            "sluice.encoders.splade.start": ["start_splade"],
-            "sluice.encoders.splade.corpus_statistics": ["fit_idf"],
-            "sluice.encoders.towers": ["TowerEncoder"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

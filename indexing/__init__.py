@@ -18,26 +18,12 @@ if TYPE_CHECKING:
     from sluice.indexing.index import Index as Index
     from sluice.indexing.inverted.index import InvertedIndex as InvertedIndex
     from sluice.indexing.table import INDEXES as INDEXES
-    from sluice.indexing.wrappers.augmentations import DocumentBias as DocumentBias
-    from sluice.indexing.wrappers.augmentations import MipsToL2 as MipsToL2
+    from sluice.indexing.wrappers.augmentations import (
+        DocumentBias as DocumentBias,
+        MipsToL2 as MipsToL2,
+    )
     from sluice.indexing.wrappers.augmented import AugmentedIndex as AugmentedIndex
     from sluice.indexing.wrappers.funnel import FunnelIndex as FunnelIndex
     from sluice.indexing.wrappers.passages import PassageIndex as PassageIndex
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.indexing.auto.index": ["AutoIndex"],
-            "sluice.indexing.faiss.index": ["FaissIndex"],
-            "sluice.indexing.flat.index": ["FlatIndex"],
-            "sluice.indexing.folder": ["open_index"],
-            "sluice.indexing.hits": ["Hits"],
-            "sluice.indexing.index": ["Index"],
-            "sluice.indexing.inverted.index": ["InvertedIndex"],
-            "sluice.indexing.table": ["INDEXES"],
-            "sluice.indexing.wrappers.augmented": ["AugmentedIndex"],
-            "sluice.indexing.wrappers.augmentations": ["DocumentBias", "MipsToL2"],
-            "sluice.indexing.wrappers.funnel": ["FunnelIndex"],
-            "sluice.indexing.wrappers.passages": ["PassageIndex"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -21,56 +21,23 @@ if TYPE_CHECKING:
     from sluice.indexing.folder import open_index as open_index
     from sluice.indexing.hits import Hits as Hits
     from sluice.indexing.inverted.index import InvertedIndex as InvertedIndex
-    from sluice.retrieval.datasets.dataset import Dataset as Dataset
-    from sluice.retrieval.datasets.dataset import load_dataset as load_dataset
+    from sluice.retrieval.datasets.dataset import Dataset as Dataset, load_dataset as load_dataset
     from sluice.retrieval.documents.document import Document as Document
     from sluice.retrieval.evaluation.comparison import compare as compare
-    from sluice.retrieval.evaluation.scores import Scores as Scores
-    from sluice.retrieval.evaluation.scores import evaluate as evaluate
+    from sluice.retrieval.evaluation.scores import Scores as Scores, evaluate as evaluate
     from sluice.retrieval.evaluation.table import Table as Table
-    from sluice.retrieval.experiments.experiment import Experiment as Experiment
-    from sluice.retrieval.experiments.experiment import load_pipeline as load_pipeline
-    from sluice.retrieval.jobs import index as index
-    from sluice.retrieval.jobs import mine as mine
-    from sluice.retrieval.jobs import run as run
-    from sluice.retrieval.jobs import train as train
+    from sluice.retrieval.experiments.experiment import (
+        Experiment as Experiment,
+        load_pipeline as load_pipeline,
+    )
+    from sluice.retrieval.jobs import index as index, mine as mine, run as run, train as train
     from sluice.retrieval.pipelines.rerank import Rerank as Rerank
-    from sluice.retrieval.pipelines.stage import Fuse as Fuse
-    from sluice.retrieval.pipelines.stage import Hit as Hit
-    from sluice.retrieval.pipelines.stage import Stage as Stage
+    from sluice.retrieval.pipelines.stage import Fuse as Fuse, Hit as Hit, Stage as Stage
     from sluice.retrieval.retrievers.corpus.encoding import Encoding as Encoding
     from sluice.retrieval.retrievers.corpus.passages import Passages as Passages
     from sluice.retrieval.retrievers.retriever import Retriever as Retriever
-    from sluice.retrieval.runs.run import Ranking as Ranking
-    from sluice.retrieval.runs.run import Run as Run
+    from sluice.retrieval.runs.run import Ranking as Ranking, Run as Run
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.encoders.dense.encoder": ["DenseEncoder"],
-            "sluice.encoders.foundation.errors": ["SluiceError"],
-            "sluice.encoders.lexical.bm25": ["BM25Encoder"],
-            "sluice.encoders.rerankers.cross_encoder": ["CrossEncoder"],
-            "sluice.encoders.splade.encoder": ["SpladeEncoder"],
-            "sluice.indexing.faiss.index": ["FaissIndex"],
-            "sluice.indexing.flat.index": ["FlatIndex"],
-            "sluice.indexing.folder": ["open_index"],
-            "sluice.indexing.hits": ["Hits"],
-            "sluice.indexing.inverted.index": ["InvertedIndex"],
-            "sluice.retrieval.datasets.dataset": ["Dataset", "load_dataset"],
-            "sluice.retrieval.documents.document": ["Document"],
-            "sluice.retrieval.evaluation.comparison": ["compare"],
-            "sluice.retrieval.evaluation.scores": ["Scores", "evaluate"],
-            "sluice.retrieval.evaluation.table": ["Table"],
-            "sluice.retrieval.experiments.experiment": ["Experiment", "load_pipeline"],
-            "sluice.retrieval.jobs": ["index", "mine", "run", "train"],
-            "sluice.retrieval.pipelines.rerank": ["Rerank"],
-            "sluice.retrieval.pipelines.stage": ["Fuse", "Hit", "Stage"],
-            "sluice.retrieval.retrievers.corpus.encoding": ["Encoding"],
-            "sluice.retrieval.retrievers.corpus.passages": ["Passages"],
-            "sluice.retrieval.retrievers.retriever": ["Retriever"],
-            "sluice.retrieval.runs.run": ["Ranking", "Run"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)
 
 __version__ = "0.1.0"

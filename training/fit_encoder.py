@@ -80,8 +80,12 @@ def fit(
     finished training's best checkpoint is missing; ``ConfigError`` for invalid settings, or when
     ``output`` has checkpoints of another training.
     """
-    from sluice.training.batches.processes import first_process, rank, world
-    from sluice.training.batches.processes import start as start_processes
+    from sluice.training.batches.processes import (
+        first_process,
+        rank,
+        start as start_processes,
+        world,
+    )
     from sluice.training.loop.arguments import result_settings, training_arguments
     from sluice.training.loop.checkpoint import bind, examples_hash, last_complete
     from sluice.training.loop.memory_watch import reported_kill

@@ -12,9 +12,4 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.encoders.backends.export import export_onnx as export_onnx
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.encoders.backends.export": ["export_onnx"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -14,11 +14,4 @@ if TYPE_CHECKING:
     from sluice.encoders.dense.pair_head import PairHead as PairHead
     from sluice.encoders.dense.precomputed import PrecomputedEncoder as PrecomputedEncoder
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.encoders.dense.encoder": ["DenseEncoder"],
-            "sluice.encoders.dense.pair_head": ["PairHead"],
-            "sluice.encoders.dense.precomputed": ["PrecomputedEncoder"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

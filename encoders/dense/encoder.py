@@ -1,4 +1,4 @@
-"""Dense bi-encoders: one vector per text."""
+"""Dense encoders: one vector per text."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class DenseEncoder(TextEncoder):
         self.pooling = pooling
         self.normalize = normalize
         self.pool_prompt = pool_prompt
-        self.shortened = shortened  # to this many dimensions, where no projection does it
-        self.matryoshka_dims = tuple(matryoshka_dims)  # prefixes that it was trained for
+        self.shortened = shortened  # to this many dimensions, if no projection does it
+        self.matryoshka_dims = tuple(matryoshka_dims)  # the prefixes it was trained for
 
     @classmethod
     def from_pretrained(
@@ -103,17 +103,16 @@ class DenseEncoder(TextEncoder):
         """Load a sentence-transformers folder or a bare transformers encoder, by path or hub id.
 
         Arguments left at None come from the folder; a bare encoder gets mean pooling and
-        normalisation. ``projection`` adds a fresh linear layer to that many dimensions (its start
-        is drawn by ``seed``). ``layers`` keeps so many of the model's first layers, ``dim`` so many
-        of the vectors' first dimensions, which are normalised again: for models trained for it
-        (Matryoshka). ``attention: bidirectional`` removes a decoder's causal mask (usual with it:
-        ``pooling: mean``; without it, ``last``).
+        normalisation. ``projection`` adds a new linear layer to that many dimensions, drawn by
+        ``seed``. ``layers`` keeps the model's first layers, ``dim`` the vectors' first dimensions,
+        normalised again: for models trained for it (Matryoshka). ``attention: bidirectional``
+        removes a decoder's causal mask (usually with ``pooling: mean``; without it, ``last``).
 
         Lengths are in tokens. Prompts are put before the text: ``instruction`` fills their
         ``{task}`` (queries without a prompt get ``Instruct: {task}``), and ``few_shot`` puts
         answered examples ``{query, document}`` before the queries' prompt. ``backend`` is torch, or
         an engine for the graph ``backend_file`` (``onnx/model.onnx``) that
-        ``sluice model export`` wrote into the folder; None is what the folder was saved with.
+        ``sluice model export`` wrote to the folder; None is the one the folder was saved with.
         """
         from transformers import AutoModel
 
@@ -128,7 +127,7 @@ class DenseEncoder(TextEncoder):
         layout = read_layout(folder)
         if layout.splade_pooling:
             raise ModelError(
-                f"{folder}: a SPLADE folder; load it with SpladeEncoder (type: splade)"
+                f"{folder}: a SPLADE encoder's folder; load it with SpladeEncoder (type: splade)"
             )
         head = None
         if projection is not None:
@@ -138,7 +137,9 @@ class DenseEncoder(TextEncoder):
         head, shortened = cut_vectors(head, hidden, dim, layout.sidecar)
         if layers is not None:
             if (backend or layout.sidecar.get("backend", "torch")) != "torch":
-                raise ConfigError("layers: an exported graph runs all of them; use backend: torch")
+                raise ConfigError(
+                    "layers: an exported graph always runs all of them; use backend: torch"
+                )
             cut_layers(network, layers)
         set_attention(network, attention)
         if normalize is None:
@@ -188,13 +189,13 @@ class DenseEncoder(TextEncoder):
         return "cosine" if self.normalize else "dot"
 
     def settings(self) -> Mapping[str, Any]:
-        """Return what besides weights and tokenizer decides the vectors."""
+        """Return what decides the vectors besides weights and tokenizer."""
         activation = self.projection.activation_name if self.projection else None
-        found = {
+        settings = {
             **super().settings(), "pooling": self.pooling, "normalize": self.normalize,
             "pool_prompt": self.pool_prompt, "activation": activation,
         }  # fmt: skip
-        return found if self.shortened is None else {**found, "dim": self.shortened}
+        return settings if self.shortened is None else {**settings, "dim": self.shortened}
 
     def hidden(self, features: Features) -> Tensor:
         """Return the states ``[n, length, hidden]`` the model ends in, padded on either side."""
@@ -217,14 +218,14 @@ class DenseEncoder(TextEncoder):
             states_of_last = self.hidden(features)
         states[last] = states_of_last
         mask = features["attention_mask"]
-        made = [self._projected(self._pooled(states[n], mask, side)) for n in layers]
-        return torch.cat(made, dim=1)
+        vectors = [self._projected(self._pooled(states[n], mask, side)) for n in layers]
+        return torch.cat(vectors, dim=1)
 
     def _pooled(self, states: Tensor, mask: Tensor, side: Side) -> Tensor:
         if not self.pool_prompt and self.prompts[side]:
             text = mask.clone()
             text[:, : self.prompt_tokens[side]] = 0
-            # an empty text without a special token behind it: the prompt is all there is
+            # an empty text without a special token at its end: only the prompt is left
             mask = torch.where(text.any(dim=1, keepdim=True), text, mask)
         return POOLINGS[self.pooling](states.float(), mask)
 
@@ -272,9 +273,9 @@ class DenseEncoder(TextEncoder):
         if projection is None and self.shortened is not None:
             projection = as_projection(int(self.model.config.hidden_size), self.shortened)
             noted["dim"] = self.shortened
-        kept = [dim for dim in self.matryoshka_dims if dim <= self.dim]
-        if kept:
-            noted["matryoshka_dims"] = kept
+        dims = [dim for dim in self.matryoshka_dims if dim <= self.dim]
+        if dims:
+            noted["matryoshka_dims"] = dims
         with replaced_folder(Path(path)) as folder:
             save(self.model, folder)
             self.tokenizer.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Instructions in prompts: a task filled into a template, and examples put before it."""
+"""Fills instructions into prompts, and puts answered examples before them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 
-TEMPLATE = "Instruct: {task}\nQuery: "  # of queries, where an instruction comes without a prompt
+TEMPLATE = "Instruct: {task}\nQuery: "  # for queries, if an instruction comes without a prompt
 _FIELD = re.compile(r"\{(\w+)\}")
 _PARTS = ("query", "document")
 
@@ -15,11 +15,11 @@ _PARTS = ("query", "document")
 def filled_prompts(
     query_prompt: str | None, document_prompt: str | None, instruction: str | None
 ) -> dict[str, str | None]:
-    """Return both prompts with ``instruction`` in the place of ``{task}``; None stays None.
+    """Return both prompts with ``instruction`` in place of ``{task}``; None stays None.
 
     An instruction without a prompt gives queries ``TEMPLATE``. Symmetric tasks have ``{task}`` in
     both. Raises ``ConfigError`` for another field, a template without an instruction, and an
-    instruction that no template takes. (Su et al., 2023, INSTRUCTOR; Wang et al., 2024, arXiv
+    instruction without a template. (Su et al., 2023, INSTRUCTOR; Wang et al., 2024, arXiv
     2401.00368.)
     """
     if instruction is not None and query_prompt is None and document_prompt is None:
@@ -30,15 +30,15 @@ def filled_prompts(
         for name in names:
             if name != "task":
                 raise ConfigError(
-                    f"{key}: unknown field {{{name}}}; a prompt may hold {{task}}"
+                    f"{key}: unknown field {{{name}}}; a prompt may contain {{task}}"
                     f"{suggest(name, ['task'])}"
                 )
-    wanted = [key for key, names in fields.items() if names]
-    if wanted and instruction is None:
-        raise ConfigError(f"{wanted[0]}: holds {{task}}; give instruction, the text to put there")
-    if instruction is not None and not wanted:
+    templates = [key for key, names in fields.items() if names]
+    if templates and instruction is None:
+        raise ConfigError(f"{templates[0]}: contains {{task}}; give instruction, the text for it")
+    if instruction is not None and not templates:
         raise ConfigError(
-            f"instruction: {instruction!r}, but no prompt holds {{task}}, such as {TEMPLATE!r}"
+            f"instruction: {instruction!r}, but no prompt contains {{task}}, such as {TEMPLATE!r}"
         )
     return {
         key: None if prompt is None else prompt.replace("{task}", instruction or "")
@@ -47,7 +47,7 @@ def filled_prompts(
 
 
 def with_examples(prompt: str, examples: Sequence[Mapping[str, str]]) -> str:
-    """Return the queries' prompt behind answered examples, each ``{query, document}``.
+    """Return the queries' prompt after answered examples, each ``{query, document}``.
 
     One example reads ``<prompt><query>``, a line ``Document: <document>`` and an empty line. (Li et
     al., 2024, arXiv 2409.15700.) Raises ``ConfigError`` for an example with other keys.

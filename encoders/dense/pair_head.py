@@ -1,8 +1,7 @@
-"""A small network that scores a query and a document from their two vectors."""
+"""Scores a query and a document from their vectors with a small network."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
+from sluice.encoders.foundation.files import write_json
 from sluice.encoders.model_files.layout import read_object
 
-FOLDER = "pair_head"  # beside the encoder that the vectors come from
+FOLDER = "pair_head"  # in the folder of the encoder that makes the vectors
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 ROWS = 4_096  # pairs scored at a time
@@ -22,8 +22,8 @@ ROWS = 4_096  # pairs scored at a time
 class PairHead(nn.Module):
     """``MLP([u, v, u * v, |u - v|])``: one hidden layer with ReLU, one score for each pair.
 
-    Vectors are taken as the encoder gives them, so they can be cached: scoring a pair costs
-    4 dim hidden multiplications and no transformer runs. (Barkan et al. 2020, Distilled Sentence
+    It reads the vectors as the encoder returns them, so they can be cached: scoring a pair costs
+    4 dim hidden multiplications and no transformer pass. (Barkan et al. 2020, Distilled Sentence
     Embedding, section 3.2.)
     """
 
@@ -61,30 +61,30 @@ class PairHead(nn.Module):
         with torch.inference_mode():
             for start in range(0, len(queries), ROWS):
                 part = slice(start, start + ROWS)
-                made = self(
+                logits = self(
                     torch.from_numpy(np.ascontiguousarray(queries[part])).to(device).float(),
                     torch.from_numpy(np.ascontiguousarray(documents[part])).to(device).float(),
                 )
-                scores[part] = made.cpu().numpy()
+                scores[part] = logits.cpu().numpy()
         return scores
 
     def save(self, folder: str | Path) -> None:
         """Write ``pair_head/`` into a model folder: safetensors and JSON.
 
-        sentence-transformers, which reads what ``modules.json`` names, does not look at it.
+        sentence-transformers, which reads the modules in ``modules.json``, ignores it.
         """
         from safetensors.torch import save_file
 
         home = Path(folder) / FOLDER
         home.mkdir(parents=True, exist_ok=True)
         facts = {"version": 1, "dim": self.dim, "hidden": self.hidden}
-        (home / CONFIG).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        write_json(home / CONFIG, facts)
         weights = {name: value.detach().cpu() for name, value in self.state_dict().items()}
         save_file(weights, home / WEIGHTS, {"format": "pt"})
 
     @classmethod
     def load(cls, folder: str | Path) -> PairHead:
-        """Read the head of a model folder; raises ``ModelError`` where there is none or it is ill.
+        """Read the head of a model folder; raises ``ModelError`` if it is missing or damaged.
 
         No code from the folder runs.
         """
@@ -106,17 +106,17 @@ class PairHead(nn.Module):
             weights = load_file(home / WEIGHTS)
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{home / WEIGHTS}: does not fit its config.json: {error}") from error
-        found = {
+        shapes = {
             key: list(value.shape) for key, value in weights.items() if value.is_floating_point()
         }
-        # before memory is taken for what a config claims
+        # before allocating memory for what a config claims
         expected = {
             "inner.bias": [hidden], "inner.weight": [hidden, 4 * dim], "outer.bias": [1],
             "outer.weight": [1, hidden],
         }  # fmt: skip
-        if found != expected or len(weights) != len(expected):
+        if shapes != expected or len(weights) != len(expected):
             raise ModelError(
-                f"{home / WEIGHTS}: does not fit its config.json: float tensors {found}, expected "
+                f"{home / WEIGHTS}: does not fit its config.json: float tensors {shapes}, expected "
                 f"{expected}"
             )
         head = cls(dim, hidden)
@@ -125,7 +125,7 @@ class PairHead(nn.Module):
 
 
 def draw_pair_head(dim: int, hidden: int, seed: int) -> PairHead:
-    """Return a fresh head whose weights are drawn by ``seed``."""
+    """Return a new head whose weights are drawn by ``seed``."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return PairHead(dim, hidden)

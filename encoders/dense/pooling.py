@@ -1,4 +1,4 @@
-"""From token states to one vector: the poolings of dense encoders."""
+"""Pools token states into one vector: the poolings of dense encoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An encoder of queries whose vectors exist already: a text, looked up."""
+"""An encoder that looks up the vectors of known queries."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ NEAR_TEXTS = 1000  # texts that a message looks for a similar one in
 
 
 class PrecomputedEncoder:
-    """Gives the dense query vectors it was handed; the model that made them is not here.
+    """Returns the dense query vectors it was created with, without the model that made them.
 
     For an index over anyone's embeddings: ``vectors`` ``[n, dim]`` are those of ``texts``, one
-    each. An encoder of no texts needs ``dim`` and serves an index that is searched by vector::
+    each. Without texts it needs ``dim`` and serves an index that is searched by vector::
 
         encoder = PrecomputedEncoder(["where is gold?"], query_vectors)
         retriever = Retriever.build(encoder, documents, vectors=[document_vectors])
         retriever.search("where is gold?")
 
-    Raises ``DataError`` for vectors that are no floats, not finite or not one a text, and for a
+    Raises ``DataError`` for vectors that are not floats, not finite or not one per text, and for a
     text that occurs twice.
     """
 
@@ -49,16 +49,16 @@ class PrecomputedEncoder:
             vectors = np.zeros((0, dim), np.float32)
         self._vectors = _checked(vectors, dim)
         if isinstance(texts, str) or len(texts) != len(self._vectors):
-            found = "a single str" if isinstance(texts, str) else f"{len(texts):,} texts"
-            raise DataError(f"texts: {found} for {len(self._vectors):,} vectors; give one each")
+            given = "a single str" if isinstance(texts, str) else f"{len(texts):,} texts"
+            raise DataError(f"texts: {given} for {len(self._vectors):,} vectors; give one each")
         self._rows: dict[str, int] = {}
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise DataError(f"texts: {text!r:.80} is a {type(text).__name__}, expected a text")
             if self._rows.setdefault(text, row) != row:
                 raise DataError(
-                    f"texts: {text!r:.80} in places {self._rows[text]} and {row}; a text has one "
-                    "vector: remove one"
+                    f"texts: {text!r:.80} at positions {self._rows[text]} and {row}; a text has "
+                    "one vector: remove one"
                 )
         self._fingerprint = ""
 
@@ -90,21 +90,21 @@ class PrecomputedEncoder:
         unknown = [text for text in texts if text not in self._rows]
         if unknown:
             raise ModelError(
-                f"PrecomputedEncoder: no vector of {unknown[0]!r:.80}"
+                f"PrecomputedEncoder: no vector for {unknown[0]!r:.80}"
                 f"{suggest(unknown[0], self.texts[:NEAR_TEXTS])} ({len(unknown):,} of "
                 f"{len(texts):,} texts are unknown, {len(self):,} are known); search by vector "
                 "(sluice search --vectors), or import the index with the model that made its "
                 "vectors (sluice import --encoder MODEL)"
             )
         rows = np.array([self._rows[text] for text in texts], dtype=np.int64)
-        found: Dense = self._vectors[rows]
-        return found
+        vectors: Dense = self._vectors[rows]
+        return vectors
 
     def encode_documents(self, texts: Sequence[str]) -> Dense:
-        """Raise ``ModelError`` for any text: the model that made the vectors is not here."""
+        """Raise ``ModelError`` for any text: the model that made the vectors is not available."""
         if len(texts):
             raise ModelError(
-                "PrecomputedEncoder: it knows queries only, because the vectors of the documents "
+                "PrecomputedEncoder: encodes queries only, because the vectors of the documents "
                 "were imported; import the vectors of new documents too, or import all with the "
                 "model that made them (sluice import --encoder MODEL)"
             )
@@ -137,11 +137,11 @@ class PrecomputedEncoder:
 
 def _checked(vectors: np.ndarray, dim: int | None) -> Dense:
     if not isinstance(vectors, np.ndarray) or vectors.dtype.kind != "f":
-        found = getattr(vectors, "dtype", type(vectors).__name__)
-        raise DataError(f"vectors: {found}, expected a numpy array of floats [n, dim]")
+        kind = getattr(vectors, "dtype", type(vectors).__name__)
+        raise DataError(f"vectors: {kind}, expected a numpy array of floats [n, dim]")
     if vectors.ndim != 2 or vectors.shape[1] < 1 or dim not in (None, vectors.shape[1]):
-        wanted = "dim" if dim is None else dim
-        raise DataError(f"vectors: shape {vectors.shape}, expected [n, {wanted}]")
+        width = "dim" if dim is None else dim
+        raise DataError(f"vectors: shape {vectors.shape}, expected [n, {width}]")
     with np.errstate(over="ignore"):  # what overflows float32 is reported below
         checked: Dense = np.array(vectors, dtype=np.float32)
     bad = np.flatnonzero(~np.isfinite(checked).all(axis=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.files import write_json
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.layout import read_object
 
 _ACTIVATIONS = {
@@ -40,9 +41,8 @@ class Projection(nn.Module):
 
 
 def draw_projection(inputs: int, outputs: int, seed: int) -> Projection:
-    """Return a fresh projection whose weights are drawn by ``seed``."""
-    if outputs < 1:
-        raise ConfigError(f"projection: {outputs}; expected 1 or more dimensions")
+    """Return a new projection whose weights are drawn by ``seed``."""
+    outputs = whole_number(outputs, "projection", 1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Projection(inputs, outputs)
@@ -58,7 +58,7 @@ def read_projection(folder: Path, hidden: int) -> Projection:
     if sizes[0] != hidden or type(sizes[1]) is not int or sizes[1] < 1:
         raise ModelError(
             f"{folder / 'config.json'}: in_features and out_features are {sizes}; expected "
-            f"{hidden}, as the pooling gives, and a number of dimensions"
+            f"{hidden}, the pooling's dimensions, and a number of dimensions"
         )
     weights = folder / "model.safetensors"
     if not weights.exists():
@@ -85,13 +85,13 @@ def write_projection(projection: Projection, folder: Path) -> None:
         "bias": projection.linear.bias is not None,
         "activation_function": f"{module}.{projection.activation_name}",
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "config.json", config)
     weights = {key: value.detach().cpu() for key, value in projection.state_dict().items()}
     save_file(weights, folder / "model.safetensors")
 
 
 class Cut(NamedTuple):
-    """A projection, if any is left, and the number of dimensions kept where none does it."""
+    """A projection, or the number of dimensions to cut to without one."""
 
     projection: Projection | None
     shortened: int | None
@@ -100,10 +100,10 @@ class Cut(NamedTuple):
 def cut_vectors(
     projection: Projection | None, hidden: int, dim: int | None, noted: dict[str, Any]
 ) -> Cut:
-    """Return how vectors of a folder are cut to ``dim`` (None: as its ``sluice.json`` noted).
+    """Return how a folder's vectors are cut to ``dim`` (None: as its ``sluice.json`` says).
 
-    A projection loses rows, whose activation is of each dimension alone. The one that
-    ``as_projection`` wrote is known again. Raises ``ConfigError`` for more than there are.
+    A projection loses rows, as its activation works on each dimension alone. One that
+    ``as_projection`` wrote is recognised. Raises ``ConfigError`` for too many dimensions.
     """
     shortened = noted.get("dim")
     if shortened is not None and (type(shortened) is not int or shortened < 1):
@@ -116,7 +116,7 @@ def cut_vectors(
     width = shortened or width
     if dim is None:
         return Cut(projection, shortened)
-    if isinstance(dim, bool) or not 1 <= dim <= width:
+    if type(dim) is not int or not 1 <= dim <= width:
         raise ConfigError(f"dim: {dim!r}; the model's vectors have {width}, expected 1 to {width}")
     if projection is None:
         return Cut(None, dim if dim < hidden else None)
@@ -124,11 +124,11 @@ def cut_vectors(
 
 
 def as_projection(hidden: int, dim: int) -> Projection:
-    """Return the projection to the first ``dim`` dimensions, for tools that know no shortening."""
-    made = Projection(hidden, dim, bias=False)
+    """Return the projection to the first ``dim`` dimensions, for tools that cannot cut vectors."""
+    projection = Projection(hidden, dim, bias=False)
     with torch.no_grad():
-        made.linear.weight.copy_(torch.eye(dim, hidden))
-    return made
+        projection.linear.weight.copy_(torch.eye(dim, hidden))
+    return projection
 
 
 def _only_cuts(projection: Projection, dim: int) -> bool:
@@ -142,14 +142,14 @@ def _only_cuts(projection: Projection, dim: int) -> bool:
 
 def _first_rows(projection: Projection, dim: int) -> Projection:
     linear = projection.linear
-    made = Projection(
+    cut = Projection(
         linear.in_features,
         dim,
         bias=linear.bias is not None,
         activation=projection.activation_name,
     )
     with torch.no_grad():
-        made.linear.weight.copy_(linear.weight[:dim])
+        cut.linear.weight.copy_(linear.weight[:dim])
         if linear.bias is not None:
-            made.linear.bias.copy_(linear.bias[:dim])
-    return made
+            cut.linear.bias.copy_(linear.bias[:dim])
+    return cut

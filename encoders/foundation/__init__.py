@@ -10,23 +10,13 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.encoders.foundation.errors import ConfigError as ConfigError
-    from sluice.encoders.foundation.errors import DataError as DataError
-    from sluice.encoders.foundation.errors import IndexFormatError as IndexFormatError
-    from sluice.encoders.foundation.errors import MissingPackageError as MissingPackageError
-    from sluice.encoders.foundation.errors import ModelError as ModelError
-    from sluice.encoders.foundation.errors import SluiceError as SluiceError
-else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.encoders.foundation.errors": [
-                "ConfigError",
-                "DataError",
-                "IndexFormatError",
-                "MissingPackageError",
-                "ModelError",
-                "SluiceError",
-            ],
-        },
+    from sluice.encoders.foundation.errors import (
+        ConfigError as ConfigError,
+        DataError as DataError,
+        IndexFormatError as IndexFormatError,
+        MissingPackageError as MissingPackageError,
+        ModelError as ModelError,
+        SluiceError as SluiceError,
     )
+else:
+    __getattr__, __dir__, __all__ = lazy(__name__)

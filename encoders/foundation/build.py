@@ -1,4 +1,4 @@
-"""From ``{type: name, ...arguments}`` to an object: the factory's signature is the schema."""
+"""Builds an object from ``{type: name, ...arguments}``; the factory's signature is the schema."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sluice.encoders.foundation.errors import ConfigError, suggest
 Table = Mapping[str, str]  # type name -> "module:Class" or "module:Class.method"
 
 
-def resolve(target: str) -> Any:
+def resolve(path: str) -> Any:
     """Import ``package.module:Name.attribute`` and return what it names."""
-    module, _, name = target.partition(":")
-    found = importlib.import_module(module)
+    module, _, name = path.partition(":")
+    target = importlib.import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def type_name(instance: Any, table: Table) -> str:
@@ -33,10 +33,10 @@ def type_name(instance: Any, table: Table) -> str:
 
 
 def factory(name: str, table: Table, *, where: str, allow: Collection[str] | None = None) -> Any:
-    """Return the factory a type name stands for.
+    """Return the factory of a type name.
 
     A name with a colon is the user's own ``package.module:Class``. ``allow=None`` accepts any such
-    name (the user's own YAML); a collection accepts only its members (somebody's saved folder).
+    name (in the user's YAML), a collection only its members (in an untrusted saved folder).
     """
     if name in table:
         return resolve(table[name])
@@ -51,12 +51,12 @@ def factory(name: str, table: Table, *, where: str, allow: Collection[str] | Non
             f"pass allow=[{name!r}] if you trust it"
         )
     try:
-        made = resolve(name)
+        chosen = resolve(name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"{where}.type: cannot import {name!r}: {error}") from error
-    if not callable(made):
-        raise ConfigError(f"{where}.type: {name!r} is a {type(made).__name__}, expected a class")
-    return made
+    if not callable(chosen):
+        raise ConfigError(f"{where}.type: {name!r} is a {type(chosen).__name__}, expected a class")
+    return chosen
 
 
 def check_arguments(
@@ -69,8 +69,8 @@ def check_arguments(
 ) -> None:
     """Raise ``ConfigError`` unless ``arguments`` fit the signature of ``make``.
 
-    ``kind`` is what messages call it; ``given`` names the parameters that the caller supplies
-    itself and YAML may not.
+    ``kind`` names it in messages; ``given`` are the parameters that the caller supplies, which
+    YAML may not.
     """
     try:
         signature = inspect.signature(make)
@@ -122,11 +122,11 @@ def build(
     allow: Collection[str] | None = None,
     **given: Any,
 ) -> Any:
-    """Make what ``{type: name, ...arguments}`` describes; ``given`` is added by the caller."""
+    """Build the object of ``{type: name, ...arguments}``; ``given`` are the caller's arguments."""
     make, arguments = check(spec, table, where=where, allow=allow, given=given)
     try:
         return make(**arguments, **given)
-    except ConfigError as error:  # what the signature cannot say, such as the range of a number
+    except ConfigError as error:  # what the signature cannot check, such as a number's range
         raise ConfigError(f"{where}: {error}") from error
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 
 class SluiceError(Exception):
-    """The root of every error that is the input's fault and not the program's."""
+    """The root of every error whose cause is the input, not the program."""
 
 
 class ConfigError(SluiceError):
@@ -30,7 +30,7 @@ class DataError(SluiceError):
 
 
 class ModelError(SluiceError):
-    """A model that cannot be found, read, or used for what was asked."""
+    """A model that cannot be found, read, or used for this purpose."""
 
 
 class IndexFormatError(SluiceError):
@@ -38,7 +38,7 @@ class IndexFormatError(SluiceError):
 
 
 class MissingPackageError(SluiceError):
-    """An optional package is needed; the message carries the line that installs it."""
+    """An optional package is missing; the message has the command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
-def lazy(
-    package: str, homes: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return the ``__getattr__``, ``__dir__`` and ``__all__`` of a package's ``__init__``.
 
-    ``package`` is its ``__name__``; ``homes`` lists the public names by the module they are defined
-    in. A name's module is imported at its first use, so that importing the package loads nothing.
-    Type checkers read the same names from imports under ``TYPE_CHECKING``, of which these three are
-    the ``else``: a name that does not exist is then an error for them too.
+    ``package`` is its ``__name__``. Its public names are those that its ``__init__`` imports under
+    ``if TYPE_CHECKING:``, where type checkers see them; this call is the ``else`` of that block. A
+    name's module is imported at its first use, so that importing the package loads nothing.
     """
-    home_of = {name: module for module, names in homes.items() for name in names}
+    home_of = _imports_of(Path(str(sys.modules[package].__file__)))
     public = sorted(home_of)
 
     def load(name: str) -> Any:
@@ -29,3 +28,15 @@ def lazy(
         return value
 
     return load, lambda: list(public), public
+
+
+def _imports_of(file: Path) -> dict[str, str]:
+    """Return the module of each name that a file imports under ``if TYPE_CHECKING:``."""
+    blocks = (node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.If))
+    return {
+        alias.name: node.module
+        for block in blocks
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+        for alias in node.names
+    }

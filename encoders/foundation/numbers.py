@@ -1,4 +1,4 @@
-"""Numbers given by callers: counts, cutoffs, seeds, weights, shares."""
+"""Checks numbers from callers: counts, cutoffs, seeds, weights, shares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.encoders.foundation.errors import ConfigError
 def whole_number(value: Any, name: str, least: int, most: int | None = None) -> int:
     """Return ``value`` as an int if it is a whole number from ``least`` to ``most``.
 
-    numpy's integers count, booleans and floats do not; ``ConfigError`` calls it ``name``.
+    Accepts numpy's integers, but not booleans or floats; the ``ConfigError`` names it ``name``.
     """
     upwards = f"{least} or more" if most is None else f"{least} to {most}"
     try:
@@ -26,19 +26,19 @@ def whole_number(value: Any, name: str, least: int, most: int | None = None) -> 
 
 
 def is_number(value: Any) -> bool:
-    """Return whether ``value`` is a finite number; booleans are none, numpy's numbers are."""
+    """Return whether ``value`` is a finite number, numpy's included and booleans excluded."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number that no float holds
+    except OverflowError:  # an integer too large for a float
         return False
 
 
 def finite_number(value: Any, name: str, least: float = -math.inf, most: float = math.inf) -> float:
     """Return ``value`` as a float if it is a finite number from ``least`` to ``most``.
 
-    ``ConfigError`` calls it ``name``.
+    The ``ConfigError`` names it ``name``.
     """
     if is_number(value) and least <= value <= most:
         return float(value)

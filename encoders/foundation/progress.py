@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with rate and time left on a terminal, plain log lines elsewhere."""
+"""Shows progress of long work: a bar on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOG_EVERY = 15.0  # seconds between plain log lines
 
 
 class Advance(Protocol):
-    """Callable that reports ``amount`` more units done."""
+    """A callable that reports progress."""
 
     def __call__(self, amount: int = 1) -> None:
         """Report ``amount`` more units done."""
@@ -23,7 +23,7 @@ class Advance(Protocol):
 
 
 class Rate(NamedTuple):
-    """A second rate to show: how many of its units one unit of the work holds, on average."""
+    """A second rate to show, in ``unit``; one unit of the work has ``each`` of them on average."""
 
     unit: str
     each: float
@@ -43,9 +43,9 @@ def progress(
 ) -> Iterator[Advance]:
     """Report work of ``total`` units (None when unknown); yields ``advance(amount)``.
 
-    On a terminal this is a bar with rate and ETA; otherwise a log line at the end and, for work
-    that takes long, every 15 seconds. ``also`` adds a second rate. Inside ``counted_by`` nothing
-    is shown and the outer work is told instead.
+    On a terminal this is a bar with rate and ETA; otherwise a log line at the end and, for long
+    work, every 15 seconds. ``also`` adds a second rate. Inside ``counted_by`` nothing is shown and
+    the progress counts for the outer work.
     """
     outer = _OUTER.get()
     if outer is not None:
@@ -62,9 +62,9 @@ def progress(
 
 @contextmanager
 def counted_by(advance: Advance) -> Iterator[None]:
-    """Send what every ``progress`` inside the block is told to ``advance``, and show nothing else.
+    """Report every ``progress`` inside the block to ``advance`` only, and show nothing else.
 
-    For work made of parts that have a progress of their own, in the same thread.
+    For work made of parts with their own progress, in the same thread.
     """
     token = _OUTER.set(advance)
     try:

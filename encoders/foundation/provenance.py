@@ -1,4 +1,4 @@
-"""What every artefact says of its origin: settings, seeds, code, packages, machine, time."""
+"""Records the origin of an artefact: settings, code, packages, machine, time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("sluice-ir", "torch", "transformers", "faiss-cpu", "numpy", "scipy",
 
 
 def provenance(config: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
-    """Return the facts that go into an artefact's manifest beside its own."""
+    """Return the facts of origin for an artefact's manifest."""
     return {
         "config": dict(config),
         "seconds": None if seconds is None else round(seconds, 2),
@@ -33,24 +33,24 @@ def provenance(config: Mapping[str, Any], *, seconds: float | None = None) -> di
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 @functools.cache
 def _git_commit() -> str | None:
-    """Return the commit of the working copy Sluice runs from, None where it is installed."""
+    """Return the commit of the working copy that Sluice runs from, None if it is installed."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        git = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return git.stdout.strip() or None

@@ -1,4 +1,4 @@
-"""A random sample of a stream whose length is not known: one pass, bounded memory."""
+"""Samples a stream of unknown length at random, in one pass and bounded memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reservoir(Generic[Item]):
         self._seen = 0
 
     def add(self, item: Item) -> None:
-        """Take the next item of the stream, perhaps in the place of another."""
+        """Add the next item of the stream, which may replace another or be dropped."""
         self._seen += 1
         if len(self.items) < self._size:
             self.items.append(item)

@@ -13,10 +13,4 @@ if TYPE_CHECKING:
     from sluice.encoders.lexical.bm25 import BM25Encoder as BM25Encoder
     from sluice.encoders.lexical.vocabulary import VocabularyEncoder as VocabularyEncoder
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.encoders.lexical.bm25": ["BM25Encoder"],
-            "sluice.encoders.lexical.vocabulary": ["VocabularyEncoder"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

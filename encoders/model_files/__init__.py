@@ -12,9 +12,4 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.encoders.model_files.registry import open_encoder as open_encoder
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.encoders.model_files.registry": ["open_encoder"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.numbers import whole_number
 
 # Names of the norm after the last layer, by family.
 _NORMS = ("final_norm", "norm", "ln_f", "final_layer_norm", "final_layernorm")
@@ -37,7 +36,10 @@ def cut_layers(model: Any, count: int) -> None:
     if holder_and_layers is None:
         raise ModelError(f"layers: a {type(model).__name__} has no list of layers to cut")
     layers = holder_and_layers[1]
-    count = whole_number(count, "layers", 1, len(layers))
+    if type(count) is not int or not 1 <= count <= len(layers):
+        raise ConfigError(
+            f"layers: {count!r}; the model has {len(layers)}, expected 1 to {len(layers)}"
+        )
     del layers[count:]
     model.config.num_hidden_layers = count
     kinds = getattr(model.config, "layer_types", None)
@@ -58,7 +60,7 @@ def layer_outputs(model: Any, numbers: Sequence[int]) -> Iterator[dict[int, Tens
     holder, layers = holder_and_layers
     wrong = [number for number in numbers if not 1 <= number <= len(layers)]
     if wrong:
-        raise ConfigError(f"layer {wrong[0]}: the model has 1 to {len(layers)}")
+        raise ConfigError(f"layer {wrong[0]}: the model has layers 1 to {len(layers)}")
     norm = next((getattr(holder, name) for name in _NORMS if hasattr(holder, name)), None)
     outputs: dict[int, Tensor] = {}
 

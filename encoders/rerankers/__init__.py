@@ -12,9 +12,4 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.encoders.rerankers.cross_encoder import CrossEncoder as CrossEncoder
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.encoders.rerankers.cross_encoder": ["CrossEncoder"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

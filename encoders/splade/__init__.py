@@ -10,16 +10,11 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.encoders.splade.corpus_statistics import fit_idf as fit_idf
-    from sluice.encoders.splade.corpus_statistics import fit_term_floors as fit_term_floors
+    from sluice.encoders.splade.corpus_statistics import (
+        fit_idf as fit_idf,
+        fit_term_floors as fit_term_floors,
+    )
     from sluice.encoders.splade.encoder import SpladeEncoder as SpladeEncoder
     from sluice.encoders.splade.start import start_splade as start_splade
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.encoders.splade.encoder": ["SpladeEncoder"],
-            "sluice.encoders.splade.start": ["start_splade"],
-            "sluice.encoders.splade.corpus_statistics": ["fit_idf", "fit_term_floors"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

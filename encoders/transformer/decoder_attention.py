@@ -1,4 +1,4 @@
-"""Decoder models as encoders: attention in both directions, and padding on either side."""
+"""Adapts decoders to encoding: attention in both directions, padding on either side."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _KNOWN = ("causal", "bidirectional")
 def set_attention(model: Any, attention: Attention | None) -> None:
     """Let every token of a decoder attend to all others, or only to those before it.
 
-    None is what the model's configuration says (``is_causal``, noted there by a saved model). The
-    result is checked on two tokens, with and without padding. A sliding window stays, on both
-    sides. (BehnamGhader et al., 2024, LLM2Vec.) Raises ``ConfigError`` where a model's mask cannot
-    be removed, or put in.
+    None follows the model's configuration (``is_causal``, set in a saved model). The result is
+    checked on two tokens, with and without padding. A sliding window stays, on both sides.
+    (BehnamGhader et al., 2024, LLM2Vec.) Raises ``ConfigError`` if a model's mask cannot be removed
+    or added.
     """
     if attention is not None and attention not in _KNOWN:
         raise ConfigError(f"attention: {attention!r}; known: {', '.join(_KNOWN)}")
@@ -33,19 +33,19 @@ def set_attention(model: Any, attention: Attention | None) -> None:
     model.config.is_causal = causal  # decides the mask
     for module in model.modules():
         if isinstance(getattr(module, "is_causal", None), bool):
-            module.is_causal = causal  # decides where there is no padding and hence no mask
+            module.is_causal = causal  # decides if there is no padding and hence no mask
     if _looks_ahead(model) != {not causal}:
         raise ConfigError(
             f"attention: {type(model).__name__} cannot be made {_KNOWN[not causal]}: its mask is "
-            "made in another way than that of Llama, Qwen, Mistral, Gemma or GPT-2"
+            "built differently from that of Llama, Qwen, Mistral, Gemma and GPT-2"
         )
 
 
 def with_positions(model: Any, features: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return a decoder's features with positions counted from each text's first real token.
 
-    Without them, absolute positions begin at the padding where it is on the left. Features of
-    other models are returned as they are.
+    Without them, absolute positions would start at padding on the left. Features of other models
+    are returned unchanged.
     """
     if "position_ids" in features or not _is_decoder(model):
         return features
@@ -56,20 +56,20 @@ def with_positions(model: Any, features: dict[str, Tensor]) -> dict[str, Tensor]
 
 
 def _is_decoder(model: Any) -> bool:
-    """Return whether a model is made of layers that read from left to right unless told."""
-    told = getattr(model.config, "is_causal", None) is not None
-    return told or any(getattr(module, "is_causal", False) is True for module in model.modules())
+    """Return whether a model's layers read from left to right by default."""
+    noted = getattr(model.config, "is_causal", None) is not None
+    return noted or any(getattr(module, "is_causal", False) is True for module in model.modules())
 
 
 def _looks_ahead(model: Any) -> set[bool]:
     """Return whether the first token's state depends on the second's, with and without padding."""
     ids = torch.tensor([[0, 1, 0], [0, 2, 0]], device=model.device)
     mask = torch.tensor([[1, 1, 0]] * 2, device=model.device)
-    found = set()
+    answers = set()
     for length in (2, 3):
         with torch.no_grad():
             states = model(
                 input_ids=ids[:, :length], attention_mask=mask[:, :length]
             ).last_hidden_state
-        found.add(not torch.equal(states[0, 0], states[1, 0]))
-    return found
+        answers.add(not torch.equal(states[0, 0], states[1, 0]))
+    return answers

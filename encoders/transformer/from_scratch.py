@@ -1,4 +1,4 @@
-"""A BERT from random weights with a WordPiece tokenizer of its own, trained on texts."""
+"""Makes an untrained BERT, with a WordPiece tokenizer trained on texts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 from sluice.encoders.foundation.build import check_arguments
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.folder_swap import replaced_folder
+from sluice.encoders.foundation.numbers import whole_number
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ALPHABET = 500  # letters that pieces are made of, the most frequent
-TYPE = "fresh"  # of a training's encoder.start
+TYPE = "fresh"  # in a training run's encoder.start
 
 
 def fresh_model(
@@ -35,17 +36,24 @@ def fresh_model(
     The vocabulary is learnt from the first ``sample`` texts that are not blank; weights are drawn
     by ``seed``. ``heads`` is ``hidden / 64`` by default, ``length`` the tokens a text may have. The
     folder is an ordinary masked language model in safetensors, which dense, SPLADE and
-    cross-encoders are loaded from. Raises ``ModelError`` where there are no texts.
+    cross-encoders are loaded from. Raises ``ModelError`` without texts.
     """
     import torch
     from transformers import BertConfig, BertForMaskedLM
 
     heads = max(hidden // 64, 1) if heads is None else heads
-    _check(layers=layers, hidden=hidden, heads=heads, length=length, sample=sample)
+    numbers = {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "length": length,
+        "sample": sample,
+    }
+    for name, number in numbers.items():
+        whole_number(number, name, 1)
     if hidden % heads:
         raise ConfigError(f"hidden: {hidden}, expected a multiple of heads: {heads}")
-    if vocabulary < 64:
-        raise ConfigError(f"vocabulary: {vocabulary}, expected 64 pieces or more")
+    whole_number(vocabulary, "vocabulary", 64)
     chosen = list(islice((text for text in texts if text.strip()), sample))
     tokenizer = _tokenizer(chosen, vocabulary, length)
     config = BertConfig(
@@ -71,7 +79,7 @@ def fresh_model(
 
 
 def is_fresh(start: Any) -> bool:
-    """Return whether ``start`` of a training's encoder asks for a fresh model."""
+    """Return whether ``start`` of an encoder to train asks for an untrained model."""
     return isinstance(start, Mapping) and start.get("type") == TYPE
 
 
@@ -80,7 +88,7 @@ def check_fresh(spec: Mapping[str, Any], where: str) -> None:
     if "model" in spec:
         raise ConfigError(
             f"{where}.model: {spec['model']!r} beside start: {{type: fresh}}, which makes a model; "
-            "leave one of them out"
+            "remove one of them"
         )
     given = ("texts", "path", "seed")
     settings = _settings(spec["start"])
@@ -106,12 +114,6 @@ def _settings(start: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in start.items() if key != "type"}
 
 
-def _check(**numbers: int) -> None:
-    for name, value in numbers.items():
-        if value < 1:
-            raise ConfigError(f"{name}: {value}, expected 1 or more")
-
-
 def _tokenizer(texts: list[str], size: int, length: int) -> Any:
     """Return a lower-casing WordPiece tokenizer whose pieces are learnt from the texts."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
@@ -124,8 +126,8 @@ def _tokenizer(texts: list[str], size: int, length: int) -> Any:
     for text in texts:
         letters.update(backend.normalizer.normalize_str(text))
     usual = sorted(letter for letter, _ in letters.most_common(ALPHABET) if not letter.isspace())
-    # The trainer numbers the letters inside words as a hash table yields them, and breaks ties by
-    # number: given as special tokens they have the same numbers each time.
+    # The trainer numbers the letters inside words in the order of a hash table, and breaks ties by
+    # number: as special tokens they have the same numbers each time.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         special_tokens=[*SPECIAL, *("##" + letter for letter in usual)],
@@ -136,6 +138,8 @@ def _tokenizer(texts: list[str], size: int, length: int) -> Any:
     backend.train_from_iterator(texts, trainer)
     pieces = backend.get_vocab()
     if not usual:
-        raise ModelError("a fresh model needs texts to learn its vocabulary from; there are none")
+        raise ModelError(
+            "start: no texts; an untrained model learns its vocabulary from texts of the corpus"
+        )
     numbered = {piece: n for n, piece in enumerate(sorted(pieces, key=pieces.__getitem__))}
     return BertTokenizerFast(vocab=numbered, do_lower_case=True, model_max_length=length)

@@ -1,4 +1,4 @@
-"""What transformer encoders share: tokens, packed and padded batches, fingerprints."""
+"""The base of all transformer encoders: tokens, packed and padded batches, fingerprints."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from sluice.encoders.backends.backend import ChosenBackend
 from sluice.encoders.backends.devices import Dtype, pick_device, pick_dtype
-from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.model_files.adapters import merged_state
 from sluice.encoders.model_files.identity import architecture_of, versions
@@ -37,7 +38,7 @@ from sluice.encoders.transformer.tokens import (
 )
 
 Features: TypeAlias = dict[str, Tensor]
-BATCH_TOKENS = {"cpu": 4_096}  # of one pass unless told; elsewhere more are needed to be busy
+BATCH_TOKENS = {"cpu": 4_096}  # of one pass by default; other devices need more to be busy
 PROGRESS_FROM = 2_000  # texts; shorter calls stay silent
 _MODES = threading.Lock()  # not an encoder's own: locks cannot be copied
 
@@ -70,11 +71,7 @@ class TransformerModel:
         self.tokenizer = tokenizer
         if batch_tokens is None:
             batch_tokens = BATCH_TOKENS.get(self.device.type, 65_536)
-        if type(batch_tokens) is not int or batch_tokens < 1:
-            raise ConfigError(
-                f"batch_tokens: {batch_tokens!r}; expected 1 or more, or nothing for the default"
-            )
-        self.batch_tokens = batch_tokens
+        self.batch_tokens = whole_number(batch_tokens, "batch_tokens", 1)
         if tokenizer.pad_token is None:  # decoder models often come without one
             if tokenizer.eos_token is None:
                 raise ModelError("the tokenizer has neither a padding nor an end-of-text token")
@@ -82,7 +79,7 @@ class TransformerModel:
         self.packed = True  # set to False to encode by the model's own padded pass
         self.packed_training = True  # set to False to train by it
         self._users = 0  # calls that are encoding now
-        self._training: list[nn.Module] = []  # parts that go back to training mode behind them
+        self._training: list[nn.Module] = []  # parts to put back into training mode afterwards
         self._hashed: tuple[tuple[object, ...], str] | None = None
         self._network: tuple[Any, PackedTransformer | None] | None = None
         self._compared = False
@@ -90,14 +87,14 @@ class TransformerModel:
         self.backend: ChosenBackend | None = None  # None: torch
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy begins with: it hashes weights, and lays them out, by itself."""
+        """Return the state of a copy, which hashes and packs its weights by itself."""
         return {**self.__dict__, "_network": None, "_hashed": None, "_users": 0, "_training": []}
 
     @contextlib.contextmanager
     def arithmetic(self) -> Iterator[None]:
-        """Inference without gradients, in evaluation mode, in the encoder's arithmetic type.
+        """Run the block without gradients, in evaluation mode and the encoder's arithmetic type.
 
-        The last of several threads to leave puts every part back into its own mode.
+        The last of several threads to leave restores the mode of every part.
         """
         with _MODES:
             if not self._users:
@@ -150,9 +147,9 @@ class TransformerModel:
         label: str,
         unit: str,
     ) -> None:
-        """Tokenise texts a chunk ahead, and hand batches by length, with ``network``, to ``store``.
+        """Tokenise texts a chunk ahead, and pass batches by length, with ``network``, to ``store``.
 
-        Texts without tokens never reach it.
+        Texts without tokens are never passed on.
         """
         show = count >= PROGRESS_FROM
         with progress(label, count, unit, show=show) as advance, self.arithmetic():
@@ -169,9 +166,9 @@ class TransformerModel:
                 start += len(tokens.ids)
 
     def network(self) -> PackedTransformer | None:
-        """Return the packed form of the model as it is now; None where it runs padded.
+        """Return the packed form of the model as it is now; None if it runs padded.
 
-        Made again after a change of the model. The first is compared with the ordinary pass.
+        It is rebuilt after a change of the model. The first is compared with the ordinary pass.
         """
         if not self.packed or self.backend is not None or not self.packable:
             return None
@@ -182,21 +179,21 @@ class TransformerModel:
         if self._network is not None and self._network[0] == key:
             return self._network[1]
         with self.arithmetic():
-            made = PackedTransformer.of(self.model.base_model, self.dtype)
-            if made is not None and not self._compared:
+            packed = PackedTransformer.of(self.model.base_model, self.dtype)
+            if packed is not None and not self._compared:
                 self._compared = True
-                if not self._agrees(made):
+                if not self._agrees(packed):
                     log.warning(
                         "%s: its packed pass differs from the ordinary one, which is used instead",
                         type(self.model).__name__,
                     )
                     self.packed = False
                     return None
-        self._network = key, made
-        return made
+        self._network = key, packed
+        return packed
 
     def _agrees(self, network: PackedTransformer) -> bool:
-        """Return whether the packed pass gives what the ordinary one gives, within rounding."""
+        """Return whether the packed pass agrees with the ordinary one, within rounding."""
         size = self.model.get_input_embeddings().num_embeddings
         texts = [(np.arange(n) * 7919 + n).astype(np.int32) % size for n in (5, 5, 2)]
         batch = TokenBatch(np.arange(3), texts, None)
@@ -210,21 +207,23 @@ class TransformerModel:
         return True
 
     def run_packed(self, network: PackedTransformer, batch: TokenBatch) -> Tensor:
-        """Return what ``output`` says, by a packed pass."""
+        """Return the last states of a batch by a packed pass, see ``output``."""
         return network.states(*self.laid_out(batch))
 
     def run_padded(self, batch: TokenBatch) -> Tensor:
-        """Return what ``output`` says, by the model's own pass or the back end's."""
+        """Return the same by the model's own pass or the back end's."""
         features = self.padded(batch)
         states = self.by_backend(features) if self.backend else self.hidden(features)
         return states[features["attention_mask"].bool()]
 
     def by_backend(self, features: Features) -> Tensor:
-        """Return what the exported graph computes of padded features."""
+        """Return the exported graph's output for padded features."""
         if self.backend is None:
-            raise ModelError("no back end was chosen; from_pretrained(..., backend=...) does")
-        made_from = self.backend.weights
-        if made_from is not None and made_from != versions(self.module.parameters()):
+            raise ModelError(
+                "no back end was chosen; choose one with from_pretrained(..., backend=...)"
+            )
+        exported = self.backend.weights
+        if exported is not None and exported != versions(self.module.parameters()):
             raise ModelError(
                 f"{type(self).__name__}: its weights changed since its graph was exported; save it "
                 "with encoder.backend = None and export that folder, or use backend: torch"
@@ -232,7 +231,7 @@ class TransformerModel:
         return self.backend.run(features).to(self.device)
 
     def hidden(self, features: Features) -> Tensor:
-        """Return the states ``[n, length, hidden]`` the model ends in."""
+        """Return the model's last states ``[n, length, hidden]``."""
         packed = self.training_pass(features)
         if packed is not None:
             return packed.packing.padded(packed.states())
@@ -240,27 +239,27 @@ class TransformerModel:
         return states
 
     def training_pass(self, features: Features) -> TrainingPass | None:
-        """Return the pass without padding that trains on a batch; None where the model's own does.
+        """Return the pass without padding that trains on a batch; None for the model's own pass.
 
-        What is encoded has a faster one, see ``network``. The first is compared with the model's.
+        (Encoding has a faster one, see ``network``.) The first is compared with the model's own.
         """
         if not self.packed_training or torch.is_inference_mode_enabled():
             return None
-        made = TrainingPass.of(self.model.base_model, features)
-        if made is not None and not self._training_compared:
+        packed = TrainingPass.of(self.model.base_model, features)
+        if packed is not None and not self._training_compared:
             self._training_compared = True
             self.packed_training = self._trains_alike()
-        return made if self.packed_training else None
+        return packed if self.packed_training else None
 
     def _trains_alike(self) -> bool:
-        """Return whether the pass that trains agrees with the model's own, and say if not."""
+        """Return whether the training pass agrees with the model's own; log a warning if not."""
         size = self.model.get_input_embeddings().num_embeddings
         texts = [(np.arange(n) * 7919 + n).astype(np.int32) % size for n in (2, 5, 5)]
         features = self.padded(TokenBatch(np.arange(3), texts, None))
         with self.arithmetic():
-            made = TrainingPass.of(self.model.base_model, features)
+            packed = TrainingPass.of(self.model.base_model, features)
             theirs = self.model.base_model(**features).last_hidden_state.float()
-            ours = theirs if made is None else made.packing.padded(made.states()).float()
+            ours = theirs if packed is None else packed.packing.padded(packed.states()).float()
             real = features["attention_mask"].bool()
             distance = (ours - theirs)[real].norm() / theirs[real].norm().clamp(min=1e-6)
         if distance < (1e-3 if self.dtype is torch.float32 else 0.1):
@@ -290,21 +289,21 @@ class TransformerModel:
 
     @property
     def graph_mark(self) -> str | None:
-        """What tells vectors of a quantised graph from the model's own; None where they are not."""
+        """What marks the vectors of a quantised graph; None for the model's own."""
         return None if self.backend is None else self.backend.mark
 
     def save_backend(self, folder: Path) -> dict[str, Any]:
-        """Copy the exported graph in use into a model folder; return what to note of it."""
+        """Copy the exported graph in use into a model folder; return what to note about it."""
         return {} if self.backend is None else self.backend.save(folder)
 
     def as_saved(self, name: str, tensor: Tensor) -> Tensor:
-        """Return a parameter as its folder will hold it, which is what the hash is of."""
+        """Return a parameter as it is saved, which is how it is hashed."""
         return tensor
 
     def weights_hash(self) -> str:
         """Return a hash of parameters, tokenizer and architecture; recomputed only after a change.
 
-        Changes are seen as torch counts them: writing through ``parameter.data`` is not counted,
+        Changes are those that torch counts: writing through ``parameter.data`` is not among them,
         so write in place under ``torch.no_grad()`` instead.
         """
         tensors = dict(self.module.state_dict(keep_vars=True))

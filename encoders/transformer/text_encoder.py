@@ -1,4 +1,4 @@
-"""A transformer over single texts: prompts and lengths on each side."""
+"""The base of dense and SPLADE encoders: a prompt and a length for each side."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class TextEncoder(TransformerModel):
         ids = self.tokenized([self.prompts[side]], length=None).ids[0].tolist()
         if len(ids) >= self.lengths[side]:
             raise ConfigError(
-                f"{side}_prompt: takes {len(ids)} tokens, and {side}_length is "
-                f"{self.lengths[side]}; no text would be read"
+                f"{side}_prompt: takes {len(ids)} tokens, but {side}_length is "
+                f"{self.lengths[side]}, which leaves no room for the text"
             )
         return len(ids) - (bool(ids) and ids[-1] in self.tokenizer.all_special_ids)
 
@@ -62,7 +62,7 @@ class TextEncoder(TransformerModel):
         side: Side,
         store: Callable[[TokenBatch, PackedTransformer | None], None],
     ) -> None:
-        """Check and tokenise texts, and hand batches to ``store``, see ``map_batches``."""
+        """Check and tokenise texts, and pass batches to ``store``, see ``map_batches``."""
         check_texts(texts)
         self.map_batches(
             len(texts),
@@ -81,9 +81,9 @@ class TextEncoder(TransformerModel):
         return self.pad(self.tokens(texts, side).ids)
 
     def settings(self) -> Mapping[str, Any]:
-        """Return what besides weights and tokenizer decides the vectors."""
-        found = {"kind": self.kind, "prompts": self.prompts, "lengths": self.lengths}
-        return found if self.graph_mark is None else {**found, "graph": self.graph_mark}
+        """Return what decides the vectors besides weights and tokenizer."""
+        settings = {"kind": self.kind, "prompts": self.prompts, "lengths": self.lengths}
+        return settings if self.graph_mark is None else {**settings, "graph": self.graph_mark}
 
     @property
     def fingerprint(self) -> str:

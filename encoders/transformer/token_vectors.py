@@ -1,4 +1,4 @@
-"""Vectors of tokens: what a transformer encoder says of each word-piece of a text."""
+"""Returns a vector for each token of a text, from any dense or SPLADE encoder."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ def token_vectors(encoder: TextEncoder, texts: Sequence[str], side: Side) -> Tok
     def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
         states = functional.normalize(encoder.output(batch, network).float(), dim=-1)
         ids = torch.from_numpy(np.concatenate(batch.ids).astype(np.int64))
-        kept = ~torch.isin(ids, special)
+        own = ~torch.isin(ids, special)
         if prompt:
-            kept &= torch.cat([torch.arange(length) >= prompt for length in batch.lengths])
-        owned = torch.split(states.to(encoder.dtype), batch.lengths)
-        chosen = torch.split(kept.to(states.device), batch.lengths)
-        for row, vectors, mask in zip(batch.rows.tolist(), owned, chosen, strict=True):
+            own &= torch.cat([torch.arange(length) >= prompt for length in batch.lengths])
+        texts_vectors = torch.split(states.to(encoder.dtype), batch.lengths)
+        masks = torch.split(own.to(states.device), batch.lengths)
+        for row, vectors, mask in zip(batch.rows.tolist(), texts_vectors, masks, strict=True):
             parts[row] = vectors[mask]
 
     encoder.map_texts(texts, side, store)
     lengths = [len(part) for part in parts]
-    found = [part for part in parts if len(part)]
+    filled = [part for part in parts if len(part)]
     hidden = int(encoder.model.config.hidden_size)
-    values = torch.cat(found) if found else torch.zeros((0, hidden), device=encoder.device)
+    values = torch.cat(filled) if filled else torch.zeros((0, hidden), device=encoder.device)
     return TokenVectors(values, np.cumsum([0, *lengths]))
 
 
 def _special_ids(tokenizer: Any) -> list[int]:
-    """Return the ids of tokens that stand for no part of a text; an unknown word is a part."""
+    """Return the ids of tokens that are not part of a text; an unknown word is."""
     names = ("bos", "eos", "cls", "sep", "pad", "mask")
     marks = {getattr(tokenizer, f"{name}_token_id", None) for name in names}
     unknown = {tokenizer.unk_token_id} - marks

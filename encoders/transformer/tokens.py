@@ -1,4 +1,4 @@
-"""Texts to token ids: in bulk by the fast tokenizer, ahead of the model, in batches by length."""
+"""Tokenises texts in bulk and ahead of the model, and batches them by length."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from sluice.encoders.foundation.errors import DataError, ModelError
 Ids = NDArray[np.int32]
 Item = TypeVar("Item")
 
-FIRST_CHUNK = 2_048  # texts tokenised before the model begins
-CHUNK = 20_000  # texts tokenised and sorted together: bounds memory, makes neighbours alike
-PORTION = 4_000_000  # characters that the tokenizer has at a time
+FIRST_CHUNK = 2_048  # texts tokenised before the model starts
+CHUNK = 20_000  # texts tokenised and sorted together: bounds memory, and lengths are alike
+PORTION = 4_000_000  # characters tokenised at a time
 _TOKENIZING = threading.Lock()  # not an encoder's own: encoders may share a tokenizer
 
 
 class Tokens(NamedTuple):
-    """The token ids of texts, and their segments where the tokenizer was asked for them."""
+    """The token ids of texts, and their segments if requested."""
 
     ids: list[Ids]
     types: list[Ids] | None
 
 
 class TokenBatch(NamedTuple):
-    """Texts for one pass through a model, the longest first; none is without tokens.
+    """Texts for one pass through a model, the longest first; each has tokens.
 
     ``rows`` int64 ``[texts]`` are their places in the input.
     """
@@ -55,7 +55,7 @@ class TokenBatch(NamedTuple):
 
 
 def check_texts(texts: Sequence[str]) -> None:
-    """Raise ``DataError`` for a single text, ``ModelError`` for what is none among several."""
+    """Raise ``DataError`` for a single text, ``ModelError`` if one of several is not a text."""
     if isinstance(texts, str):
         raise DataError("texts: a single str; expected several texts: put it into a list")
     for number, text in enumerate(texts):
@@ -69,21 +69,21 @@ def tokenized(
     """Tokenise texts, or pairs of them, with special tokens, cut at ``length``.
 
     Safe in threads: a fast tokenizer keeps the length between setting it and using it. Offsets,
-    which nothing here needs, are not computed (``encode_batch_fast``).
+    which are not needed here, are not computed (``encode_batch_fast``).
     """
     if not len(texts[0]):  # which may be an array
         return Tokens([], [] if types else None)
     with _TOKENIZING:
         if not _is_plain(tokenizer):
-            found = tokenizer(
+            encoded = tokenizer(
                 *(list(part) for part in texts),
                 truncation=length is not None,
                 max_length=length,
                 return_attention_mask=False,
                 return_token_type_ids=types,
             )
-            ids = [np.asarray(text, np.int32) for text in found["input_ids"]]
-            segments = found.get("token_type_ids") if types else None
+            ids = [np.asarray(text, np.int32) for text in encoded["input_ids"]]
+            segments = encoded.get("token_type_ids") if types else None
             return Tokens(ids, segments and [np.asarray(text, np.int32) for text in segments])
         backend = tokenizer.backend_tokenizer
         backend.no_padding()
@@ -93,19 +93,19 @@ def tokenized(
             backend.enable_truncation(length, direction=tokenizer.truncation_side)
         if backend.encode_special_tokens != tokenizer.split_special_tokens:
             backend.encode_special_tokens = tokenizer.split_special_tokens
-        found, segments = list[Ids](), list[Ids]()
+        ids, segments = list[Ids](), list[Ids]()
         for part in _portions(list(zip(*texts, strict=True))):
             for encoding in _encoded(backend, part):
-                found.append(np.asarray(encoding.ids, np.int32))
+                ids.append(np.asarray(encoding.ids, np.int32))
                 if types:
                     segments.append(np.asarray(encoding.type_ids, np.int32))
-    return Tokens(found, segments if types else None)
+    return Tokens(ids, segments if types else None)
 
 
 def _portions(texts: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, ...]]]:
-    """Yield neighbours of ``PORTION`` characters together: a token takes 64 bytes until it is cut.
+    """Yield neighbouring texts of ``PORTION`` characters together.
 
-    Also the tokens beyond the length do, so that long texts would fill the memory.
+    A token takes 64 bytes until texts are cut, so that long texts would fill the memory.
     """
     start = size = 0
     for stop, parts in enumerate(texts):
@@ -118,15 +118,15 @@ def _portions(texts: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, 
 
 def _encoded(backend: Any, texts: Sequence[tuple[str, ...]]) -> Any:
     """Return a fast tokenizer's encodings of texts, or pairs of them."""
-    given = [parts[0] if len(parts) == 1 else parts for parts in texts]
+    inputs = [parts[0] if len(parts) == 1 else parts for parts in texts]
     try:
-        return backend.encode_batch_fast(given)
-    except TypeError:  # a surrogate without its other half, as JSON's escapes may make
-        whole = [tuple(map(_whole, parts)) for parts in texts]
-        return backend.encode_batch_fast([p[0] if len(p) == 1 else p for p in whole])
+        return backend.encode_batch_fast(inputs)
+    except TypeError:  # a lone surrogate, as JSON's escapes may make
+        clean = [tuple(map(_without_surrogates, parts)) for parts in texts]
+        return backend.encode_batch_fast([p[0] if len(p) == 1 else p for p in clean])
 
 
-def _whole(text: str) -> str:
+def _without_surrogates(text: str) -> str:
     """Return a text with the replacement character for lone surrogates."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -149,19 +149,19 @@ def tokenizer_state(tokenizer: Any) -> Any:
     if backend is None:
         return sorted(tokenizer.get_vocab().items())
     state = json.loads(backend.to_str())
-    # Calls leave their truncation and padding behind: they are no part of what it is.
-    found = {key: value for key, value in state.items() if key not in ("truncation", "padding")}
+    # Truncation and padding are left over from calls, and not part of the tokenizer.
+    own = {key: value for key, value in state.items() if key not in ("truncation", "padding")}
     usual = {"truncation_side": "right", "split_special_tokens": False}
-    given = {name: getattr(tokenizer, name, value) for name, value in usual.items()}
-    return found if given == usual else {**found, **given}
+    options = {name: getattr(tokenizer, name, value) for name, value in usual.items()}
+    return own if options == usual else {**own, **options}
 
 
 def token_batches(tokens: Tokens, budget: int, *, padded: bool) -> Iterator[TokenBatch]:
-    """Yield batches of texts of like length, of at most ``budget`` tokens unless one text has more.
+    """Yield batches of texts of similar length, of at most ``budget`` tokens or one text.
 
-    ``padded`` counts what padding to the longest adds. The batch of the longest texts comes first,
-    so that too little memory shows at once; the others in a mixed order, so that the time left can
-    be told from the time gone. Texts without tokens are left out.
+    ``padded`` also counts the padding to the longest. The batch of the longest texts comes first,
+    so that too little memory shows at once; the others are shuffled, so that the time left can be
+    estimated. Texts without tokens are left out.
     """
     lengths = np.fromiter((len(text) for text in tokens.ids), np.int64, len(tokens.ids))
     order = np.argsort(-lengths, kind="stable")
@@ -186,7 +186,7 @@ def token_batches(tokens: Tokens, budget: int, *, padded: bool) -> Iterator[Toke
 
 
 def chunks(count: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of chunks of ``count`` texts: a small one first, so that work begins."""
+    """Yield the bounds of chunks of ``count`` texts, a small one first to start soon."""
     start, size = 0, FIRST_CHUNK
     while start < count:
         yield start, min(count, start + size)
@@ -194,15 +194,15 @@ def chunks(count: int) -> Iterator[tuple[int, int]]:
 
 
 def ahead(make: Callable[[Any], Item], arguments: Iterable[Any]) -> Iterator[Item]:
-    """Yield ``make(argument)`` for each argument, the next being made in a thread meanwhile."""
+    """Yield ``make(argument)`` for each argument, while a thread computes the next."""
     waiting = iter(arguments)
     first = next(waiting, None)
     if first is None:
         return
-    made = make(first)
+    ready = make(first)
     with ThreadPoolExecutor(1, thread_name_prefix="sluice-tokens") as pool:
         for argument in waiting:
             coming = pool.submit(make, argument)
-            yield made
-            made = coming.result()
-        yield made
+            yield ready
+            ready = coming.result()
+        yield ready

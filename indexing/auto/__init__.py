@@ -12,9 +12,4 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.indexing.auto.index import AutoIndex as AutoIndex
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.indexing.auto.index": ["AutoIndex"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -12,9 +12,4 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.indexing.faiss.index import FaissIndex as FaissIndex
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.indexing.faiss.index": ["FaissIndex"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

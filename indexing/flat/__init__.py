@@ -12,9 +12,4 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.indexing.flat.index import FlatIndex as FlatIndex
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.indexing.flat.index": ["FlatIndex"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -12,9 +12,4 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.indexing.inverted.index import InvertedIndex as InvertedIndex
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.indexing.inverted.index": ["InvertedIndex"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.indexing.wrappers.augmentations import DocumentBias as DocumentBias
-    from sluice.indexing.wrappers.augmentations import MipsToL2 as MipsToL2
+    from sluice.indexing.wrappers.augmentations import (
+        DocumentBias as DocumentBias,
+        MipsToL2 as MipsToL2,
+    )
     from sluice.indexing.wrappers.augmented import AugmentedIndex as AugmentedIndex
     from sluice.indexing.wrappers.funnel import FunnelIndex as FunnelIndex
     from sluice.indexing.wrappers.passages import PassageIndex as PassageIndex
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.indexing.wrappers.augmented": ["AugmentedIndex"],
-            "sluice.indexing.wrappers.augmentations": ["DocumentBias", "MipsToL2"],
-            "sluice.indexing.wrappers.funnel": ["FunnelIndex"],
-            "sluice.indexing.wrappers.passages": ["PassageIndex"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

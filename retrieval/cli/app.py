@@ -205,8 +205,7 @@ def _show_version(wanted: bool) -> None:
 
 def version() -> str:
     """Return the version of the installed distribution."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as version_of
+    from importlib.metadata import PackageNotFoundError, version as version_of
 
     try:
         return version_of("sluice-ir")

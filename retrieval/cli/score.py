@@ -196,8 +196,12 @@ def _judged_tables(
     """Return the tables of scores, differences and equivalences; write the CSV by query."""
     from sluice.encoders.foundation.files import write_text
     from sluice.retrieval.datasets.dataset import judgements
-    from sluice.retrieval.evaluation.comparison import compare_scores, equivalences, per_query_csv
-    from sluice.retrieval.evaluation.comparison import differences as difference_table
+    from sluice.retrieval.evaluation.comparison import (
+        compare_scores,
+        differences as difference_table,
+        equivalences,
+        per_query_csv,
+    )
     from sluice.retrieval.evaluation.scores import evaluate
 
     judged = judgements(qrels)

@@ -126,8 +126,7 @@ def mine(
       sluice mine runs/x/retrievers/bm25 nfcorpus --output n.jsonl --positives mean
       sluice mine bm25.trec scifact --output n.jsonl --also dense.trec --mode margin --audit 0.1
     """
-    from sluice.retrieval.jobs import audit as audit_modes
-    from sluice.retrieval.jobs import mine as mine_file
+    from sluice.retrieval.jobs import audit as audit_modes, mine as mine_file
 
     settings: dict[str, Any] = {
         "mode": mode, "per_query": per_query, "margin": margin, "max_score": max_score,

@@ -12,9 +12,4 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.retrieval.config.sections import json_schema as json_schema
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.config.sections": ["json_schema"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.datasets.dataset import Dataset as Dataset
-    from sluice.retrieval.datasets.dataset import load_dataset as load_dataset
+    from sluice.retrieval.datasets.dataset import Dataset as Dataset, load_dataset as load_dataset
     from sluice.retrieval.datasets.report import describe as describe
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.datasets.dataset": ["Dataset", "load_dataset"],
-            "sluice.retrieval.datasets.report": ["describe"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

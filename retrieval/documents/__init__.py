@@ -14,11 +14,4 @@ if TYPE_CHECKING:
     from sluice.retrieval.documents.store import DocumentStore as DocumentStore
     from sluice.retrieval.documents.where import Where as Where
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.documents.document": ["Document"],
-            "sluice.retrieval.documents.store": ["DocumentStore"],
-            "sluice.retrieval.documents.where": ["Where"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -11,23 +11,13 @@ from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.comparison import compare as compare
-    from sluice.retrieval.evaluation.hub_counts import Hubness as Hubness
-    from sluice.retrieval.evaluation.hub_counts import hubness as hubness
+    from sluice.retrieval.evaluation.hub_counts import Hubness as Hubness, hubness as hubness
     from sluice.retrieval.evaluation.measure_table import Judgements as Judgements
-    from sluice.retrieval.evaluation.measures import Measure as Measure
-    from sluice.retrieval.evaluation.measures import parse_measure as parse_measure
-    from sluice.retrieval.evaluation.scores import Scores as Scores
-    from sluice.retrieval.evaluation.scores import evaluate as evaluate
+    from sluice.retrieval.evaluation.measures import (
+        Measure as Measure,
+        parse_measure as parse_measure,
+    )
+    from sluice.retrieval.evaluation.scores import Scores as Scores, evaluate as evaluate
     from sluice.retrieval.evaluation.table import Table as Table
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.evaluation.comparison": ["compare"],
-            "sluice.retrieval.evaluation.hub_counts": ["Hubness", "hubness"],
-            "sluice.retrieval.evaluation.measure_table": ["Judgements"],
-            "sluice.retrieval.evaluation.measures": ["Measure", "parse_measure"],
-            "sluice.retrieval.evaluation.scores": ["Scores", "evaluate"],
-            "sluice.retrieval.evaluation.table": ["Table"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

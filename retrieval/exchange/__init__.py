@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.exchange.dense.vectors import DenseVectors as DenseVectors
-    from sluice.retrieval.exchange.dense.vectors import read_dense_vectors as read_dense_vectors
-    from sluice.retrieval.exchange.dense.vectors import write_dense_vectors as write_dense_vectors
-else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.exchange.dense.vectors": [
-                "DenseVectors",
-                "read_dense_vectors",
-                "write_dense_vectors",
-            ],
-        },
+    from sluice.retrieval.exchange.dense.vectors import (
+        DenseVectors as DenseVectors,
+        read_dense_vectors as read_dense_vectors,
+        write_dense_vectors as write_dense_vectors,
     )
+else:
+    __getattr__, __dir__, __all__ = lazy(__name__)

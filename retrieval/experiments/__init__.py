@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.experiments.experiment import Experiment as Experiment
-    from sluice.retrieval.experiments.experiment import load_pipeline as load_pipeline
-else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.experiments.experiment": ["Experiment", "load_pipeline"],
-        },
+    from sluice.retrieval.experiments.experiment import (
+        Experiment as Experiment,
+        load_pipeline as load_pipeline,
     )
+else:
+    __getattr__, __dir__, __all__ = lazy(__name__)

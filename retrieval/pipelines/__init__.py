@@ -12,15 +12,6 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.expression import parse as parse
     from sluice.retrieval.pipelines.rerank import Rerank as Rerank
-    from sluice.retrieval.pipelines.stage import Fuse as Fuse
-    from sluice.retrieval.pipelines.stage import Hit as Hit
-    from sluice.retrieval.pipelines.stage import Stage as Stage
+    from sluice.retrieval.pipelines.stage import Fuse as Fuse, Hit as Hit, Stage as Stage
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.pipelines.expression": ["parse"],
-            "sluice.retrieval.pipelines.rerank": ["Rerank"],
-            "sluice.retrieval.pipelines.stage": ["Fuse", "Hit", "Stage"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -11,13 +11,6 @@ from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
     from sluice.retrieval.retrievers.explanation import Explanation as Explanation
-    from sluice.retrieval.retrievers.retriever import Retriever as Retriever
-    from sluice.retrieval.retrievers.retriever import Updated as Updated
+    from sluice.retrieval.retrievers.retriever import Retriever as Retriever, Updated as Updated
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.retrievers.explanation": ["Explanation"],
-            "sluice.retrieval.retrievers.retriever": ["Retriever", "Updated"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -12,9 +12,4 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.retrieval.stages.hub_normaliser import Normaliser as Normaliser
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.stages.hub_normaliser": ["Normaliser"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.studies.compatibility import Compatibility as Compatibility
-    from sluice.retrieval.studies.compatibility import compatibility_matrix as compatibility_matrix
-else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.studies.compatibility": ["Compatibility", "compatibility_matrix"],
-        },
+    from sluice.retrieval.studies.compatibility import (
+        Compatibility as Compatibility,
+        compatibility_matrix as compatibility_matrix,
     )
+else:
+    __getattr__, __dir__, __all__ = lazy(__name__)

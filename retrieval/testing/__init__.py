@@ -16,13 +16,4 @@ if TYPE_CHECKING:
     from sluice.retrieval.testing.rules import BrokenRule as BrokenRule
     from sluice.retrieval.testing.stage import check_stage as check_stage
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.testing.encoder": ["check_encoder"],
-            "sluice.retrieval.testing.index": ["check_index"],
-            "sluice.retrieval.testing.loss": ["check_loss"],
-            "sluice.retrieval.testing.rules": ["BrokenRule"],
-            "sluice.retrieval.testing.stage": ["check_stage"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -12,9 +12,4 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.training.loop.trainer import RetrievalTrainer as RetrievalTrainer
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.training.loop.trainer": ["RetrievalTrainer"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

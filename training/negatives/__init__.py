@@ -10,28 +10,21 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.training.negatives.audit import MiningAudit as MiningAudit
-    from sluice.training.negatives.audit import audit_mining as audit_mining
-    from sluice.training.negatives.judge import Judge as Judge
-    from sluice.training.negatives.judge import JudgedPair as JudgedPair
-    from sluice.training.negatives.mining import mine as mine
-    from sluice.training.negatives.mining import mine_lists as mine_lists
+    from sluice.training.negatives.audit import (
+        MiningAudit as MiningAudit,
+        audit_mining as audit_mining,
+    )
+    from sluice.training.negatives.judge import Judge as Judge, JudgedPair as JudgedPair
+    from sluice.training.negatives.mining import mine as mine, mine_lists as mine_lists
     from sluice.training.negatives.provenance import Provenance as Provenance
-    from sluice.training.negatives.provenance_file import read_provenance as read_provenance
-    from sluice.training.negatives.provenance_file import write_provenance as write_provenance
-    from sluice.training.negatives.report import MinedNegatives as MinedNegatives
-    from sluice.training.negatives.report import MiningReport as MiningReport
+    from sluice.training.negatives.provenance_file import (
+        read_provenance as read_provenance,
+        write_provenance as write_provenance,
+    )
+    from sluice.training.negatives.report import (
+        MinedNegatives as MinedNegatives,
+        MiningReport as MiningReport,
+    )
     from sluice.training.negatives.settings import Mining as Mining
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.training.negatives.audit": ["MiningAudit", "audit_mining"],
-            "sluice.training.negatives.judge": ["Judge", "JudgedPair"],
-            "sluice.training.negatives.mining": ["mine", "mine_lists"],
-            "sluice.training.negatives.provenance": ["Provenance"],
-            "sluice.training.negatives.provenance_file": ["read_provenance", "write_provenance"],
-            "sluice.training.negatives.report": ["MinedNegatives", "MiningReport"],
-            "sluice.training.negatives.settings": ["Mining"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -76,8 +76,12 @@ def train_model(job: TrainingJob) -> Path:
     A killed training goes on from its last checkpoint, one with another key starts anew. Under
     ``torchrun`` the first process prepares and writes, and all train.
     """
-    from sluice.training.batches.processes import first_process, rank, wait
-    from sluice.training.batches.processes import start as start_processes
+    from sluice.training.batches.processes import (
+        first_process,
+        rank,
+        start as start_processes,
+        wait,
+    )
 
     section, model_path, work_path, where = job.section, job.model_path, job.work_path, job.where
     if made_before(model_path, job.keys.key):

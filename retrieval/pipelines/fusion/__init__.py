@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.pipelines.fusion.fit import FusionFit as FusionFit
-    from sluice.retrieval.pipelines.fusion.fit import fit_fusion as fit_fusion
+    from sluice.retrieval.pipelines.fusion.fit import (
+        FusionFit as FusionFit,
+        fit_fusion as fit_fusion,
+    )
     from sluice.retrieval.pipelines.fusion.fusion import Fusion as Fusion
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.pipelines.fusion.fit": ["FusionFit", "fit_fusion"],
-            "sluice.retrieval.pipelines.fusion.fusion": ["Fusion"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

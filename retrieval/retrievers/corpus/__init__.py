@@ -13,10 +13,4 @@ if TYPE_CHECKING:
     from sluice.retrieval.retrievers.corpus.encoding import Encoding as Encoding
     from sluice.retrieval.retrievers.corpus.passages import Passages as Passages
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.retrievers.corpus.encoding": ["Encoding"],
-            "sluice.retrieval.retrievers.corpus.passages": ["Passages"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -12,9 +12,4 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.retrieval.stages.ltr.ranker import LearnedRanker as LearnedRanker
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        {
-            "sluice.retrieval.stages.ltr.ranker": ["LearnedRanker"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -36,9 +36,9 @@ def test_the_task_is_filled_into_prompts() -> None:
     ("prompts", "message"),
     [
         (("{tsak}: ", None, TASK), "query_prompt: unknown field {tsak}.*did you mean 'task'"),
-        ((None, "{query}", None), "document_prompt: unknown field {query}; a prompt may hold"),
-        (("{task}: ", None, None), "query_prompt: holds {task}; give instruction"),
-        (("query: ", None, TASK), "instruction: 'search the river', but no prompt holds {task}"),
+        ((None, "{query}", None), "document_prompt: unknown field {query}; a prompt may contain"),
+        (("{task}: ", None, None), "query_prompt: contains {task}; give instruction"),
+        (("query: ", None, TASK), "instruction: 'search the river', but no prompt contains {task}"),
     ],
 )
 def test_templates_that_do_not_fit_are_config_errors(prompts: Any, message: str) -> None:

@@ -48,7 +48,7 @@ def test_unknown_texts_are_an_error_with_remedies() -> None:
     [
         (["a"], VECTORS, None, "1 texts for 4 vectors"),
         ("abcd", VECTORS, None, "a single str"),
-        (["a", "b", "a", "c"], VECTORS, None, "'a' in places 0 and 2"),
+        (["a", "b", "a", "c"], VECTORS, None, "'a' at positions 0 and 2"),
         (["a", "b", 3, "c"], VECTORS, None, "3 is a int"),
         (TEXTS, VECTORS.astype(int), None, "int64, expected a numpy array of floats"),
         (TEXTS, VECTORS.tolist(), None, "list, expected"),

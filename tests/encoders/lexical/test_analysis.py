@@ -6,8 +6,7 @@ import re
 import string
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.lexical.analyzer import STOP_WORDS, analyzer, words

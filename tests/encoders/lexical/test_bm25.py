@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import pytrec_eval
 import scipy.sparse as sp
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import sluice.encoders.lexical.term_counts
 from sluice.encoders.encoder import Encoder

@@ -160,12 +160,12 @@ def test_trained_prefixes_are_kept_with_the_model(deep: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("layers", [0, 5, True])
 def test_layers_the_model_does_not_have(deep: Path, layers: int) -> None:
-    with pytest.raises(ConfigError, match=r"layers is .*, expected a whole number, 1 to 4"):
+    with pytest.raises(ConfigError, match=r"layers: .*; the model has 4, expected 1 to 4"):
         DenseEncoder.from_pretrained(deep, layers=layers)
 
 
 def test_layers_and_an_exported_graph_do_not_go_together(deep: Path) -> None:
-    with pytest.raises(ConfigError, match="an exported graph runs all of them"):
+    with pytest.raises(ConfigError, match="an exported graph always runs all of them"):
         DenseEncoder.from_pretrained(deep, layers=2, backend="onnx")
 
 

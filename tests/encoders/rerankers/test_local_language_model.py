@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tiny_models import save_tokenizer
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sluice.encoders import SpladeEncoder, TowerEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sluice.encoders import DenseEncoder, SpladeEncoder, fit_idf
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError

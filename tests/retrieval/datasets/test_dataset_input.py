@@ -6,8 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.datasets.beir import read_documents, read_queries

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import sluice.encoders.foundation.generations
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
 from sluice.encoders.foundation.generations import pin_generation, verify
-from sluice.retrieval.documents import segment as document_segment
-from sluice.retrieval.documents import store as document_store
+from sluice.retrieval.documents import segment as document_segment, store as document_store
 from sluice.retrieval.documents.document import NOTHING, Document
 from sluice.retrieval.documents.segment import Segment
 from sluice.retrieval.documents.store import open_documents, write_documents

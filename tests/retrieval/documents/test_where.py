@@ -8,8 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from small_world import LengthScorer, WordEncoder, documents
 
 from sluice.encoders import BM25Encoder

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.evaluation.significance import equivalence

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from masked_texts import JOB, WORDS, equal, texts, trained
 from places import ROOT, SUPPORT
 from transformers import BertForMaskedLM

@@ -15,10 +15,12 @@ from small_world import LengthScorer, documents
 from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
 from sluice.retrieval import Document, Ranking, Rerank, Retriever, Run, Stage
-from sluice.retrieval.exchange.adapters import haystack_ai as haystack_adapter
-from sluice.retrieval.exchange.adapters import langchain as langchain_adapter
-from sluice.retrieval.exchange.adapters import llama_index_core as llama_index_adapter
-from sluice.retrieval.exchange.adapters import pyterrier_stage as pyterrier_adapter
+from sluice.retrieval.exchange.adapters import (
+    haystack_ai as haystack_adapter,
+    langchain as langchain_adapter,
+    llama_index_core as llama_index_adapter,
+    pyterrier_stage as pyterrier_adapter,
+)
 from sluice.retrieval.exchange.adapters.haystack_ai import haystack_retriever
 from sluice.retrieval.exchange.adapters.hits import find
 from sluice.retrieval.exchange.adapters.ir_measures_records import to_scored_docs

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dense_files import IDS, VECTORS, same
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from sluice.encoders.foundation.errors import ConfigError, DataError

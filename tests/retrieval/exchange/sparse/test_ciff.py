@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sparse_files import read_ciff
 
 from sluice.encoders.foundation.errors import DataError

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sparse_files import read_impact_json, read_vectors
 
 from sluice.encoders.foundation.errors import ConfigError, DataError

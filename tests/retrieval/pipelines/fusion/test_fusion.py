@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.pipelines.fusion.fusion import reciprocal_rank_fusion, weighted_fusion

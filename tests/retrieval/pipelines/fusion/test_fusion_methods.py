@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ranx_agreement
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from places import ROOT
 from ranx_agreement import odd_lists
 from small_world import WordEncoder, documents

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_language_models import FakeModel, Numbered, comparator, oracle, worth
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tiny_models import save_tokenizer
 
 from sluice.encoders.foundation.build import build

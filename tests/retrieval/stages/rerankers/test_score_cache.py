@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from small_world import ConstantScorer, LengthScorer, WordEncoder, documents
 from tiny_models import save_model
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from small_world import WordEncoder, documents
 
 from sluice.encoders import BM25Encoder

@@ -4,8 +4,7 @@ import sys
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.documents.document import Document

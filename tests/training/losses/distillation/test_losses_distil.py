@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from score_losses import NAN, cells, drawn, gradient, leaf, mean_of, same
 from torch import Tensor
 from torch.nn.functional import cross_entropy
