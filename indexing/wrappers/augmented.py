@@ -1,4 +1,4 @@
-"""An index whose vectors get more dimensions on their way into another dense index."""
+"""An index that adds dimensions to its vectors and stores them in another dense index."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class AugmentedIndex(WrappingIndex):
     """Vectors with the dimensions that ``augmentation`` adds, searched by the index ``inner``.
 
     Both are given, or described as in YAML: ``{type: faiss, factory: HNSW32, metric: l2}`` and
-    ``{type: mips_to_l2}``. Hits are those of the inner index, scores what the augmentation says
-    they mean. ``params`` are the inner index's and the augmentation's.
+    ``{type: mips_to_l2}``. Hits are those of the inner index; the augmentation converts their
+    scores. ``params`` are the inner index's and the augmentation's.
     """
 
     type_name = "augmented"

@@ -1,4 +1,4 @@
-"""A funnel: search with the first dimensions of each vector, then score the best with all."""
+"""A funnel: searches with the first dimensions of each vector, then scores the best with all."""
 
 from __future__ import annotations
 
