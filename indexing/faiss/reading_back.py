@@ -23,17 +23,12 @@ def compacted(engine: Engine, allowed: Mask, full: DenseRows | None) -> Engine:
     ``ConfigError`` for a type that cannot give its vectors back when there are no full ones.
     """
     smaller = engine.emptied()
-    blocks = _decoded(engine, allowed) if full is None else _kept(full, allowed)
+    blocks = _decoded(engine, allowed) if full is None else full.blocks(READ_BLOCK, allowed)
     if not engine.traits.grows:
         blocks = _joined(blocks)
     for vectors in blocks:
         smaller.add(vectors)
     return smaller
-
-
-def _kept(full: DenseRows, allowed: Mask) -> Iterator[Dense]:
-    for block in full.blocks(READ_BLOCK, allowed):
-        yield np.ascontiguousarray(block.vectors)
 
 
 def _decoded(engine: Engine, allowed: Mask) -> Iterator[Dense]:

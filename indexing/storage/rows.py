@@ -117,14 +117,6 @@ def picked(chunks: Sequence[Chunk], size: int, allowed: Mask | None) -> Iterator
         first_row += total
 
 
-class Block(NamedTuple):
-    """Consecutive or picked documents with their row numbers."""
-
-    rows: NDArray[np.int64]
-    vectors: Dense
-    norms: Norms
-
-
 class DenseRows(ChunkedRows):
     """The vectors of rows 0, 1, 2, ... with their norms; rows are only added, or compacted."""
 
@@ -165,17 +157,15 @@ class DenseRows(ChunkedRows):
         """Keep the vectors added from now on in a file of ``folder``, and map them from there."""
         self._spool = DenseSpool(folder)
 
-    def blocks(self, size: int, allowed: Mask | None = None) -> Iterator[Block]:
-        """Yield the allowed rows in blocks of at most ``size``; complete blocks are views."""
+    def blocks(self, size: int, allowed: Mask) -> Iterator[Dense]:
+        """Yield the vectors of allowed rows, at most ``size`` at a time, in ascending order."""
         first = 0
-        for vectors, norms in self._chunks:
+        for vectors, _ in self._chunks:
             for start in range(0, len(vectors), size):
-                part = slice(start, min(start + size, len(vectors)))
-                rows = np.arange(first + part.start, first + part.stop, dtype=np.int64)
-                if allowed is None or (mask := allowed[rows[0] : rows[-1] + 1]).all():
-                    yield Block(rows, vectors[part], norms[part])
-                elif mask.any():
-                    yield Block(rows[mask], vectors[part][mask], norms[part][mask])
+                part = vectors[start : start + size]
+                mask = allowed[first + start : first + start + len(part)]
+                if mask.any():
+                    yield part[mask]
             first += len(vectors)
 
     def gather(self, rows: NDArray[np.int64]) -> tuple[Dense, Norms]:
