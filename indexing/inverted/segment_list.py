@@ -76,14 +76,14 @@ def extended(segments: Segments, spool: Spool, width: int, settings: SegmentSett
 
     A segment is merged when it is less than twice as large: so the number stays logarithmic.
     """
-    kept = list(segments)
-    while kept and _worth_merging(kept[-1].segment, spool):
+    remaining = list(segments)
+    while remaining and _worth_merging(remaining[-1].segment, spool):
         merged = Spool()
-        for chunk in chain(streamed_documents(kept.pop().segment), spool.matrices()):
+        for chunk in chain(streamed_documents(remaining.pop().segment), spool.matrices()):
             merged.append(chunk)
         spool = merged
-    first_row = kept[-1].first_row + kept[-1].segment.documents if kept else 0
-    return (*kept, _built(spool, first_row, width, settings))
+    first_row = remaining[-1].first_row + remaining[-1].segment.documents if remaining else 0
+    return (*remaining, _built(spool, first_row, width, settings))
 
 
 def rebuilt(

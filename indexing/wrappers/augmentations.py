@@ -72,7 +72,7 @@ class Augmentation(ABC):
         """Names that ``params`` of a search may have for ``augment_queries``."""
         return ()
 
-    def check_parameters(self, given: Parameters) -> None:  # noqa: B027 - most take none
+    def check_parameters(self, params: Parameters) -> None:  # noqa: B027 - most take none
         """Raise ``ConfigError`` for a value that a parameter cannot have."""
 
     @property
@@ -171,10 +171,10 @@ class DocumentBias(Augmentation):
         """Take ``bias_weight``."""
         return (WEIGHT,)
 
-    def check_parameters(self, given: Parameters) -> None:
+    def check_parameters(self, params: Parameters) -> None:
         """Refuse a weight that is not a finite number in float32."""
-        if WEIGHT in given and abs(finite_number(given[WEIGHT], f"params: {WEIGHT}")) > 1e30:
-            raise ConfigError(f"params: {WEIGHT} is {given[WEIGHT]!r}, expected at most 1e30")
+        if WEIGHT in params and abs(finite_number(params[WEIGHT], f"params: {WEIGHT}")) > 1e30:
+            raise ConfigError(f"params: {WEIGHT} is {params[WEIGHT]!r}, expected at most 1e30")
 
     @property
     def size_bytes(self) -> int:

@@ -95,9 +95,9 @@ class AugmentedIndex(WrappingIndex):
     def _search_parameters(self) -> tuple[str, ...]:
         return (*self.augmentation.search_parameters(), *self.inner._search_parameters())
 
-    def _check_parameters(self, given: Mapping[str, Any]) -> None:
-        super()._check_parameters(given)
-        self.augmentation.check_parameters(given)
+    def _check_parameters(self, params: Mapping[str, Any]) -> None:
+        super()._check_parameters(params)
+        self.augmentation.check_parameters(params)
 
     def _documents(self, rows: Rows) -> Dense:
         longer = self.inner.documents(rows)

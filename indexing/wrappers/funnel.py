@@ -157,10 +157,10 @@ class FunnelIndex(WrappingIndex):
     def _search_parameters(self) -> tuple[str, ...]:
         return ("depth", *self._names_of_first())
 
-    def _check_parameters(self, given: Mapping[str, Any]) -> None:
-        super()._check_parameters(given)
-        if "depth" in given:
-            whole_number(given["depth"], "params: depth", 1)
+    def _check_parameters(self, params: Mapping[str, Any]) -> None:
+        super()._check_parameters(params)
+        if "depth" in params:
+            whole_number(params["depth"], "params: depth", 1)
 
     def _documents(self, rows: Rows) -> Dense:
         return self._vectors.gather(rows)[0]

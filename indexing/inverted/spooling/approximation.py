@@ -32,15 +32,15 @@ def pruned_queries(queries: sparse.csr_array[Any], beta: float) -> Queries:
 
 def heaviest_terms(spool: Spool, most: int) -> Spool:
     """Return a spool of the same documents with at most ``most`` terms each, the heaviest."""
-    kept, step = Spool(), 1 << 14
+    pruned, step = Spool(), 1 << 14
     for first in range(0, len(spool), step):
         starts, terms, impacts = heaviest(
             spool.documents(first, min(first + step, len(spool))), most
         )
         shape = (len(starts) - 1, spool.terms)
-        kept.append(sparse.csr_array((impacts, terms.astype(np.int64), starts), shape=shape))
-    kept.terms = spool.terms
-    return kept
+        pruned.append(sparse.csr_array((impacts, terms.astype(np.int64), starts), shape=shape))
+    pruned.terms = spool.terms
+    return pruned
 
 
 def heaviest(documents: Documents, most: int) -> Documents:

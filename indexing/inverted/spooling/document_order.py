@@ -60,10 +60,10 @@ def _deciding(spool: Spool, terms: int) -> Documents:
     for starts, present, weights in _parts(spool):
         chosen = several[present] & (weights > 0)
         before = np.concatenate([[0], np.cumsum(chosen)])
-        kept = heaviest((before[starts], present[chosen], weights[chosen]), HEAVIEST)
-        counts.append(np.diff(kept[0]))
-        deciding.append(kept[1])
-        impacts.append(kept[2])
+        heavy = heaviest((before[starts], present[chosen], weights[chosen]), HEAVIEST)
+        counts.append(np.diff(heavy[0]))
+        deciding.append(heavy[1])
+        impacts.append(heavy[2])
     starts = np.cumsum(np.concatenate(counts))
     return starts, np.concatenate(deciding), np.concatenate(impacts)
 
