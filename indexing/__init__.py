@@ -1,4 +1,4 @@
-"""Vectors in, hits out: exact, approximate and inverted indexes behind one class.
+"""Vectors in, hits out: exact, approximate and inverted indexes with one interface.
 
 May import: `encoders.foundation` alone.
 """

@@ -1,4 +1,4 @@
-"""Checks of the vectors that go into an index: shape, width, dtype, finite values."""
+"""Checks the vectors that go into an index: shape, width, dtype, finite values."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def checked_sparse(vectors: Any, what: str) -> sparse.csr_array[Any]:
         kind = type(vectors).__name__
         remedy = "; dense vectors go into FlatIndex or FaissIndex" if kind == "ndarray" else ""
         raise DataError(f"{what}: {kind}, expected a scipy.sparse.csr_array [n, terms]{remedy}")
-    given: Any = vectors  # one of scipy's many sparse classes
-    _check_floating(given.dtype, what)
-    if given.ndim != 2:
-        raise DataError(f"{what}: shape {given.shape}, expected [n, terms]")
-    matrix: sparse.csr_array[Any] = sparse.csr_array(given)
+    source: Any = vectors  # one of scipy's many sparse classes
+    _check_floating(source.dtype, what)
+    if source.ndim != 2:
+        raise DataError(f"{what}: shape {source.shape}, expected [n, terms]")
+    matrix: sparse.csr_array[Any] = sparse.csr_array(source)
     try:
         matrix.check_format(full_check=True)
     except ValueError as error:
@@ -103,8 +103,8 @@ def _refuse_weight(
 ) -> None:
     row = int(np.searchsorted(matrix.indptr, place, side="right")) - 1
     raise DataError(
-        f"{what}: row {row}, term {matrix.indices[place]}: weight {weights[place]}; "
-        "expected finite weights that are not negative"
+        f"{what}: row {row}, term {matrix.indices[place]} has the weight {weights[place]}; "
+        "expected finite weights of at least 0"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a search returns: rows and scores, one line per query."""
+"""The result of a search: rows and scores, one line per query."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Hits(NamedTuple):
     """The best documents of each query: score descending, then row ascending.
 
     ``rows`` is int64 ``[n, k]`` and ``scores`` float32 ``[n, k]``; higher is better whatever the
-    metric. Places that no document fills hold row -1 and score -inf, and stand last; the scores of
+    metric. Places that no document fills hold row -1 and score -inf, and come last; the scores of
     hits are finite.
     """
 

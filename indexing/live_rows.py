@@ -1,4 +1,4 @@
-"""Which rows may be found: rows allotted, tombstones, and the caller's ``keep``."""
+"""Tracks the rows that may be hits: rows allotted, tombstones, and the caller's ``keep``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LiveRows:
         self.total = total
         self._dead: Mask = np.zeros(0, dtype=np.bool_)  # rows past its end are live
         self._dead_count = 0
-        self._mask: Mask | None = None  # of the live rows, once it was asked for
+        self._mask: Mask | None = None  # of the live rows, computed when first needed
         if deleted is not None and len(deleted):
             self.delete(deleted)
 
@@ -48,7 +48,7 @@ class LiveRows:
         if np.count_nonzero(dead) != self._dead_count + len(dying):
             values, counts = np.unique(dying, return_counts=True)
             raise DataError(
-                f"delete: row {values[counts > 1][0]} is given twice; nothing was deleted"
+                f"delete: row {values[counts > 1][0]} occurs twice; nothing was deleted"
             )
         self._dead = dead
         self._dead_count += len(dying)
@@ -57,7 +57,7 @@ class LiveRows:
     def allowed(self, keep: ArrayLike | None = None) -> Mask | None:
         """Return the mask ``[total]`` of rows that may be hits; None when all of them may.
 
-        It is read-only: the one without ``keep`` is made once for all searches.
+        It is read-only: the one without ``keep`` is shared by all searches.
         """
         if keep is None:
             if not self._dead_count:
@@ -107,12 +107,12 @@ class LiveRows:
                 f"{what}: {rows.dtype} of shape {rows.shape}, expected a list of row numbers"
                 f"{' or a boolean mask' if what == 'keep' else ''}"
             )
-        found = np.atleast_1d(rows).astype(np.int64)
-        unknown = found[(found < 0) | (found >= self.total)]
+        numbers = np.atleast_1d(rows).astype(np.int64)
+        unknown = numbers[(numbers < 0) | (numbers >= self.total)]
         if len(unknown):
             raise DataError(
                 f"{what}: no row {unknown[0]}; this index has rows 0 to {self.total - 1:,}"
                 if self.total
                 else f"{what}: no row {unknown[0]}; this index is empty"
             )
-        return found
+        return numbers

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Measure FAISS with a mask against scoring the kept rows one and all, by selectivity.
 
-The figures behind the constants of ``indexing/faiss/filtered_search.py``. Interleaved in one
-process, one thread; times are the best of several, in ms a query, ratios are of the exact scoring.
+The figures for the constants of ``indexing/faiss/filtered_search.py``. Interleaved in one process,
+one thread; times are the best of several, in ms a query, ratios are of the exact scoring.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The autopilot: tries indexes on a sample and takes the fastest that keeps the recall asked for.
+"""The autopilot: tries indexes on a sample and takes the fastest that reaches a target recall.
 
 May import: every other room of `indexing`.
 """

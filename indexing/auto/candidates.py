@@ -1,4 +1,4 @@
-"""The indexes the autopilot tries, each with its settings from fast to thorough."""
+"""Lists the indexes the autopilot tries, each with its settings from fast to thorough."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.indexing.storage.exact_scores import Metric
 if TYPE_CHECKING:
     from sluice.indexing.flat.compressed_rows import FirstPass
 
-POINTS_PER_LIST = 40  # training vectors for one centroid; fewer and k-means is not sane
+POINTS_PER_LIST = 40  # training vectors for one centroid; with fewer, k-means is unreliable
 DEPTHS = (100, 300, 1_000, 3_000, 10_000)  # documents that one-bit codes leave to be scored
 FEWEST = 1_000  # vectors below which inverted files and quantisers are not tried
 Setting = Mapping[str, Any]
@@ -47,9 +47,9 @@ def candidates(
 ) -> Iterator[Candidate]:
     """Yield what is worth trying for ``count`` vectors, exact search first.
 
-    ``bytes_each`` is the memory a vector may take. What takes more is left out, but for exact
-    search, to compare with. ``OPQ`` trains long, and is tried only where scalar quantisers are too
-    large.
+    ``bytes_each`` is the memory a vector may take; what takes more is left out, except exact
+    search, the baseline. ``OPQ`` takes long to train, and is tried only where scalar quantisers
+    are too large.
     """
     from sluice.indexing.faiss.index import FaissIndex
     from sluice.indexing.flat.index import FlatIndex
@@ -108,19 +108,19 @@ def _quantised(
 
 
 def _first_passes(metric: Metric, width: int, fits: Callable[[float], bool]) -> Iterator[Candidate]:
-    """Yield ``FlatIndex`` behind compressed vectors: two are exact, one bit a dimension is not."""
+    """Yield ``FlatIndex`` with first passes: two are exact, one bit a dimension is not."""
     from sluice.indexing.flat.index import FlatIndex
 
-    def made(first_pass: FirstPass) -> Callable[[], Index]:
+    def flat_with(first_pass: FirstPass) -> Callable[[], Index]:
         return lambda: FlatIndex(metric, first_pass=first_pass)
 
     exact: tuple[tuple[FirstPass, int], ...] = (("bf16", 2 * width), ("int8", width))
     for first_pass, size in exact:
         if fits(size):
             name = f"flat {first_pass}"
-            yield Candidate(name, name, made(first_pass), exact=True)
+            yield Candidate(name, name, flat_with(first_pass), exact=True)
     name, settings = "flat binary", tuple({"depth": depth} for depth in DEPTHS)
-    yield Candidate(name, name, made("binary"), settings)
+    yield Candidate(name, name, flat_with("binary"), settings)
 
 
 def _ladder(least: int, most: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from sluice.indexing.index import Index
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an index has to meet; None is no limit."""
+    """What an index has to meet; None means no limit."""
 
     recall: float
     k: int
@@ -31,8 +31,8 @@ class Limits:
 class Measured:
     """One index with one setting: a row of the trade-off table.
 
-    ``recall`` is the mean over the queries it was judged by, ``recall_low`` the lower end of its
-    one-sided 95% confidence interval. Figures of a sample are carried over to the whole corpus:
+    ``recall`` is the mean over the queries it was measured on, ``recall_low`` the lower end of its
+    one-sided 95% confidence interval. Figures of a sample are extrapolated to the corpus:
     memory and build time in proportion, latency as the type grows, recall as it is.
     """
 

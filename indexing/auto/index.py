@@ -1,4 +1,4 @@
-"""The autopilot: measure indexes on sampled queries against exact search, and choose one."""
+"""The autopilot: measures indexes on sampled queries against exact search, and chooses one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger("sluice")
 
 MEASURED = 50_000  # vectors on which candidates are compared; the chosen ones see all
 MOST_QUERIES = 1_000
-FEWEST_QUERIES = 64  # below, documents are asked as well
+FEWEST_QUERIES = 64  # below, documents serve as queries too
 WITH_DOCUMENTS = 400  # queries then
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -41,13 +41,13 @@ class AutoIndex(Recipe):
     ``max_latency_ms`` limits the median time of one query by itself, on this machine as it is now.
 
     Below ``exact_below`` vectors the choice is ``FlatIndex``, unless that breaks a limit. From
-    there on candidates are measured on at most 50,000 vectors, and the best are built on all of
+    there on, candidates are measured on at most 50,000 vectors, and the best are built on all of
     them. Their setting (``efSearch``, ``nprobe``, ``depth``) is the smallest whose recall meets the
     target at the lower end of its 95% interval on one half of the queries; the other half then
     checks it, and takes a larger one where it falls short. Of those that meet all limits the
-    fastest is chosen; with a latency limit, exact search if it meets it, else the one built
-    soonest. Where none does, the one with the best recall within memory and latency, else the
-    nearest, and a warning says what it breaks.
+    fastest is chosen; with a latency limit, exact search if it meets it, else the one that builds
+    fastest. Where none does, the one with the best recall within memory and latency, else the
+    nearest, and a warning names the limits it breaks.
     """
 
     type_name = "auto"
@@ -90,14 +90,14 @@ class AutoIndex(Recipe):
         """Return the chosen index, filled with all ``vectors`` in their order, and the reasons.
 
         ``queries`` ``[n, dim]`` should be real ones. Where they are missing, or fewer than 64,
-        documents are asked too, which may be easier or harder to answer. The table goes to the
+        documents serve as queries too, which may be easier or harder. The table goes to the
         log; it is also in ``index.notes["auto"]``, which is saved with the index. ``work`` is a
         folder for vectors that need not lie in memory (``Index.spool``); the caller removes it
         once the index is saved.
         """
         source = ArrayVectors(vectors) if isinstance(vectors, np.ndarray) else vectors
-        asked = self._checked_queries(source, queries)
-        choice = self._choice(Trials(source, self.limits, self.metric, self.seed, work), asked)
+        checked = self._checked_queries(source, queries)
+        choice = self._choice(Trials(source, self.limits, self.metric, self.seed, work), checked)
         choice.index.notes["auto"] = choice.as_dict()
         log.info("%s", choice)
         if choice.chosen is not None and choice.chosen.breaks:
@@ -114,49 +114,49 @@ class AutoIndex(Recipe):
             checked = checked[np.sort(rng.choice(len(checked), MOST_QUERIES, replace=False))]
         return checked
 
-    def _choice(self, trials: Trials, asked: Dense | None) -> Choice:
+    def _choice(self, trials: Trials, queries: Dense | None) -> Choice:
         source = trials.source
         if len(source) < 2:
-            return trials.untried(f"exact search: there is nothing to compare of {len(source)}")
+            return trials.untried(f"exact search: nothing to compare among {len(source)} vectors")
         if len(source) < self.exact_below:
-            few = asked if asked is not None else source.sample(FEWEST_QUERIES, self.seed)
+            few = queries if queries is not None else source.sample(FEWEST_QUERIES, self.seed)
             choice = trials.exact(few, self.exact_below)
             if choice.chosen is not None and not choice.chosen.breaks:
                 return choice
         size = min(len(source), MEASURED)
-        real = 0 if asked is None else len(asked)
-        if asked is not None and real >= FEWEST_QUERIES:
+        real = 0 if queries is None else len(queries)
+        if queries is not None and real >= FEWEST_QUERIES:
             none: Rows = np.full(real, -1, dtype=np.int64)
             part = source.sample(size, self.seed)
             _check_count(part, size)
-            return trials.choose(ArrayVectors(part), asked, none, none)
+            return trials.choose(ArrayVectors(part), queries, none, none)
         rng = np.random.default_rng(self.seed)
         rows = np.sort(rng.choice(len(source), size, replace=False))
         part = vectors_of_rows(source, rows)
         _check_count(part, size)
         places = np.sort(rng.choice(size, min(size, WITH_DOCUMENTS - real), replace=False))
-        mixed = part[places] if asked is None else np.concatenate([asked, part[places]])
+        mixed = part[places] if queries is None else np.concatenate([queries, part[places]])
         own = np.concatenate([np.full(real, -1), places])
         own_of_all = np.concatenate([np.full(real, -1), rows[places]])
         choice = trials.choose(ArrayVectors(part), mixed, own, own_of_all)
         choice.reason += (
-            f"; {len(places)} of the {len(mixed)} queries were documents (themselves no answers), "
-            "which may be easier or harder than real queries"
+            f"; {len(places)} of the {len(mixed)} queries were documents (never answers to "
+            "themselves), which may be easier or harder than real queries"
         )
         return choice
 
 
-def _check_count(part: Dense, wanted: int) -> None:
-    if len(part) != wanted:
-        raise DataError(f"vectors: {len(part):,} where their length promised {wanted:,}")
+def _check_count(part: Dense, expected: int) -> None:
+    if len(part) != expected:
+        raise DataError(f"vectors: read {len(part):,}, but their length is {expected:,}")
 
 
-def size_in_bytes(given: int | str, name: str) -> int:
+def size_in_bytes(size: int | str, name: str) -> int:
     """Return bytes of a number, or of text such as ``500MB``, ``2 GB`` or ``1.5GiB``."""
-    if not isinstance(given, str):
-        return whole_number(given, name, 1)
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", given.lower())
-    units = BINARY_UNITS if found and found[3] else UNITS
-    if not found or found[2] not in units or float(found[1]) * units[found[2]] < 1:
-        raise ConfigError(f"{name} is {given!r}, expected bytes, such as 2GB, 500MB or 1.5GiB")
-    return int(float(found[1]) * units[found[2]])
+    if not isinstance(size, str):
+        return whole_number(size, name, 1)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", size.lower())
+    units = BINARY_UNITS if match and match[3] else UNITS
+    if not match or match[2] not in units or float(match[1]) * units[match[2]] < 1:
+        raise ConfigError(f"{name} is {size!r}, expected bytes, such as 2GB, 500MB or 1.5GiB")
+    return int(float(match[1]) * units[match[2]])

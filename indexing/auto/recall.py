@@ -1,4 +1,4 @@
-"""Queries with their exact neighbours: the recall and the latency of an index on them."""
+"""Measures recall and latency of an index on queries whose exact neighbours are known."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ SECONDS = 0.5  # after which no more are timed
 class Judge:
     """Some queries and what exact search finds for each.
 
-    ``own`` is the row of a query that is itself a document, -1 otherwise: that row is no answer.
+    ``own`` is the row of a query that is itself a document, -1 otherwise: that row does not count.
     """
 
     queries: Dense
     own: Rows
     accepted: list[Rows]  # rows at least as good as the k-th best
-    wanted: NDArray[np.int64]  # k, or how many there are
+    expected: NDArray[np.int64]  # k, or fewer in a smaller corpus
     k: int
 
     @classmethod
     def of(cls, vectors: Vectors, queries: Dense, own: Rows, k: int, metric: Metric) -> Self:
         """Search the vectors exactly; a document tied with the k-th best is as good as it."""
         hits = exact_hits(vectors, queries, min(2 * k + 16, len(vectors)), metric)
-        accepted, wanted = [], []
+        accepted, counts = [], []
         for rows, scores, self_row in zip(hits.rows, hits.scores, own, strict=True):
             real = (rows >= 0) & (rows != self_row)
             rows, scores = rows[real], scores[real]
             count = min(k, len(rows))
             least = scores[count - 1] if count else 0.0
             accepted.append(rows[scores >= least - TIED * abs(least)])
-            wanted.append(count)
-        return cls(queries, own, accepted, np.array(wanted, dtype=np.int64), k)
+            counts.append(count)
+        return cls(queries, own, accepted, np.array(counts, dtype=np.int64), k)
 
     @classmethod
     def unanswered(cls, queries: Dense, k: int) -> Self:
@@ -72,21 +72,21 @@ class Judge:
             self.queries[places],
             self.own[places],
             [self.accepted[place] for place in places],
-            self.wanted[places],
+            self.expected[places],
             self.k,
         )
 
     def recalls(self, index: Index, params: Mapping[str, Any]) -> NDArray[np.float64]:
         """Return each query's share of its ``k`` best that the index finds."""
         extra = int((self.own >= 0).any())
-        found = index.search(self.queries, self.k + extra, params=params).rows
+        hits = index.search(self.queries, self.k + extra, params=params).rows
         shares = np.ones(len(self))
-        for place, (rows, own) in enumerate(zip(found, self.own, strict=True)):
+        for place, (rows, own) in enumerate(zip(hits, self.own, strict=True)):
             others = rows[(rows >= 0) & (rows != own)][: self.k]
-            wanted = int(self.wanted[place])
-            if wanted:
+            expected = int(self.expected[place])
+            if expected:
                 good = int(np.isin(others, self.accepted[place]).sum())
-                shares[place] = min(good, wanted) / wanted
+                shares[place] = min(good, expected) / expected
         return shares
 
     def latency(self, index: Index, params: Mapping[str, Any]) -> tuple[float, float]:

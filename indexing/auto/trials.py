@@ -1,4 +1,4 @@
-"""The autopilot's measurements: candidates on a sample, then the best of them on all vectors."""
+"""Measures candidates on a sample, then the best of them on all vectors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sluice.indexing.storage.exact_scores import Metric
 log = logging.getLogger("sluice")
 
 BUILDS = 3  # kinds built on all vectors, at most, and exact search
-SATURATED = 1e-3  # recall that two larger settings must add to go on
+SATURATED = 1e-3  # recall that two larger settings must add for more to be tried
 HOPELESS = 3.0  # times the latency limit, from which larger settings are not tried
 SHOWN = 50_000  # vectors from which building shows its progress
 
@@ -44,9 +44,9 @@ class Trials:
         self._limits = limits
         self._metric: Metric = metric
         self._seed = seed
-        self._work = work  # where indexes of all vectors keep what need not lie in memory
+        self._work = work  # where indexes of all vectors spool what need not be in memory
         self._table: list[Measured] = []
-        self._kept: dict[str, Built] = {}  # kinds built on all vectors
+        self._on_all: dict[str, Built] = {}  # kinds built on all vectors
         self._failed: list[str] = []
         self._flat = Candidate("flat", "flat", lambda: FlatIndex(metric), exact=True)
 
@@ -59,9 +59,7 @@ class Trials:
         judge = Judge.unanswered(queries, self._limits.k)
         index, _ = self._of_all(self._flat)
         row = self._row(self._flat, {}, self.source, self._of_all(self._flat), judge, judge)
-        reason = (
-            f"exact search, the default below {below:,} vectors: there are {len(self.source):,}"
-        )
+        reason = f"exact search, the default below {below:,} vectors (here {len(self.source):,})"
         return Choice(index, [row], row, reason, self._limits)
 
     def choose(self, part: Vectors, queries: Dense, own: Rows, own_of_all: Rows) -> Choice:
@@ -69,7 +67,7 @@ class Trials:
 
         ``own`` and ``own_of_all`` are the queries' own rows in either, -1 for real queries.
         """
-        whole = len(part) == len(self.source)
+        complete = len(part) == len(self.source)
         k, width = self._limits.k, queries.shape[1]
         judge = Judge.of(part, queries, own, k, self._metric)
         of_all = self._candidates(len(self.source), width)
@@ -79,27 +77,27 @@ class Trials:
             self._table += rows
             if rows:
                 best[kind] = min(rows, key=self._rank)
-        if not whole:
+        if not complete:
             judge = Judge.of(self.source, queries, own_of_all, k, self._metric)
         final: dict[str, Measured] = {}
         for kind in self._worth_building(best):
-            found = min(map(self._rank, final.values()), default=(math.inf,))
-            if found[0] == 0 and found <= self._rank(best[kind]):
-                break  # the rest, in this order, promised no more
+            leader = min(map(self._rank, final.values()), default=(math.inf,))
+            if leader[0] == 0 and leader <= self._rank(best[kind]):
+                break  # the rest ranked lower on the sample
             rows = self._tuned(of_all[kind], *judge.split(self._seed))
             self._table += rows
             if rows:
                 final[kind] = min(rows, key=self._rank)
                 kind = min(final, key=lambda each: self._rank(final[each]))
-                if not whole:  # what is beaten gives its memory back
-                    self._kept = {kind: self._kept[kind]}
+                if not complete:  # free the memory of what is beaten
+                    self._on_all = {kind: self._on_all[kind]}
         if not final:
             return self.untried(f"exact search: {'; '.join(self._failed)}")
         kind = min(final, key=lambda each: self._rank(final[each]))
-        index, _ = self._kept[kind]
+        index, _ = self._on_all[kind]
         index.default_params = dict(final[kind].params)
         reason = self._reason(final[kind], judge.split(self._seed)[1])
-        if not whole:
+        if not complete:
             reason += (
                 f"; candidates were compared on {len(part):,} of {len(self.source):,} vectors: "
                 "recall as measured there, memory and build time in proportion, latency as each "
@@ -110,8 +108,8 @@ class Trials:
     def _candidates(self, count: int, width: int) -> dict[str, Candidate]:
         memory = self._limits.memory
         bytes_each = math.inf if memory is None else memory / len(self.source)
-        found = candidates(count, width, self._metric, k=self._limits.k, bytes_each=bytes_each)
-        return {candidate.kind: candidate for candidate in found}
+        tried = candidates(count, width, self._metric, k=self._limits.k, bytes_each=bytes_each)
+        return {candidate.kind: candidate for candidate in tried}
 
     def _compared(
         self, candidate: Candidate, of_all: Candidate, part: Vectors, judge: Judge
@@ -119,8 +117,8 @@ class Trials:
         """Measure one candidate's settings on a part until one meets the target."""
         rows: list[Measured] = []
         try:
-            whole = len(part) == len(self.source)
-            built = self._of_all(candidate) if whole else self._built(candidate, part)
+            complete = len(part) == len(self.source)
+            built = self._of_all(candidate) if complete else self._built(candidate, part)
             for setting in candidate.settings:
                 rows.append(self._row(of_all, setting, part, built, judge, judge))
                 if "recall" not in rows[-1].breaks or self._is_slow(rows[-1]) or saturated(rows):
@@ -149,19 +147,19 @@ class Trials:
         return rows
 
     def _of_all(self, candidate: Candidate) -> Built:
-        if candidate.kind not in self._kept:
-            self._kept[candidate.kind] = self._built(candidate, self.source)
-        return self._kept[candidate.kind]
+        if candidate.kind not in self._on_all:
+            self._on_all[candidate.kind] = self._built(candidate, self.source)
+        return self._on_all[candidate.kind]
 
     def _built(self, candidate: Candidate, vectors: Vectors) -> Built:
         count = len(vectors)
         index = candidate.make()
         start = time.perf_counter()
-        wanted = max(candidate.training, index.training_rows(count))
-        if wanted:
-            index.train(vectors.sample(min(wanted, count), self._seed))
+        sample = max(candidate.training, index.training_rows(count))
+        if sample:
+            index.train(vectors.sample(min(sample, count), self._seed))
         if self._work is not None and vectors is self.source:
-            index.spool(self._work / f"auto{len(self._kept)}")
+            index.spool(self._work / f"auto{len(self._on_all)}")
         label = f"build {candidate.name}"
         with progress(label, count, "vectors", show=count >= SHOWN) as advance:
             for chunk in vectors:
@@ -177,7 +175,7 @@ class Trials:
         choosing: Judge,
         checking: Judge,
     ) -> Measured:
-        """Measure one setting; what only a part was measured for is carried over to all.
+        """Measure one setting; figures of a part are extrapolated to all vectors.
 
         The target has to be met by the lower bound on the choosing queries, and by the mean on the
         checking ones.
@@ -243,7 +241,7 @@ class Trials:
         )
         if row.breaks:
             return (
-                f"nothing that was tried meets {self._limits}; {row.label} comes nearest and "
+                f"no candidate meets {self._limits}; {row.label} comes closest and "
                 f"breaks {' and '.join(row.breaks)}: {figures}"
             )
         if self._limits.latency_ms is None:
@@ -253,10 +251,10 @@ class Trials:
                 f"{row.label}: exact search, which is fast enough to meet {self._limits}: {figures}"
             )
         else:
-            why = "built soonest"
+            why = "the fastest to build"
         return f"{row.label}, {why} of those that meet {self._limits}: {figures}"
 
 
 def saturated(rows: list[Measured]) -> bool:
-    """Say whether the last two settings brought almost nothing."""
+    """Return whether the last two settings added almost nothing."""
     return len(rows) > 2 and rows[-1].recall - rows[-3].recall < SATURATED

@@ -1,4 +1,4 @@
-"""Vectors of a corpus that can be read chunk by chunk, again and again, and sampled."""
+"""Vectors of a corpus, read in chunks as often as needed, and sampled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Vectors(Protocol):
         ...
 
     def sample(self, count: int, seed: int) -> Dense:
-        """Return ``count`` vectors drawn without replacement; all, if there are no more."""
+        """Return ``count`` vectors drawn without replacement; or all, if there are fewer."""
         ...
 
 
@@ -47,7 +47,7 @@ class ArrayVectors:
             yield self._vectors[start : start + CHUNK]
 
     def sample(self, count: int, seed: int) -> Dense:
-        """Return ``count`` rows in ascending order; all, if there are no more."""
+        """Return ``count`` rows in ascending order; or all, if there are fewer."""
         if count >= len(self):
             return self._vectors
         rows = np.random.default_rng(seed).choice(len(self), count, replace=False)

@@ -1,4 +1,4 @@
-"""FAISS behind the contract: any factory string, filters, deletion, binary codes.
+"""FAISS as an ``Index``: any factory string, filters, deletion, binary codes.
 
 May import: `indexing.index`, `indexing.flat`, `indexing.folder` and below.
 """

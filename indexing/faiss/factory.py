@@ -44,19 +44,19 @@ LARGEST_PARAMETER = 2**31 - 1  # FAISS keeps some in an int
 
 
 def names_of(engine: Engine | None, *, rescores: bool) -> tuple[str, ...]:
-    """Return the names a search takes; all that there are while the type is not known."""
+    """Return the names a search takes; all of them while the type is not known."""
     names = ALL_PARAMETERS if engine is None else engine.traits.parameters
     return (*names, RESCORE) if rescores else names
 
 
-def check_parameters(given: Mapping[str, Any], engine: Engine | None, *, rescores: bool) -> None:
+def check_parameters(params: Mapping[str, Any], engine: Engine | None, *, rescores: bool) -> None:
     """Raise ``ConfigError`` for a name the type does not take and for a wrong value."""
-    if not isinstance(given, Mapping):
+    if not isinstance(params, Mapping):
         raise ConfigError(
-            f"params is {given!r}, expected search parameters by name, such as {{efSearch: 64}}"
+            f"params is {params!r}, expected search parameters by name, such as {{efSearch: 64}}"
         )
     known = names_of(engine, rescores=rescores)
-    for name, value in given.items():
+    for name, value in params.items():
         if name not in known:
             raise ConfigError(
                 f"params: unknown search parameter {name!r}; this index takes "

@@ -1,4 +1,4 @@
-"""Dense search by FAISS: any factory string, behind the class that every index shares."""
+"""Dense search by FAISS, from any factory string."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sluice.indexing.storage.exact_scores import Metric, checked_metric, norms_o
 log = logging.getLogger("sluice")
 
 NORM_TOLERANCE = 1e-3
-UNKNOWN_SAMPLE = 65_536  # training vectors for a type that shows only with the width
+UNKNOWN_SAMPLE = 65_536  # training vectors for a type that is known only with the width
 
 
 class FaissIndex(Index):
@@ -71,9 +71,9 @@ class FaissIndex(Index):
     stays short only if the type cannot give vectors back and none are kept. Without deletions and
     ``keep`` a line is as short as FAISS leaves it.
 
-    ``compact`` builds the index again, with the quantisers it has, from the full vectors, or else
-    from those it can read back, which for quantised types are the decoded ones. FAISS uses as many
-    threads as OpenMP is given.
+    ``compact`` rebuilds the index, with the quantisers it has, from the full vectors, or else from
+    those it can read back, which for quantised types are the decoded ones. FAISS uses as many
+    threads as OpenMP allows.
     """
 
     type_name = "faiss"
@@ -96,7 +96,7 @@ class FaissIndex(Index):
         self.rescore = (
             None if rescore is None else whole_number(rescore, "rescore", 1, LARGEST_PARAMETER)
         )
-        self._engine: Engine | None = None  # made when the width is known
+        self._engine: Engine | None = None  # created when the width is known
         self._probe = probe(self.factory, self.metric)
         self._full = None if self.rescore is None else FlatIndex(self.metric)
         check_parameters(params or {}, self._probe, rescores=False)
@@ -160,23 +160,23 @@ class FaissIndex(Index):
                     engine.traits.centroids, min(documents, self.train_size or documents)
                 )
 
-    def _check_training_size(self, wanted: int, count: int) -> None:
-        self._refuse_few(wanted, count)
-        if count < wanted * POINTS_PER_CENTROID:
+    def _check_training_size(self, centroids: int, count: int) -> None:
+        self._refuse_few(centroids, count)
+        if count < centroids * POINTS_PER_CENTROID:
             log.warning(
-                "faiss %r: %s training vectors for %s centroids; %s would be sane",
+                "faiss %r: %s training vectors for %s centroids; at least %s are recommended",
                 self.factory,
                 f"{count:,}",
-                f"{wanted:,}",
-                f"{wanted * POINTS_PER_CENTROID:,}",
+                f"{centroids:,}",
+                f"{centroids * POINTS_PER_CENTROID:,}",
             )
 
-    def _refuse_few(self, wanted: int, count: int) -> None:
-        if count < max(wanted, 1):
+    def _refuse_few(self, centroids: int, count: int) -> None:
+        if count < max(centroids, 1):
             raise DataError(
-                f"faiss {self.factory!r}: {count:,} training vectors for {wanted:,} centroids; "
-                f"give train() at least {wanted:,}, better {wanted * POINTS_PER_CENTROID:,}, or "
-                "choose a factory with fewer"
+                f"faiss {self.factory!r}: {count:,} training vectors for {centroids:,} centroids; "
+                f"give train() at least {centroids:,}, better {centroids * POINTS_PER_CENTROID:,}, "
+                "or choose a factory with fewer centroids"
             )
 
     def _checked(self, vectors: Any, what: str) -> Dense:
@@ -253,8 +253,8 @@ class FaissIndex(Index):
     def _search_parameters(self) -> tuple[str, ...]:
         return names_of(self._engine or self._probe, rescores=self._full is not None)
 
-    def _check_parameters(self, given: Mapping[str, Any]) -> None:
-        check_parameters(given, self._engine or self._probe, rescores=self._full is not None)
+    def _check_parameters(self, params: Mapping[str, Any]) -> None:
+        check_parameters(params, self._engine or self._probe, rescores=self._full is not None)
 
     def _write(self, folder: Path) -> dict[str, Any]:
         if self._engine is not None:

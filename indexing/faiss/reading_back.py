@@ -23,17 +23,12 @@ def compacted(engine: Engine, allowed: Mask, full: DenseRows | None) -> Engine:
     ``ConfigError`` for a type that cannot give its vectors back when there are no full ones.
     """
     smaller = engine.emptied()
-    blocks = _decoded(engine, allowed) if full is None else _kept(full, allowed)
+    blocks = _decoded(engine, allowed) if full is None else full.blocks(READ_BLOCK, allowed)
     if not engine.traits.grows:
         blocks = _joined(blocks)
     for vectors in blocks:
         smaller.add(vectors)
     return smaller
-
-
-def _kept(full: DenseRows, allowed: Mask) -> Iterator[Dense]:
-    for block in full.blocks(READ_BLOCK, allowed):
-        yield np.ascontiguousarray(block.vectors)
 
 
 def _decoded(engine: Engine, allowed: Mask) -> Iterator[Dense]:
@@ -58,7 +53,7 @@ def decoded_documents(engine: Engine, rows: Rows) -> Dense:
     Ranges are read, of at most 65,536 rows: an inverted file finds one row no faster than many.
     ``ConfigError`` for a type that cannot give its vectors back.
     """
-    found = np.empty((len(rows), engine.width), np.float32)
+    documents = np.empty((len(rows), engine.width), np.float32)
     order = np.argsort(rows, kind="stable")
     ascending = rows[order]
     try:
@@ -69,11 +64,11 @@ def decoded_documents(engine: Engine, rows: Rows) -> Dense:
             stop = int(np.searchsorted(ascending, first + READ_BLOCK))
             part = ascending[place:stop]
             vectors = engine.decoded(first, int(part[-1]) - first + 1)
-            found[order[place:stop]] = vectors[part - first]
+            documents[order[place:stop]] = vectors[part - first]
             place = stop
     except RuntimeError:
         raise ConfigError(_lost("documents", engine)) from None
-    return found
+    return documents
 
 
 def _refuse_scanned_lists(engine: Engine) -> None:

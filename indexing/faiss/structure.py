@@ -1,4 +1,4 @@
-"""What a FAISS index is made of: its search parameters and how many training vectors it needs."""
+"""Looks into FAISS indexes: their parts, search parameters and centroids."""
 
 from __future__ import annotations
 
@@ -41,38 +41,38 @@ def parameter_names(index: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def search_parameters(index: Any, given: Mapping[str, Any], selector: Any) -> Any:
-    """Return FAISS's parameter object for one search, or None when nothing is asked for.
+def search_parameters(index: Any, params: Mapping[str, Any], selector: Any) -> Any:
+    """Return FAISS's parameter object for one search, or None when nothing is set.
 
-    What ``given`` does not name is taken from the index: FAISS's own defaults in these objects
-    are others (``nprobe`` 1 whatever the index says). ``selector`` restricts the ids, or is None.
+    What ``params`` does not name is taken from the index: FAISS's own defaults in these objects
+    differ (``nprobe`` is 1 whatever the index has). ``selector`` restricts the ids, or is None.
     """
-    if not given and selector is None:
+    if not params and selector is None:
         return None
     part = faiss.downcast_index(index)
     chosen = {} if selector is None else {"sel": selector}
     if isinstance(part, faiss.IndexPreTransform):
-        inner = search_parameters(part.index, given, selector)
+        inner = search_parameters(part.index, params, selector)
         return faiss.SearchParametersPreTransform(index_params=inner)
     if isinstance(part, faiss.IndexRefine):
-        base = {name: value for name, value in given.items() if name != "k_factor"}
+        base = {name: value for name, value in params.items() if name != "k_factor"}
         return faiss.IndexRefineSearchParameters(
-            k_factor=float(given.get("k_factor", part.k_factor)),
+            k_factor=float(params.get("k_factor", part.k_factor)),
             base_index_params=search_parameters(part.base_index, base, selector),
         )
     if isinstance(part, faiss.IndexHNSW):
         return faiss.SearchParametersHNSW(
-            efSearch=int(given.get("efSearch", part.hnsw.efSearch)), **chosen
+            efSearch=int(params.get("efSearch", part.hnsw.efSearch)), **chosen
         )
     if isinstance(part, faiss.IndexIVF) and not isinstance(part, UNPARAMETRISED):
         coarse = {
             name.removeprefix(QUANTIZER): value
-            for name, value in given.items()
+            for name, value in params.items()
             if name.startswith(QUANTIZER)
         }
         return faiss.SearchParametersIVF(
-            nprobe=int(given.get("nprobe", part.nprobe)),
-            max_codes=int(given.get("max_codes", part.max_codes)),
+            nprobe=int(params.get("nprobe", part.nprobe)),
+            max_codes=int(params.get("max_codes", part.max_codes)),
             quantizer_params=search_parameters(part.quantizer, coarse, None),
             **chosen,
         )
@@ -88,9 +88,9 @@ def centroids(index: Any) -> int:
         if rotation_width(part):
             most = max(most, ROTATION_CENTROIDS)
         for quantizer in ("pq", "rq"):
-            found = getattr(_stored(part), quantizer, None)
-            if isinstance(found, faiss.ProductQuantizer):
-                most = max(most, int(found.ksub))
+            codebook = getattr(_stored(part), quantizer, None)
+            if isinstance(codebook, faiss.ProductQuantizer):
+                most = max(most, int(codebook.ksub))
     return most
 
 
@@ -118,7 +118,7 @@ def spare_polysemous(index: Any) -> None:
 
 
 def hush_clustering(index: Any) -> None:
-    """Keep FAISS's own k-means from warning on the terminal; ``FaissIndex`` says it in the log."""
+    """Keep FAISS's own k-means from warning on the terminal; ``FaissIndex`` logs that instead."""
     for part in parts(index):
         stored = _stored(part)
         for holder in (stored, getattr(stored, "pq", None)):

@@ -1,4 +1,4 @@
-"""Exact search over dense rows, also through a compressed or binary first pass.
+"""Exact search over dense rows, with an optional compressed or binary first pass.
 
 May import: `indexing.index` and below.
 """

@@ -1,4 +1,4 @@
-"""Search by signs: Hamming distances, the nearest by them, and exact scores of these."""
+"""Kernels of search by signs: Hamming distances, the nearest documents, their exact scores."""
 
 # mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
 # numba types these functions; numpy's scalars are not Python's numbers to mypy.
@@ -46,7 +46,7 @@ def count_differences(
 ) -> None:
     """Write how many signs of a query differ from those of some documents, from ``first`` on.
 
-    The documents stand at ``places``, or from ``start`` on when that is empty. ``histogram`` counts
+    The documents are at ``places``, or from ``start`` on when that is empty. ``histogram`` counts
     each distance.
     """
     words = codes.shape[1]

@@ -1,4 +1,4 @@
-"""Search by single bits: the documents of the most equal signs are scored exactly."""
+"""Searches by one bit a dimension: the documents with most signs in common are scored exactly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def search_bits(
 ) -> Hits:
     """Return each query's ``k`` best of the ``depth`` allowed documents nearest by their signs.
 
-    Of documents whose signs are equally far the first ones are taken. Memory: 4 bytes for each
+    Of documents at the same distance the first ones are taken. Memory: 4 bytes for each
     allowed document in each thread.
     """
     if codes is None:

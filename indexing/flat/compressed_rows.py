@@ -39,7 +39,7 @@ class CompressedRows(ChunkedRows):
 
     A chunk is ``(codes, losses)`` for ``bf16``, ``(codes, losses, scales)`` for ``int8`` and
     ``(codes,)`` for ``binary``; codes are ``[n, width]``, or ``[n, words]`` of 64 signs. With
-    ``cosine`` they stand for the normalised vectors.
+    ``cosine`` they are those of the normalised vectors.
     """
 
     def __init__(self, kind: FirstPass, metric: Metric) -> None:

@@ -1,4 +1,4 @@
-"""Exact dense search: the oracle that every other dense index is compared with."""
+"""Exact dense search, the reference for every other dense index."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.flat.compressed_rows import CompressedRows, FirstPass, checked_first_pass
 from sluice.indexing.hits import Hits
 from sluice.indexing.index import Index
-from sluice.indexing.kernels.calls import said_once
+from sluice.indexing.kernels.calls import notice_once
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.exact_scores import Metric, checked_metric
@@ -31,17 +31,17 @@ class FlatIndex(Index):
     query and one document (for ``l2`` the negative squared distance) rounded to float32, the same
     for equal vectors whatever the batch and the blocks, and ties go to the lower row, also at the
     boundary of ``k``. A fast product finds the candidates with a proven margin for its rounding
-    (bfloat16 made block by block where the processor multiplies it, else float32; a scan for few
-    queries); the candidates are scored exactly. ``cosine`` normalises by itself; a zero vector has
-    cosine 0. Memory of a search: in each thread about a megabyte, and ``k`` keys a query; mapped
-    files may be larger than memory. Searches run on ``NUMBA_NUM_THREADS`` threads.
+    (bfloat16, rounded block by block, where the processor multiplies it, else float32; a scan for
+    few queries); the candidates are scored exactly. ``cosine`` normalises by itself; a zero vector
+    has cosine 0. Memory of a search: in each thread about a megabyte, and ``k`` keys a query;
+    mapped files may be larger than memory. Searches run on ``NUMBA_NUM_THREADS`` threads.
 
     ``first_pass`` keeps a smaller copy that is searched before the vectors. ``bf16`` (half their
     size) and ``int8`` (a quarter) change the speed and nothing else: the loss of each rounded
     vector is stored, so that the margin is proven. ``binary`` (1 bit a dimension, its sign) is
-    approximate: the ``depth`` documents of the most equal signs are scored exactly (by default 400,
-    or 10 ``k``; larger corpora need more); ``params`` of a search may give another ``depth``, and
-    that of the corpus size makes it exact.
+    approximate: the ``depth`` documents with most signs in common are scored exactly (by default
+    400, or 10 ``k``; larger corpora need more); ``params`` of a search may give another ``depth``,
+    and that of the corpus size makes it exact.
     """
 
     type_name = "flat"
@@ -58,7 +58,7 @@ class FlatIndex(Index):
         self.first_pass = checked_first_pass(first_pass)
         if depth is not None and self.first_pass != "binary":
             raise ConfigError(
-                f"depth is {depth!r} with first_pass={first_pass!r}, expected none: only 'binary' "
+                f"depth is {depth!r} with first_pass={first_pass!r}; leave it out: only 'binary' "
                 "takes a fixed number of candidates, the others as many as exactness needs"
             )
         self.depth = None if depth is None else whole_number(depth, "depth", 1)
@@ -96,7 +96,7 @@ class FlatIndex(Index):
         self, queries: Dense, k: int, allowed: Mask | None, parameters: dict[str, Any]
     ) -> Hits:
         held = self._vectors, self._codes, self.metric, queries, k
-        with said_once():
+        with notice_once():
             if self.first_pass != "binary":
                 from sluice.indexing.flat.search import (
                     FlatSearch,  # numba: loaded by the first search
@@ -119,9 +119,9 @@ class FlatIndex(Index):
     def _search_parameters(self) -> tuple[str, ...]:
         return ("depth",) if self.first_pass == "binary" else ()
 
-    def _check_parameters(self, given: Mapping[str, Any]) -> None:
-        super()._check_parameters(given)
-        for name, value in given.items():
+    def _check_parameters(self, params: Mapping[str, Any]) -> None:
+        super()._check_parameters(params)
+        for name, value in params.items():
             whole_number(value, f"params: {name}", 1)
 
     def _write(self, folder: Path) -> dict[str, Any]:

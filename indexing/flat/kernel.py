@@ -22,7 +22,7 @@ STRIP = 10 * DOCUMENTS  # documents prepared at a time: they stay in the nearest
 class Block(NamedTuple):
     """Documents of one chunk, as the kernel reads them.
 
-    They stand at ``places``, or from ``start`` on when that is empty, and the document at place
+    They are at ``places``, or from ``start`` on when that is empty, and the document at place
     ``p`` has the row ``first_row + p``. ``source`` is what is multiplied: ``vectors`` themselves,
     or codes (bfloat16 as uint16, int8 with ``scales``) that lost ``losses``; both may be empty.
     ``normalised``: the products are of unit vectors.
@@ -60,7 +60,7 @@ class Batch(NamedTuple):
 
 
 class Best(NamedTuple):
-    """What was found so far, for all queries.
+    """The best documents so far, for all queries.
 
     ``floors`` are shared by threads: each is a score that ``k`` documents are known to reach, and
     an old value does no harm. ``exactly`` counts the documents that had to be scored exactly.
@@ -324,7 +324,7 @@ def _floor(kind: int, key: int, norm: float) -> Any:
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def merge(heaps: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-    """Offer what several threads found, ``[threads, queries, k]``, to the first one's heaps."""
+    """Offer the hits of several threads, ``[threads, queries, k]``, to the first one's heaps."""
     for thread in range(1, len(heaps)):
         for query in range(heaps.shape[1]):
             for at in range(sizes[thread, query]):

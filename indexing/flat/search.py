@@ -1,4 +1,4 @@
-"""Exact search through all documents by several threads, block by block."""
+"""Searches all documents exactly, block by block, in several threads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NONE: Any = np.empty(0, dtype=np.float32)
 
 
 class FlatSearch:
-    """One search: its queries, and what its threads have found so far."""
+    """One search: its queries, and the best hits so far of all its threads."""
 
     def __init__(
         self, rows: DenseRows, codes: CompressedRows | None, metric: Metric, queries: Dense, k: int
@@ -176,7 +176,7 @@ class QueryForms:
         return self._rounded[1]
 
     def no_panels(self, halves: bool) -> NDArray[Any]:
-        """Return what stands for panels where there are none."""
+        """Return an empty array in place of panels."""
         return np.empty((0, 0, LANES), dtype=np.uint32 if halves else np.float32)
 
     def panels(self, members: NDArray[np.int64], halves: bool) -> NDArray[Any]:

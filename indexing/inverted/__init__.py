@@ -1,4 +1,4 @@
-"""The inverted index of impacts, for BM25 and SPLADE alike, exact by proof.
+"""The inverted index of impacts, for BM25 and SPLADE, with provably exact search.
 
 May import: `indexing.index`, `indexing.folder` and below.
 """

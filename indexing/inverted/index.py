@@ -1,4 +1,4 @@
-"""Exact search over sparse impacts: BM25, SPLADE and their kin."""
+"""Exact search over sparse impacts, such as those of BM25 and SPLADE."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from sluice.indexing.inverted.settings import (
     SegmentSettings,
     search_settings,
 )
-from sluice.indexing.inverted.spooling.approximation import SAMPLED, pruned_queries, say_overlap
+from sluice.indexing.inverted.spooling.approximation import SAMPLED, log_overlap, pruned_queries
 from sluice.indexing.inverted.spooling.spool import Spool
 from sluice.indexing.inverted.statistics import Contribution, InvertedStatistics, Plan, plan_of
-from sluice.indexing.kernels.calls import said_once
+from sluice.indexing.kernels.calls import notice_once
 from sluice.indexing.kernels.threads import in_pieces
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.arrays import fact
@@ -60,8 +60,8 @@ class InvertedIndex(Index):
     lower row: equal to brute force, rows included, whatever engine, block size or number of
     threads. ``"u8"`` keeps impacts as 8 bits with a scale for each term, is about three quarters of
     the size, and is exact in the same sense for the impacts it keeps; a merge of segments may round
-    them again. Documents that share no term with the query are no hits. Negative, NaN and infinite
-    weights are refused, explicit zeros dropped.
+    them again. Documents that share no term with the query are never hits. Negative, NaN and
+    infinite weights are refused, explicit zeros dropped.
 
     ``n_terms`` fixes the vocabulary's width; without it the width is that of the widest matrix
     added, because a vocabulary may grow. Query terms beyond it have no postings. ``block_size`` is
@@ -97,7 +97,7 @@ class InvertedIndex(Index):
         self._segments: Segments = ()
         self._spool = Spool()  # added, not yet in a segment
         self._changing = RLock()
-        self._said: set[SearchSettings] = set()  # whose overlap was measured
+        self._logged: set[SearchSettings] = set()  # settings whose overlap was logged
         self._tables = segment_tables([])  # of the segments; the readers' are filled
         self._width = 0  # of the widest matrix added
         self._frozen = False  # a reader: no change reaches it
@@ -119,7 +119,7 @@ class InvertedIndex(Index):
         return sum(placed.segment.size_bytes for placed in self._reader()._segments)
 
     def stats(self) -> InvertedStatistics:
-        """Return how many documents, terms and postings there are."""
+        """Return the numbers of documents, terms and postings."""
         reader = self._reader()
         counts = frequencies(reader._segments, reader.width)
         postings = int(counts.sum())
@@ -140,7 +140,7 @@ class InvertedIndex(Index):
         """
         matrix = self._checked(query, "query")
         if matrix.shape[0] != 1:
-            raise DataError(f"explain: {matrix.shape[0]} queries, expected one row")
+            raise DataError(f"explain: got {matrix.shape[0]} queries, expected one row")
         if not 0 <= row < self.rows:
             raise DataError(f"explain: no row {row}; this index has {self.rows:,} rows")
         document = self.documents([row])
@@ -213,8 +213,8 @@ class InvertedIndex(Index):
             )
         if matrix.shape[1] > MOST_TERMS and what == "documents":
             raise DataError(
-                f"{what}: {matrix.shape[1]:,} terms, an index has at most {MOST_TERMS:,}; number "
-                "the terms in use from 0 on"
+                f"{what}: {matrix.shape[1]:,} terms, an index has at most {MOST_TERMS:,}; renumber "
+                "the terms in use from 0"
             )
         return matrix
 
@@ -237,7 +237,9 @@ class InvertedIndex(Index):
 
     def _append(self, documents: Sparse) -> None:
         if self.rows + documents.shape[0] > MAX_ROWS:
-            raise DataError(f"documents: an index holds at most {MAX_ROWS:,}; use several")
+            raise DataError(
+                f"documents: an index holds at most {MAX_ROWS:,} rows; use several indexes"
+            )
         ends, first = documents.indptr[1:].astype(np.int64), 0
         segments, spool, before = self._segments, self._spool, len(self._spool)
         try:
@@ -258,7 +260,7 @@ class InvertedIndex(Index):
     def _flush(self) -> None:
         """Turn added documents into a segment; the caller holds the lock."""
         if len(self._spool):
-            with said_once():
+            with notice_once():
                 self._segments = extended(self._segments, self._spool, self.width, self.settings)
             self._spool = Spool()
 
@@ -277,10 +279,10 @@ class InvertedIndex(Index):
     ) -> Hits:
         settings = search_settings(parameters)
         hits = self._run(queries, k, allowed, settings)
-        if settings.approximate and settings not in self._said:
-            self._said.add(settings)
+        if settings.approximate and settings not in self._logged:
+            self._logged.add(settings)
             exact = self._run(queries[:SAMPLED], k, allowed, USUAL)
-            say_overlap(f"alpha={settings.alpha:g}, beta={settings.beta:g}", hits.rows, exact.rows)
+            log_overlap(f"alpha={settings.alpha:g}, beta={settings.beta:g}", hits.rows, exact.rows)
         return hits
 
     def _run(
@@ -304,22 +306,22 @@ class InvertedIndex(Index):
                 starts, terms, weights, first, last, hits.rows, hits.scores, record,
             )  # fmt: skip
 
-        with said_once():
+        with notice_once():
             in_pieces(search, count, TASKS_PER_THREAD)
         return hits
 
     def _keep_only(self, allowed: Mask | None) -> None:
-        with said_once():
+        with notice_once():
             self._segments = rebuilt(self._segments, allowed, self.width, self.settings)
 
     def _write(self, folder: Path) -> dict[str, Any]:
         reader = self._reader()
         described, written = write_segments(reader._segments, folder)
         with self._changing:
-            if self._segments is reader._segments:  # else they have changed again
+            if self._segments is reader._segments:  # else they changed meanwhile
                 self._segments = written
                 self._present = None
-                self._reader()  # made now: searches do not wait for the end of a save
+                self._reader()  # now: searches do not wait for the end of a save
         facts = {"n_terms": self.n_terms, "width": self.width, **self.settings.facts()}
         return {**facts, "segments": described}
 
@@ -329,13 +331,13 @@ class InvertedIndex(Index):
             raise IndexFormatError(
                 f"{folder}: an inverted index of an earlier Sluice, expected segments; rebuild it"
             )
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             name: None if facts.get(name) is None else fact(facts, name, int, folder)
             for name in ("n_terms", "block_size", "top_terms")
         }
-        given |= {name: fact(facts, name, str, folder) for name in ("fidelity", "order")}
+        options |= {name: fact(facts, name, str, folder) for name in ("fidelity", "order")}
         try:
-            index = cls(**given)
+            index = cls(**options)
         except ConfigError as error:
             raise IndexFormatError(f"{folder}: {error}; rebuild the index") from None
         described = fact(facts, "segments", list, folder)

@@ -1,4 +1,4 @@
-"""The segments of an index one behind the other: made, merged, written and opened."""
+"""Builds, merges, writes and opens the segments of an index."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Sparse = sparse.csr_array[Any]
 
 
 class Files(NamedTuple):
-    """Where a segment's arrays lie; ``marks`` tell whether they still do."""
+    """Where a segment's arrays lie; ``marks`` show whether they are unchanged."""
 
     folder: Path
     prefix: str
@@ -44,7 +44,7 @@ class Files(NamedTuple):
 
     @classmethod
     def at(cls, folder: Path, prefix: str) -> Files:
-        """Return the files that are there now."""
+        """Return the files as they are now."""
         paths = (folder / f"{prefix}{name}.npy" for name in LAYOUT)
         return cls(folder, prefix, tuple(map(_mark, paths)))
 
@@ -76,30 +76,30 @@ def extended(segments: Segments, spool: Spool, width: int, settings: SegmentSett
 
     A segment is merged when it is less than twice as large: so the number stays logarithmic.
     """
-    kept = list(segments)
-    while kept and _worth_merging(kept[-1].segment, spool):
+    remaining = list(segments)
+    while remaining and _worth_merging(remaining[-1].segment, spool):
         merged = Spool()
-        for chunk in chain(streamed_documents(kept.pop().segment), spool.matrices()):
+        for chunk in chain(streamed_documents(remaining.pop().segment), spool.matrices()):
             merged.append(chunk)
         spool = merged
-    first_row = kept[-1].first_row + kept[-1].segment.documents if kept else 0
-    return (*kept, _made(spool, first_row, width, settings))
+    first_row = remaining[-1].first_row + remaining[-1].segment.documents if remaining else 0
+    return (*remaining, _built(spool, first_row, width, settings))
 
 
 def rebuilt(
     segments: Segments, allowed: Mask | None, width: int, settings: SegmentSettings
 ) -> Segments:
     """Return new segments of the rows that ``allowed`` marks, as few as their limits allow."""
-    spool, made, first_row = Spool(), list[Placed](), 0
-    for chunk in _kept(segments, allowed):
+    spool, new, first_row = Spool(), list[Placed](), 0
+    for chunk in _allowed_documents(segments, allowed):
         full = len(spool) + chunk.shape[0] > SEGMENT_DOCUMENTS
         if len(spool) and (full or spool.postings + chunk.nnz > SEGMENT_POSTINGS):
-            made.append(_made(spool, first_row, width, settings))
+            new.append(_built(spool, first_row, width, settings))
             first_row, spool = first_row + len(spool), Spool()
         spool.append(chunk)
     if len(spool):
-        made.append(_made(spool, first_row, width, settings))
-    return tuple(made)
+        new.append(_built(spool, first_row, width, settings))
+    return tuple(new)
 
 
 def frequencies(segments: Segments, width: int) -> NDArray[np.int64]:
@@ -133,13 +133,13 @@ def open_segments(folder: Path, described: Sequence[Any], settings: SegmentSetti
     return tuple(segments)
 
 
-def _made(spool: Spool, first_row: int, width: int, settings: SegmentSettings) -> Placed:
+def _built(spool: Spool, first_row: int, width: int, settings: SegmentSettings) -> Placed:
     """Build one segment, in memory or in a temporary folder that goes with it."""
     order, folder = None, None
     if settings.top_terms is not None:
-        kept = heaviest_terms(spool, settings.top_terms)
-        measured_overlap(spool, kept, f"top_terms={settings.top_terms}")
-        spool = kept
+        pruned = heaviest_terms(spool, settings.top_terms)
+        measured_overlap(spool, pruned, f"top_terms={settings.top_terms}")
+        spool = pruned
     if not settings.exact:
         measured_overlap(spool, None, settings.fidelity)
     if settings.order != "input":
@@ -169,7 +169,7 @@ def _worth_merging(segment: Segment, spool: Spool) -> bool:
     return small and documents <= SEGMENT_DOCUMENTS and postings <= SEGMENT_POSTINGS
 
 
-def _kept(segments: Segments, allowed: Mask | None) -> Iterable[Sparse]:
+def _allowed_documents(segments: Segments, allowed: Mask | None) -> Iterable[Sparse]:
     for placed in segments:
         row = placed.first_row
         for chunk in streamed_documents(placed.segment):
@@ -193,7 +193,7 @@ def _write(placed: Placed, name: str, target: Path) -> None:
 
 
 def _mark(path: Path) -> tuple[int, int]:
-    """Return what another file at the same path would not have too: inode and time of writing."""
+    """Return what identifies a file, not just its path: inode and time of writing."""
     status = path.stat()
     return status.st_ino, status.st_mtime_ns
 

@@ -1,4 +1,4 @@
-"""What an inverted index is told when it is made and when it is searched, checked."""
+"""Settings of an inverted index and of a search in it, checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_BLOCK_SIZE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class SegmentSettings:
-    """How segments are made; ``ConfigError`` for values that are none."""
+    """How segments are built; ``ConfigError`` for invalid values."""
 
     fidelity: str = "exact"
     block_size: int | None = None
@@ -36,7 +36,7 @@ class SegmentSettings:
 
     @property
     def exact(self) -> bool:
-        """Whether impacts are kept as they are."""
+        """Whether impacts are stored unrounded."""
         return self.fidelity == "exact"
 
     def facts(self) -> dict[str, Any]:
@@ -61,22 +61,22 @@ USUAL: Final = SearchSettings()
 SEARCH_PARAMETERS: Final = SearchSettings._fields
 
 
-def search_settings(given: Mapping[str, Any] | None) -> SearchSettings:
+def search_settings(params: Mapping[str, Any] | None) -> SearchSettings:
     """Return the settings of ``params``, whose names were checked."""
-    if not given:
+    if not params:
         return USUAL
     shares = []
     for name in ("alpha", "beta"):
-        value = given.get(name, 1.0)
+        value = params.get(name, 1.0)
         if not is_number(value) or not 0 < value <= 1:
             raise ConfigError(f"params.{name}: {value!r}, expected a number above 0, at most 1")
         shares.append(float(value))
-    engine = choice("params.engine", given.get("engine", "auto"), tuple(ENGINES))
+    engine = choice("params.engine", params.get("engine", "auto"), tuple(ENGINES))
     return SearchSettings(ENGINES[engine], *shares)
 
 
 def choice(name: str, value: Any, known: Sequence[str]) -> str:
-    """Return ``value`` if it is among the known ones; else a ``ConfigError`` with the nearest."""
+    """Return ``value`` if it is known; else raise ``ConfigError`` with the nearest name."""
     if value not in known:
         raise ConfigError(
             f"{name}: {value!r}, expected one of {', '.join(known)}{suggest(str(value), known)}"

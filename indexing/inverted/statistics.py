@@ -35,7 +35,7 @@ class InvertedStatistics:
 
     documents: int
     terms: int  # width of the vocabulary
-    used_terms: int  # terms that some document carries
+    used_terms: int  # terms that some document has
     postings: int
     mean_terms: float  # per document: the L0 of documents
     longest: int  # postings of the most frequent term
@@ -45,8 +45,8 @@ class InvertedStatistics:
 class Plan(NamedTuple):
     """One query's plan; costs are the planner's own estimates in nanoseconds."""
 
-    engine: str  # what answered: "blocks", "terms", or both over several segments
-    planned: str  # what was begun with
+    engine: str  # what searched: "blocks", "terms", or both over several segments
+    planned: str  # what it began with
     terms_cost: int
     blocks_cost: int
     scored_blocks: int
@@ -56,15 +56,15 @@ class Plan(NamedTuple):
 
 
 def plan_of(work: NDArray[np.int64], engine: int, blocks: int) -> Plan:
-    """Return the plan that a line of the kernel's record says; ``engine`` was asked for."""
+    """Return the plan in a line of the kernel's record; ``engine`` is the requested one."""
     names = {0: "none", BLOCKS: "blocks", TERMS: "terms", BLOCKS | TERMS: "blocks and terms"}
     by_term, by_block = int(work[TERMS_COST]), int(work[BLOCKS_COST])
     chosen, planned = names[int(work[ENGINE])], names[int(work[PLANNED])]
     if chosen == "none":
-        reason = "no document carries a term of the query"
+        reason = "no document has a term of the query"
     elif engine != AUTO:
         met = int(work[ENGINE]) == engine
-        reason = f"asked for {names[engine]}" if met else "the index keeps no blocks"
+        reason = f"{names[engine]} was requested" if met else "the index has no blocks"
     elif planned == "blocks" and chosen != "blocks":
         reason = "began by block; too many blocks could still reach the k-th score"
     else:

@@ -1,4 +1,4 @@
-"""What calls of compiled kernels need: writable arrays, and a notice while they compile."""
+"""Helpers for calling compiled kernels: writable arrays, and a notice while they compile."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 log = logging.getLogger("sluice")
 
 PATIENCE = 1.5  # seconds: loading compiled kernels from numba's cache takes a small part of that
-_said = False
+_logged = False
 
 
-def said_once() -> AbstractContextManager[None]:
-    """Log a line if the first work of the kernels in this process takes long: they are compiled."""
-    return nullcontext() if _said else _patient()
+def notice_once() -> AbstractContextManager[None]:
+    """Log a line if the first call of kernels in this process takes long: they are compiled."""
+    return nullcontext() if _logged else _patient()
 
 
 @contextmanager
 def _patient() -> Iterator[None]:
-    global _said
-    _said = True
+    global _logged
+    _logged = True
     timer = Timer(
         PATIENCE,
         log.info,
-        ("compiling the search kernels; numba caches them, this happens once",),
+        ("compiling the search kernels, once per installation: numba caches them",),
     )
     timer.daemon = True
     timer.start()
@@ -47,7 +47,7 @@ class _Lent:
 
 
 def lent(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array on the same memory that says it is writable; nothing may write to it.
+    """Return an array on the same memory that is marked writable; nothing may write to it.
 
     torch warns of read-only memory, and numba would compile every kernel once more for it.
     """

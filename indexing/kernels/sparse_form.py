@@ -1,4 +1,4 @@
-"""One pass over a CSR matrix that says whether it is as an index needs it."""
+"""Checks in one pass whether a CSR matrix is as an index needs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def inspect(
 ) -> int:
     """Return ``GOOD`` for sorted, distinct columns below ``width`` and finite weights above 0.
 
-    Whatever else there is, ``OTHER``: ``checked_sparse`` then repairs it, or says what is wrong.
+    ``OTHER`` for everything else: ``checked_sparse`` then repairs it, or reports what is wrong.
     """
     if len(starts) == 0 or starts[0] != 0 or starts[-1] != len(columns):
         return OTHER

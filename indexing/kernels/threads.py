@@ -1,7 +1,7 @@
 """Runs compiled work in several threads; kernels hold no lock, so plain threads do.
 
 Searches share one pool. What builds an index opens a pool of its own (``build_pool``): its tasks
-take seconds, and searches would wait in line behind them.
+take seconds, and searches would have to wait for them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arrays as ``.npy`` files: written chunk by chunk, opened by memory map, checked against facts."""
+"""Writes ``.npy`` files in chunks, and opens them memory-mapped and checked."""
 
 from __future__ import annotations
 
@@ -87,15 +87,15 @@ def open_array(
         if not mapped:
             array = np.array(array)
     except UNREADABLE as error:
-        raise IndexFormatError(f"{path}: not readable as an array ({error}); rebuild") from None
+        raise IndexFormatError(f"{path}: cannot be read as an array ({error}); rebuild") from None
     fits = len(array.shape) == len(shape) and all(
         want is None or want == have for want, have in zip(shape, array.shape, strict=True)
     )
     if array.dtype != np.dtype(dtype) or not fits or not array.flags.c_contiguous:
-        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        lengths = ", ".join("any" if length is None else str(length) for length in shape)
         raise IndexFormatError(
             f"{path}: {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of shape "
-            f"({wanted}); the file or the manifest was edited: rebuild"
+            f"({lengths}); the file or the manifest was edited: rebuild"
         )
     plain = np.asarray(array).view(np.ndarray)
     plain.setflags(write=False)

@@ -1,4 +1,4 @@
-"""Exact scores of dense vectors, row by row, that no batch shape or block size can change."""
+"""Exact scores of dense vectors, the same whatever the batch and the block size."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def exact_scores(
     """Return the scores of one query with documents ``[m, dim]``, float32 ``[m]``.
 
     The sum runs in float64 over each row by itself, in an order that is a function of the width
-    alone, and is rounded to float32 once, so equal vectors have equal scores wherever they stand. A
+    alone, and is rounded to float32 once, so equal vectors have equal scores in every row. A
     BLAS product does not promise that: its order depends on the shapes. A score that float32
     cannot hold becomes the largest it can, with the score's sign.
     """

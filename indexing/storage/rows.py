@@ -1,4 +1,4 @@
-"""Rows of vectors and of other arrays: in memory, mapped or spooled to disk, grown in chunks."""
+"""Stores vectors and other arrays by row: in memory, mapped or spooled to disk, in chunks."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class ChunkedRows:
 
     def keep_only(self, allowed: Mask) -> None:
         """Drop the rows that ``allowed`` excludes; the others move up in order."""
-        kept, first = [], 0
+        remaining, first = [], 0
         for chunk in self._chunks:
             mask = allowed[first : first + len(chunk[0])]
-            kept.append(tuple(array[mask] for array in chunk))
+            remaining.append(tuple(array[mask] for array in chunk))
             first += len(mask)
         # An empty chunk stays if nothing else does: it remembers the width.
-        self._chunks = [chunk for chunk in kept if len(chunk[0])] or kept[:1]
+        self._chunks = [chunk for chunk in remaining if len(chunk[0])] or remaining[:1]
 
     def _write_columns(self, folder: Path, columns: Sequence[tuple[str, DTypeLike, int]]) -> None:
         """Write one file for each array; a column is a name, a dtype and a width (0: no axis)."""
@@ -117,14 +117,6 @@ def picked(chunks: Sequence[Chunk], size: int, allowed: Mask | None) -> Iterator
         first_row += total
 
 
-class Block(NamedTuple):
-    """Consecutive or picked documents with their row numbers."""
-
-    rows: NDArray[np.int64]
-    vectors: Dense
-    norms: Norms
-
-
 class DenseRows(ChunkedRows):
     """The vectors of rows 0, 1, 2, ... with their norms; rows are only added, or compacted."""
 
@@ -165,17 +157,15 @@ class DenseRows(ChunkedRows):
         """Keep the vectors added from now on in a file of ``folder``, and map them from there."""
         self._spool = DenseSpool(folder)
 
-    def blocks(self, size: int, allowed: Mask | None = None) -> Iterator[Block]:
-        """Yield the allowed rows in ascending blocks of at most ``size``; whole ones are views."""
+    def blocks(self, size: int, allowed: Mask) -> Iterator[Dense]:
+        """Yield the vectors of allowed rows, at most ``size`` at a time, in ascending order."""
         first = 0
-        for vectors, norms in self._chunks:
+        for vectors, _ in self._chunks:
             for start in range(0, len(vectors), size):
-                part = slice(start, min(start + size, len(vectors)))
-                rows = np.arange(first + part.start, first + part.stop, dtype=np.int64)
-                if allowed is None or (mask := allowed[rows[0] : rows[-1] + 1]).all():
-                    yield Block(rows, vectors[part], norms[part])
-                elif mask.any():
-                    yield Block(rows[mask], vectors[part][mask], norms[part][mask])
+                part = vectors[start : start + size]
+                mask = allowed[first + start : first + start + len(part)]
+                if mask.any():
+                    yield part[mask]
             first += len(vectors)
 
     def gather(self, rows: NDArray[np.int64]) -> tuple[Dense, Norms]:
@@ -198,7 +188,7 @@ class DenseRows(ChunkedRows):
     ) -> Hits:
         """Return the ``k`` best of each query's candidate rows ``[n, c]`` by exact score.
 
-        Ties go to the lower row; -1 is no candidate, and none may stand twice in a line.
+        Ties go to the lower row; -1 is skipped, and no row may occur twice in a line.
         """
         hits = Hits.missing(len(queries), k)
         lengths = norms_of(queries)
@@ -241,8 +231,8 @@ def _columns(width: int) -> list[tuple[str, DTypeLike, int]]:
 class DenseSpool:
     """A file that vectors are appended to, and from which those are mapped.
 
-    For an index that is filled and saved without ever lying in memory as a whole. The file lies in
-    ``folder``, has no name, and goes with the object and what was mapped from it.
+    For an index that is filled and saved without ever being in memory completely. The file lies in
+    ``folder``, has no name, and is deleted with the object and what was mapped from it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -261,9 +251,9 @@ class DenseSpool:
 
 
 def passing(chunks: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """Yield chunks, and give back the memory of each that is mapped once the next is asked for."""
+    """Yield chunks, and free the memory of each mapped one when the next is requested."""
     for chunk in chunks:
         yield chunk
         mapped = getattr(chunk, "_mmap", None)
         if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            mapped.madvise(mmap.MADV_DONTNEED)  # of a file: it is read again where it is needed
+            mapped.madvise(mmap.MADV_DONTNEED)  # the file is read again on access

@@ -1,4 +1,4 @@
-"""Indexes around an index: passages to documents, biases, augmentation, funnels, MIPS as L2.
+"""Indexes around another index: passages of documents, added dimensions, funnels.
 
 May import: `indexing.index`, `indexing.flat`, `indexing.folder` and below.
 """

@@ -1,4 +1,4 @@
-"""Dimensions added to documents and queries, so that any dense index computes another score."""
+"""Adds dimensions to documents and queries, so that a dense index computes another score."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Augmentation(ABC):
         return self.augment_documents(vectors, np.arange(len(vectors), dtype=np.int64))
 
     def added(self, rows: Rows) -> None:  # noqa: B027 - most hold nothing by row
-        """Take note that the inner index now has these rows."""
+        """Called once the inner index has these rows."""
 
     @abstractmethod
     def augment_queries(self, vectors: Dense, params: Parameters = NO_PARAMETERS) -> Dense:
@@ -59,20 +59,20 @@ class Augmentation(ABC):
         return vectors[:, :width]
 
     def scores(self, scores: Dense, queries: Dense, inner: Metric) -> Dense:
-        """Return what the inner index's finite scores ``[n, k]`` mean: by default themselves.
+        """Return the scores that the inner index's ``[n, k]`` stand for: by default the same.
 
-        ``queries`` are those given to the search. The order on a line must not change.
+        ``queries`` are the unaugmented ones. The order on a line must not change.
         """
         return scores
 
     def keep_only(self, allowed: Mask) -> None:  # noqa: B027 - most hold nothing by row
-        """Forget what is held of the rows that ``allowed`` excludes; the others move up."""
+        """Drop the values of rows that ``allowed`` excludes; the others move up."""
 
     def search_parameters(self) -> tuple[str, ...]:
         """Names that ``params`` of a search may have for ``augment_queries``."""
         return ()
 
-    def check_parameters(self, given: Parameters) -> None:  # noqa: B027 - most take none
+    def check_parameters(self, params: Parameters) -> None:  # noqa: B027 - most take none
         """Raise ``ConfigError`` for a value that a parameter cannot have."""
 
     @property
@@ -126,14 +126,12 @@ class DocumentBias(Augmentation):
             with np.errstate(over="ignore"):  # what overflows float32 is reported below
                 more = np.asarray(values, dtype=np.float32)
         except (TypeError, ValueError):
-            raise DataError(f"bias: {values!r} are no numbers, expected floats [n]") from None
+            raise DataError(f"bias: {values!r}, expected an array of floats [n]") from None
         if more.ndim != 1:
-            raise DataError(f"bias: shape {more.shape}, expected one number a document [n]")
+            raise DataError(f"bias: shape {more.shape}, expected one number per document [n]")
         bad = np.flatnonzero(~np.isfinite(more))
         if len(bad):
-            raise DataError(
-                f"bias: of document {bad[0]} is {more[bad[0]]}, expected finite numbers"
-            )
+            raise DataError(f"bias: document {bad[0]} has {more[bad[0]]}, expected finite numbers")
         self._values = np.concatenate([self._values, more])
 
     def augment_documents(self, vectors: Dense, rows: Rows) -> Dense:
@@ -141,8 +139,8 @@ class DocumentBias(Augmentation):
         known = rows < len(self._values)
         if self.missing is None and not known.all():
             raise DataError(
-                f"documents: row {rows[~known][0]:,} has no bias, of {len(self._values):,} given; "
-                "append() the biases of new documents before add()"
+                f"documents: row {rows[~known][0]:,} has no bias, only {len(self._values):,} were "
+                "given; append() the biases of new documents before add()"
             )
         biases = np.full(len(rows), self.missing or 0.0, np.float32)
         biases[known] = self._values[rows[known]]
@@ -173,10 +171,10 @@ class DocumentBias(Augmentation):
         """Take ``bias_weight``."""
         return (WEIGHT,)
 
-    def check_parameters(self, given: Parameters) -> None:
-        """Refuse a weight that is no finite number in float32."""
-        if WEIGHT in given and abs(finite_number(given[WEIGHT], f"params: {WEIGHT}")) > 1e30:
-            raise ConfigError(f"params: {WEIGHT} is {given[WEIGHT]!r}, expected at most 1e30")
+    def check_parameters(self, params: Parameters) -> None:
+        """Refuse a weight that is not a finite number in float32."""
+        if WEIGHT in params and abs(finite_number(params[WEIGHT], f"params: {WEIGHT}")) > 1e30:
+            raise ConfigError(f"params: {WEIGHT} is {params[WEIGHT]!r}, expected at most 1e30")
 
     @property
     def size_bytes(self) -> int:
@@ -269,12 +267,12 @@ class MipsToL2(Augmentation):
         return products.astype(np.float32)
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Return M; there are no arrays."""
+        """Return M; no arrays are needed."""
         return {"max_norm": self.max_norm}
 
     @classmethod
     def read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
-        """Make it again with the same M."""
+        """Open one with the same M."""
         if facts.get("max_norm") is None:
             return cls()
         return cls(fact(facts, "max_norm", float, folder))

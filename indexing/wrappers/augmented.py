@@ -1,4 +1,4 @@
-"""An index whose vectors get more dimensions on their way into another dense index."""
+"""An index that adds dimensions to its vectors and stores them in another dense index."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class AugmentedIndex(WrappingIndex):
     """Vectors with the dimensions that ``augmentation`` adds, searched by the index ``inner``.
 
     Both are given, or described as in YAML: ``{type: faiss, factory: HNSW32, metric: l2}`` and
-    ``{type: mips_to_l2}``. Hits are those of the inner index, scores what the augmentation says
-    they mean. ``params`` are the inner index's and the augmentation's.
+    ``{type: mips_to_l2}``. Hits are those of the inner index; the augmentation converts their
+    scores. ``params`` are the inner index's and the augmentation's.
     """
 
     type_name = "augmented"
@@ -95,9 +95,9 @@ class AugmentedIndex(WrappingIndex):
     def _search_parameters(self) -> tuple[str, ...]:
         return (*self.augmentation.search_parameters(), *self.inner._search_parameters())
 
-    def _check_parameters(self, given: Mapping[str, Any]) -> None:
-        super()._check_parameters(given)
-        self.augmentation.check_parameters(given)
+    def _check_parameters(self, params: Mapping[str, Any]) -> None:
+        super()._check_parameters(params)
+        self.augmentation.check_parameters(params)
 
     def _documents(self, rows: Rows) -> Dense:
         longer = self.inner.documents(rows)

@@ -1,4 +1,4 @@
-"""A funnel: search with the first dimensions of each vector, then score the best with all."""
+"""A funnel: searches with the first dimensions of each vector, then scores the best with all."""
 
 from __future__ import annotations
 
@@ -157,10 +157,10 @@ class FunnelIndex(WrappingIndex):
     def _search_parameters(self) -> tuple[str, ...]:
         return ("depth", *self._names_of_first())
 
-    def _check_parameters(self, given: Mapping[str, Any]) -> None:
-        super()._check_parameters(given)
-        if "depth" in given:
-            whole_number(given["depth"], "params: depth", 1)
+    def _check_parameters(self, params: Mapping[str, Any]) -> None:
+        super()._check_parameters(params)
+        if "depth" in params:
+            whole_number(params["depth"], "params: depth", 1)
 
     def _documents(self, rows: Rows) -> Dense:
         return self._vectors.gather(rows)[0]

@@ -1,4 +1,4 @@
-"""Indexes inside indexes: made from a spec, wrapped, written beside the outer one's files."""
+"""Indexes inside indexes: built from a spec, wrapped, and saved with the outer one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One log-normaliser per document: log mean exp(beta x similarity) over a bank of vectors."""
+"""Computes a log-normaliser per document: log mean exp(beta x similarity) over a bank."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ def log_normalisers(
     """
     if isinstance(index, PassageIndex):
         raise ConfigError(
-            "a document in several passages has no one vector to normalise; use a retriever "
-            "without passages"
+            "index: a document with several passages has no single vector to normalise; use a "
+            "retriever without passages"
         )
     size = int(bank.shape[0])
-    if size < (1 if own_rows is None else 2):
-        raise ConfigError(f"the bank has {size} vectors; expected more")
+    least = 1 if own_rows is None else 2
+    if size < least:
+        raise ConfigError(
+            f"bank: {size} {'vector' if size == 1 else 'vectors'}, expected at least {least}"
+        )
     similar = _Similarity(bank, index.metric)
-    found = np.empty(index.rows)
+    normalisers = np.empty(index.rows)
     step = max(1, entries // size)
     for start in range(0, index.rows, step):
         rows = np.arange(start, min(start + step, index.rows))
@@ -50,8 +53,8 @@ def log_normalisers(
             counts = size - np.bincount(own_rows[mine] - start, minlength=len(rows))
         highest = scaled.max(axis=0)
         np.exp(scaled - highest, out=scaled)
-        found[rows] = highest + np.log(scaled.sum(axis=0, dtype=np.float64) / counts)
-    return found
+        normalisers[rows] = highest + np.log(scaled.sum(axis=0, dtype=np.float64) / counts)
+    return normalisers
 
 
 class _Similarity:
@@ -71,11 +74,11 @@ class _Similarity:
             self.bank.resize((self.bank.shape[0], width))
             product: NDArray[np.float32] = (self.bank @ wide.T).toarray().astype(np.float32)
             return product
-        found: NDArray[np.float32] = self.bank @ self._scaled(documents).T
+        scores: NDArray[np.float32] = self.bank @ self._scaled(documents).T
         if self.metric == "l2":
-            found = 2 * found - (documents**2).sum(axis=1)
-            found -= (self.bank**2).sum(axis=1)[:, None]
-        return found
+            scores = 2 * scores - (documents**2).sum(axis=1)
+            scores -= (self.bank**2).sum(axis=1)[:, None]
+        return scores
 
     def _scaled(self, vectors: Any) -> Any:
         if self.sparse:

@@ -1,4 +1,4 @@
-"""Documents in several passages, ranked by their best one (MaxP), over any other index."""
+"""Ranks documents of several passages by their best one (MaxP), over any other index."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class PassageIndex(WrappingIndex):
         documents = self._live.known(np.asarray(rows), "rows")
         if len(documents) != queries.shape[0]:
             raise DataError(
-                f"rows: {len(documents):,} for {queries.shape[0]:,} queries; give one each"
+                f"rows: {len(documents):,} for {queries.shape[0]:,} queries; give one for each"
             )
         hits = Hits.missing(len(documents), 1)
         live = self._live.allowed()
@@ -284,8 +284,8 @@ class PassageIndex(WrappingIndex):
 
     def _documents(self, rows: Rows) -> Any:
         raise ConfigError(
-            "PassageIndex: a document has a vector for each passage; inner.documents() gives "
-            "those, from first_passages() on"
+            "PassageIndex: a document has one vector per passage; inner.documents() returns them, "
+            "starting at first_passages()"
         )
 
     def _stored_rows(self) -> int:

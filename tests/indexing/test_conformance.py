@@ -205,7 +205,7 @@ def test_bad_rows_are_refused(kind: Any) -> None:
         ([12], "no row 12; this index has rows 0 to 11"),
         ([-1], "no row -1"),
         ([4, 3], "row 3 is already deleted"),
-        ([4, 4], "row 4 is given twice"),
+        ([4, 4], "row 4 occurs twice"),
         ([0.5], "expected a list of row numbers"),
     ):
         with pytest.raises(DataError, match=message):

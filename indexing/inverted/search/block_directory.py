@@ -1,4 +1,4 @@
-"""A block's directory: where each query term's codes stand, and the sums over them."""
+"""Reads a block's directory: finds each query term's codes and sums them."""
 
 # mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
 # numba types these functions; numpy's scalars are not Python's numbers to mypy.

@@ -1,4 +1,4 @@
-"""One segment, some queries: the planner chooses an engine for each by the work it expects."""
+"""The planner: chooses an engine for each query and segment by the expected work."""
 
 # mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
 # numba types these functions; numpy's scalars are not Python's numbers to mypy.
@@ -109,7 +109,7 @@ def _search_segment(
     for query in range(first, last):
         terms = query_terms[query_starts[query] : query_starts[query + 1]]
         weights = query_weights[query_starts[query] : query_starts[query + 1]]
-        known = 0  # terms ascend, those beyond the segment's vocabulary stand last
+        known = 0  # terms ascend, those beyond the segment's vocabulary come last
         while known < len(terms) and terms[known] < width:
             known += 1
         terms, weights = terms[:known], weights[:known]

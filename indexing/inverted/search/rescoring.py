@@ -1,4 +1,4 @@
-"""Exact scores of single documents: their impacts found among the postings by term."""
+"""Exact scores of single documents, whose impacts are looked up in the postings by term."""
 
 # mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
 # numba types these functions; numpy's scalars are not Python's numbers to mypy.
@@ -30,7 +30,7 @@ def score_documents(
 ) -> int:
     """Set the candidates' scores, summed from the impacts in ascending term order.
 
-    Returns the impacts read. Each is behind three reads that depend on each other and miss the
+    Returns the impacts read. Each takes three reads that depend on each other and miss the
     cache; all candidates' terms take each step together, so that the misses overlap.
     """
     shift = segment.shape[1]
@@ -57,7 +57,7 @@ def score_documents(
         document = candidates[pairs[0, pair]] & ROW_MASK
         run = _run_of(segment, terms[pairs[1, pair]], document >> RUN_BITS, pairs[2, pair])
         first, last = _ends(segment, run)
-        # Where the posting would stand if the run's were spread evenly.
+        # Where the posting would be if the run's were spread evenly.
         guess = first + (((last - first) * (document & ((1 << RUN_BITS) - 1))) >> RUN_BITS)
         prefetch(segment.offsets, guess)
         prefetch(segment.offsets, max(guess - LINE, first))
@@ -117,7 +117,7 @@ def _place_of(segment: Segment, run: int, guess: int, offset: int) -> Any:
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
 def _ends(segment: Segment, run: int) -> Any:
-    """Return the first posting of a run and the one behind it, within bounds whatever the file."""
+    """Return the first posting of a run and the one after it, within bounds whatever the file."""
     most = len(segment.offsets)
     first: Any = min(np.int64(segment.run_starts[run]), most - 1)
     return first, max(min(np.int64(segment.run_starts[run + 1]), most), first + 1)

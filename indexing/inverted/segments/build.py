@@ -1,8 +1,8 @@
-"""Documents into a segment: streamed, in bounded memory, on all cores.
+"""Builds a segment from documents: streamed, in bounded memory, on all cores.
 
 Three passes over the documents: one counts; one writes the blocks, a stretch of documents at a
 time; one writes the terms, a range of terms at a time (a counting sort by term of which each pass
-holds one range). Beside the result, and the spool, that needs about 40 bytes for each of
+holds one range). Besides the result and the spool, that needs about 40 bytes for each of
 ``RANGE`` postings (1.3 GB; half of it for one thread), whatever the size of the corpus.
 """
 
@@ -91,8 +91,8 @@ def _scale(peaks: NDArray[np.float32], most: int) -> NDArray[np.float32]:
 def _block_shift(spool: Spool, block_size: int | None) -> int:
     """Return log2 of the block size; -1 if even single documents have too many terms."""
     documents, starts = len(spool), spool.starts()
-    wanted = block_size or (16 if documents < SMALL_CORPUS else 32)
-    shift = max(wanted.bit_length() - 1, (-(-documents // MOST_BLOCKS) - 1).bit_length())
+    size = block_size or (16 if documents < SMALL_CORPUS else 32)
+    shift = max(size.bit_length() - 1, (-(-documents // MOST_BLOCKS) - 1).bit_length())
     while shift >= 0:
         ends = starts[np.minimum(np.arange(0, documents + (1 << shift), 1 << shift), documents)]
         if np.diff(ends).max(initial=0) <= MOST_BLOCK_POSTINGS:
@@ -189,7 +189,7 @@ def _write_terms(
             chunk = spool.documents(first, min(first + STRETCH, documents))
             scatter(*chunk, first, first_term, places, numbers, impacts)
         rows = int(np.count_nonzero(counts >= least_dense)) if least_dense else 0
-        made: dict[str, NDArray[Any]] = {
+        arrays: dict[str, NDArray[Any]] = {
             "offsets": np.empty(size, np.uint16),
             "impacts": np.empty(size if exact else 0, np.float32),
             "impact_codes": np.empty(0 if exact else size, np.uint8),
@@ -205,28 +205,28 @@ def _write_terms(
         runs, listed, dense = digest(
             starts, numbers, impacts, exact, max(shift, 0),
             scales[first_term:last_term], bound_scales[first_term:last_term], least_dense,
-            *made.values(), floors[:, first_term:last_term],
+            *arrays.values(), floors[:, first_term:last_term],
         )  # fmt: skip
         used = {"run_numbers": runs, "run_starts": runs, "list_blocks": listed}
         used |= {"list_bounds": listed, "dense": dense}
         for name, count in used.items():
-            made[name] = made[name][:count].copy()
-        made["dense_groups"] = np.zeros((dense, padded // GROUP), np.uint8)
-        group_maxima(made["dense"], made["dense_groups"])
-        return made
+            arrays[name] = arrays[name][:count].copy()
+        arrays["dense_groups"] = np.zeros((dense, padded // GROUP), np.uint8)
+        group_maxima(arrays["dense"], arrays["dense_groups"])
+        return arrays
 
     sink.shapes["dense"], sink.shapes["dense_groups"] = (padded,), (padded // GROUP,)
     runs, listed, dense_rows = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], []
     postings = dense = 0
-    for made in in_order(written, _ranges(frequencies)):
-        runs.append(made.pop("first_run"))
-        listed.append(made.pop("list_starts"))
-        numbers = made.pop("dense_rows")
+    for arrays in in_order(written, _ranges(frequencies)):
+        runs.append(arrays.pop("first_run"))
+        listed.append(arrays.pop("list_starts"))
+        numbers = arrays.pop("dense_rows")
         dense_rows.append(np.where(numbers >= 0, numbers + dense, -1))
-        made["run_starts"] += postings
-        postings += len(made["offsets"])
-        dense += len(made["dense"])
-        for name, array in made.items():
+        arrays["run_starts"] += postings
+        postings += len(arrays["offsets"])
+        dense += len(arrays["dense"])
+        for name, array in arrays.items():
             sink.append(name, array)
     sink.append("run_starts", np.array([postings]))
     sink.append("first_run", np.cumsum(np.concatenate(runs)))
@@ -271,13 +271,13 @@ class _Memory:
         for name, (dtype, _) in LAYOUT.items():
             parts = self._parts.pop(name)
             if not parts:
-                whole = np.empty((0, *self.shapes.get(name, ())), dtype)
+                joined = np.empty((0, *self.shapes.get(name, ())), dtype)
             elif len(parts) == 1:
-                whole = np.ascontiguousarray(parts[0], dtype)
+                joined = np.ascontiguousarray(parts[0], dtype)
             else:
-                whole = np.concatenate(parts).astype(dtype, copy=False)
-            whole.setflags(write=False)
-            arrays[name] = whole
+                joined = np.concatenate(parts).astype(dtype, copy=False)
+            joined.setflags(write=False)
+            arrays[name] = joined
         return Segment(**arrays)
 
     def close(self) -> None:

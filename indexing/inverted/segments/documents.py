@@ -1,4 +1,4 @@
-"""Documents out of segments again: for merging, exchange and explanations."""
+"""Reads documents back from segments: for merging, exchange and explanations."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def stored_documents(segment: Segment, rows: NDArray[np.int64]) -> Sparse:
         inverse[segment.order] = np.arange(segment.documents)
         places = inverse[rows]
     runs, which = np.unique(places >> RUN_BITS, return_inverse=True)
-    found: Any = sparse.csr_array((0, segment.terms), dtype=np.float32)
+    none: Any = sparse.csr_array((0, segment.terms), dtype=np.float32)
     back = np.empty(len(rows), dtype=np.int64)
-    parts, done = [found], 0
+    parts, done = [none], 0
     breaks = np.flatnonzero(np.diff(runs, prepend=-2) != 1).tolist()
     stretches = [
         (first, min(first + RUNS_AT_ONCE, last))
@@ -35,13 +35,13 @@ def stored_documents(segment: Segment, rows: NDArray[np.int64]) -> Sparse:
         for first in range(start, last, RUNS_AT_ONCE)
     ]
     for first, last in stretches:
-        wanted = np.flatnonzero((which >= first) & (which < last))
+        here = np.flatnonzero((which >= first) & (which < last))
         matrix = _gathered(segment, int(runs[first]), int(runs[last - 1]) + 1)
-        parts.append(matrix[places[wanted] - (int(runs[first]) << RUN_BITS)])
-        back[wanted] = np.arange(done, done + len(wanted))
-        done += len(wanted)
-    whole: Sparse = sparse.vstack(parts, format="csr")
-    return whole if (back == np.arange(len(rows))).all() else whole[back]
+        parts.append(matrix[places[here] - (int(runs[first]) << RUN_BITS)])
+        back[here] = np.arange(done, done + len(here))
+        done += len(here)
+    stacked: Sparse = sparse.vstack(parts, format="csr")
+    return stacked if (back == np.arange(len(rows))).all() else stacked[back]
 
 
 def streamed_documents(segment: Segment) -> Iterator[Sparse]:

@@ -1,4 +1,4 @@
-"""The kernels that turn documents into a segment: by block, by term, and their bounds."""
+"""Kernels that turn documents into a segment: by block, by term, and their bounds."""
 
 # mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
 # numba types these functions; numpy's scalars are not Python's numbers to mypy.
@@ -334,7 +334,7 @@ def gather(
     for term in range(len(first_run) - 1):
         run = first_run[term]
         end = first_run[term + 1]
-        if end - run > 8:  # many runs: begin at the first that is wanted
+        if end - run > 8:  # many runs: begin at the first in range
             run += np.searchsorted(run_numbers[run:end], first_run_number)
         while run < end and run_numbers[run] < last_run_number:
             if run_numbers[run] >= first_run_number:

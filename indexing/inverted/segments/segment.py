@@ -1,7 +1,7 @@
 """A segment of the inverted index: documents by term and by block. Immutable, in memory or mapped.
 
-Documents are numbered from 0 within the segment. They are kept twice, because the two engines read
-them in different orders:
+Documents are numbered from 0 within the segment. They are stored twice, because the two engines
+read them in different orders:
 
 *By term*, the impacts themselves: the postings of a term, documents ascending, as a 16-bit offset
 within a tile of 65,536 documents and the float32 impact, or in fidelity ``u8`` an 8-bit code whose
@@ -171,15 +171,15 @@ def _damage(segment: Segment, count: Mapping[str, int], exact: bool) -> str:
     shift, code_bits, bucket_bits = (int(number) for number in segment.shape[1:])
     if not (0 <= shift <= 8 and 0 < code_bits <= 16 - shift and 0 <= bucket_bits <= 16):
         return "impossible block size"
-    whole = -(-segment.documents >> shift)
-    if (blocks != whole and (blocks or postings)) or blocks > MOST_BLOCKS:
+    needed = -(-segment.documents >> shift)
+    if (blocks != needed and (blocks or postings)) or blocks > MOST_BLOCKS:
         blocks = blocks if blocks == 0 else -1
     padded = -(-max(blocks, 0) // GROUP) * GROUP
     rows = segment.dense.shape[0]
     entries = int(segment.directory_starts[-1]) if len(segment.directory_starts) else -1
     runs, listed = len(segment.run_numbers), len(segment.list_blocks)
     by_block = postings if blocks else 0
-    wanted: dict[str, tuple[int, ...]] = {
+    shapes: dict[str, tuple[int, ...]] = {
         "first_run": (terms + 1,),
         "run_starts": (runs + 1,),
         "offsets": (postings,),
@@ -200,7 +200,7 @@ def _damage(segment: Segment, count: Mapping[str, int], exact: bool) -> str:
         "list_bounds": (listed,),
         "floors": (len(FLOOR_RANKS), terms),
     }
-    for name, shape in wanted.items():
+    for name, shape in shapes.items():
         if getattr(segment, name).shape != shape:
             return f"{name} has the shape {getattr(segment, name).shape}, expected {shape}"
     if len(segment.directory_tags) not in (0, len(segment.directory)) or (

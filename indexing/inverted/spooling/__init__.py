@@ -1,4 +1,4 @@
-"""Documents gathered before a segment is built: spool, order, clustering, heaviest terms.
+"""Gathers documents before a segment is built: spool, order, clustering, heaviest terms.
 
 May import: `indexing.storage` and below.
 """

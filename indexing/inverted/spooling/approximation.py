@@ -32,15 +32,15 @@ def pruned_queries(queries: sparse.csr_array[Any], beta: float) -> Queries:
 
 def heaviest_terms(spool: Spool, most: int) -> Spool:
     """Return a spool of the same documents with at most ``most`` terms each, the heaviest."""
-    kept, step = Spool(), 1 << 14
+    pruned, step = Spool(), 1 << 14
     for first in range(0, len(spool), step):
         starts, terms, impacts = heaviest(
             spool.documents(first, min(first + step, len(spool))), most
         )
         shape = (len(starts) - 1, spool.terms)
-        kept.append(sparse.csr_array((impacts, terms.astype(np.int64), starts), shape=shape))
-    kept.terms = spool.terms
-    return kept
+        pruned.append(sparse.csr_array((impacts, terms.astype(np.int64), starts), shape=shape))
+    pruned.terms = spool.terms
+    return pruned
 
 
 def heaviest(documents: Documents, most: int) -> Documents:
@@ -70,7 +70,7 @@ def _heaviest(
 
 log = logging.getLogger("sluice")
 
-QUERIES = 32  # documents that stand in as queries
+QUERIES = 32  # documents that serve as queries
 QUERY_TERMS = 24  # their heaviest terms
 SAMPLE = 1 << 15  # documents searched
 DEPTH = 10
@@ -78,36 +78,35 @@ FEWEST = 256
 SAMPLED = 64  # real queries of a search whose overlap is measured
 
 
-def say_overlap(label: str, found: NDArray[np.int64], exact: NDArray[np.int64]) -> float:
-    """Log and return the mean share of the exact rows that were found; lines are queries."""
+def log_overlap(label: str, rows: NDArray[np.int64], exact: NDArray[np.int64]) -> float:
+    """Log and return the mean share of the exact rows among ``rows``; lines are queries."""
     shares = [
         len(np.intersect1d(a[a >= 0], b[b >= 0])) / max(int(np.count_nonzero(b >= 0)), 1)
-        for a, b in zip(found, exact, strict=False)
+        for a, b in zip(rows, exact, strict=False)
     ]
     mean = float(np.mean(shares or [1.0]))
-    log.info(
-        "%s: overlap@%d with exact %.3f (%d queries)", label, exact.shape[1], mean, len(shares)
-    )
+    queries = "1 query" if len(shares) == 1 else f"{len(shares)} queries"
+    log.info("%s: overlap@%d with exact %.3f (%s)", label, exact.shape[1], mean, queries)
     return mean
 
 
-def measured_overlap(spool: Spool, kept: Spool | None, label: str) -> float:
-    """Log and return the share of the exact top 10 that ``kept`` finds; None is 8-bit rounding.
+def measured_overlap(spool: Spool, pruned: Spool | None, label: str) -> float:
+    """Log and return the share of the exact top 10 that ``pruned`` finds; None is 8-bit rounding.
 
     Queries are the heaviest terms of documents, spread over the spool; searched is one stretch of
     it. Only what is approximated is measured: the same rows with other impacts.
     """
     documents = min(len(spool), SAMPLE)
-    if documents < FEWEST:  # of no interest, as after small additions
+    if documents < FEWEST:  # not worth a log line, as after small additions
         return 1.0
     first = (len(spool) - documents) // 2
     exact = spool.documents(first, first + documents)
-    if kept is None:
+    if pruned is None:
         other = (exact[0], exact[1], _rounded(exact[1], exact[2]))
     else:
-        other = kept.documents(first, first + documents)
+        other = pruned.documents(first, first + documents)
     queries = _queries(spool, min(QUERIES, documents))
-    return say_overlap(label, _top(other, queries), _top(exact, queries))
+    return log_overlap(label, _top(other, queries), _top(exact, queries))
 
 
 def _rounded(terms: NDArray[np.uint32], impacts: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -126,17 +125,17 @@ def _top(
     documents: Documents, queries: list[tuple[NDArray[np.uint32], NDArray[np.float32]]]
 ) -> NDArray[np.int64]:
     starts, terms, impacts = documents
-    asked = np.unique(np.concatenate([columns for columns, _ in queries]))
-    if not len(asked):
-        asked = np.zeros(1, dtype=np.uint32)
-    places = np.minimum(np.searchsorted(asked, terms), len(asked) - 1)
-    shared = asked[places] == terms
+    columns_used = np.unique(np.concatenate([columns for columns, _ in queries]))
+    if not len(columns_used):
+        columns_used = np.zeros(1, dtype=np.uint32)
+    places = np.minimum(np.searchsorted(columns_used, terms), len(columns_used) - 1)
+    shared = columns_used[places] == terms
     ends = np.concatenate([[0], np.cumsum(shared)])[starts]
     part = (impacts[shared], places[shared], ends)
-    matrix = sparse.csr_array(part, shape=(len(starts) - 1, len(asked)))
-    table = np.zeros((len(asked), len(queries)), dtype=np.float32)
+    matrix = sparse.csr_array(part, shape=(len(starts) - 1, len(columns_used)))
+    table = np.zeros((len(columns_used), len(queries)), dtype=np.float32)
     for place, (columns, weights) in enumerate(queries):
-        table[np.searchsorted(asked, columns), place] = weights
+        table[np.searchsorted(columns_used, columns), place] = weights
     scores = matrix @ table
     best = [np.lexsort((np.arange(len(line)), -line))[:DEPTH] for line in scores.T]
     return np.array(best, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Recursive graph bisection: documents that share terms move into the same half, again and again.
+"""Recursive graph bisection: documents that share terms move into the same half.
 
 Dhulipala, Kabiljo, Karrer, Ottaviano, Pupyrev and Shalita, Compressing Graphs and Indexes with
 Recursive Graph Bisection, KDD 2016; in each round the documents are divided at the median of their

@@ -1,4 +1,4 @@
-"""Clusters of sparse documents, ordered by clusters of clusters: documents stand near their like.
+"""Orders sparse documents by clusters, and clusters by clusters of them.
 
 Spherical k-means from sampled documents, in which a document meets only the centroids that share
 one of its terms. Centroids are ordered as documents are; so are the documents of large clusters.
@@ -61,7 +61,7 @@ def _ordered(
     sizes = np.bincount(rank[nearest], minlength=clusters + 1)
     ends = np.cumsum(sizes)
     most = np.full(clusters + 1, LARGE)
-    most[clusters] = MEMBERS  # those like no centroid are no cluster yet
+    most[clusters] = MEMBERS  # those like no centroid do not form a cluster yet
     for cluster in np.flatnonzero((sizes > most) & (sizes < count)) if depth > 1 else ():
         part = order[ends[cluster] - sizes[cluster] : ends[cluster]]
         inner = _selected(documents, part)

@@ -1,4 +1,4 @@
-"""Orders in which a segment keeps its documents, so that blocks hold documents that share terms."""
+"""Orders the documents of a segment so that blocks hold documents that share terms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluice.indexing.inverted.spooling.clustering import cluster_order
 from sluice.indexing.inverted.spooling.spool import Documents, Spool
 
 ORDERS: Final = ("input", "cluster", "bisection")
-HEAVIEST: Final = 64  # terms of a document that decide where it stands
+HEAVIEST: Final = 64  # terms of a document that decide its place
 COMMON: Final = 0.1  # of the documents: terms in more of them say little and are ignored
 FEW: Final = 16  # documents of a term that is never too common, however small the corpus
 STRETCH: Final = 1 << 14  # documents read at a time
@@ -60,10 +60,10 @@ def _deciding(spool: Spool, terms: int) -> Documents:
     for starts, present, weights in _parts(spool):
         chosen = several[present] & (weights > 0)
         before = np.concatenate([[0], np.cumsum(chosen)])
-        kept = heaviest((before[starts], present[chosen], weights[chosen]), HEAVIEST)
-        counts.append(np.diff(kept[0]))
-        deciding.append(kept[1])
-        impacts.append(kept[2])
+        heavy = heaviest((before[starts], present[chosen], weights[chosen]), HEAVIEST)
+        counts.append(np.diff(heavy[0]))
+        deciding.append(heavy[1])
+        impacts.append(heavy[2])
     starts = np.cumsum(np.concatenate(counts))
     return starts, np.concatenate(deciding), np.concatenate(impacts)
 

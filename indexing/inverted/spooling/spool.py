@@ -1,4 +1,4 @@
-"""Documents on their way into a segment: in memory while they are few, then in temporary files."""
+"""Holds documents until a segment is built: few in memory, many in temporary files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Documents = tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]
 
 
 class Spool:
-    """Sparse documents in the order of adding, read again in ranges.
+    """Sparse documents in the order of adding, read back in ranges.
 
     ``terms`` is the width of the widest matrix. The temporary files have no name and go with the
-    object; they lie where ``TMPDIR`` says.
+    object; they lie in ``TMPDIR``.
     """
 
     def __init__(self, spill: int = SPILL) -> None:

@@ -70,7 +70,7 @@ def test_small_corpora_are_searched_exactly(
         choice = AutoIndex().choose(documents, queries)
     assert type(choice.index) is FlatIndex
     assert len(choice.index) == 6000
-    assert "below 100,000 vectors: there are 6,000" in choice.reason
+    assert "below 100,000 vectors (here 6,000)" in choice.reason
     assert [row.name for row in choice.table] == ["flat"]
     assert choice.table[0].recall == 1
     assert str(choice) in caplog.text
@@ -154,7 +154,7 @@ def test_limits_nothing_can_meet_are_named(
         choice = AutoIndex(max_latency_ms=1e-6).choose(documents, queries)
     assert choice.chosen is not None
     assert "latency" in choice.chosen.breaks
-    assert "nothing that was tried meets recall@10 0.98, latency 1e-06 ms" in choice.reason
+    assert "no candidate meets recall@10 0.98, latency 1e-06 ms" in choice.reason
     assert len(choice.index) == 6000
     assert choice.reason in caplog.text
     tight = AutoIndex(max_memory=100).choose(documents, queries)

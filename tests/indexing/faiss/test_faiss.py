@@ -168,7 +168,7 @@ def test_training_sizes(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "sluice"):
         index = FaissIndex("IVF16,Flat", metric="ip", train_size=100)
         index.add(clustered(300))
-    assert "100 training vectors for 16 centroids; 624 would be sane" in caplog.text
+    assert "100 training vectors for 16 centroids; at least 624 are recommended" in caplog.text
     assert "trained on its 300 vectors" in caplog.text
     with pytest.raises(DataError, match="already holds documents"):
         index.train(clustered(300))

@@ -172,7 +172,7 @@ def test_refusals() -> None:
     broken = sparse.csr_array(good)
     broken.indices[1] = 9
     for vectors, message in (
-        (sparse.csr_array(bad), r"row 2, term 2: weight -0.5"),
+        (sparse.csr_array(bad), r"row 2, term 2 has the weight -0.5"),
         (sparse.csr_array(good * np.nan), "weight nan"),
         (sparse.csr_array(good.astype(np.float64) * 1e300), "weight inf"),
         (sparse.csr_array(good.astype(bool)), "dtype bool"),

@@ -102,7 +102,7 @@ def test_biases_are_saved_and_go_on(tmp_path: Path) -> None:
     assert isinstance(opened, AugmentedIndex)
     assert isinstance(opened.augmentation, DocumentBias)
     same(opened.search(queries, 9), index.search(queries, 9))
-    with pytest.raises(DataError, match="row 20 has no bias, of 20 given; append"):
+    with pytest.raises(DataError, match="row 20 has no bias, only 20 were given; append"):
         opened.add(documents[20:])
     assert opened.rows == 20
     opened.augmentation.append(bias[20:])
@@ -133,9 +133,9 @@ def test_missing_biases_and_training() -> None:
 def test_bad_biases_are_refused() -> None:
     for values, message in (
         ([[1.0]], r"shape \(1, 1\)"),
-        ([0.0, np.nan], "of document 1 is nan"),
-        ([1e39], "of document 0 is inf"),
-        (["a"], "are no numbers"),
+        ([0.0, np.nan], "document 1 has nan"),
+        ([1e39], "document 0 has inf"),
+        (["a"], "expected an array of floats"),
     ):
         with pytest.raises(DataError, match=message):
             DocumentBias(values)

@@ -192,7 +192,7 @@ def test_best_passages() -> None:
     np.testing.assert_array_equal(best.rows, [[1], [-1], [3]])
     np.testing.assert_array_equal(best.scores, [[3.0], [-np.inf], [2.0]])
     np.testing.assert_array_equal(index.first_passages([0, 1, 2]), [0, 2, 2])
-    with pytest.raises(ConfigError, match=r"inner\.documents\(\) gives those"):
+    with pytest.raises(ConfigError, match=r"inner\.documents\(\) returns them"):
         index.documents([0])
     index.delete([0])
     assert index.best_passages(queries[:1], [0]).rows[0, 0] == -1

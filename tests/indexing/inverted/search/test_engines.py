@@ -181,4 +181,4 @@ def test_documents_too_long_for_blocks() -> None:
     query = sparse.csr_array(documents[[1]])
     assert index.search(query, 2).rows.tolist() == [[0, 1]]
     plan = index.plan(query, 2, params={"engine": "blocks"})[0]
-    assert (plan.engine, plan.reason) == ("terms", "the index keeps no blocks")
+    assert (plan.engine, plan.reason) == ("terms", "the index has no blocks")

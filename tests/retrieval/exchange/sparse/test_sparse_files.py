@@ -212,7 +212,7 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "csc": (lambda f: spoil_members(f, format=np.array(b"csc")), "format is b'csc'"),
     "negative": (
         lambda f: spoil_members(f, data=np.array([1, -2, 3], np.float32)),
-        "row 2, term 0: weight -2.0",
+        "row 2, term 0 has the weight -2.0",
     ),
     "NaN": (lambda f: spoil_members(f, data=np.array([1, 2, np.nan], np.float32)), "weight nan"),
     "column": (lambda f: spoil_members(f, indices=np.array([0, 0, 3], np.int32)), "CSR"),
