@@ -1,4 +1,4 @@
-"""The ``documents/`` part of a retriever folder: ids, titles and texts by row and by id."""
+"""Stores ids, titles, texts and metadata on disk, by row and by id: a retriever's documents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DELETED = "deleted.npy"  # int64, ascending: the rows without a document
 def write_documents(path: Path | str, documents: Iterable[Document]) -> DocumentStore:
     """Write a stream of documents as the folder's new state and open it.
 
-    Row numbers are positions in the stream. Raises ``DataError`` for a document that is not valid
+    Row numbers are positions in the stream. Raises ``DataError`` for an invalid document
     or an id that occurs twice; the folder then stays as it was.
     """
     path = Path(path)
@@ -157,7 +157,7 @@ class DocumentStore:
         if len(rows) and rows.min() < 0:
             absent = [document_ids[at] for at in np.flatnonzero(rows < 0).tolist()]
             raise DataError(
-                f"{self.path}: {len(absent):,} of {len(rows):,} documents asked for are not in the "
+                f"{self.path}: {len(absent):,} of {len(rows):,} requested documents are not in the "
                 f"store ({', '.join(map(repr, absent[:3]))}); was the run made on another corpus?"
             )
         return [document.full_text for document in self.documents(rows)]
@@ -172,14 +172,14 @@ class DocumentStore:
     # Changes.
 
     def append(self, documents: Iterable[Document]) -> NDArray[np.int64]:
-        """Add documents behind the others; returns their rows.
+        """Add documents after the others; return their rows.
 
-        Raises ``DataError`` for an id that is there already (one that was deleted may come again).
+        Raises ``DataError`` for an id that is in use (a deleted one may be added again).
         """
         return self._extended(documents, refuse=True).rows
 
     def update(self, documents: Iterable[Document]) -> Placed:
-        """Add documents behind the others and delete those of the same ids, in one step."""
+        """Add documents after the others and delete those of the same ids, in one step."""
         return self._extended(documents, refuse=False)
 
     def _extended(self, documents: Iterable[Document], *, refuse: bool) -> Placed:
@@ -191,7 +191,7 @@ class DocumentStore:
                 for name, row in self._known(Segment(folder, len(counts) + 1)):
                     if refuse:
                         raise DataError(
-                            f"{self.path}: document {name!r} is there already (row {row}); delete "
+                            f"{self.path}: document {name!r} is already there (row {row}); delete "
                             "it first, update instead of adding, or give the new one another id"
                         )
                     known.append(row)

@@ -10,53 +10,53 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.exchange.adapters.haystack_ai import (
-        haystack_retriever as haystack_retriever,
-    )
-    from sluice.retrieval.exchange.adapters.ir_measures_records import (
-        from_ir_qrels as from_ir_qrels,
-    )
-    from sluice.retrieval.exchange.adapters.ir_measures_records import (
-        from_scored_docs as from_scored_docs,
-    )
-    from sluice.retrieval.exchange.adapters.ir_measures_records import to_ir_qrels as to_ir_qrels
-    from sluice.retrieval.exchange.adapters.ir_measures_records import (
-        to_scored_docs as to_scored_docs,
-    )
-    from sluice.retrieval.exchange.adapters.langchain import (
-        langchain_retriever as langchain_retriever,
-    )
-    from sluice.retrieval.exchange.adapters.llama_index_core import (
-        llama_index_retriever as llama_index_retriever,
-    )
     from sluice.retrieval.exchange.adapters.mteb_search import MtebSearch as MtebSearch
     from sluice.retrieval.exchange.adapters.pyterrier_stage import (
         pyterrier_transformer as pyterrier_transformer,
     )
-    from sluice.retrieval.exchange.adapters.ranx_runs import from_ranx_qrels as from_ranx_qrels
-    from sluice.retrieval.exchange.adapters.ranx_runs import from_ranx_run as from_ranx_run
-    from sluice.retrieval.exchange.adapters.ranx_runs import to_ranx_qrels as to_ranx_qrels
-    from sluice.retrieval.exchange.adapters.ranx_runs import to_ranx_run as to_ranx_run
+    from sluice.retrieval.exchange.adapters.records import (
+        from_ir_qrels as from_ir_qrels,
+    )
+    from sluice.retrieval.exchange.adapters.records import from_ranx_qrels as from_ranx_qrels
+    from sluice.retrieval.exchange.adapters.records import from_ranx_run as from_ranx_run
+    from sluice.retrieval.exchange.adapters.records import (
+        from_scored_docs as from_scored_docs,
+    )
+    from sluice.retrieval.exchange.adapters.records import to_ir_qrels as to_ir_qrels
+    from sluice.retrieval.exchange.adapters.records import to_ranx_qrels as to_ranx_qrels
+    from sluice.retrieval.exchange.adapters.records import to_ranx_run as to_ranx_run
+    from sluice.retrieval.exchange.adapters.records import (
+        to_scored_docs as to_scored_docs,
+    )
+    from sluice.retrieval.exchange.adapters.retrievers import (
+        haystack_retriever as haystack_retriever,
+    )
+    from sluice.retrieval.exchange.adapters.retrievers import (
+        langchain_retriever as langchain_retriever,
+    )
+    from sluice.retrieval.exchange.adapters.retrievers import (
+        llama_index_retriever as llama_index_retriever,
+    )
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
-            "sluice.retrieval.exchange.adapters.haystack_ai": ["haystack_retriever"],
-            "sluice.retrieval.exchange.adapters.ir_measures_records": [
-                "from_ir_qrels",
-                "from_scored_docs",
-                "to_ir_qrels",
-                "to_scored_docs",
-            ],
-            "sluice.retrieval.exchange.adapters.langchain": ["langchain_retriever"],
-            "sluice.retrieval.exchange.adapters.llama_index_core": ["llama_index_retriever"],
             "sluice.retrieval.exchange.adapters.mteb_search": ["MtebSearch"],
             "sluice.retrieval.exchange.adapters.pyterrier_stage": ["pyterrier_transformer"],
-            "sluice.retrieval.exchange.adapters.ranx_runs": [
+            "sluice.retrieval.exchange.adapters.records": [
+                "from_ir_qrels",
                 "from_ranx_qrels",
                 "from_ranx_run",
+                "from_scored_docs",
+                "to_ir_qrels",
                 "to_ranx_qrels",
                 "to_ranx_run",
+                "to_scored_docs",
+            ],
+            "sluice.retrieval.exchange.adapters.retrievers": [
+                "haystack_retriever",
+                "langchain_retriever",
+                "llama_index_retriever",
             ],
         },
     )
