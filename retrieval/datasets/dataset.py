@@ -207,8 +207,8 @@ class Dataset:
 
     def _available(self, split: str) -> str:
         splits = self.splits
-        found = find_split(split, splits)
-        if found is None:
+        available = find_split(split, splits)
+        if available is None:
             looked_for = f"(looked for {self.source.places(split).qrels})"
             if not splits:
                 raise DataError(f"dataset {self.name}: {UNJUDGED} {looked_for}")
@@ -216,7 +216,7 @@ class Dataset:
                 f"dataset {self.name}: no split {split!r}; available: {', '.join(splits)}"
                 f"{suggest(split, splits)} {looked_for}"
             )
-        return found
+        return available
 
 
 def load_dataset(name: str | Path | Mapping[str, Any], split: str | None = "test") -> Dataset:

@@ -161,14 +161,14 @@ def _distinct(entries: Iterator[_Entry]) -> list[_Entry]:
     """
     ids: set[str] = set()
     texts: set[str] = set()
-    kept: list[_Entry] = []
+    distinct: list[_Entry] = []
     for entry in entries:
         text = (entry.description or entry.summary).casefold()
         if entry.id not in ids and text not in texts and _LETTERS.search(text):
             ids.add(entry.id)
             texts.add(text)
-            kept.append(entry)
-    return kept
+            distinct.append(entry)
+    return distinct
 
 
 def _makes_query(entry: _Entry) -> bool:

@@ -104,12 +104,12 @@ class DocumentStore:
 
     def ids(self, rows: ArrayLike) -> list[str]:
         """Return the ids of rows, in their order."""
-        wanted = self._checked(rows)
-        found: list[str] = [""] * len(wanted)
-        for segment, positions, local in self._parted(wanted):
+        places = self._checked(rows)
+        ids: list[str] = [""] * len(places)
+        for segment, positions, local in self._parted(places):
             for position, name in zip(positions.tolist(), segment.ids(local), strict=True):
-                found[position] = name
-        return found
+                ids[position] = name
+        return ids
 
     def document(self, row: int) -> Document:
         """Return the document of a row, deleted or not."""
@@ -117,13 +117,13 @@ class DocumentStore:
 
     def documents(self, rows: ArrayLike) -> list[Document]:
         """Return the documents of rows, in their order; each block is decompressed once."""
-        wanted = self._checked(rows)
-        found: dict[int, Document] = {}
-        for segment, positions, local in self._parted(wanted):
+        places = self._checked(rows)
+        documents: dict[int, Document] = {}
+        for segment, positions, local in self._parted(places):
             order = np.argsort(local, kind="stable")
             pairs = zip(positions[order].tolist(), local[order].tolist(), strict=True)
-            found.update((position, segment.document(row)) for position, row in pairs)
-        return [found[position] for position in range(len(wanted))]
+            documents.update((position, segment.document(row)) for position, row in pairs)
+        return [documents[position] for position in range(len(places))]
 
     # By id.
 
@@ -134,13 +134,13 @@ class DocumentStore:
 
     def rows(self, document_ids: Sequence[str]) -> NDArray[np.int64]:
         """Return the row of each id, -1 where no document has it."""
-        found = np.full(len(document_ids), -1, dtype=np.int64)
+        rows = np.full(len(document_ids), -1, dtype=np.int64)
         hashes = np.fromiter(map(id_hash, document_ids), np.uint64, len(document_ids))
         for segment, start in zip(self._segments, self._starts.tolist(), strict=False):
             for position, row in segment.find(document_ids, hashes):
                 if not self._is_deleted(start + row):
-                    found[position] = start + row
-        return found
+                    rows[position] = start + row
+        return rows
 
     def find(self, document_id: str) -> Document | None:
         """Return the document of an id, or None."""
@@ -251,14 +251,14 @@ class DocumentStore:
     # Rows.
 
     def _checked(self, rows: ArrayLike) -> NDArray[np.int64]:
-        wanted = np.atleast_1d(np.asarray(rows, dtype=np.int64))
-        if len(wanted) and (wanted.min() < 0 or wanted.max() >= self.rows_total):
-            outside = wanted[(wanted < 0) | (wanted >= self.rows_total)]
+        checked = np.atleast_1d(np.asarray(rows, dtype=np.int64))
+        if len(checked) and (checked.min() < 0 or checked.max() >= self.rows_total):
+            outside = checked[(checked < 0) | (checked >= self.rows_total)]
             raise DataError(
                 f"{self.path}: row {outside[0]} is outside the {self.rows_total:,} rows; "
                 "do index and documents belong together?"
             )
-        return wanted
+        return checked
 
     def _parted(
         self, rows: NDArray[np.int64]

@@ -136,12 +136,12 @@ def compare(
     count 0. Raises ``ConfigError`` for an unknown baseline, test or measure; see
     ``SignificanceTest``.
     """
-    wanted = [measures] if isinstance(measures, str | Measure) else list(measures)
+    named = [measures] if isinstance(measures, str | Measure) else list(measures)
     if not runs:
         raise ConfigError("compare: no runs given; expected {name: run}")
     testing = SignificanceTest(test, correction, alpha, permutations, seed)
     truth = qrels.qrels if isinstance(qrels, Truth) else qrels
-    scores = {name: evaluate(run, truth, wanted) for name, run in runs.items()}
+    scores = {name: evaluate(run, truth, named) for name, run in runs.items()}
     return compare_scores(scores, baseline=baseline, testing=testing)
 
 

@@ -100,13 +100,13 @@ def _figures(
 ) -> GradeFigures:
     having = [own for own in ranks if len(own)]
     together = np.concatenate(having)
-    found = together[np.isfinite(together)]
+    ranked = together[np.isfinite(together)]
     return GradeFigures(
         grade,
         len(together),
         len(having),
-        len(found),
+        len(ranked),
         {k: float(np.mean([np.mean(own <= k) for own in having])) for k in places},
-        float(found.mean()) if len(found) else None,
-        {k: float((found <= k).sum()) / count if count else 0.0 for k, count in places.items()},
+        float(ranked.mean()) if len(ranked) else None,
+        {k: float((ranked <= k).sum()) / count if count else 0.0 for k, count in places.items()},
     )

@@ -45,9 +45,9 @@ def hubness(run: Run, k: int = 10, *, documents: int | None = None) -> Hubness:
         raise ConfigError(f"documents: {total:,}, but the run's first hits are {len(counts):,}")
     if not total:
         return Hubness(0.0, 0, 0.0, ())
-    found = np.zeros(total)
-    found[: len(counts)] = list(counts.values())
-    centred = found - found.mean()
+    occurrences = np.zeros(total)
+    occurrences[: len(counts)] = list(counts.values())
+    centred = occurrences - occurrences.mean()
     variance = float(np.mean(centred**2))
     skewness = float(np.mean(centred**3)) / variance**1.5 if variance > 0 else 0.0
     hubs = tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:10])

@@ -111,8 +111,8 @@ def run_vectors(retriever: Retriever, ids: Sequence[str], vectors: Any, k: int =
             block = ids[start : start + BATCH]
             hits = retriever.index.search(vectors[start : start + BATCH], min(k, len(retriever)))
             for place, query in enumerate(block):
-                found = hits.rows[place] >= 0
-                names = retriever.store.ids(hits.rows[place][found])
-                rankings[query] = list(zip(names, hits.scores[place][found].tolist(), strict=True))
+                filled = hits.rows[place] >= 0
+                names = retriever.store.ids(hits.rows[place][filled])
+                rankings[query] = list(zip(names, hits.scores[place][filled].tolist(), strict=True))
             advance(len(block))
     return Run(rankings, name=retriever.name)

@@ -220,7 +220,7 @@ def _parsed(path: Path) -> _Rows | None:
     names = RUN_FIELDS.get(len(line.split()))
     if names is None:
         return None
-    wanted = {
+    types = {
         "query": pa.dictionary(pa.int32(), pa.string()),
         "document": pa.string(),
         "score": pa.float64(),
@@ -231,7 +231,7 @@ def _parsed(path: Path) -> _Rows | None:
             read_options=csv.ReadOptions(column_names=names, block_size=_BLOCK),
             parse_options=csv.ParseOptions(delimiter=separator.decode(), quote_char=False),
             convert_options=csv.ConvertOptions(
-                column_types=wanted, include_columns=list(wanted), null_values=[]
+                column_types=types, include_columns=list(types), null_values=[]
             ),
         )
         queries = table["query"].unify_dictionaries()

@@ -45,15 +45,15 @@ def searching(stage: Any) -> Stage:
 def find(stage: Stage, query: str, k: int) -> list[Found]:
     """Return the ``k`` best documents for a query, best first."""
     store = stage.documents
-    found = []
+    hits = []
     for hit in stage.search(query, k):
         document = store.find(hit.doc_id) if isinstance(store, DocumentStore) else None
         title, own = (document.title, document.metadata) if document else ("", NOTHING)
         metadata = {key: _plain(value) for key, value in own.items()}
-        found.append(
+        hits.append(
             Found(hit.text, {**metadata, "id": hit.doc_id, "title": title, "score": hit.score})
         )
-    return found
+    return hits
 
 
 def _plain(value: Value) -> Value:

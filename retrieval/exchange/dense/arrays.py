@@ -55,18 +55,18 @@ def ids_beside(vectors: Path) -> IdFile:
     If the folder has no other file of vectors, ``ids.txt`` is taken.
     """
     own = [vectors.with_name(f"{vectors.stem}.ids{ending}") for ending in ENDINGS]
-    found = [path for path in own if path.exists()]
-    if not found and _alone(vectors):
+    present = [path for path in own if path.exists()]
+    if not present and _alone(vectors):
         shared = [vectors.with_name(f"ids{ending}") for ending in ENDINGS]
-        found = [path for path in shared if path.exists()]
-    if len(found) > 1:
-        raise DataError(f"{found[0]} and {found[1].name}: both may hold the ids; remove one")
-    if not found:
+        present = [path for path in shared if path.exists()]
+    if len(present) > 1:
+        raise DataError(f"{present[0]} and {present[1].name}: both may hold the ids; remove one")
+    if not present:
         raise DataError(
             f"{vectors}: no ids beside it; expected {own[0].name} (one id per line), or "
             f"{', '.join(path.name for path in own[1:])}"
         )
-    return IdFile(found[0])
+    return IdFile(present[0])
 
 
 def write_ids(stream: IO[bytes], entries: Iterable[str] | Iterable[Document]) -> int:

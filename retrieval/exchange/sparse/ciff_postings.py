@@ -30,10 +30,10 @@ class Outline(NamedTuple):
 
 def outline(message: bytes) -> Outline:
     """Return a PostingsList message without its postings; ``ValueError`` if it is not one."""
-    found = _outline(np.frombuffer(message, np.uint8))
-    if found[4] < 0:
+    values = _outline(np.frombuffer(message, np.uint8))
+    if values[4] < 0:
         raise ValueError("the bytes are not a PostingsList message")
-    return Outline(*found)
+    return Outline(*values)
 
 
 def decoded(message: bytes, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
