@@ -285,7 +285,7 @@ def test_bad_options_on_the_command_line(tmp_path: Path, sluice: Call, bert: Pat
         (["import", x, r, *npy, "--queries", x], "--queries: needs --query-vectors"),
         (["import", x, r, *npy, "--query-vectors", x], "ids without texts"),
         (["import", x, r, *npy, "--query-vectors", x, "--encoder", bert], "give one"),
-        (["import", x, r, *npy, "--encoder", bert], "of 32 dimensions, and"),
+        (["import", x, r, *npy, "--encoder", bert], "of 32 dimensions, but"),
         (["search", tmp_path / "dense", "--vectors", x, "--output", r], "3 dimensions, this index"),
         (
             ["search", tmp_path / "dense", "--vectors", tmp_path / "empty.npy", "--output", r],
