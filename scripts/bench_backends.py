@@ -37,9 +37,9 @@ Encode = Callable[[list[str]], Any]
 
 def passages(count: int) -> list[str]:
     """Return passages whose number of words is log-normal around 150."""
-    from sluice.retrieval.datasets.pydocs import documents
+    from sluice.retrieval.datasets.pydocs import PydocsSource
 
-    words = " ".join(text for _, _, text in documents()).split()
+    words = " ".join(document.text for document in PydocsSource().documents()).split()
     rng = np.random.default_rng(13)
     lengths = np.clip(rng.lognormal(np.log(150), 0.55, count), 12, 400).astype(int)
     starts = rng.integers(0, len(words) - 400, count)

@@ -1,4 +1,4 @@
-"""Checks numbers from callers: counts, cutoffs, seeds, weights, shares."""
+"""Checks numbers from callers (counts, cutoffs, seeds, weights), and writes counts."""
 
 from __future__ import annotations
 
@@ -46,3 +46,11 @@ def finite_number(value: Any, name: str, least: float = -math.inf, most: float =
     if most == math.inf:
         expected = "a finite number" if least == -math.inf else f"a number, {least:g} or more"
     raise ConfigError(f"{name} is {value!r}, expected {expected}")
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: ``1 query``, ``1,200 queries``."""
+    if count == 1:
+        return f"1 {noun}"
+    regular = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {regular}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.numbers import plural as plural
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.table import Table
@@ -110,14 +111,6 @@ def parse_numbers(text: str, option: str, example: str) -> list[float]:
         raise ConfigError(
             f"{option}: {text!r}; expected numbers separated by commas, as in {example}"
         ) from None
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun: ``1 query``, ``1,200 queries``."""
-    if count == 1:
-        return f"1 {noun}"
-    regular = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{count:,} {regular}"
 
 
 def show_table(table: Table, form: str) -> str:

@@ -1,4 +1,4 @@
-"""The dataset: a corpus to stream, the queries of one split, and their judgements."""
+"""Opens a dataset by name: a corpus to stream, the queries of one split, and their judgements."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.numbers import whole_number
-from sluice.retrieval.datasets.identical_ids import IdenticalIds, decide_identical_ids
+from sluice.encoders.foundation.numbers import plural, whole_number
+from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.datasets.source import Corpus, MemorySource, Qrels, Source, find_split
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.runs.trec_files import read_qrels
@@ -23,6 +23,75 @@ log = logging.getLogger("sluice")
 IgnoreIdenticalIds = bool | Literal["auto"]
 DATA_FOLDER = "SLUICE_DATA"  # the environment variable
 UNJUDGED = "no split has judgements; searching and indexing work without, evaluating does not"
+
+
+class IdenticalIds(NamedTuple):
+    """The decision, and the counts it rests on."""
+
+    drop: bool
+    shared: int  # queries that have the id of a document
+    standing: int  # of those, those whose text is part of that document, unjudged
+    reason: str
+
+
+class IdenticalIdCheck:
+    """Looks at documents one by one, then decides.
+
+    Hits are dropped where, of the queries that share an id with a document, at least half are
+    found word for word in it without being judged relevant to it (ArguAna). Where ids coincide by
+    numbering alone (Cranfield), or the document of that id is the answer, every hit stays.
+    """
+
+    def __init__(self, queries: Mapping[str, str], qrels: Mapping[str, Mapping[str, int]]) -> None:
+        self._queries = queries
+        self._qrels = qrels
+        self._shared = 0
+        self._standing = 0
+
+    def see(self, document: Document) -> None:
+        """Compare a document with the query of its id, if there is one."""
+        query = self._queries.get(document.id)
+        if query is None:
+            return
+        self._shared += 1
+        relevant = self._qrels.get(document.id, {}).get(document.id, 0) > 0
+        words = _padded(query)
+        if words.strip() and not relevant and words in _padded(document.full_text):
+            self._standing += 1
+
+    def decide(self) -> IdenticalIds:
+        """Return the decision from the documents seen."""
+        drop = self._standing > 0 and 2 * self._standing >= self._shared
+        if self._shared == 0:
+            reason = "no query has the id of a document"
+        else:
+            reason = (
+                f"{plural(self._shared, 'query')} with the id of a document, "
+                f"{self._standing:,} of them word for word in its text"
+            )
+        return IdenticalIds(drop, self._shared, self._standing, reason)
+
+
+def decide_identical_ids(
+    queries: Mapping[str, str],
+    qrels: Mapping[str, Mapping[str, int]],
+    documents: Iterable[Document] | Callable[[str], Document | None],
+) -> IdenticalIds:
+    """Decide from a pass over documents, or from a look-up by id (a document store's ``find``)."""
+    check = IdenticalIdCheck(queries, qrels)
+    if callable(documents):
+        for name in queries:
+            document = documents(name)
+            if document is not None:
+                check.see(document)
+    else:
+        for document in documents:
+            check.see(document)
+    return check.decide()
+
+
+def _padded(text: str) -> str:
+    return f" {same_text_key(text)} "
 
 
 class Dataset:
@@ -98,15 +167,16 @@ class Dataset:
         place = self.source.places(self._split)
         if not texts:
             raise DataError(
-                f"{place.qrels}: judges {len(judged):,} queries ({', '.join(without[:3])}, ...), "
-                f"none of which is in {place.queries}; the files do not belong together"
+                f"{place.qrels}: none of its {plural(len(judged), 'judged query')} "
+                f"({', '.join(without[:3])}) is in {place.queries}; "
+                "the files do not belong together"
             )
         if without:
             log.warning(
-                "%s: %s judged queries have no text in %s and will score 0: %s",
+                "%s: no text in %s for %s, which will score 0: %s",
                 place.qrels,
-                f"{len(without):,}",
                 place.queries,
+                plural(len(without), "judged query"),
                 ", ".join(without[:3]),
             )
         return {name: texts[name] for name in judged if name in texts}
@@ -115,7 +185,7 @@ class Dataset:
         """Decide whether hits whose id is the query's own are dropped from this dataset's runs.
 
         ``auto`` looks at the documents that share a query's id: by ``find`` (a document store's)
-        where one is at hand, otherwise by a pass over the corpus, once.
+        if it is given, otherwise in one pass over the corpus.
         """
         if self.ignore_identical_ids != "auto":
             drop = bool(self.ignore_identical_ids)
@@ -130,15 +200,15 @@ class Dataset:
     def _split(self) -> str:
         if self.split is None:
             raise DataError(
-                f"dataset {self.name}: opened without a split, so it has a corpus only; "
+                f"dataset {self.name}: opened without a split, so it has only a corpus; "
                 f"choose one of {', '.join(self.splits) or 'none, as no split has judgements'}"
             )
         return self.split
 
     def _available(self, split: str) -> str:
         splits = self.splits
-        found = find_split(split, splits)
-        if found is None:
+        available = find_split(split, splits)
+        if available is None:
             looked_for = f"(looked for {self.source.places(split).qrels})"
             if not splits:
                 raise DataError(f"dataset {self.name}: {UNJUDGED} {looked_for}")
@@ -146,7 +216,7 @@ class Dataset:
                 f"dataset {self.name}: no split {split!r}; available: {', '.join(splits)}"
                 f"{suggest(split, splits)} {looked_for}"
             )
-        return found
+        return available
 
 
 def load_dataset(name: str | Path | Mapping[str, Any], split: str | None = "test") -> Dataset:
@@ -155,7 +225,7 @@ def load_dataset(name: str | Path | Mapping[str, Any], split: str | None = "test
     A name is tried as, in this order: ``hf:owner/name`` (BEIR layout on the hub),
     ``ir_datasets:id``, the built-in ``pydocs``, a folder in BEIR layout, a folder of that name
     under ``$SLUICE_DATA``, an ir_datasets id (one that names a split, ``beir/scifact/test``,
-    stands for its family). A mapping is the YAML form
+    selects its family). A mapping is the YAML form
     ``{name: ..., split: ..., ignore_identical_ids: auto | true | false, level: 1}``.
 
     ``split=None`` opens the corpus alone. Raises ``DataError`` for an unknown name or split.
@@ -183,7 +253,7 @@ def load_dataset(name: str | Path | Mapping[str, Any], split: str | None = "test
 def training_splits(
     name: str | Path | Mapping[str, Any] | Dataset, seed: int
 ) -> tuple[Dataset, Dataset]:
-    """Return what to train on and what to evaluate on meanwhile: never a test split.
+    """Return what to train on and what to evaluate on during training: never a test split.
 
     These are ``train`` and ``dev`` where the dataset has both; without ``dev``, a tenth of the
     train queries is held out of training, chosen by ``seed``
@@ -199,7 +269,7 @@ def training_splits(
 
 
 def find_source(name: str | Path) -> Source:
-    """Return what ``name`` stands for, in the order that ``load_dataset`` documents."""
+    """Return the source of that name, tried in the order that ``load_dataset`` documents."""
     from sluice.retrieval.datasets.beir import BeirFolder, is_beir_folder
 
     text = str(name)
@@ -236,7 +306,7 @@ def _from_ir_datasets(name: str, data: str | None) -> Source:
 
     local = beir_folders(Path(data).expanduser()) if data else []
     under = (
-        f"a folder under ${DATA_FOLDER} ({data}: {', '.join(local) or 'no dataset there'})"
+        f"a folder under ${DATA_FOLDER} ({data}: {', '.join(local) or 'no dataset'})"
         if data
         else f"a folder under ${DATA_FOLDER} (which is not set)"
     )

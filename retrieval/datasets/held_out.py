@@ -1,4 +1,4 @@
-"""A dev split for collections that have none: a tenth of train, held out of training."""
+"""Makes a dev split for collections that have none: a tenth of train, held out of training."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.datasets.source import Places, Qrels, Source
 from sluice.retrieval.documents.document import Document
@@ -15,7 +16,7 @@ SHARE = 10  # one query in so many becomes dev
 
 
 class HeldOutSource:
-    """Another source whose ``train`` is parted into ``train`` and ``dev``.
+    """Another source whose ``train`` is split into ``train`` and ``dev``.
 
     A query's side depends on the seed and its text alone, so equal texts are never on both sides
     and the order of the files does not matter. Judged queries without text stay in train.
@@ -66,8 +67,8 @@ class HeldOutSource:
                 by_key.setdefault(self._key(text), []).append(name)
         if len(by_key) < 2:
             raise DataError(
-                f"{self.places('train').qrels}: {len(by_key)} distinct judged queries; holding out "
-                "a dev split takes at least 2: provide a dev split or more training queries"
+                f"{self.places('train').qrels}: {plural(len(by_key), 'distinct judged query')}; "
+                "holding out a dev split takes at least 2: provide a dev split or more queries"
             )
         keys = sorted(by_key)
         count = max(1, round(len(keys) / SHARE))

@@ -1,4 +1,4 @@
-"""A dataset on the Hugging Face hub, in BEIR layout, through the ``datasets`` library."""
+"""Reads datasets in BEIR layout on the Hugging Face hub through the ``datasets`` library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.retrieval.documents.jsonl import missing_field
 from sluice.retrieval.runs.trec_files import Judgement, qrels_of
 
 log = logging.getLogger("sluice")
-PATIENCE = 5.0  # seconds to wait for the hub before turning to its cache
+PATIENCE = 5.0  # seconds to wait for the hub before using its cache
 BATCH = 1000  # rows converted at a time
 QRELS_CONFIGS = ("qrels", "default")
 
@@ -34,9 +34,9 @@ class _Table(NamedTuple):
 
 
 class HubSource:
-    """Configurations ``corpus`` and ``queries``, and judgements wherever people put them.
+    """Configurations ``corpus`` and ``queries``, and judgements where collections have them.
 
-    Those are the configuration ``qrels`` or ``default`` of the same repository, or the repository
+    These are the configuration ``qrels`` or ``default`` of the same repository, or the repository
     ``<name>-qrels``. A local folder that the ``datasets`` library can load works as well. Where the
     hub does not answer within five seconds its cache on this computer is used.
     """
@@ -140,7 +140,7 @@ def _only_split(table: _Table) -> Any:
 
 @contextmanager
 def _reachable(repository: str) -> Iterator[None]:
-    """Turn what goes wrong inside into one error; without the hub, let the library use its cache.
+    """Report any failure inside as one error; without the hub, let the library use its cache.
 
     Left alone, the library retries an unreachable hub for most of a minute.
     """
@@ -185,8 +185,8 @@ def _hub_answers(repository: str) -> bool:
         return False
     except HfHubHTTPError as error:
         raise DataError(
-            f"hf:{repository}: the hub says {str(error).splitlines()[0]}; expected 'hf:owner/name' "
-            "of a dataset you may read (huggingface-cli login)"
+            f"hf:{repository}: the hub answers: {str(error).splitlines()[0]}; expected "
+            "'hf:owner/name' of a dataset you may read (huggingface-cli login)"
         ) from None
     except ValueError as error:
         raise DataError(f"hf:{repository}: {error}; expected 'hf:owner/name'") from None
@@ -203,7 +203,7 @@ def _rows(
     *,
     optional: Iterable[str] = (),
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Stream (row number from 0, values); a column goes by the first of its names that is there."""
+    """Stream (row number from 0, values); each column is the first of its names that exists."""
     present = list(data.column_names)
     chosen = []
     for names in columns:

@@ -1,4 +1,4 @@
-"""A dataset of the ir_datasets library: one id for the corpus, one for each split."""
+"""Reads datasets of the ir_datasets library: one id for the corpus, one for each split."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def ir_datasets_ids() -> list[str]:
 class IrDatasetsSource:
     """A family of ids that share a corpus.
 
-    ``beir/scifact/test`` stands for the family ``beir/scifact``, whose splits are the ids below it
+    ``beir/scifact/test`` means the family ``beir/scifact``, whose splits are the ids below it
     that have judgements, called by the rest of the id (``train``, ``dev/small``). Judgements of the
-    family's own id are its ``test`` unless an id says so; ``train`` and ``dev`` are looked for
-    further up (``msmarco-passage/trec-dl-2019`` trains on ``msmarco-passage/train``).
+    family's own id are its ``test`` unless an id has that name; ``train`` and ``dev`` may
+    come from further up (``msmarco-passage/trec-dl-2019`` trains on ``msmarco-passage/train``).
     """
 
     def __init__(self, name: str) -> None:
@@ -48,7 +48,7 @@ class IrDatasetsSource:
         return Places(f"ir_datasets:{self.name} docs", f"{place} queries", f"{place} qrels")
 
     def documents(self) -> Iterator[Document]:
-        """Stream the corpus, downloading it when it is not there yet."""
+        """Stream the corpus, downloading it if necessary."""
         return _reading(self.name, "docs", lambda loaded: map(_document, loaded.docs_iter()))
 
     def document_count(self) -> int | None:
@@ -77,20 +77,20 @@ class IrDatasetsSource:
 
 def _split_ids(root: str, ids: Iterable[str]) -> dict[str, str]:
     known = set(ids)
-    found = {
+    splits = {
         name.removeprefix(f"{root}/"): name
         for name in ids
         if name.startswith(f"{root}/") and _load(name).has_qrels()
     }
-    if "test" not in found and _load(root).has_qrels():
-        found["test"] = root
+    if "test" not in splits and _load(root).has_qrels():
+        splits["test"] = root
     above = root.rpartition("/")[0]
     while above in known and _load(above).has_docs():
-        for split in ("train", "dev"):
-            if split not in found and f"{above}/{split}" in known:
-                found[split] = f"{above}/{split}"
+        for name in ("train", "dev"):
+            if name not in splits and f"{above}/{name}" in known:
+                splits[name] = f"{above}/{name}"
         above = above.rpartition("/")[0]
-    return found
+    return splits
 
 
 def _load(name: str) -> Any:
@@ -108,7 +108,7 @@ def _reading(name: str, part: str, read: Callable[[Any], Iterator[Read]]) -> Ite
     except Exception as error:  # downloads, archives and parsers of many kinds may fail
         raise DataError(
             f"ir_datasets:{name}: cannot read its {part} ({type(error).__name__}: {error}); the "
-            "first use downloads it: check the network, and what 'ir_datasets' says of its licence"
+            "first use downloads it: check the network, and the licence on its page of ir_datasets"
         ) from error
 
 

@@ -25,7 +25,7 @@ from sluice.retrieval.documents.document import Document
 SPLITS = ("train", "dev", "test")
 TEST_QUERIES = 300
 
-# Applications and test suites are not documentation of a library. Folders whose names are no
+# Applications and test suites are not documentation of a library. Folders whose names are not
 # identifiers (site-packages, config-3.11-...) cannot be part of it and are left out as well.
 _SKIPPED_FOLDERS = frozenset(
     {"idlelib", "idle_test", "test", "tests", "turtledemo", "__phello__", "__pycache__"}
@@ -54,36 +54,13 @@ class _Collection:
     queries: dict[str, dict[str, str]]
 
 
-def documents() -> Iterator[tuple[str, str, str]]:
-    """Yield (id, title, text) of every document, in the order of the source files.
-
-    The id is the qualified name (`json.decoder.JSONDecoder.raw_decode`). The title is empty: the
-    name repeats words of the summary, which is the query. Every split has the whole corpus.
-    """
-    for name, text in _collection().documents.items():
-        yield name, "", text
-
-
-def queries(split: str) -> dict[str, str]:
-    """Return the queries of a split, `train`, `dev` or `test`, by id.
-
-    A query carries the id of the document it was taken from. Splits share no top-level module.
-    """
-    if split not in SPLITS:
-        raise ConfigError(
-            f"dataset pydocs: split {split!r} is unknown, expected one of "
-            f"{', '.join(SPLITS)}{suggest(split, SPLITS)}"
-        )
-    return dict(_collection().queries[split])
-
-
-def qrels(split: str) -> dict[str, dict[str, int]]:
-    """Return the judgements of a split: one relevant document, of grade 1, for each query."""
-    return {name: {name: 1} for name in queries(split)}
-
-
 class PydocsSource:
-    """The documentation of the interpreter's own standard library as a source."""
+    """The documentation of the interpreter's own standard library as a source.
+
+    Ids are qualified names (`json.decoder.JSONDecoder.raw_decode`); titles are empty, because a
+    name repeats words of the summary, which is the query. A query has the id of the document it
+    comes from, its one relevant document. No two splits share a top-level module.
+    """
 
     name = "pydocs"
 
@@ -92,23 +69,28 @@ class PydocsSource:
         return list(SPLITS)
 
     def places(self, split: str) -> Places:
-        """Name the parts, which are made from the standard library's source files."""
+        """Name the parts, which come from the standard library's source files."""
         return Places("pydocs: corpus", "pydocs: queries", f"pydocs: qrels of {split}")
 
     def documents(self) -> Iterator[Document]:
-        """Stream the corpus."""
-        return (Document(*entry) for entry in documents())
+        """Stream the corpus, in the order of the source files."""
+        return (Document(name, "", text) for name, text in _collection().documents.items())
 
     def document_count(self) -> None:
-        """Return None: the corpus is made when it is first read."""
+        """Return None: the corpus is built when it is first read."""
 
     def queries(self, split: str) -> Iterable[tuple[str, str]]:
-        """Return the split's queries."""
-        return queries(split).items()
+        """Return the split's queries; ``ConfigError`` for an unknown split."""
+        if split not in SPLITS:
+            raise ConfigError(
+                f"dataset pydocs: unknown split {split!r}; expected one of "
+                f"{', '.join(SPLITS)}{suggest(split, SPLITS)}"
+            )
+        return _collection().queries[split].items()
 
     def qrels(self, split: str) -> Qrels:
-        """Return the split's judgements."""
-        return qrels(split)
+        """Return one relevant document, of grade 1, for each query of the split."""
+        return {name: {name: 1} for name, _ in self.queries(split)}
 
 
 @cache
@@ -117,15 +99,15 @@ def _collection() -> _Collection:
     entries = _distinct(_read_library(Path(sysconfig.get_path("stdlib"))))
     times = Counter(entry.summary.casefold() for entry in entries)
     texts: dict[str, str] = {}
-    found: dict[str, dict[str, str]] = {split: {} for split in SPLITS}
+    queries: dict[str, dict[str, str]] = {split: {} for split in SPLITS}
     for entry in entries:
         if times[entry.summary.casefold()] == 1 and _makes_query(entry):
             texts[entry.id] = entry.description
-            found[_split_of(entry.id)][entry.id] = entry.summary
+            queries[_split_of(entry.id)][entry.id] = entry.summary
         else:
             texts[entry.id] = f"{entry.summary} {entry.description}".strip()
-    found["test"] = _sample(found["test"], TEST_QUERIES)
-    return _Collection(texts, found)
+    queries["test"] = _sample(queries["test"], TEST_QUERIES)
+    return _Collection(texts, queries)
 
 
 def _read_library(root: Path) -> Iterator[_Entry]:
@@ -155,7 +137,7 @@ def _entries(node: ast.AST, name: str) -> Iterator[_Entry]:
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         docstring = ast.get_docstring(node)
         if docstring:
-            summary, description = _parted(docstring)
+            summary, description = _split_docstring(docstring)
             yield _Entry(name, summary, description)
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -164,7 +146,7 @@ def _entries(node: ast.AST, name: str) -> Iterator[_Entry]:
             yield from _entries(child, name)
 
 
-def _parted(docstring: str) -> tuple[str, str]:
+def _split_docstring(docstring: str) -> tuple[str, str]:
     """Split a docstring after its summary: at the first blank line or line that ends a sentence."""
     end = _SUMMARY_END.search(docstring)
     cut = end.start() if end else len(docstring)
@@ -175,18 +157,18 @@ def _distinct(entries: Iterator[_Entry]) -> list[_Entry]:
     """Keep the first entry of every id and of every text that has a word in it.
 
     Equal descriptions under different summaries count as equal texts too: the query of the one
-    could not be told from the query of the other.
+    could not be distinguished from the query of the other.
     """
     ids: set[str] = set()
     texts: set[str] = set()
-    kept: list[_Entry] = []
+    distinct: list[_Entry] = []
     for entry in entries:
         text = (entry.description or entry.summary).casefold()
         if entry.id not in ids and text not in texts and _LETTERS.search(text):
             ids.add(entry.id)
             texts.add(text)
-            kept.append(entry)
-    return kept
+            distinct.append(entry)
+    return distinct
 
 
 def _makes_query(entry: _Entry) -> bool:

@@ -1,4 +1,4 @@
-"""What is in a dataset: counts, lengths, grades, and what does not fit together."""
+"""Describes a dataset: counts, lengths, grades, and what does not fit together."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.progress import progress
-from sluice.retrieval.datasets.dataset import UNJUDGED, Dataset, load_dataset
-from sluice.retrieval.datasets.identical_ids import IdenticalIdCheck
+from sluice.retrieval.datasets.dataset import UNJUDGED, Dataset, IdenticalIdCheck, load_dataset
 from sluice.retrieval.datasets.source import Qrels
 
 log = logging.getLogger("sluice")
@@ -23,9 +23,9 @@ def describe(dataset: Dataset | str | Path, split: str = "test") -> dict[str, An
     A dataset given by name is opened with ``split``, or without one if no split has judgements,
     which is then logged in one warning.
 
-    Judgements of documents outside the corpus and queries that no split judges are warned of in
-    one line each, with the count and three examples. Memory: the queries and qrels, and the ids of
-    the judged documents. Bad input anywhere is a ``DataError``.
+    Judgements of documents outside the corpus and queries that no split judges are logged in
+    one warning each, with the count and three examples. Memory: the queries and qrels, and the
+    ids of the judged documents. Bad input anywhere is a ``DataError``.
     """
     if not isinstance(dataset, Dataset):
         corpus_alone = load_dataset(dataset, None)
@@ -77,7 +77,7 @@ def _described_corpus(dataset: Dataset, queries: dict[str, str], qrels: Qrels) -
     return {
         **report,
         "missing_documents": _reported(
-            missing, f"{place.qrels}: %s judged documents are not in {place.corpus}: %s"
+            missing, "judged document", f"{place.qrels}: %s not in {place.corpus}: %s"
         ),
         "identical_ids": decision._asdict(),
     }
@@ -115,14 +115,14 @@ def _described_splits(dataset: Dataset) -> dict[str, Any]:
             if name not in judged
         )
     )
-    message = f"{', '.join(files)}: %s queries are judged in no split and not used: %s"
-    return {"splits": splits, "unjudged_queries": _reported(unjudged, message)}
+    message = f"{', '.join(files)}: %s without judgements in any split, not used: %s"
+    return {"splits": splits, "unjudged_queries": _reported(unjudged, "query", message)}
 
 
-def _reported(names: Sequence[str], message: str) -> dict[str, Any]:
+def _reported(names: Sequence[str], noun: str, message: str) -> dict[str, Any]:
     examples = list(names[:EXAMPLES])
     if names:
-        log.warning(message, f"{len(names):,}", ", ".join(examples))
+        log.warning(message, plural(len(names), noun), ", ".join(examples))
     return {"count": len(names), "examples": examples}
 
 

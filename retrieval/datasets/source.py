@@ -1,4 +1,4 @@
-"""What a dataset is read from: the protocol every kind of source fulfils, and the corpus stream."""
+"""The protocol of dataset sources, the corpus as a stream, and the source in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEV_NAMES = ("dev", "validation", "valid", "val")  # one split, as different col
 
 
 class Places(NamedTuple):
-    """Where the parts of a dataset lie, as messages name them."""
+    """Where the parts of a dataset are, as messages name them."""
 
     corpus: str
     queries: str
@@ -20,7 +20,7 @@ class Places(NamedTuple):
 
 
 class Source(Protocol):
-    """What a kind of dataset (a folder, a hub, a library) has to tell; nothing is read before."""
+    """What a kind of dataset (a folder, a hub, a library) provides, reading only what is needed."""
 
     @property
     def name(self) -> str:
@@ -30,7 +30,7 @@ class Source(Protocol):
         """Return the names of the splits that have judgements."""
 
     def places(self, split: str) -> Places:
-        """Return where the parts lie."""
+        """Return where the parts are."""
 
     def documents(self) -> Iterator[Document]:
         """Stream the corpus from its beginning."""
@@ -46,7 +46,7 @@ class Source(Protocol):
 
 
 class Corpus:
-    """The documents as a stream that can be begun again; never whole in memory.
+    """The documents as a stream that can be read again; never all in memory.
 
     ``len`` works where the size is known: at once for most sources, after one full pass for all
     (before, it raises ``TypeError``; ``size`` is None then).
@@ -64,7 +64,7 @@ class Corpus:
 
     @property
     def size(self) -> int | None:
-        """The number of documents, or None where only a pass would tell."""
+        """The number of documents, or None where that takes a pass."""
         return self._source.document_count() if self._passed is None else self._passed
 
     def __len__(self) -> int:
@@ -77,11 +77,11 @@ class Corpus:
         return True  # a corpus without documents is an error when it is read
 
 
-def find_split(wanted: str, splits: Iterable[str]) -> str | None:
-    """Return the split called ``wanted``; ``dev`` and ``validation`` stand for each other."""
-    names = list(splits)
-    alike = DEV_NAMES if wanted in DEV_NAMES else ()
-    return next((name for name in [wanted, *alike] if name in names), None)
+def find_split(name: str, splits: Iterable[str]) -> str | None:
+    """Return the split called ``name``; ``dev`` and ``validation`` are the same."""
+    known = list(splits)
+    alike = DEV_NAMES if name in DEV_NAMES else ()
+    return next((each for each in [name, *alike] if each in known), None)
 
 
 Split = tuple[Mapping[str, str], Mapping[str, Mapping[str, int]]]
@@ -98,11 +98,11 @@ class MemorySource:
         self._splits = dict(splits)
 
     def splits(self) -> list[str]:
-        """Return the names given."""
+        """Return the names of the splits."""
         return list(self._splits)
 
     def places(self, split: str) -> Places:
-        """Name the parts, which lie in no file."""
+        """Name the parts, which have no files."""
         return Places(
             f"{self.name}: corpus", f"{self.name}: queries", f"{self.name}: qrels of {split}"
         )
@@ -112,7 +112,7 @@ class MemorySource:
         return iter(self._documents)
 
     def document_count(self) -> int:
-        """Return how many there are."""
+        """Return the number of documents."""
         return len(self._documents)
 
     def queries(self, split: str) -> Iterable[tuple[str, str]]:

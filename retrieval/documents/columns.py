@@ -1,4 +1,4 @@
-"""Metadata of a document segment as typed columns, memory-mapped, read by row and as a whole.
+"""Stores the metadata of a document segment as typed columns, memory-mapped.
 
 A column holds the values of one key that are of one kind, for the documents that have one; a key
 whose values are of two kinds has two columns. Texts are coded by a dictionary in code point order.
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
+from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.documents.document import NOTHING, Document, Metadata
 
 Kind: TypeAlias = Literal["boolean", "integer", "float", "text", "texts"]
@@ -37,7 +38,7 @@ DTYPES["texts"] = {**DTYPES["text"], "ends": np.int64}
 
 
 def plain(value: Any) -> Any:
-    """Return a numpy scalar as the Python value it stands for, anything else as it is."""
+    """Return a numpy scalar as a Python value, anything else unchanged."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -60,7 +61,7 @@ class ColumnFiles(NamedTuple):
     """The two files of a segment's columns; a segment without metadata has neither."""
 
     data: Path  # the arrays, one after the other
-    table: Path  # JSON: key, kind, and where each array lies: name -> [first byte, length]
+    table: Path  # JSON: key, kind, and where each array is: name -> [first byte, length]
 
 
 class Words:
@@ -88,15 +89,15 @@ class Column:
     words: Words | None  # text and texts only
 
     def present(self) -> Mask:
-        """Return the mask ``[documents]`` of those that have a value."""
+        """Return the mask ``[documents]`` of the documents that have a value."""
         return self.spread(np.ones(self.documents if self.rows is None else len(self.rows), bool))
 
-    def spread(self, found: Mask) -> Mask:
+    def spread(self, matches: Mask) -> Mask:
         """Return a mask over the documents that have a value as a mask over all documents."""
         if self.rows is None:
-            return found
+            return matches
         mask = np.zeros(self.documents, dtype=np.bool_)
-        mask[self.rows] = found
+        mask[self.rows] = matches
         return mask
 
     def between(self, first: int, stop: int) -> Iterator[tuple[int, Any]]:
@@ -110,8 +111,8 @@ class Column:
 
     def _read(self, start: int, end: int) -> list[Any]:
         if self.words is None:
-            found: list[Any] = self.values[start:end].tolist()
-            return found
+            values: list[Any] = self.values[start:end].tolist()
+            return values
         words = self.words
         if self.ends is None:
             return [words[code] for code in self.values[start:end].tolist()]
@@ -152,12 +153,12 @@ def metadata_between(
     columns: dict[str, list[Column]], first: int, stop: int
 ) -> list[dict[str, Any]]:
     """Return the metadata of the documents of a range."""
-    found: list[dict[str, Any]] = [{} for _ in range(first, stop)]
+    metadata: list[dict[str, Any]] = [{} for _ in range(first, stop)]
     for key, group in columns.items():
         for column in group:
             for row, value in column.between(first, stop):
-                found[row - first][key] = value
-    return found
+                metadata[row - first][key] = value
+    return metadata
 
 
 ALIGNMENT = 8  # bytes: every array begins at a multiple
@@ -171,11 +172,11 @@ class ColumnWriter:
         self._columns: dict[tuple[str, Kind], _Growing] = {}
 
     def add(self, row: int, document: Document) -> None:
-        """Take a document's metadata; ``DataError`` for what no column can hold."""
+        """Take a document's metadata; ``DataError`` for values that no column can hold."""
         if not isinstance(document.metadata, Mapping):
             raise _refused(document, f"metadata is {document.metadata!r:.80}", "a mapping")
-        for key, given in document.metadata.items():
-            value = plain(given)
+        for key, written in document.metadata.items():
+            value = plain(written)
             if value is None:
                 continue
             kind = kind_of(value)
@@ -191,11 +192,13 @@ class ColumnWriter:
                     self._columns[key, kind] = _Growing(kind)
                 self._columns[key, kind].add(row, value)
             except UnicodeEncodeError:
-                half = "with half a surrogate pair, which no UTF-8 text can hold"
-                raise _refused(document, f"metadata {key!r} {half}", "whole characters") from None
+                half = "holds half a surrogate pair, which UTF-8 cannot encode"
+                raise _refused(
+                    document, f"metadata {key!r} {half}", "complete characters"
+                ) from None
 
     def write(self, files: ColumnFiles, documents: int) -> None:
-        """Write the columns of a segment of so many documents; without a column, no file."""
+        """Write the columns of a segment of ``documents``; without metadata, no file."""
         if not self._columns:
             return
         entries = []
@@ -210,8 +213,8 @@ class ColumnWriter:
         files.table.write_text(json.dumps(entries, ensure_ascii=False), encoding="utf-8")
 
 
-def _refused(document: Document, found: str, expected: str) -> DataError:
-    return DataError(f"document {document.id!r}: {found}; expected {expected}")
+def _refused(document: Document, fault: str, expected: str) -> DataError:
+    return DataError(f"document {document.id!r}: {fault}; expected {expected}")
 
 
 class _Growing:
@@ -266,16 +269,16 @@ log = logging.getLogger("sluice")
 
 
 class MetadataReader:
-    """Keeps texts, numbers, booleans and lists of texts; None is no value."""
+    """Keeps texts, numbers, booleans and lists of texts; None counts as no value."""
 
     def __init__(self) -> None:
         self._dropped: Counter[str] = Counter()
 
-    def kept(self, found: Mapping[Any, Any]) -> Metadata:
-        """Return what of one document's metadata can be stored."""
-        kept = {key: value for key, value in found.items() if key and kind_of(value)}
-        if len(kept) < len(found):
-            lost = (key for key in found.keys() - kept.keys() if found[key] is not None)
+    def kept(self, metadata: Mapping[Any, Any]) -> Metadata:
+        """Return the part of one document's metadata that can be stored."""
+        kept = {key: value for key, value in metadata.items() if key and kind_of(value)}
+        if len(kept) < len(metadata):
+            lost = (key for key in metadata.keys() - kept.keys() if metadata[key] is not None)
             self._dropped.update(map(str, lost))
         return kept or NOTHING
 
@@ -283,9 +286,9 @@ class MetadataReader:
         """Log one warning that counts the values left out, if there were any."""
         if self._dropped:
             log.warning(
-                "%s: %s values of metadata are neither text, number, boolean nor list of texts and "
-                "were left out (%s); write them as one of these to filter by them",
+                "%s: left out %s that no filter can use (%s): neither text, number, boolean nor "
+                "list of texts",
                 place,
-                f"{self._dropped.total():,}",
+                plural(self._dropped.total(), "metadata value"),
                 ", ".join(f"{key}: {count:,}" for key, count in self._dropped.most_common(3)),
             )

@@ -42,5 +42,5 @@ def document_input(encoder: Any, document: Document) -> str | dict[str, str]:
     """
     if not getattr(encoder, "fields", None):
         return document.full_text
-    stored = {name: text for name, text in document.metadata.items() if isinstance(text, str)}
-    return {**stored, "title": document.title, "text": document.text}
+    texts = {name: text for name, text in document.metadata.items() if isinstance(text, str)}
+    return {**texts, "title": document.title, "text": document.text}

@@ -38,7 +38,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}:{number + 1}: cannot read on ({error}); fetch it again") from None
+        raise DataError(
+            f"{path}:{number + 1}: cannot be read any further ({error}); fetch the file again"
+        ) from None
 
 
 def read_objects(path: Path, expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -48,7 +50,7 @@ def read_objects(path: Path, expected: str) -> Iterator[tuple[int, dict[str, Any
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(
-                f"{path}:{number}: not JSON ({error}); expected one object a line: {expected}"
+                f"{path}:{number}: not JSON ({error}); expected one object per line: {expected}"
             ) from None
         if not isinstance(value, dict):
             raise DataError(
@@ -65,8 +67,7 @@ def _refuse_surrogates(path: Path, number: int, value: dict[str, Any]) -> None:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         raise DataError(
-            f"{path}:{number}: an escape \\ud... without its partner stands for no character; "
-            "remove it"
+            f"{path}:{number}: an escape \\ud... without its partner is not a character; remove it"
         ) from None
 
 

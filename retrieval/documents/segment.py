@@ -1,4 +1,4 @@
-"""One immutable segment of a document store: ids to look up, titles and texts in small blocks."""
+"""Writes and reads one segment of a document store: ids to look up, texts in small blocks."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def id_hash(document_id: str) -> int:
 
 
 def write_segment(folder: Path, number: int, documents: Iterable[Document]) -> int:
-    """Write the documents as one segment; returns how many they were (for none, no file is left).
+    """Write the documents as one segment; return how many there are (for none, no file is left).
 
     Memory: sixteen bytes a document, one block, and the columns of metadata. Raises ``DataError``
-    for an empty id, a text that is no text or holds half a surrogate pair, metadata that no column
-    can hold, and for an id that occurs twice.
+    for an empty id, a title or text that is not a string or holds half a surrogate pair, metadata
+    that no column can hold, and for an id that occurs twice.
     """
     files = SegmentFiles.of(folder, number)
     offsets, hashes, columns = array("q", [0]), array("Q"), ColumnWriter()
@@ -101,8 +101,8 @@ def _encoded(document: Document, row: int) -> tuple[bytes, bytes, bytes]:
         name, title, text = (part.encode("utf-8") for part in document[:3])
     except UnicodeEncodeError as error:
         raise DataError(
-            f"document {document[0]!r}: character {error.start} is half a surrogate pair, which no "
-            "UTF-8 text can hold; remove it"
+            f"document {document[0]!r}: character {error.start} is half a surrogate pair, which "
+            "UTF-8 cannot encode; remove it"
         ) from None
     return name, title, text
 
@@ -120,7 +120,7 @@ class _BlockWriter:
         self.table: list[tuple[int, int, int]] = []
 
     def add(self, title: bytes, text: bytes) -> None:
-        """Take one more document."""
+        """Add a document."""
         self._parts += (title, text)
         self._size += len(title) + len(text)
         if len(self._parts) == 2 * BLOCK_DOCUMENTS or self._size >= BLOCK_BYTES:
@@ -151,7 +151,7 @@ def _compressor() -> Compress:
 
 
 class Segment:
-    """A memory-mapped segment; rows count from 0 within it. Nothing is read before it is asked."""
+    """A memory-mapped segment; its rows count from 0. Nothing is read before it is needed."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.files = files = SegmentFiles.of(folder, number)
@@ -162,7 +162,7 @@ class Segment:
         self._texts = _mapped(files.texts)
         self._blocks: NDArray[np.int64] = _array(files.blocks)
         # The metadata: key -> its columns, one for each kind of value. Opened now, because the
-        # files are gone once the folder has changed twice.
+        # files are deleted once the folder has changed twice.
         self.columns: dict[str, list[Column]] = open_columns(
             ColumnFiles(files.columns, files.column_table), len(self)
         )
@@ -206,7 +206,7 @@ class Segment:
                 )
 
     def document(self, row: int) -> Document:
-        """Return one document, decompressing its block unless it was read lately."""
+        """Return one document, decompressing its block unless it is in the cache."""
         block = int(np.searchsorted(self._blocks[:, 0], row, side="right")) - 1
         raw, bounds, first = self._block(block)
         at = 2 * (row - first)

@@ -1,4 +1,4 @@
-"""The ``documents/`` part of a retriever folder: ids, titles and texts by row and by id."""
+"""Stores ids, titles, texts and metadata on disk, by row and by id: a retriever's documents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DELETED = "deleted.npy"  # int64, ascending: the rows without a document
 def write_documents(path: Path | str, documents: Iterable[Document]) -> DocumentStore:
     """Write a stream of documents as the folder's new state and open it.
 
-    Row numbers are positions in the stream. Raises ``DataError`` for a document that is not valid
+    Row numbers are positions in the stream. Raises ``DataError`` for an invalid document
     or an id that occurs twice; the folder then stays as it was.
     """
     path = Path(path)
@@ -99,12 +99,12 @@ class DocumentStore:
 
     def ids(self, rows: ArrayLike) -> list[str]:
         """Return the ids of rows, in their order."""
-        wanted = self._checked(rows)
-        found: list[str] = [""] * len(wanted)
-        for segment, positions, local in self._parted(wanted):
+        places = self._checked(rows)
+        ids: list[str] = [""] * len(places)
+        for segment, positions, local in self._parted(places):
             for position, name in zip(positions.tolist(), segment.ids(local), strict=True):
-                found[position] = name
-        return found
+                ids[position] = name
+        return ids
 
     def document(self, row: int) -> Document:
         """Return the document of a row, deleted or not."""
@@ -112,13 +112,13 @@ class DocumentStore:
 
     def documents(self, rows: ArrayLike) -> list[Document]:
         """Return the documents of rows, in their order; each block is decompressed once."""
-        wanted = self._checked(rows)
-        found: dict[int, Document] = {}
-        for segment, positions, local in self._parted(wanted):
+        places = self._checked(rows)
+        documents: dict[int, Document] = {}
+        for segment, positions, local in self._parted(places):
             order = np.argsort(local, kind="stable")
             pairs = zip(positions[order].tolist(), local[order].tolist(), strict=True)
-            found.update((position, segment.document(row)) for position, row in pairs)
-        return [found[position] for position in range(len(wanted))]
+            documents.update((position, segment.document(row)) for position, row in pairs)
+        return [documents[position] for position in range(len(places))]
 
     # By id.
 
@@ -129,13 +129,13 @@ class DocumentStore:
 
     def rows(self, document_ids: Sequence[str]) -> NDArray[np.int64]:
         """Return the row of each id, -1 where no document has it."""
-        found = np.full(len(document_ids), -1, dtype=np.int64)
+        rows = np.full(len(document_ids), -1, dtype=np.int64)
         hashes = np.fromiter(map(id_hash, document_ids), np.uint64, len(document_ids))
         for segment, start in zip(self._segments, self._starts.tolist(), strict=False):
             for position, row in segment.find(document_ids, hashes):
                 if not self._is_deleted(start + row):
-                    found[position] = start + row
-        return found
+                    rows[position] = start + row
+        return rows
 
     def find(self, document_id: str) -> Document | None:
         """Return the document of an id, or None."""
@@ -152,7 +152,7 @@ class DocumentStore:
         if len(rows) and rows.min() < 0:
             absent = [document_ids[at] for at in np.flatnonzero(rows < 0).tolist()]
             raise DataError(
-                f"{self.path}: {len(absent):,} of {len(rows):,} documents asked for are not in the "
+                f"{self.path}: {len(absent):,} of {len(rows):,} requested documents are not in the "
                 f"store ({', '.join(map(repr, absent[:3]))}); was the run made on another corpus?"
             )
         return [document.full_text for document in self.documents(rows)]
@@ -167,14 +167,14 @@ class DocumentStore:
     # Changes.
 
     def append(self, documents: Iterable[Document]) -> NDArray[np.int64]:
-        """Add documents behind the others; returns their rows.
+        """Add documents after the others; return their rows.
 
-        Raises ``DataError`` for an id that is there already (one that was deleted may come again).
+        Raises ``DataError`` for an id that is in use (a deleted one may be added again).
         """
         return self._extended(documents, refuse=True).rows
 
     def update(self, documents: Iterable[Document]) -> Placed:
-        """Add documents behind the others and delete those of the same ids, in one step."""
+        """Add documents after the others and delete those of the same ids, in one step."""
         return self._extended(documents, refuse=False)
 
     def _extended(self, documents: Iterable[Document], *, refuse: bool) -> Placed:
@@ -186,7 +186,7 @@ class DocumentStore:
                 for name, row in self._known(Segment(folder, len(counts) + 1)):
                     if refuse:
                         raise DataError(
-                            f"{self.path}: document {name!r} is there already (row {row}); delete "
+                            f"{self.path}: document {name!r} is already there (row {row}); delete "
                             "it first, update instead of adding, or give the new one another id"
                         )
                     known.append(row)
@@ -246,14 +246,14 @@ class DocumentStore:
     # Rows.
 
     def _checked(self, rows: ArrayLike) -> NDArray[np.int64]:
-        wanted = np.atleast_1d(np.asarray(rows, dtype=np.int64))
-        if len(wanted) and (wanted.min() < 0 or wanted.max() >= self.rows_total):
-            outside = wanted[(wanted < 0) | (wanted >= self.rows_total)]
+        checked = np.atleast_1d(np.asarray(rows, dtype=np.int64))
+        if len(checked) and (checked.min() < 0 or checked.max() >= self.rows_total):
+            outside = checked[(checked < 0) | (checked >= self.rows_total)]
             raise DataError(
                 f"{self.path}: row {outside[0]} is outside the {self.rows_total:,} rows; "
                 "do index and documents belong together?"
             )
-        return wanted
+        return checked
 
     def _parted(
         self, rows: NDArray[np.int64]

@@ -1,10 +1,10 @@
-"""Filters on metadata: ``where={"lang": "en", "year": {"gte": 2020}}`` to a mask over rows.
+"""Filters documents by metadata: ``where={"lang": "en", "year": {"gte": 2020}}`` to row masks.
 
 Every key must hold. A value means equality, a list any of its values, and a mapping is made of
 ``gte``, ``gt``, ``lte``, ``lt`` and ``not`` (neither the value nor any of a list). A list of texts
-equals each of its texts; None stands for no value. ``not`` also holds where the key has no value,
-the orders hold only where it has one. Texts are ordered by code point. Numbers are compared as
-numbers, whichever of the two kinds they are; a boolean is no number.
+equals each of its texts; None matches a missing value. ``not`` also holds where the key has no
+value, the orders hold only where it has one. Texts are ordered by code point. Numbers are compared
+as numbers, integer or float; a boolean does not count as a number.
 """
 
 from __future__ import annotations
@@ -43,76 +43,76 @@ class Condition(NamedTuple):
 
 
 def conditions(where: Where) -> tuple[Condition, ...]:
-    """Return the conditions of a ``where``; ``ConfigError`` for what is none."""
+    """Return the conditions of a ``where``; ``ConfigError`` if it is malformed."""
     if not isinstance(where, Mapping):
         raise ConfigError(f"where: {where!r:.80}; expected a mapping, as in {{'lang': 'en'}}")
     return tuple(
         _condition(key, operator, value)
-        for key, wanted in where.items()
-        for operator, value in _operators(key, wanted)
+        for key, condition in where.items()
+        for operator, value in _operators(key, condition)
     )
 
 
-def _operators(key: Any, wanted: Any) -> Iterable[tuple[str, Any]]:
+def _operators(key: Any, condition: Any) -> Iterable[tuple[str, Any]]:
     if not isinstance(key, str):
         raise ConfigError(f"where: key {key!r:.80}; expected the name of a metadata field")
-    if not isinstance(wanted, Mapping):
-        return [("any", wanted)]
+    if not isinstance(condition, Mapping):
+        return [("any", condition)]
     known = (*ORDERS, "not")
-    for operator in wanted:
+    for operator in condition:
         if operator not in known:
             raise ConfigError(
                 f"where.{key}: unknown condition {operator!r}; known: {', '.join(known)}"
                 f"{suggest(str(operator), known)}"
             )
-    if not wanted:
+    if not condition:
         raise ConfigError(f"where.{key}: no condition; expected one of {', '.join(known)}")
-    return wanted.items()
+    return condition.items()
 
 
-def _condition(key: str, operator: Any, wanted: Any) -> Condition:
-    several = isinstance(wanted, Sequence | Set | np.ndarray) and not isinstance(wanted, str)
-    values = tuple(map(plain, wanted)) if several else (plain(wanted),)
-    for value in values:
-        kind = kind_of(value)
+def _condition(key: str, operator: Any, value: Any) -> Condition:
+    several = isinstance(value, Sequence | Set | np.ndarray) and not isinstance(value, str)
+    values = tuple(map(plain, value)) if several else (plain(value),)
+    for each in values:
+        kind = kind_of(each)
         if operator in ORDERS and (several or kind not in ORDERED):
             raise ConfigError(
-                f"where.{key}.{operator}: {wanted!r:.80}; expected one text or finite number"
+                f"where.{key}.{operator}: {value!r:.80}; expected one text or finite number"
             )
-        if value is not None and kind not in EQUAL:
+        if each is not None and kind not in EQUAL:
             raise ConfigError(
-                f"where.{key}: {value!r:.80}; expected a text, a boolean, a finite number of 64 "
+                f"where.{key}: {each!r:.80}; expected a text, a boolean, a finite number of 64 "
                 "bits, None, or a list of such"
             )
     return Condition(key, operator, values)
 
 
-def matching_rows(store: DocumentStore, wanted: Iterable[Condition]) -> Mask:
+def matching_rows(store: DocumentStore, where: Iterable[Condition]) -> Mask:
     """Return the mask over all rows of a store, those of deleted documents too.
 
     ``ConfigError`` for a key that no document has, and for a value of a kind that no document has
     under the key. A store without rows has no such errors.
     """
-    wanted = list(wanted)
+    where = list(where)
     if store.rows_total:
-        _check(store, wanted)
+        _check(store, where)
     parts = [np.zeros(0, dtype=np.bool_)]
     for documents, columns in store.columns:
         mask = np.ones(documents, dtype=np.bool_)
-        for condition in wanted:
+        for condition in where:
             mask &= _matching(condition, columns.get(condition.key, []), documents)
         parts.append(mask)
     return np.concatenate(parts)
 
 
-def _check(store: DocumentStore, wanted: Iterable[Condition]) -> None:
+def _check(store: DocumentStore, where: Iterable[Condition]) -> None:
     kinds: dict[str, set[Kind]] = {}
     for _, columns in store.columns:
         for key, group in columns.items():
             kinds.setdefault(key, set()).update(column.kind for column in group)
-    for key, operator, values in wanted:
+    for key, operator, values in where:
         if key not in kinds:
-            known = ", ".join(sorted(kinds)[:8]) or "none: the documents came without metadata"
+            known = ", ".join(sorted(kinds)[:8]) or "none: the documents have no metadata"
             raise ConfigError(
                 f"where: no document of {store.path} has {key!r} (known: {known})"
                 f"{suggest(key, kinds)}"
@@ -132,41 +132,41 @@ def _looked_in(operator: str, kind: Kind) -> tuple[Kind, ...]:
 
 
 def _matching(condition: Condition, columns: Iterable[Column], documents: int) -> Mask:
-    found = np.zeros(documents, dtype=np.bool_)
-    present = found.copy()
+    matches = np.zeros(documents, dtype=np.bool_)
+    present = matches.copy()
     for column in columns:
         values = [
             value
             for value in condition.values
             if (kind := kind_of(value)) and column.kind in _looked_in(condition.operator, kind)
         ]
-        found |= column.spread(_found(column, condition.operator, values))
+        matches |= column.spread(_matches(column, condition.operator, values))
         present |= column.present()
     if None in condition.values:
-        found |= ~present
-    return ~found if condition.operator == "not" else found
+        matches |= ~present
+    return ~matches if condition.operator == "not" else matches
 
 
-def _found(column: Column, operator: Operator, values: list[Any]) -> Mask:
+def _matches(column: Column, operator: Operator, values: list[Any]) -> Mask:
     """Return which of a column's own documents match; the values are of its kind."""
     if column.words is not None:
-        return _found_words(column, column.words, operator, values)
-    found = np.zeros(len(column.values), dtype=np.bool_)
+        return _matching_words(column, column.words, operator, values)
+    matches = np.zeros(len(column.values), dtype=np.bool_)
     for value in values:
         if operator == "gte":
-            found |= column.values >= value
+            matches |= column.values >= value
         elif operator == "gt":
-            found |= column.values > value
+            matches |= column.values > value
         elif operator == "lte":
-            found |= column.values <= value
+            matches |= column.values <= value
         elif operator == "lt":
-            found |= column.values < value
+            matches |= column.values < value
         else:
-            found |= column.values == value
-    return found
+            matches |= column.values == value
+    return matches
 
 
-def _found_words(column: Column, words: Words, operator: Operator, values: list[str]) -> Mask:
+def _matching_words(column: Column, words: Words, operator: Operator, values: list[str]) -> Mask:
     chosen = np.zeros(len(words), dtype=np.bool_)
     for value in values:
         first, stop = bisect_left(words, value), bisect_right(words, value)
@@ -180,11 +180,11 @@ def _found_words(column: Column, words: Words, operator: Operator, values: list[
             chosen[:first] = True
         else:
             chosen[first:stop] = True
-    found: Mask = chosen[column.values]
+    matches: Mask = chosen[column.values]
     if column.ends is None:
-        return found
+        return matches
     matching = np.zeros(len(column.ends) - 1, dtype=np.bool_)
-    matching[np.searchsorted(column.ends, np.flatnonzero(found), side="right") - 1] = True
+    matching[np.searchsorted(column.ends, np.flatnonzero(matches), side="right") - 1] = True
     return matching
 
 
@@ -193,10 +193,10 @@ CONDITION = re.compile(r"\s*([^=<>!]*[^=<>!\s])\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*
 
 
 def parse_where(texts: Iterable[str]) -> dict[str, Any]:
-    """Return the ``where`` that conditions say together.
+    """Return the ``where`` of conditions on the command line, all of which must hold.
 
-    A value that is JSON is what JSON says: a number, ``true``, ``null``, a list, a ``"text"``;
-    anything else is text as it stands. Raises ``ConfigError`` for what is no condition.
+    A value is read as JSON (a number, ``true``, ``null``, a list, a ``"text"``), and as plain text
+    if it is not JSON. Raises ``ConfigError`` for a malformed condition.
     """
     where: dict[str, Any] = {}
     for text in texts:
@@ -205,7 +205,7 @@ def parse_where(texts: Iterable[str]) -> dict[str, Any]:
             where[key] = value
         elif operator is not None and isinstance(where.setdefault(key, {}), dict):
             if operator in where[key]:
-                raise ConfigError(f"--where {text}: {key!r} has that condition already")
+                raise ConfigError(f"--where {text}: {key!r} already has that condition")
             where[key][operator] = value
         else:
             raise ConfigError(
@@ -224,9 +224,9 @@ def _parsed(text: str) -> tuple[str, str | None, Any]:
         )
     key, symbol, value = match.groups()
     try:
-        found = json.loads(value, parse_constant=str)  # NaN and Infinity are no JSON but text
+        parsed = json.loads(value, parse_constant=str)  # NaN and Infinity are read as text
     except (ValueError, RecursionError):
-        found = value
-    if isinstance(found, dict):
+        parsed = value
+    if isinstance(parsed, dict):
         raise ConfigError(f"--where {text}: an object; expected a text, a number, or a list")
-    return key, SYMBOLS[symbol], found
+    return key, SYMBOLS[symbol], parsed

@@ -1,4 +1,4 @@
-"""Systems side by side: means, and which differences to a baseline are significant."""
+"""Compares systems: means, significance and equivalence against a baseline, values by query."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ TESTS = {
     "fisher": "two-sided Fisher randomisation test",
     "bootstrap": "two-sided paired bootstrap test",
 }
-SAID = {"holm": "Holm-corrected", "bonferroni": "Bonferroni-corrected", "none": "not corrected"}
+CORRECTED = {
+    "holm": "Holm-corrected",
+    "bonferroni": "Bonferroni-corrected",
+    "none": "not corrected",
+}
 
 Test = Literal["t-test", "fisher", "bootstrap"]
 Correction = Literal["holm", "bonferroni", "none"]
@@ -100,8 +104,12 @@ class SignificanceTest:
 
     def caption(self, baseline: str, over: str) -> str:
         """Return what the mark of a table means."""
-        said = f"{SAID[self.correction]}{'' if self.correction == 'none' else f' over {over}'}"
-        return f"{MARK} differs from {baseline}: {TESTS[self.test]}, p < {self.alpha:g}, {said}"
+        correction = (
+            f"{CORRECTED[self.correction]}{'' if self.correction == 'none' else f' over {over}'}"
+        )
+        return (
+            f"{MARK} differs from {baseline}: {TESTS[self.test]}, p < {self.alpha:g}, {correction}"
+        )
 
     def table_caption(self, baseline: str, others: int, queries: int) -> str:
         """Return the caption of a table of the baseline and ``others`` on the same queries."""
@@ -128,12 +136,12 @@ def compare(
     count 0. Raises ``ConfigError`` for an unknown baseline, test or measure; see
     ``SignificanceTest``.
     """
-    wanted = [measures] if isinstance(measures, str | Measure) else list(measures)
+    named = [measures] if isinstance(measures, str | Measure) else list(measures)
     if not runs:
-        raise ConfigError("compare got no runs; expected {name: run}")
+        raise ConfigError("compare: no runs given; expected {name: run}")
     testing = SignificanceTest(test, correction, alpha, permutations, seed)
     truth = qrels.qrels if isinstance(qrels, Truth) else qrels
-    scores = {name: evaluate(run, truth, wanted) for name, run in runs.items()}
+    scores = {name: evaluate(run, truth, named) for name, run in runs.items()}
     return compare_scores(scores, baseline=baseline, testing=testing)
 
 
@@ -143,7 +151,7 @@ def compare_scores(
     baseline: str | None = None,
     testing: SignificanceTest | None = None,
 ) -> Table:
-    """Do what ``compare`` does with scores that are there already, all of the same queries."""
+    """Do as ``compare`` with scores that are computed already, all of the same queries."""
     testing = testing or SignificanceTest()
     base = baseline_of(scores, baseline)
     names = list(scores[base].mean)
@@ -214,8 +222,7 @@ def aligned(base: Scores, given: Scores, measure: str) -> Values:
 def per_query_csv(scores: Mapping[str, Scores], measure: str, baseline: str | None = None) -> str:
     """Return a line for each query: every system's value, and its difference to the baseline's.
 
-    Queries stand by the last system's difference, the largest first; equal ones in the qrels'
-    order.
+    Queries are sorted by the last system's difference, the largest first, then in the qrels' order.
     """
     base, name = baseline_of(scores, baseline), str(parse_measure(measure))
     others = [system for system in scores if system != base]

@@ -1,7 +1,7 @@
-"""Small things that were fitted, as JSON files that say what they hold and in which version.
+"""Reads and writes small fitted values as JSON files.
 
-Every file has ``format``, ``sluice.<kind>``, and ``version``. Of what was fitted into a folder of
-arrays it is the head.
+Every file has ``format``, ``sluice.<kind>``, and ``version``; a folder of fitted arrays has one as
+its head.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def read_fitted(
     error: type[SluiceError] = ConfigError,
     earlier: str | int | None = None,
 ) -> dict[str, Any]:
-    """Return the values that ``write_fitted`` wrote; ``error`` if the file is none of this kind.
+    """Return the values that ``write_fitted`` wrote; ``error`` if the file is not of this kind.
 
-    ``maker`` says in the error what writes such files. ``earlier`` is the ``format`` of those that
+    ``maker`` names in the error what writes such files. ``earlier`` is the ``format`` of those that
     were written before they had a version; their values are the same.
     """
     file = Path(path).expanduser()
@@ -43,12 +43,12 @@ def read_fitted(
         raise error(f"{file}: no such file; {maker} makes one") from None
     except (OSError, ValueError, RecursionError) as reason:
         raise error(
-            f"{file}: not readable as JSON ({reason}); make it again with {maker}"
+            f"{file}: not readable as JSON ({reason}); write it again with {maker}"
         ) from None
     if not isinstance(values, dict):
         raise error(
             f"{file}: a JSON {type(values).__name__}, expected an object of format "
-            f"'sluice.{kind}'; make it again with {maker}"
+            f"'sluice.{kind}'; write it again with {maker}"
         )
     form, version = values.pop("format", None), values.pop("version", None)
     if earlier is not None and (form, version) == (earlier, None):
@@ -59,7 +59,7 @@ def read_fitted(
         )
     if version != VERSION:
         raise error(
-            f"{file}: version {version!r}, this Sluice reads {VERSION}; make it again with "
+            f"{file}: version {version!r}, this Sluice reads {VERSION}; write it again with "
             f"{maker}, or upgrade sluice-ir"
         )
     return values
@@ -72,4 +72,4 @@ def number(value: Any) -> float:
             return value
     except OverflowError:  # a whole number that no float holds
         raise ValueError("a number too large") from None
-    raise ValueError(f"{value!r} is no finite number")
+    raise ValueError(f"{value!r} is not a finite number")

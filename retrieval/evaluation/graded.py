@@ -1,4 +1,4 @@
-"""Graded judgements: what a run finds of each grade."""
+"""Breaks a run down by grade: how much of each it finds, and where."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CUTOFFS = (10, 100)
 
 @dataclass(frozen=True, slots=True)
 class GradeFigures:
-    """What a run does with the documents of one grade, by cut-off where there is one.
+    """How a run ranks the documents of one grade, for some figures by cut-off.
 
     ``recall[k]`` is the mean over ``queries``, those that have a document of the grade, of the
     share of its documents in the first k. ``mean_rank`` is that of the ``found`` documents of all
@@ -38,7 +38,7 @@ class GradeFigures:
 
 @dataclass(frozen=True, slots=True)
 class GradeBreakdown:
-    """A run grade by grade, the highest first; ``unjudged[k]`` is what is left of the places."""
+    """A run grade by grade, the highest first; ``unjudged[k]`` is the share of unjudged places."""
 
     name: str
     grades: tuple[GradeFigures, ...]
@@ -75,7 +75,7 @@ def grade_breakdown(
     opened = run if isinstance(run, Run) else Run(run)
     queries = [query for query, grades in qrels.items() if grades]
     if not queries:
-        raise DataError("the qrels hold no judgements: there are no grades to look at")
+        raise DataError("the qrels hold no judgements: there is nothing to break down")
     levels = sorted({grade for query in queries for grade in qrels[query].values()}, reverse=True)
     ranks = {level: [_ranks(opened, qrels, query, level) for query in queries] for level in levels}
     lengths = np.array([len(opened[query]) if query in opened else 0 for query in queries])
@@ -91,8 +91,8 @@ def grade_breakdown(
 def _ranks(run: Run, qrels: Qrels, query: str, level: int) -> NDArray[np.float64]:
     """Return the rank of each of a query's documents of a grade, from 1; infinity if not found."""
     place = {doc: rank for rank, doc in enumerate(run.get(query, Ranking([], [])).doc_ids, 1)}
-    wanted = [doc for doc, grade in qrels[query].items() if grade == level]
-    return np.array([place.get(doc, np.inf) for doc in wanted], np.float64)
+    judged = [doc for doc, grade in qrels[query].items() if grade == level]
+    return np.array([place.get(doc, np.inf) for doc in judged], np.float64)
 
 
 def _figures(
@@ -100,13 +100,13 @@ def _figures(
 ) -> GradeFigures:
     having = [own for own in ranks if len(own)]
     together = np.concatenate(having)
-    found = together[np.isfinite(together)]
+    ranked = together[np.isfinite(together)]
     return GradeFigures(
         grade,
         len(together),
         len(having),
-        len(found),
+        len(ranked),
         {k: float(np.mean([np.mean(own <= k) for own in having])) for k in places},
-        float(found.mean()) if len(found) else None,
-        {k: float((found <= k).sum()) / count if count else 0.0 for k, count in places.items()},
+        float(ranked.mean()) if len(ranked) else None,
+        {k: float((ranked <= k).sum()) / count if count else 0.0 for k, count in places.items()},
     )

@@ -1,4 +1,4 @@
-"""Hubness of a run: how unevenly documents come up among the first k of many queries."""
+"""Measures hubness: how unevenly documents occur among the first k hits of many queries."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def hubness(run: Run, k: int = 10, *, documents: int | None = None) -> Hubness:
             seen.update(ranking.doc_ids)
     total = len(seen) if documents is None else whole_number(documents, "documents", 0)
     if total < len(counts):
-        raise ConfigError(f"documents: {total:,}, but the run has {len(counts):,} among its first")
+        raise ConfigError(f"documents: {total:,}, but the run's first hits are {len(counts):,}")
     if not total:
         return Hubness(0.0, 0, 0.0, ())
-    found = np.zeros(total)
-    found[: len(counts)] = list(counts.values())
-    centred = found - found.mean()
+    occurrences = np.zeros(total)
+    occurrences[: len(counts)] = list(counts.values())
+    centred = occurrences - occurrences.mean()
     variance = float(np.mean(centred**2))
     skewness = float(np.mean(centred**3)) / variance**1.5 if variance > 0 else 0.0
     hubs = tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:10])

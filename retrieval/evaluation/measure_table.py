@@ -1,4 +1,4 @@
-"""The table of measures: what each is called, what it may be given, and how it is computed.
+"""The table of measures: what each is called, what it takes, and how it is computed.
 
 Values are computed for all queries together, and are trec_eval's (Buckley, 2004; release 9) where
 it has the measure: ties are broken and grades read as there. Canonical names are those of
@@ -201,8 +201,8 @@ def _set_average_precision(of: _Counts) -> Values:
 def _rank_biased(of: _Counts) -> Values:
     """Return (1 - p) times the sum of p^(rank - 1) over the relevant hits: RBP.
 
-    Moffat and Zobel (2008), equation 3, with binary relevance; of what lies below the list nothing
-    is assumed.
+    Moffat and Zobel (2008), equation 3, with binary relevance; nothing is assumed of
+    documents below the list.
     """
     return (1 - of.option) * _summed(of, of.option**of.rank)
 
@@ -275,7 +275,7 @@ def _expected_reciprocal_rank(judgements: Judgements, setting: Setting) -> Value
 
 
 def _bpref(judgements: Judgements, setting: Setting) -> Values:
-    """Return the share of judged non-relevant documents that stand below the relevant ones.
+    """Return the share of judged non-relevant documents ranked below the relevant ones.
 
     Buckley and Voorhees (2004), in trec_eval's form: 1/R times the sum over relevant hits of
     1 - min(n, R) / min(N, R), n the non-relevant hits above and N the judged non-relevant.
@@ -341,7 +341,7 @@ def _rank_biased_residual(judgements: Judgements, setting: Setting) -> Values:
 
 
 def largest_grade(grades: Ints) -> float:
-    """Return the largest grade, 1 at least: what ERR takes for the best unless told."""
+    """Return the largest grade, 1 at least: ERR's ``max`` by default."""
     return float(max(1, grades.max(initial=1)))
 
 
@@ -358,7 +358,7 @@ def _binary(judgements: Judgements, level: int) -> tuple[NDArray[np.bool_], NDAr
 
 
 def _before(judgements: Judgements, counted: NDArray[np.bool_]) -> Ints:
-    """Return for each judged hit how many of ``counted`` stand above it in its query's list."""
+    """Return for each judged hit how many of ``counted`` are above it in its query's list."""
     so_far: Ints = np.cumsum(counted) - counted
     sizes = np.bincount(judgements.hit_query, minlength=len(judgements.retrieved))
     first = np.cumsum(sizes) - sizes

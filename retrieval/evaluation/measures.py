@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -25,6 +25,7 @@ from sluice.retrieval.evaluation.measure_table import (
     Values,
     largest_grade,
 )
+from sluice.retrieval.runs.queries import DEPTH
 
 SPELLINGS = {
     spelling: name
@@ -69,14 +70,14 @@ class Measure:
 
     def __str__(self) -> str:
         kind = entry_of(self.name)
-        given = [f"rel={self.level}"] if self.level != 1 else []
+        options = [f"rel={self.level}"] if self.level != 1 else []
         at = str(self.cutoff) if self.cutoff else ""
         option = kind.default if self.option is None else self.option
         if kind.at:
             at = f"{option:.12g}"
         elif option != kind.default or kind.option == "p":
-            given.insert(0, f"{kind.option}={option:.12g}")
-        return self.name + (f"({','.join(given)})" if given else "") + (f"@{at}" if at else "")
+            options.insert(0, f"{kind.option}={option:.12g}")
+        return self.name + (f"({','.join(options)})" if options else "") + (f"@{at}" if at else "")
 
 
 def parse_measure(text: str | Measure) -> Measure:
@@ -90,56 +91,56 @@ def parse_measure(text: str | Measure) -> Measure:
         return text
     own = _OWN_FORM.fullmatch(text.strip()) if isinstance(text, str) else None
     if own is not None:
-        return _checked(text, own["name"], _given(text, own["before"], own["after"]), own["at"])
-    found = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
-    name = SPELLINGS.get(found["name"].lower()) if found else None
-    if found is None or name is None:
+        return _checked(text, own["name"], _options(text, own["before"], own["after"]), own["at"])
+    match = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
+    name = SPELLINGS.get(match["name"].lower()) if match else None
+    if match is None or name is None:
         spelled = re.split(r"[@.(]|_?\d", str(text))[0]
         near = suggest(spelled.lower(), SPELLINGS) or suggest(spelled, set(SPELLINGS.values()))
         for key, value in SPELLINGS.items():
             near = near.replace(f"{key!r}", f"{value!r}")
         raise ConfigError(f"unknown measure {text!r}; known: {EXAMPLES}{near}")
-    given = _given(text, found["before"], found["after"])
-    if name == "nDCG" and {"dcg", "gain"} & set(given):
-        gain = (given.pop("dcg", "") or given.pop("gain")).strip("'\"").lower()
+    options = _options(text, match["before"], match["after"])
+    if name == "nDCG" and {"dcg", "gain"} & set(options):
+        gain = (options.pop("dcg", "") or options.pop("gain")).strip("'\"").lower()
         if gain not in ("linear", "log2", "exp", "exp-log2"):
             raise ConfigError(f"measure {text!r}: dcg is 'exp-log2', or left out for linear gains")
         name = "nDCG" if gain in ("linear", "log2") else "nDCG_exp"
-    if name == "NumRet" and "rel" in given:  # ir_measures' way to say it
+    if name == "NumRet" and "rel" in options:  # ir_measures writes it so
         name = "NumRelRet"
-    return _checked(text, name, given, found["at"])
+    return _checked(text, name, options, match["at"])
 
 
-def _given(text: str, *groups: str | None) -> dict[str, str]:
-    """Return what stands in brackets, ``rel=2,p=0.5``, by name."""
-    given: dict[str, str] = {}
+def _options(text: str, *groups: str | None) -> dict[str, str]:
+    """Return the numbers in brackets, ``rel=2,p=0.5``, by name."""
+    options: dict[str, str] = {}
     for part in (part for group in groups if group for part in group[1:-1].split(",")):
         key, equals, value = (each.strip() for each in part.partition("="))
         if not (key and equals and value):
             raise ConfigError(f"measure {text!r}: {part!r} in brackets; expected such as rel=2")
-        if key.lower() in given:
+        if key.lower() in options:
             what = "the relevance level" if key == "rel" else key
             raise ConfigError(f"measure {text!r}: {what} is given twice")
-        given[key.lower()] = value
-    return given
+        options[key.lower()] = value
+    return options
 
 
-def _checked(text: str, name: str, given: dict[str, str], at: str | None) -> Measure:
+def _checked(text: str, name: str, options: dict[str, str], at: str | None) -> Measure:
     kind = entry_of(name)
-    level = _level(text, name, given.pop("rel", "1"))
+    level = _level(text, name, options.pop("rel", "1"))
     if kind.option and at is not None and (kind.at or kind.cutoff == "none"):
-        if kind.option in given:
+        if kind.option in options:
             raise ConfigError(f"measure {text!r}: {kind.option} is given twice")
-        given[kind.option], at = at, None  # iprec_at_recall_0.10, set_F_0.5
+        options[kind.option], at = at, None  # iprec_at_recall_0.10, set_F_0.5
     option = kind.default
-    if kind.option in given:
-        option = _number(text, kind, given.pop(kind.option))
+    if kind.option in options:
+        option = _number(text, kind, options.pop(kind.option))
     elif kind.at:
         raise ConfigError(f"measure {text!r} needs a {kind.option}, as in {name}@0.1")
-    if given:
+    if options:
         takes = [*([] if kind.no_level else ["rel"]), *([kind.option] if kind.option else [])]
         raise ConfigError(
-            f"measure {text!r}: {name} has no {next(iter(given))!r}; "
+            f"measure {text!r}: {name} has no {next(iter(options))!r}; "
             f"it takes {' and '.join(takes) or 'nothing in brackets'}"
         )
     if at is not None and kind.cutoff == "none":
@@ -167,8 +168,8 @@ def _number(text: str, kind: Entry, written: str) -> float:
         number = float(written)
     except ValueError:
         number = -1.0
-    whole = kind.option != "max" or number == int(number)
-    if not (kind.low <= number <= kind.high and whole):
+    integer = kind.option != "max" or number == int(number)
+    if not (kind.low <= number <= kind.high and integer):
         raise ConfigError(
             f"measure {text!r}: {kind.option}={written}; expected a "
             f"{'whole ' if kind.option == 'max' else ''}number from {kind.low:g} to {kind.high:g}"
@@ -260,3 +261,8 @@ def depth_of(measures: list[Measure]) -> int | None:
     """Return how many documents per query the measures look at, None for all of them."""
     cutoffs = [measure.cutoff for measure in measures]
     return None if None in cutoffs else max((c for c in cutoffs if c is not None), default=0)
+
+
+def depth_for(measures: Iterable[Measure]) -> int:
+    """Return how many documents a query needs: 1,000, or the deepest cut-off of a measure."""
+    return max([DEPTH, *(measure.cutoff or 0 for measure in measures)])

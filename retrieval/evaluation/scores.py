@@ -1,4 +1,4 @@
-"""Evaluation: a run against judgements, with trec_eval's values."""
+"""Scores a run against judgements, with trec_eval's values."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.evaluation.measure_table import Judgements
 from sluice.retrieval.evaluation.measures import (
     Measure,
     at_level,
     compute,
+    depth_for,
     depth_of,
     over_queries,
     parse_measure,
 )
 from sluice.retrieval.runs.columns import RunColumns
-from sluice.retrieval.runs.queries import SelfExcluding, depth_for
+from sluice.retrieval.runs.queries import SelfExcluding
 from sluice.retrieval.runs.run import Ranking, Run, check_unique
 
 Qrels = Mapping[str, Mapping[str, int]]  # query id -> {document id: grade}
@@ -59,7 +61,7 @@ class ByMeasure(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a run is worth.
+    """How well a run does, by measure.
 
     ``mean`` and ``per_query`` are keyed by measure, in any spelling. Means are over the ``queries``
     with judgements (totals of ``NumRet``, ``NumRel`` and ``NumRelRet``, the geometric mean of
@@ -86,11 +88,11 @@ class Scores:
     def __str__(self) -> str:
         width = max(map(len, self.mean), default=0)
         lines = [f"{name:<{width}}  {value:.4f}" for name, value in self.mean.items()]
-        counts = f"{self.queries:,} queries"
+        counts = plural(self.queries, "query")
         if self.missing:
             counts += f", {self.missing:,} of them missing in the run (scored 0)"
         if self.ignored:
-            counts += f"; {self.ignored:,} queries of the run have no judgements (ignored)"
+            counts += f"; ignored: {plural(self.ignored, 'query')} of the run without judgements"
         return "\n".join([*lines, counts])
 
 
@@ -106,14 +108,14 @@ def evaluate(
 
     ``truth`` is a dataset or its qrels; a pipeline needs the dataset. ``ignore_identical_ids``
     drops a hit whose id is the query's own, as BEIR does. ``level`` is the least grade that counts
-    as relevant, the dataset's own where it is not given: see ``at_level``. Queries whose qrels hold
+    as relevant, by default the dataset's: see ``at_level``. Queries whose qrels hold
     no judgement at all do not exist, as in a qrels file. Raises ``ConfigError`` for an unknown
     measure and ``DataError`` if no query of the run has judgements.
     """
     least = getattr(truth, "level", 1) if level is None else level
-    wanted = at_level(_measures(measures), least)
+    parsed = at_level(_measures(measures), least)
     qrels = _checked(truth.qrels if isinstance(truth, Truth) else truth)
-    run = _run_of(system, truth, qrels, wanted, ignore_identical_ids)
+    run = _run_of(system, truth, qrels, parsed, ignore_identical_ids)
     queries = [query for query, grades in qrels.items() if grades]
     missing = sum(query not in run for query in queries)
     if not queries:
@@ -123,10 +125,10 @@ def evaluate(
             f"no query of {run.name!r} has judgements: the ids do not match (the run has "
             f"{next(iter(run))!r}, the qrels have {queries[0]!r}); is this the right qrels file?"
         )
-    judgements = _judgements(run, qrels, queries, depth_of(wanted), ignore_identical_ids)
-    values = {str(measure): compute(measure, judgements) for measure in wanted}
+    judgements = _judgements(run, qrels, queries, depth_of(parsed), ignore_identical_ids)
+    values = {str(measure): compute(measure, judgements) for measure in parsed}
     return Scores(
-        mean=ByMeasure({str(each): over_queries(each, values[str(each)]) for each in wanted}),
+        mean=ByMeasure({str(each): over_queries(each, values[str(each)]) for each in parsed}),
         per_query=ByMeasure(
             {
                 name: dict(zip(queries, value.tolist(), strict=True))
@@ -140,10 +142,10 @@ def evaluate(
 
 
 def _measures(measures: Iterable[str | Measure]) -> list[Measure]:
-    given = [measures] if isinstance(measures, str | Measure) else list(measures)
-    if not given:
-        raise ConfigError("no measure was named; expected some, as in ['nDCG@10', 'R@100']")
-    return list(dict.fromkeys(parse_measure(measure) for measure in given))
+    texts = [measures] if isinstance(measures, str | Measure) else list(measures)
+    if not texts:
+        raise ConfigError("no measure is named; expected some, as in ['nDCG@10', 'R@100']")
+    return list(dict.fromkeys(parse_measure(measure) for measure in texts))
 
 
 def _run_of(
@@ -159,16 +161,16 @@ def _run_of(
         return Run(system)
     if not isinstance(system, Searcher):
         raise ConfigError(
-            f"evaluate got {type(system).__name__}; expected a Run, a mapping or a pipeline"
+            f"evaluate: {type(system).__name__}; expected a Run, a mapping or a pipeline"
         )
     if not isinstance(truth, Truth):
         raise ConfigError(
-            "a pipeline is evaluated on a dataset, which has the queries, and got only qrels; "
+            "a pipeline is evaluated on a dataset, which has the queries, not on qrels alone; "
             "pass the dataset, or the pipeline's run"
         )
     queries = {query: truth.queries[query] for query in qrels if query in truth.queries}
     depth = depth_for(measures)
-    if ignore_identical_ids:  # retrievers leave the query out; others are asked for one more
+    if ignore_identical_ids:  # retrievers leave the query out; others return one document more
         return system.run(SelfExcluding(queries), k=depth + 1)
     return system.run(queries, k=depth)
 
@@ -188,7 +190,9 @@ def _judgements(
     if grades.dtype.kind not in "iub" and not (
         grades.dtype.kind == "f" and bool((grades == np.floor(grades)).all())
     ):
-        raise DataError("qrels: a grade is no integer; expected 0 for not relevant, 1 or more")
+        raise DataError(
+            "qrels: a grade is not an integer; expected 0 for not relevant, 1 or more for relevant"
+        )
     judged_grade = grades.astype(np.int64)
     if run.columns is not None and not ignore_identical_ids:
         hits = _column_hits(run.columns, qrels, queries, depth, judged_query, judged_grade)
@@ -205,7 +209,7 @@ def _ranking_hits(
     run: Run, qrels: Qrels, queries: list[str], depth: int | None, ignore_identical_ids: bool
 ) -> Columns:
     """Find the judged hits ranking by ranking: query place, rank, grade; and the hits' counts."""
-    found: list[tuple[int, int, int]] = []
+    hits: list[tuple[int, int, int]] = []
     retrieved = np.zeros(len(queries), dtype=np.int64)
     empty = Ranking([], [])
     for place, query in enumerate(queries):
@@ -215,12 +219,12 @@ def _ranking_hits(
             doc_ids.remove(query)
         retrieved[place] = len(doc_ids)
         grades = qrels[query]
-        found += [
+        hits += [
             (place, rank, int(grades[doc_id]))
             for rank, doc_id in enumerate(doc_ids[:depth])
             if doc_id in grades
         ]
-    table = np.array(found, dtype=np.int64).reshape(-1, 3)
+    table = np.array(hits, dtype=np.int64).reshape(-1, 3)
     return table[:, 0], table[:, 1], table[:, 2], retrieved
 
 

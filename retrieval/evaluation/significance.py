@@ -1,4 +1,4 @@
-"""Paired tests of difference and of equivalence over per-query values; corrections; effect size."""
+"""Paired tests of difference and equivalence over values by query, corrections, effect size."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fisher_randomisation(
     """Return the two-sided p-value of Fisher's randomisation test of the mean difference.
 
     Under the null hypothesis each query's difference has either sign. All 2^n sign patterns are
-    counted where they are no more than ``permutations`` (n counts the queries that differ); else p
+    counted if they are at most ``permutations`` (n counts the queries that differ); else p
     = (c + 1) / (permutations + 1), with c random patterns at least as far from 0 as the data.
     Smucker, Allan and Carterette (2007).
     """
@@ -145,7 +145,7 @@ class Effect(NamedTuple):
 def effect(first: NDArray[np.float64], second: NDArray[np.float64], alpha: float = 0.05) -> Effect:
     """Return the mean difference, its effect size and Student's ``1 - alpha`` interval.
 
-    The interval of a single query is the whole line.
+    The interval of a single query is unbounded.
     """
     difference = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     count, mean = len(difference), float(difference.mean())
@@ -179,7 +179,7 @@ def equivalence(
     """Test that two systems are the same to within ``bound``, by two one-sided paired t-tests.
 
     A small p-value says that the mean of ``first - second`` lies inside (-bound, bound); a large
-    one says nothing. ``bound`` is absolute, such as 5% of the better mean. A single query gives 1.
+    one shows nothing. ``bound`` is absolute, such as 5% of the better mean. A single query gives 1.
     Differences that are all one number give 0 inside the bound, 1 on it and outside. Schuirmann
     (1987). ``ConfigError`` for a bound that is not above 0, ``DataError`` for values not paired.
     """

@@ -1,4 +1,4 @@
-"""Tables of systems and their figures, in the forms that pages, papers and programs want."""
+"""Tables of systems and their figures, as text, CSV, Markdown, LaTeX, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class Table:
     def add_column(self, name: str, values: Mapping[str, Value], form: str = ",.1f") -> None:
         """Add a column such as a latency or a size: figures by system name, and their format.
 
-        Raises ``ConfigError`` for a column that is there already and an unknown system.
+        Raises ``ConfigError`` for a column that the table already has and an unknown system.
         """
         if name in self.columns:
-            raise ConfigError(f"the table has a column {name!r} already")
+            raise ConfigError(f"the table already has a column {name!r}")
         for system in values:
             if system not in self.rows:
                 raise ConfigError(f"{name}: no system {system!r}; there are {', '.join(self.rows)}")

@@ -1,4 +1,4 @@
-"""Retrievers to files of dense vectors and back: anyone's embeddings become an index."""
+"""Exports dense retrievers as files of vectors, and makes retrievers of such files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ALIKE = 0.99  # cosine above which two vectors are of one model, whatever the pr
 
 @dataclass(frozen=True, slots=True)
 class DenseExport:
-    """What was written; ``decoded`` says that the index keeps less than whole vectors."""
+    """What was written; ``decoded`` says that the index keeps less than the full vectors."""
 
     documents: int
     dim: int
@@ -47,7 +47,7 @@ class DenseExport:
     def __str__(self) -> str:
         parts = [f"{self.documents:,} documents, {self.dim:,} dimensions, metric {self.metric}"]
         if self.decoded:
-            parts.append("decoded from the index's codes, which is not what went in")
+            parts.append("decoded from the index's codes, which are lossy")
         return "; ".join(parts)
 
 
@@ -57,8 +57,8 @@ def export_dense(
     """Write a dense retriever's live documents, ids and vectors in row order.
 
     ``form`` is ``npy``, ``parquet`` or ``safetensors``; see ``write_dense_vectors``. With
-    ``texts`` (parquet only) titles and texts go with them. From an index that keeps whole vectors
-    they are bit for bit those that were added.
+    ``texts`` (parquet only) titles and texts go with them. From an index that keeps full
+    vectors they are bit for bit those that were added.
     """
     from sluice.indexing import InvertedIndex
 
@@ -98,8 +98,8 @@ def import_dense(
 
     Titles and texts are those of ``documents``, in any order: as many as vectors, with the same
     ids. Without them they come from the file, or are empty. ``encoder`` is the dense model that
-    made the vectors; it encodes the queries, and if its vectors of the first documents are not
-    those given, one warning says how near they are. Without one the encoder is a
+    made the vectors; it encodes the queries, and if its vectors of the first documents differ
+    from those in the file, one warning says by how much. Without one the encoder is a
     ``PrecomputedEncoder``. ``index`` is empty and defaults to ``FlatIndex()``.
     """
     vectors = read_dense_vectors(path, form)
@@ -130,19 +130,19 @@ def import_dense(
 def _no_encoder(vectors: DenseVectors) -> Encoder:
     from sluice.encoders.dense.precomputed import PrecomputedEncoder
 
-    return PrecomputedEncoder(dim=max(vectors.dim, 1))  # no vectors, no dimensions: any will do
+    return PrecomputedEncoder(dim=max(vectors.dim, 1))  # no vectors: any number is right
 
 
 def _fitting(encoder: Any, vectors: DenseVectors) -> Encoder:
     """Return the encoder if its vectors are dense and as wide as those given."""
-    made = encoder.encode_documents([])
+    empty = encoder.encode_documents([])
     kind = type(encoder).__name__
-    if not isinstance(made, np.ndarray):
+    if not isinstance(empty, np.ndarray):
         raise ConfigError(f"encoder: a {kind} makes sparse vectors; expected a dense one")
-    if made.shape[1] != vectors.dim and len(vectors):
+    if empty.shape[1] != vectors.dim and len(vectors):
         raise ConfigError(
-            f"encoder: this {kind} makes vectors of {made.shape[1]} dimensions, and {vectors.path} "
-            f"holds {vectors.dim}; name the model that made them"
+            f"encoder: this {kind} makes vectors of {empty.shape[1]} dimensions, but "
+            f"{vectors.path} holds {vectors.dim}; name the model that made them"
         )
     fitting: Encoder = encoder
     return fitting
@@ -151,17 +151,17 @@ def _fitting(encoder: Any, vectors: DenseVectors) -> Encoder:
 def _described(vectors: DenseVectors, stored: DocumentStore | None) -> Iterator[Document]:
     """Yield the documents in the order of their vectors.
 
-    ``DataError`` behind the last one unless those stored have the ids of the vectors, no more.
+    ``DataError`` after the last one unless ids of documents and vectors are the same.
     """
     if stored is None:
         yield from vectors.documents()
         return
     absent, examples = 0, list[str]()
-    met = np.zeros(len(stored), dtype=np.bool_)
+    has_vector = np.zeros(len(stored), dtype=np.bool_)
     ids = vectors.ids()
     while block := list(islice(ids, CHUNK)):
         rows = stored.rows(block)
-        met[rows[rows >= 0]] = True
+        has_vector[rows[rows >= 0]] = True
         unknown = np.flatnonzero(rows < 0)
         absent += len(unknown)
         examples += [block[at] for at in unknown[: 3 - len(examples)].tolist()]
@@ -172,7 +172,7 @@ def _described(vectors: DenseVectors, stored: DocumentStore | None) -> Iterator[
             f"{vectors.path}: {absent:,} of {len(vectors):,} ids are not in the corpus "
             f"({', '.join(map(repr, examples))}); is it the corpus that was encoded?"
         )
-    left = np.flatnonzero(~met)
+    left = np.flatnonzero(~has_vector)
     if len(left):
         shown = ", ".join(map(repr, stored.ids(left[:3])))
         raise DataError(
@@ -182,7 +182,7 @@ def _described(vectors: DenseVectors, stored: DocumentStore | None) -> Iterator[
 
 
 def _compare(encoder: Encoder, vectors: DenseVectors, documents: Iterator[Document]) -> None:
-    """Warn if the encoder's own vectors of the first documents are not those given."""
+    """Warn if the encoder's own vectors of the first documents differ from those in the file."""
     from sluice.encoders.dense.precomputed import PrecomputedEncoder
 
     if isinstance(encoder, PrecomputedEncoder):
@@ -192,9 +192,9 @@ def _compare(encoder: Encoder, vectors: DenseVectors, documents: Iterator[Docume
     if not chosen:
         return
     own = np.asarray(encoder.encode_documents([texts[at] for at in chosen]), np.float64)
-    given = next(vectors.chunks())[chosen].astype(np.float64)
-    lengths = np.linalg.norm(own, axis=1) * np.linalg.norm(given, axis=1)
-    cosines = (own * given).sum(axis=1) / np.where(lengths > 0, lengths, 1.0)
+    imported = next(vectors.chunks())[chosen].astype(np.float64)
+    lengths = np.linalg.norm(own, axis=1) * np.linalg.norm(imported, axis=1)
+    cosines = (own * imported).sum(axis=1) / np.where(lengths > 0, lengths, 1.0)
     if cosines.min() < ALIKE:
         log.warning(
             "%s: its vectors of the first documents have cosines from %.4f to %.4f with those of "
@@ -207,7 +207,7 @@ def _compare(encoder: Encoder, vectors: DenseVectors, documents: Iterator[Docume
 
 @dataclass(frozen=True, slots=True)
 class DenseImport:
-    """What to import vectors with; None is the default."""
+    """The options of ``sluice import`` for dense vectors; None is the default."""
 
     documents: str | None = None  # a corpus file or a dataset
     encoder: str | None = None  # a model's folder or hub id
@@ -226,7 +226,7 @@ def import_job(inputs: Sequence[Path], output: Path, form: str, options: DenseIm
     if options.encoder is not None and options.query_vectors is not None:
         raise ConfigError("--encoder and --query-vectors: give one; the model encodes queries")
     if options.queries is not None and options.query_vectors is None:
-        raise ConfigError("--queries: the texts of --query-vectors, which is not given")
+        raise ConfigError("--queries: needs --query-vectors, whose texts they are")
     return import_dense(
         inputs[0],
         output,
@@ -258,9 +258,9 @@ def index_of(text: str, metric: str | None) -> Index:
     if metric is not None:
         spec = {"metric": metric, **spec}
         if spec["metric"] != metric:
-            raise ConfigError(f"metric: {metric!r}, and {spec['metric']!r} in the index; give one")
-    made: Index = build(spec, INDEXES, where="index")
-    return made
+            raise ConfigError(f"metric: {metric!r}, but {spec['metric']!r} in the index; give one")
+    index: Index = build(spec, INDEXES, where="index")
+    return index
 
 
 def query_encoder(
@@ -268,32 +268,32 @@ def query_encoder(
 ) -> Encoder:
     """Return a ``PrecomputedEncoder`` of a file of query vectors.
 
-    Their texts are in the file, or in ``queries`` by id. A text that two queries share is taken
+    Their texts are in the file, or in ``queries`` by id. A text that two queries share is kept
     once.
     """
     from sluice.encoders.dense.precomputed import PrecomputedEncoder
 
     if vectors.dim != dim and len(vectors):
         raise DataError(
-            f"{vectors.path}: {vectors.dim} dimensions, and the documents have {dim}; one model "
+            f"{vectors.path}: {vectors.dim} dimensions, but the documents have {dim}; one model "
             "makes both"
         )
-    found = list(vectors.documents())
+    entries = list(vectors.documents())
     if queries is None and not vectors.has_texts:
         raise DataError(
             f"{vectors.path}: ids without texts; give the queries' texts (--queries), or a file "
             "with a column 'text'"
         )
-    unknown = [each.id for each in found if queries is not None and each.id not in queries]
+    unknown = [each.id for each in entries if queries is not None and each.id not in queries]
     if unknown:
         raise DataError(
-            f"{vectors.path}: {len(unknown):,} of {len(found):,} ids are not among the queries "
+            f"{vectors.path}: {len(unknown):,} of {len(entries):,} ids are not among the queries "
             f"({', '.join(map(repr, unknown[:3]))})"
         )
-    texts = [each.full_text if queries is None else queries[each.id] for each in found]
+    texts = [each.full_text if queries is None else queries[each.id] for each in entries]
     places = {text: place for place, text in reversed(list(enumerate(texts)))}
-    kept = sorted(places.values())
-    return PrecomputedEncoder([texts[at] for at in kept], vectors.array()[kept], dim=dim)
+    rows = sorted(places.values())
+    return PrecomputedEncoder([texts[row] for row in rows], vectors.array()[rows], dim=dim)
 
 
 def _corpus(name: str) -> Iterable[Document]:

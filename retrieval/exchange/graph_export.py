@@ -1,4 +1,4 @@
-"""A model's folder to ONNX: the graph, how far it is from torch, what that costs on a dataset."""
+"""Exports a model as ONNX, and measures how far its rankings are from torch's on a dataset."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def export_model(
     documents: int | None = None,
     queries: int | None = None,
 ) -> GraphExport:
-    """Write ``encoders.export_onnx``'s folder, and measure nDCG@10 with it where told to.
+    """Write ``encoders.export_onnx``'s folder, and measure nDCG@10 with it if a dataset is given.
 
     ``documents`` (2,000) and ``queries`` (300) bound the sample of the dataset, which is opened
     before anything is written. See ``graph_loss`` for what is measured.
@@ -62,14 +62,14 @@ def export_model(
         )
     if (Path(model) / "retriever.json").is_file():
         raise ConfigError(
-            f"{model}: is a retriever; ONNX holds a model: give {Path(model) / 'encoder'}"
+            f"{model}: a retriever, but ONNX holds a model: give {Path(model) / 'encoder'}"
         )
     if dataset is None and (documents is not None or queries is not None):
-        raise ConfigError("documents and queries: are of a dataset, and none is given")
+        raise ConfigError("documents and queries: sizes of a sample, but no dataset is given")
     documents = DOCUMENTS if documents is None else documents
     queries = QUERIES if queries is None else queries
     opened = None if dataset is None else load_dataset(dataset, split)
-    if opened is not None:  # what is wrong with it is said before the model is traced
+    if opened is not None:  # its faults are reported before the model is traced
         whole_number(documents, "documents", 1)
         whole_number(queries, "queries", 1)
         _ = opened.queries
@@ -93,7 +93,7 @@ DEPTH = 20  # documents of BM25 that a cross-encoder reads for a query
 class GraphLoss:
     """nDCG@10 by torch in float32, and by each file; over the sampled documents only.
 
-    It is no figure of the whole dataset: fewer documents are easier to rank.
+    Not comparable with the full dataset: fewer documents are easier to rank.
     """
 
     dataset: str
@@ -140,14 +140,14 @@ def graph_loss(
     rank = _reranked(texts, sample) if encoder.kind == "cross_encoder" else _ranked
     same = dataset.identical_ids({document.id: document for document in sample}.get)
     qrels = {name: dataset.qrels[name] for name in texts}
-    found = {}
+    values = {}
     for name, system in systems.items():
         log.info("%s: nDCG@10 with %s", dataset.name, name)
         run = rank(system, texts, sample)
         scores = evaluate(run, qrels, [MEASURE], ignore_identical_ids=same.drop)
-        found[name] = scores.mean[MEASURE]
-    reference = found.pop("torch")
-    return GraphLoss(dataset.name, len(sample), len(texts), reference, found)
+        values[name] = scores.mean[MEASURE]
+    reference = values.pop("torch")
+    return GraphLoss(dataset.name, len(sample), len(texts), reference, values)
 
 
 def sampled(
@@ -155,18 +155,18 @@ def sampled(
 ) -> tuple[dict[str, str], list[Document]]:
     """Return query texts by id, and documents in the corpus's order; one pass, bounded memory.
 
-    See ``graph_loss``; more documents than asked for are returned where more are judged.
+    See ``graph_loss``; more than ``documents`` are returned if more are judged.
     """
     rng = random.Random(seed)
     names = list(dataset.queries)
     if len(names) > queries:
-        chosen = set(rng.sample(names, queries))
-        names = [name for name in names if name in chosen]
-    wanted = {document for name in names for document in dataset.qrels[name]} | set(names)
+        drawn = set(rng.sample(names, queries))
+        names = [name for name in names if name in drawn]
+    judged = {document for name in names for document in dataset.qrels[name]} | set(names)
     kept: list[tuple[int, Document]] = []
     sample: Reservoir[tuple[int, Document]] = Reservoir(documents, rng)
     for place, document in enumerate(dataset.corpus):
-        if document.id in wanted:
+        if document.id in judged:
             kept.append((place, document))
         else:
             sample.add((place, document))
@@ -176,8 +176,8 @@ def sampled(
         others = rng.sample(others, room)
     if not kept and not others:
         raise DataError(f"dataset {dataset.name}: its corpus is empty")
-    found = [document for _, document in sorted([*kept, *others], key=lambda entry: entry[0])]
-    return {name: dataset.queries[name] for name in names}, found
+    chosen = [document for _, document in sorted([*kept, *others], key=lambda entry: entry[0])]
+    return {name: dataset.queries[name] for name in names}, chosen
 
 
 def _ranked(system: Any, texts: Mapping[str, str], sample: Sequence[Document]) -> Run:
@@ -206,9 +206,9 @@ def _reranked(texts: Mapping[str, str], sample: Sequence[Document]) -> Any:
     pairs = [(texts[query], bodies[document]) for query, document in places]
 
     def rank(system: Any, texts: Mapping[str, str], sample: Sequence[Document]) -> Run:
-        found = system.score(pairs)
+        scores = system.score(pairs)
         hits: dict[str, list[tuple[str, float]]] = {query: [] for query in texts}
-        for (query, document), score in zip(places, found.tolist(), strict=True):
+        for (query, document), score in zip(places, scores.tolist(), strict=True):
             hits[query].append((document, score))
         return Run(hits)
 

@@ -1,4 +1,4 @@
-"""Queries whose vectors exist already: sparse ones as JSON lines, and a run made of any."""
+"""Reads and writes query vectors, and searches with them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def terms_of(encoder: Any) -> list[str]:
     """Return the text of every column of a sparse encoder's vectors."""
     if not hasattr(encoder, "terms"):
         raise ConfigError(
-            f"{type(encoder).__name__} has no terms; exchange formats hold sparse vectors over "
+            f"{type(encoder).__name__} has no terms, and exchange formats hold sparse vectors over "
             "terms (bm25, splade, or an imported index)"
         )
-    found: list[str] = encoder.terms(range(encoder.dim))
-    return found
+    terms: list[str] = encoder.terms(range(encoder.dim))
+    return terms
 
 
 def read_query_vectors(
@@ -60,9 +60,9 @@ def read_query_vectors(
         unknown += len(weights) - len(known)
         rows.append((list(known), list(known.values())))
     if not rows:
-        raise DataError(f"{path}: empty; expected one object a line: {EXPECTED}")
+        raise DataError(f"{path}: empty; expected one object per line: {EXPECTED}")
     if unknown:
-        log.warning("%s: %d of %d tokens are outside the vocabulary", path, unknown, tokens)
+        log.warning("%s: %d of %d tokens are not in the vocabulary", path, unknown, tokens)
     return list(ids), matrix_of(rows, len(columns))
 
 
@@ -78,10 +78,10 @@ def queries_of(retriever: Retriever, path: str | Path) -> tuple[list[str], Any]:
         return read_query_vectors(path, {term: column for column, term in enumerate(terms)})
     from sluice.retrieval.exchange.dense.vectors import read_dense_vectors
 
-    found = read_dense_vectors(path)
-    if not len(found):
-        raise DataError(f"{path}: no vectors; expected one a query")
-    return list(found.ids()), found.array()
+    vectors = read_dense_vectors(path)
+    if not len(vectors):
+        raise DataError(f"{path}: no vectors; expected one per query")
+    return list(vectors.ids()), vectors.array()
 
 
 def write_query_vectors(
@@ -112,8 +112,8 @@ def run_vectors(retriever: Retriever, ids: Sequence[str], vectors: Any, k: int =
             part, depth = vectors[start : start + BATCH], min(k, len(retriever))
             hits = retriever.index.search(part, depth, params=retriever.params)
             for place, query in enumerate(block):
-                found = hits.rows[place] >= 0
-                names = retriever.store.ids(hits.rows[place][found])
-                rankings[query] = list(zip(names, hits.scores[place][found].tolist(), strict=True))
+                filled = hits.rows[place] >= 0
+                names = retriever.store.ids(hits.rows[place][filled])
+                rankings[query] = list(zip(names, hits.scores[place][filled].tolist(), strict=True))
             advance(len(block))
     return Run(rankings, name=retriever.name)

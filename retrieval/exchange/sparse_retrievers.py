@@ -1,4 +1,4 @@
-"""Retrievers to exchange formats and back: CIFF, Lucene's impact JSON, folders of vectors."""
+"""Exports sparse retrievers as CIFF, impact JSON or folders of vectors, and imports these."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("ciff", "impact-json", "vectors")
 CHUNK = 16_384  # documents held at a time
-LARGEST = {"ciff": 255}  # the largest weight, unless told; impact JSON is written as round(100 w)
+LARGEST = {"ciff": 255}  # the largest weight by default; impact JSON is written as round(100 w)
 SCALE = 100.0
 EXACT = 2**24  # float32 holds every whole number up to here
 
@@ -76,7 +76,7 @@ def export_retriever(
     """
     _check_format(form)
     if form == "vectors" and (quantise is not None or scale is not None):
-        raise ConfigError("vectors: is lossless; quantise and scale are for ciff and impact-json")
+        raise ConfigError("vectors: lossless; quantise and scale are for ciff and impact-json")
     if quantise is not None and scale is not None:
         raise ConfigError("quantise and scale: give one of them")
     chunks = _stored(retriever)
@@ -86,13 +86,15 @@ def export_retriever(
     quantiser = Quantiser(1.0, factors)
     if form != "vectors":
         quantiser.scale = _scale(form, survey, factors, quantise, scale)
-    whole = map(quantiser, chunks())
+    quantised = map(quantiser, chunks())
     if form == "vectors":
         write_vectors(output, retriever.store, terms, chunks())
     elif form == "ciff":
-        write_ciff(output, retriever.store, terms, whole, description=_told(quantiser, factors))
+        write_ciff(
+            output, retriever.store, terms, quantised, description=_description(quantiser, factors)
+        )
     else:
-        write_impact_json(output, retriever.store, terms, whole)
+        write_impact_json(output, retriever.store, terms, quantised)
     if queries is not None:
         _write_queries(Path(f"{output}.queries.jsonl"), encoder, terms, queries, factors)
     return Export(
@@ -215,11 +217,11 @@ def _scale(
         return 1.0
     if quantise is None and form not in LARGEST:
         return SCALE
-    wanted = LARGEST.get(form) if quantise is None else quantise
-    return wanted / largest if largest and wanted else 1.0
+    most = LARGEST.get(form) if quantise is None else quantise
+    return most / largest if largest and most else 1.0
 
 
-def _told(quantiser: Quantiser, factors: NDArray[np.float64] | None) -> str:
+def _description(quantiser: Quantiser, factors: NDArray[np.float64] | None) -> str:
     """Return the header's description."""
     what = "impacts" if factors is None else "BM25 impacts, idf included"
     return f"Exported by Sluice: {what}; weight = round({quantiser.scale!r} * impact)"

@@ -9,12 +9,11 @@ from sluice.encoders.foundation.files import fingerprint_of, write_json, write_t
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.evaluation.comparison import compare_scores, differences
-from sluice.retrieval.evaluation.measures import parse_measure
+from sluice.retrieval.evaluation.measures import depth_for, parse_measure
 from sluice.retrieval.evaluation.scores import Scores, evaluate
 from sluice.retrieval.evaluation.table import Table, add_costs
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.system import SystemResult, system_result
-from sluice.retrieval.runs.queries import depth_for
 
 
 class Evaluation:

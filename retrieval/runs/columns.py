@@ -1,4 +1,4 @@
-"""A run as columns: what a file holds, without one Python string per hit."""
+"""A run as columns, as files hold it, without one Python string per hit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RunColumns:
     """All hits of a run, query after query, each query's hits in ranking order.
 
     ``starts`` has one entry more than ``queries``: hits of query i are rows starts[i]:starts[i+1].
-    ``documents`` is a pyarrow string array; it is decoded query by query, when asked.
+    ``documents`` is a pyarrow string array; it is decoded query by query, when needed.
     """
 
     queries: list[str]
@@ -115,7 +115,7 @@ def _take(documents: Any, rows: NDArray[np.int64]) -> Any:
 
 
 def may_repeat(codes: NDArray[np.int32], documents: Any) -> bool:
-    """Say whether some (query, document) pair might occur twice: exact when the answer is no."""
+    """Return whether a (query, document) pair may occur twice; False is certain."""
     keys = _pair_hashes(codes, documents)
     keys.sort()
     return bool((keys[1:] == keys[:-1]).any())

@@ -1,6 +1,6 @@
 """The one order of a ranking: float32 score descending, then document id descending.
 
-It is trec_eval's order, and trec_eval reads scores as float32, so it is decided in float32.
+It is trec_eval's order, and trec_eval reads scores as float32, so scores are compared in float32.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def canonical_order(doc_ids: Sequence[str], scores: Scores) -> NDArray[np.int64]
 
 
 def is_canonical(doc_ids: Sequence[str], scores: Scores) -> bool:
-    """Say whether the hits already stand in the order ``canonical_order`` would give them."""
+    """Return whether the hits are already in the order of ``canonical_order``."""
     if bool((scores[1:] > scores[:-1]).any()):
         return False
     tied = np.flatnonzero(scores[1:] == scores[:-1]).tolist()
@@ -38,19 +38,19 @@ def is_canonical(doc_ids: Sequence[str], scores: Scores) -> bool:
 
 
 def strictly_decreasing(scores: Scores) -> Scores:
-    """Return the nearest scores from above-to-below that fall strictly and keep the given order.
+    """Return the nearest scores that fall strictly in the given order.
 
-    A score that does not lie below its predecessor becomes the next smaller float32; the others
+    A score that is not below its predecessor becomes the next smaller float32; the others
     stay. Scores too near the lowest float32 for that become n, n - 1, ..., 1.
     """
     if len(scores) < 2 or bool((scores[1:] < scores[:-1]).all()):
         return scores
     places = np.arange(len(scores), dtype=np.int64)
-    # With floats as consecutive integers: wanted[i] = min over j <= i of key[j] - (i - j).
-    wanted = np.minimum.accumulate(ordered_keys(scores) + places) - places
-    if wanted[-1] < LOWEST:
+    # With floats as consecutive integers: keys[i] = min over j <= i of key[j] - (i - j).
+    keys = np.minimum.accumulate(ordered_keys(scores) + places) - places
+    if keys[-1] < LOWEST:
         return np.arange(len(scores), 0, -1).astype(np.float32)
-    bits = np.where(wanted >= 0, wanted, 0x80000000 - wanted).astype(np.uint32)
+    bits = np.where(keys >= 0, keys, 0x80000000 - keys).astype(np.uint32)
     return bits.view(np.float32)
 
 

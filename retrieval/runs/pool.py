@@ -1,4 +1,4 @@
-"""The pool of several runs: every query's documents of all lists, in flat arrays for many queries.
+"""Pools the documents of several runs, query by query, in flat arrays for many queries at once.
 
 What is computed over lists is then one array operation for a block of queries, and costs a few
 microseconds a query.
@@ -57,18 +57,18 @@ class Lists(NamedTuple):
         return np.repeat(of_queries, self.lengths)
 
     def _reduced(self, operation: np.ufunc, values: Array | None = None) -> Array:
-        found = np.zeros(len(self.lengths))
+        reduced = np.zeros(len(self.lengths))
         full = self.lengths > 0
         if full.any():
             starts = (np.cumsum(self.lengths) - self.lengths)[full]
-            found[full] = operation.reduceat(self.scores if values is None else values, starts)
-        return found
+            reduced[full] = operation.reduceat(self.scores if values is None else values, starts)
+        return reduced
 
 
 class Pool(NamedTuple):
     """The documents of some queries in any of the runs: query after query, in order of appearance.
 
-    ``hits`` are the ids of all runs' hits, ``at`` ``[documents]`` where each document stands in
+    ``hits`` are the ids of all runs' hits, ``at`` ``[documents]`` where each document occurs in
     them first; ``sizes`` ``[queries]`` are the queries' numbers of documents, and ``lists`` has one
     entry a run.
     """
@@ -83,7 +83,7 @@ class Pool(NamedTuple):
     def of(cls, runs: Sequence[Run], queries: Sequence[str]) -> Pool:
         """Pool the runs' documents for these queries."""
         doc_ids: list[str] = []
-        first: list[int] = []  # of every hit: where its document stands first in the query's hits
+        first: list[int] = []  # of every hit: where its document occurs first in the query's hits
         scores: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
         lengths: list[int] = []
         empty = Ranking([], [])

@@ -1,4 +1,4 @@
-"""How alike two rankings are: rank-biased overlap, overlap at a depth, Kendall's tau."""
+"""Measures how alike two rankings are: rank-biased overlap, overlap at a depth, Kendall's tau."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RankSimilarity(NamedTuple):
 
 
 def rank_biased_overlap(first: Sequence[str], second: Sequence[str], p: float = 0.9) -> float:
-    """Return how alike two lists of document ids are, best first: 1 the same, 0 disjoint.
+    """Return how alike two lists of document ids are, best first: 1 if equal, 0 if disjoint.
 
     RBO extrapolated from what is seen of two endless lists (Webber, Moffat and Zobel, 2010,
     equation 32), which may differ in length: the overlap at depth d weighs p^(d - 1), so that the
@@ -72,7 +72,7 @@ def kendall_tau(first: Sequence[str], second: Sequence[str]) -> float | None:
 
 
 def compare_rankings(first: Run, second: Run, *, k: int = 10, p: float = 0.9) -> RankSimilarity:
-    """Return how alike two runs are, query by query: RBO of whole lists, overlap at ``k``, tau.
+    """Return how alike two runs are, query by query: RBO of complete lists, overlap at ``k``, tau.
 
     ``ConfigError`` where no query is in both.
     """
@@ -96,15 +96,15 @@ def _ids(ranking: Ranking) -> list[str]:
 def _distinct(ids: Sequence[str]) -> list[str]:
     if isinstance(ids, str | Ranking):
         raise ConfigError(f"{type(ids).__name__}: expected a list of document ids (its doc_ids)")
-    found = list(ids)
-    if len(set(found)) != len(found):
-        twice = next(doc for place, doc in enumerate(found) if doc in found[:place])
+    doc_ids = list(ids)
+    if len(set(doc_ids)) != len(doc_ids):
+        twice = next(doc for place, doc in enumerate(doc_ids) if doc in doc_ids[:place])
         raise DataError(f"document {twice!r} is in the list twice; expected each document once")
-    return found
+    return doc_ids
 
 
 def _overlaps(short: list[str], long: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return how many documents the first d of both share, for d from 1 to the longer length."""
     other = {doc: place for place, doc in enumerate(long)}
-    found = [max(place, other[doc]) for place, doc in enumerate(short) if doc in other]
-    return np.cumsum(np.bincount(np.array(found, np.int64), minlength=len(long)))
+    depths = [max(place, other[doc]) for place, doc in enumerate(short) if doc in other]
+    return np.cumsum(np.bincount(np.array(depths, np.int64), minlength=len(long)))

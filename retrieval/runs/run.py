@@ -20,7 +20,7 @@ from sluice.retrieval.runs.trec_files import read_run, run_text
 class Ranking(Sequence[tuple[str, float]]):
     """The documents of one query, best first: ``doc_ids`` and their float32 ``scores``.
 
-    The order is data: it is kept as given, whatever the scores. Ids are unique. Iteration yields
+    The order is data: it is kept as given, whatever the scores are. Ids are unique. Iteration yields
     (document id, score); a slice is a ``Ranking``.
     """
 
@@ -74,7 +74,7 @@ class Run(Mapping[str, Ranking]):
 
     Mappings and lists of (document id, score) are put in trec_eval's order: float32 score
     descending, then document id descending. A ``Ranking`` keeps the order it has.
-    Raises ``DataError`` for a score that is no finite number and a document twice in a list.
+    Raises ``DataError`` for a score that is not a finite number and a document twice in a list.
     """
 
     __slots__ = ("_columns", "_places", "_rankings", "name")
@@ -92,7 +92,7 @@ class Run(Mapping[str, Ranking]):
 
     @classmethod
     def from_columns(cls, columns: RunColumns, *, name: str = "run") -> Run:
-        """Make a run over columns; its rankings are decoded one by one, when asked for."""
+        """Make a run over columns; its rankings are decoded one by one, when needed."""
         run = cls(name=name)
         run._columns = columns
         run._places = {query: place for place, query in enumerate(columns.queries)}
@@ -102,7 +102,7 @@ class Run(Mapping[str, Ranking]):
     def load(cls, path: str | Path) -> Run:
         """Read a TREC (6 columns) or Tevatron (3 columns) run file, gzipped or not.
 
-        The order comes from the scores, ties by document id descending; ranks are not looked at.
+        The order comes from the scores, ties by document id descending; the ranks in the file are ignored.
         The run is named after the file. Raises ``DataError`` naming file and line.
         """
         path = Path(path)
@@ -209,12 +209,12 @@ def _check_hits(query: str, doc_ids: list[str], scores: NDArray[np.float32]) -> 
     if len(bad):
         raise DataError(
             f"query {query!r}: score {scores[bad[0]]} of document {doc_ids[bad[0]]!r} "
-            "is no finite number of float32"
+            "is not a finite number of float32"
         )
 
 
 def check_unique(query: str, doc_ids: Sequence[str]) -> None:
-    """Raise ``DataError`` if an id is no text or stands in the list twice."""
+    """Raise ``DataError`` if an id is not a text or is in the list twice."""
     try:
         "".join(doc_ids)  # the fastest look at every type
     except TypeError as error:
@@ -236,5 +236,5 @@ def _agreeing(ranking: Ranking) -> Iterator[tuple[str, float]]:
 
 def without(ranking: Ranking, doc_id: str) -> Ranking:
     """Return a ranking without one document."""
-    kept = [place for place, found in enumerate(ranking.doc_ids) if found != doc_id]
-    return Ranking([ranking.doc_ids[place] for place in kept], ranking.scores[kept])
+    places = [place for place, name in enumerate(ranking.doc_ids) if name != doc_id]
+    return Ranking([ranking.doc_ids[place] for place in places], ranking.scores[places])

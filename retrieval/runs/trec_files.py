@@ -1,7 +1,7 @@
-"""Run and qrels files: TREC's and Tevatron's runs, TREC's and BEIR's qrels.
+"""Reads and writes runs (TREC, Tevatron) and reads qrels (TREC, BEIR).
 
 Fields of a run are separated by any ASCII white space. Runs go through pyarrow's parser, several
-million lines a second; what it refuses is read again line by line, which finds the line to name.
+million lines a second; what it refuses is read again line by line to find the line at fault.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read_run(path: Path) -> RunColumns:
     with np.errstate(over="ignore"):
         scores = rows.scores.astype(np.float32)
     if not np.isfinite(scores).all() or may_repeat(rows.codes, rows.documents):
-        _check_lines(path, read_data(path))
+        _read_lines(path, read_data(path))  # which names the line
     return columns_of(rows.queries, rows.codes, rows.documents, scores)
 
 
@@ -188,7 +188,7 @@ def run_text(
 
 
 def read_data(path: Path) -> bytes:
-    """Return a file's bytes, unpacked when they are gzip (told by content, not by name)."""
+    """Return a file's bytes, decompressed if they are gzip, whatever the name."""
     try:
         data = path.read_bytes()
         if data[:2] == GZIP_MAGIC:
@@ -210,7 +210,7 @@ def _parsed(path: Path) -> _Rows | None:
     line, separator = _first_line(path), b" "
     if _is_plain(path, line):
         separator = b"\t" if b"\t" in line else b" "
-        source = pa.OSFile(str(path))  # in blocks: the text is never whole in memory
+        source = pa.OSFile(str(path))  # in blocks: the text is never all in memory
         last = _last_line(path)
     else:
         data = _plain(read_data(path))
@@ -220,7 +220,7 @@ def _parsed(path: Path) -> _Rows | None:
     names = RUN_FIELDS.get(len(line.split()))
     if names is None:
         return None
-    wanted = {
+    types = {
         "query": pa.dictionary(pa.int32(), pa.string()),
         "document": pa.string(),
         "score": pa.float64(),
@@ -231,7 +231,7 @@ def _parsed(path: Path) -> _Rows | None:
             read_options=csv.ReadOptions(column_names=names, block_size=_BLOCK),
             parse_options=csv.ParseOptions(delimiter=separator.decode(), quote_char=False),
             convert_options=csv.ConvertOptions(
-                column_types=wanted, include_columns=list(wanted), null_values=[]
+                column_types=types, include_columns=list(types), null_values=[]
             ),
         )
         queries = table["query"].unify_dictionaries()
@@ -289,7 +289,11 @@ def _plain(data: bytes) -> bytes:
 
 
 def _read_lines(path: Path, data: bytes) -> _Rows:
-    """Parse line by line: slow, exact, and it knows where it is."""
+    """Parse line by line: slow and exact.
+
+    ``DataError`` names the first line with an unusable score or with a document that its query has
+    already.
+    """
     import pyarrow as pa
 
     text = _text(path, data)
@@ -300,6 +304,7 @@ def _read_lines(path: Path, data: bytes) -> _Rows:
     documents: list[str] = []
     scores: list[float] = []
     tags: list[str] = []
+    seen: set[tuple[int, str]] = set()
     columns = 0
     for number, line in enumerate(text.split("\n"), 1):
         fields = _fields(line)
@@ -315,6 +320,13 @@ def _read_lines(path: Path, data: bytes) -> _Rows:
         documents.append(fields[2 if columns == 6 else 1])
         scores.append(_score(path, number, fields[4 if columns == 6 else 2]))
         tags += fields[5:]
+        pair = codes[-1], documents[-1]
+        if pair in seen:
+            raise DataError(
+                f"{path}:{number}: document {pair[1]!r} is in the list of query {fields[0]!r} twice; "
+                "expected each document once per query"
+            )
+        seen.add(pair)
     return _Rows(
         list(places),
         np.array(codes, dtype=np.int32),
@@ -332,28 +344,11 @@ def _warn_of_tags(path: Path, data: bytes) -> None:
         first = first or "".join(tag)
         if tag and tag[0] != first:
             log.warning(
-                "%s:%d: tag %r, the lines before have %r; read as one run: check that no two runs "
-                "were put together",
+                "%s:%d: tag %r, the lines before have %r; read as one run: check that the file is "
+                "not two runs together",
                 path, number, tag[0], first,
             )  # fmt: skip
             return
-
-
-def _check_lines(path: Path, data: bytes) -> None:
-    """Raise for the first unusable score or repeated document; return if there is none."""
-    seen: set[tuple[str, str]] = set()
-    for number, line in enumerate(_text(path, data).split("\n"), 1):
-        fields = _fields(line)
-        if not fields:
-            continue
-        pair = (fields[0], fields[2 if len(fields) == 6 else 1])
-        _score(path, number, fields[4 if len(fields) == 6 else 2])
-        if pair in seen:
-            raise DataError(
-                f"{path}:{number}: document {pair[1]!r} is in the list of query {pair[0]!r} "
-                "a second time; expected each document once per query"
-            )
-        seen.add(pair)
 
 
 def _score(path: Path, number: int, written: str) -> float:
@@ -392,6 +387,6 @@ def _counted(fields: list[str]) -> str:
 def _check_writable(name: str, kind: str) -> None:
     if len(name.encode().split()) != 1 or name.encode().split()[0] != name.encode():
         raise DataError(
-            f"{kind} id {name!r} is empty or holds white space, which a TREC file has no room for; "
-            "rename it"
+            f"{kind} id {name!r} is empty or holds white space, which a TREC file cannot "
+            "hold; rename it"
         )

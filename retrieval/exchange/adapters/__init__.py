@@ -10,30 +10,24 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.exchange.adapters.haystack_ai import (
-        haystack_retriever as haystack_retriever,
-    )
-    from sluice.retrieval.exchange.adapters.ir_measures_records import (
-        from_ir_qrels as from_ir_qrels,
-        from_scored_docs as from_scored_docs,
-        to_ir_qrels as to_ir_qrels,
-        to_scored_docs as to_scored_docs,
-    )
-    from sluice.retrieval.exchange.adapters.langchain import (
-        langchain_retriever as langchain_retriever,
-    )
-    from sluice.retrieval.exchange.adapters.llama_index_core import (
-        llama_index_retriever as llama_index_retriever,
-    )
     from sluice.retrieval.exchange.adapters.mteb_search import MtebSearch as MtebSearch
     from sluice.retrieval.exchange.adapters.pyterrier_stage import (
         pyterrier_transformer as pyterrier_transformer,
     )
-    from sluice.retrieval.exchange.adapters.ranx_runs import (
+    from sluice.retrieval.exchange.adapters.records import (
+        from_ir_qrels as from_ir_qrels,
         from_ranx_qrels as from_ranx_qrels,
         from_ranx_run as from_ranx_run,
+        from_scored_docs as from_scored_docs,
+        to_ir_qrels as to_ir_qrels,
         to_ranx_qrels as to_ranx_qrels,
         to_ranx_run as to_ranx_run,
+        to_scored_docs as to_scored_docs,
+    )
+    from sluice.retrieval.exchange.adapters.retrievers import (
+        haystack_retriever as haystack_retriever,
+        langchain_retriever as langchain_retriever,
+        llama_index_retriever as llama_index_retriever,
     )
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -70,24 +70,26 @@ class TaskCorpus:
 
 
 def queries_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return ``{id: text}``, an instruction behind the text, as mteb gives them to an encoder.
+    """Return ``{id: text}``, with an instruction after the text, as mteb gives them to an encoder.
 
-    A conversation, which is no text, is a ``DataError``.
+    A conversation instead of a text is a ``DataError``.
     """
     queries = {}
     for row in rows:
         if not isinstance(row.get("text"), str):
-            raise DataError(f"query {row['id']!r} of the task is no text; expected a task of texts")
+            raise DataError(
+                f"query {row['id']!r} of the task is not a text; expected a task of texts"
+            )
         queries[row["id"]] = " ".join(filter(None, (row["text"], row.get("instruction"))))
     return queries
 
 
-def kept(run: Run, candidates: Mapping[str, Sequence[str]]) -> Run:
+def only(run: Run, candidates: Mapping[str, Sequence[str]]) -> Run:
     """Return a run's documents that are candidates of the query."""
     rankings = {}
     for query, ranking in run.items():
-        wanted = set(candidates[query])
-        places = [place for place, name in enumerate(ranking.doc_ids) if name in wanted]
+        allowed = set(candidates[query])
+        places = [place for place, name in enumerate(ranking.doc_ids) if name in allowed]
         rankings[query] = Ranking([ranking.doc_ids[at] for at in places], ranking.scores[places])
     return Run(rankings, name=run.name)
 
@@ -107,7 +109,7 @@ class MtebSearch:
     ``stage`` was made of the task's corpus, or is a function that makes one of a corpus, called for
     every corpus. mteb keeps results under ``name`` (``maker/model``) and ``revision`` and does not
     compute again what it finds there: give each system its own. In reranking tasks a reranker gets
-    the candidates; another stage ranks the whole corpus, and the candidates are kept.
+    the candidates; another stage ranks the entire corpus, of which the candidates are kept.
     """
 
     def __init__(
@@ -126,21 +128,21 @@ class MtebSearch:
     def index(self, corpus: Any, **_: Any) -> None:
         """Take a task's corpus: make the stage of it, or check that it was made of it."""
         self._corpus = TaskCorpus(corpus)
-        given = self._given
-        self._stage = given if isinstance(given, Stage) else given(self._corpus)
+        stage = self._given
+        self._stage = stage if isinstance(stage, Stage) else stage(self._corpus)
         self._corpus.check(self._stage)
 
     def search(
         self, queries: Any, *, top_k: int, top_ranked: Any = None, **_: Any
     ) -> dict[str, dict[str, float]]:
         """Return ``{query id: {document id: score}}``, from which mteb reads the stage's order."""
-        asked = queries_of(queries)
+        texts = queries_of(queries)
         if top_ranked is None:
-            return self._stage.run(asked, None, top_k).top(top_k).to_dict()
-        ids = {query: list(dict.fromkeys(top_ranked.get(query, ()))) for query in asked}
+            return self._stage.run(texts, None, top_k).top(top_k).to_dict()
+        ids = {query: list(dict.fromkeys(top_ranked.get(query, ()))) for query in texts}
         if self._stage.needs_candidates:
-            given = Run({q: Ranking(c, range(len(c), 0, -1)) for q, c in ids.items()})
-            run = self._stage.attached(self._corpus).run(asked, given)
+            candidates = Run({q: Ranking(c, range(len(c), 0, -1)) for q, c in ids.items()})
+            run = self._stage.attached(self._corpus).run(texts, candidates)
         else:
-            run = kept(self._stage.run(asked, None, len(self._corpus)), ids)
+            run = only(self._stage.run(texts, None, len(self._corpus)), ids)
         return run.top(top_k).to_dict()

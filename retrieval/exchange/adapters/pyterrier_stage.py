@@ -20,8 +20,8 @@ def pyterrier_transformer(stage: Stage, k: int = DEPTH) -> Any:
     """Return a transformer of ``stage``: from ``qid, query`` to ``qid, query, docno, score, rank``.
 
     A retriever or pipeline finds ``k`` documents for each query; of a frame of results it reads the
-    queries alone. A reranker takes such a frame in its order (``rank``, else ``score``, else as it
-    stands), reads texts from its own document store or the column ``text``, and keeps all columns.
+    queries alone. A reranker takes such a frame in its order (``rank``, else ``score``, else row by
+    row), reads texts from its own document store or the column ``text``, and keeps all columns.
     Rows come best first with ranks from 0; scores are the run's (``Run.to_dict``). Raises
     ``MissingPackageError``.
     """
@@ -46,11 +46,11 @@ def _transformer_class() -> Any:
         def transform(self, inp: Any) -> Any:
             stage, needs = self.stage, ["docno"] if self.stage.needs_candidates else []
             pt.validate.columns(inp, includes=["qid", "query", *needs])
-            asked = queries_of(inp)
+            queries = queries_of(inp)
             if needs and "text" in inp:
                 stage = stage.attached(FrameTexts(inp))
-            depth, given = (None, run_of(inp)) if needs else (self.k, None)
-            run = stage.run(asked, given, depth)
+            depth, candidates = (None, run_of(inp)) if needs else (self.k, None)
+            run = stage.run(queries, candidates, depth)
             known = inp if needs else inp[pt.model.query_columns(inp)].drop_duplicates("qid")
             return frame_of(run if depth is None else run.top(depth), known, on=["qid", *needs])
 
@@ -80,7 +80,7 @@ def queries_of(frame: Any) -> dict[str, str]:
     for query, text in zip(frame["qid"], frame["query"], strict=True):
         if queries.setdefault(query, text) != text:
             raise DataError(
-                f"qid {query!r}: two queries, {queries[query]!r} and {text!r}; expected one"
+                f"qid {query!r}: two texts, {queries[query]!r} and {text!r}; expected one"
             )
     return queries
 
@@ -88,7 +88,7 @@ def queries_of(frame: Any) -> dict[str, str]:
 def run_of(frame: Any) -> Run:
     """Return the results in a frame by query, in the order of ``rank``, else ``score``, else rows.
 
-    Without scores, places from the end stand for them. A document twice is a ``DataError``.
+    Without scores, places from the end are the scores. A document twice is a ``DataError``.
     """
     by = "rank" if "rank" in frame else "score" if "score" in frame else None
     if by is not None:

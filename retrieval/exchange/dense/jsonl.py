@@ -1,4 +1,4 @@
-"""Vectors as JSON lines, as programs that call embedding services write them."""
+"""Reads vectors from JSON lines, as programs that call embedding services write them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
 from sluice.retrieval.documents.jsonl import missing_field, read_lines, read_objects
-from sluice.retrieval.exchange.dense.ids import ID_COLUMNS
+from sluice.retrieval.exchange.dense.arrays import ID_COLUMNS
 
 VECTOR_FIELDS = ("embedding", "vector", "emb")
 EXPECTED = '{"id": ..., "embedding": [...]}'
@@ -42,8 +42,8 @@ class LineSource:
             title, text = value.get("title") or "", value.get("text") or ""
             if not isinstance(title, str) or not isinstance(text, str):
                 raise DataError(f"{place}: 'title' or 'text' is not a text")
-            found = value.get("metadata")
-            kept = metadata.kept(found if isinstance(found, dict) else {})
+            own = value.get("metadata")
+            kept = metadata.kept(own if isinstance(own, dict) else {})
             yield place, Document(_name(place, value), title, text, kept)
         metadata.warn(self._path)
 
@@ -55,7 +55,7 @@ class LineSource:
             vector = _vector(place, value)
             if len(vector) != self.dim:
                 raise DataError(
-                    f"{place}: {len(vector)} values, and {self.dim} in the first line; vectors "
+                    f"{place}: {len(vector)} values, but {self.dim} in the first line; vectors "
                     "have one width"
                 )
             block.append(vector)
@@ -64,11 +64,6 @@ class LineSource:
                 block = []
         if block:
             yield np.stack(block)
-
-
-def open_source(path: Path) -> LineSource:
-    """Open a ``.jsonl`` or ``.jsonl.gz`` file."""
-    return LineSource(path)
 
 
 def _name(place: str, value: dict[str, Any]) -> str:
@@ -93,13 +88,13 @@ def _answered(place: str, value: dict[str, Any]) -> Any:
         data = value["response"]["body"]["data"]
         entry = data[0]["embedding"]
     except (KeyError, TypeError, IndexError):
-        said = value.get("error") or value["response"]
+        answer = value.get("error") or value["response"]
         raise DataError(
-            f"{place}: a request without an embedding ({said!r:.120}); ask for it again"
+            f"{place}: a request without an embedding ({answer!r:.120}); request it again"
         ) from None
     if len(data) != 1:
         raise DataError(
-            f"{place}: {len(data)} embeddings for one custom_id; ask for one text a request"
+            f"{place}: {len(data)} embeddings for one custom_id; send one text per request"
         )
     return entry
 

@@ -1,4 +1,4 @@
-"""Vectors in parquet files beside ids, and texts where there are any, read by row group."""
+"""Reads and writes vectors in parquet files, with ids and perhaps texts, by row group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
 from sluice.retrieval.documents.jsonl import missing_field
-from sluice.retrieval.exchange.dense.ids import ID_COLUMNS
+from sluice.retrieval.exchange.dense.arrays import ID_COLUMNS
 
 VECTOR_COLUMNS = ("embedding", "vector", "emb", "embeddings", "vectors")
 TEXT_COLUMNS = ("title", "text")
@@ -24,9 +24,12 @@ DOCUMENTS = 4096  # ids and texts read at a time
 
 
 class ParquetSource:
-    """Files of one schema, one after the other; see ``read_dense_vectors``."""
+    """A file, or the files of a folder by name, of one schema; see ``read_dense_vectors``."""
 
-    def __init__(self, paths: list[Path]) -> None:
+    def __init__(self, path: Path) -> None:
+        paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        if not paths:
+            raise DataError(f"{path}: a folder without parquet files")
         self._path = paths[0]
         self._files = [_opened(path) for path in paths]
         schema = self._files[0].schema_arrow
@@ -57,26 +60,26 @@ class ParquetSource:
             names = [name for name in file.schema_arrow.names if name in self._kept]
             row = 0
             for batch in file.iter_batches(DOCUMENTS, columns=names):
-                for found in batch.to_pylist():
+                for values in batch.to_pylist():
                     yield (
                         f"{path}: row {row:,}",
-                        self._document(f"{path}: row {row:,}", found, metadata),
+                        self._document(f"{path}: row {row:,}", values, metadata),
                     )
                     row += 1
         metadata.warn(self._path)
 
-    def _document(self, place: str, found: dict[str, Any], metadata: MetadataReader) -> Document:
-        name = id_text(f"{place}, column {self._id!r}", found.pop(self._id))
-        title, text = (found.pop(column, None) for column in TEXT_COLUMNS)
+    def _document(self, place: str, values: dict[str, Any], metadata: MetadataReader) -> Document:
+        name = id_text(f"{place}, column {self._id!r}", values.pop(self._id))
+        title, text = (values.pop(column, None) for column in TEXT_COLUMNS)
         for column, value in zip(TEXT_COLUMNS, (title, text), strict=True):
             if value is not None and not isinstance(value, str):
                 raise DataError(f"{place}: column {column!r} is {value!r:.60}, expected a text")
-        nested = found.pop("metadata", None)  # as BEIR's files have it
+        nested = values.pop("metadata", None)  # as BEIR's files have it
         if isinstance(nested, dict):
-            found = {**nested, **found}
+            values = {**nested, **values}
         elif nested is not None:
-            found["metadata"] = nested
-        return Document(name, title or "", text or "", metadata.kept(found))
+            values["metadata"] = nested
+        return Document(name, title or "", text or "", metadata.kept(values))
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
         """Yield the vectors; ``DataError`` for missing ones and for other widths."""
@@ -97,14 +100,6 @@ class ParquetSource:
                 if len(batch):
                     yield _matrix(f"{path}: column {self._vector!r}", batch.column(0), row)
                 row += len(batch)
-
-
-def open_source(path: Path) -> ParquetSource:
-    """Open a file, or all parquet files of a folder in the order of their names."""
-    paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    if not paths:
-        raise DataError(f"{path}: a folder without parquet files")
-    return ParquetSource(paths)
 
 
 def write_file(
@@ -134,7 +129,7 @@ def write_file(
                 if len(waiting) != len(chunk):
                     raise DataError(
                         f"vectors: more than {rows + len(waiting):,} for {rows + len(waiting):,} "
-                        "ids; give one each"
+                        "ids; expected one each"
                     )
                 columns = [list(column) for column in zip(*waiting, strict=True)] if texts else []
                 ids = columns[:3] if texts else [waiting]
@@ -144,7 +139,7 @@ def write_file(
                 rows += len(chunk)
                 waiting = []
         if waiting or next(stream, None) is not None:
-            raise DataError(f"vectors: {rows:,} for more ids; give one each")
+            raise DataError(f"vectors: {rows:,} for more ids; expected one each")
     return rows
 
 
@@ -175,7 +170,9 @@ def _batches(path: Path, file: Any, size: int, columns: list[str]) -> Iterator[A
     try:
         yield from file.iter_batches(size, columns=columns)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot read on ({error}); fetch it again") from None
+        raise DataError(
+            f"{path}: cannot be read any further ({error}); fetch the file again"
+        ) from None
 
 
 def _column(path: Path, names: list[str], known: tuple[str, ...], what: str) -> str:
@@ -222,7 +219,7 @@ def _matrix(place: str, column: Any, row: int) -> NDArray[Any]:
     other = np.flatnonzero(widths != widths[0])
     if len(other):
         raise DataError(
-            f"{place}, row {row + other[0]:,}: {widths[other[0]]} values, and {widths[0]} in row "
+            f"{place}, row {row + other[0]:,}: {widths[other[0]]} values, but {widths[0]} in row "
             f"{row:,}; vectors have one width"
         )
     if not widths[0]:

@@ -1,7 +1,7 @@
-"""Vectors as a safetensors file, mapped into memory; also bfloat16.
+"""Reads and writes vectors as safetensors files, mapped into memory; also bfloat16.
 
 The format is eight bytes with the header's length, a JSON header, and raw little-endian values. It
-is read and written here, because the package holds a whole file in memory to write one.
+is read and written here, because the package holds all of a file in memory to write it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.files import packed_file
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
-from sluice.retrieval.exchange.dense.ids import IdFile, check_count, ids_beside, write_ids
-from sluice.retrieval.exchange.dense.npy import write_values
+from sluice.retrieval.exchange.dense.arrays import (
+    IdFile,
+    check_count,
+    ids_beside,
+    write_ids,
+    write_values,
+)
 
 VECTORS = "vectors"  # the tensor, and in a folder the file
 LARGEST_HEADER = 100_000_000  # bytes; the format's own bound
@@ -30,12 +35,12 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 class TensorSource:
-    """One tensor and its ids; see ``read_dense_vectors``."""
+    """One tensor of ``X.safetensors``, or of ``vectors.safetensors`` in a folder, and its ids."""
 
     has_texts = False
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path = path / f"{VECTORS}.safetensors" if path.is_dir() else path
         header, begin = _read_header(path)
         metadata = header.pop("__metadata__", None) or {}
         name, entry = _chosen(path, header)
@@ -43,7 +48,7 @@ class TensorSource:
         self.rows, self.dim = (int(length) for length in entry["shape"])
         size = self.rows * self.dim * np.dtype(DTYPES[self._kind]).itemsize
         if self._start < begin or self._start + size > path.stat().st_size:
-            raise DataError(f"{path}: it ends before the tensor {name!r} does; is the file whole?")
+            raise DataError(f"{path}: the tensor {name!r} is cut short; is the file complete?")
         self._ids: list[Any] | IdFile
         if "ids" in metadata:
             self._ids = _listed(path, metadata["ids"])
@@ -76,18 +81,13 @@ class TensorSource:
             yield block
 
 
-def open_source(path: Path) -> TensorSource:
-    """Open ``X.safetensors``, or ``vectors.safetensors`` in a folder."""
-    return TensorSource(path / f"{VECTORS}.safetensors" if path.is_dir() else path)
-
-
 def write_file(
     path: Path,
     entries: Iterable[str] | Iterable[Document],
     chunks: Iterable[NDArray[np.float32]],
     dim: int,
 ) -> int:
-    """Write the tensor ``vectors`` with the ids in the header, or beside it if they are many."""
+    """Write the tensor ``vectors`` with the ids in the header, or beside it if there are many."""
     beside = path.with_name(f"{path.stem}.ids.txt")
     with packed_file(path) as stream, tempfile.TemporaryFile() as ids:
         rows = write_ids(ids, entries)
@@ -107,7 +107,7 @@ def write_file(
         stream.write(len(data).to_bytes(8, "little") + data)
         write_values(stream, chunks, rows)
     if metadata and not path.with_suffix(".npy").exists():  # whose ids they would be
-        beside.unlink(missing_ok=True)  # of another file, which this one has replaced
+        beside.unlink(missing_ok=True)  # left by another file, which this one replaces
     return rows
 
 
@@ -121,7 +121,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
                 raise ValueError(f"a header of {length:,} bytes in a file of {size:,}")
             header = json.loads(stream.read(length).decode("utf-8"))
         if not isinstance(header, dict):
-            raise ValueError("its header is no JSON object")
+            raise ValueError("its header is not a JSON object")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -147,17 +147,17 @@ def _chosen(path: Path, header: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         )
     offsets = entry.get("data_offsets")
     size = math.prod(shape) * np.dtype(DTYPES[entry["dtype"]]).itemsize
-    if not _whole(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != size:
+    if not _counts(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != size:
         raise DataError(f"{path}: the tensor {name!r} has offsets {offsets!r:.60}; damaged?")
     return name, entry
 
 
 def _shape(entry: Any) -> tuple[int, ...]:
     shape = entry.get("shape") if isinstance(entry, dict) else None
-    return tuple(shape) if _whole(shape) else ()
+    return tuple(shape) if _counts(shape) else ()
 
 
-def _whole(values: Any) -> TypeGuard[list[int]]:
+def _counts(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(
         isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values
     )

@@ -1,8 +1,7 @@
-"""Anyone's dense vectors with their ids, streamed: .npy, parquet, safetensors, JSON lines."""
+"""Reads and writes dense vectors with their ids as streams: npy, parquet, safetensors, JSONL."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import distinct
@@ -19,25 +19,30 @@ Dense = NDArray[np.float32]
 CHUNK_ROWS = 16_384
 CHUNK_BYTES = 1 << 26  # of float32; what is read at a time has the smaller of both
 
-# Form -> how its files end, the module that reads it, and whether that one writes it too.
-FORMS = {
-    "npy": ((".npy",), "sluice.retrieval.exchange.dense.npy", True),
-    "parquet": ((".parquet",), "sluice.retrieval.exchange.dense.parquet", True),
-    "safetensors": ((".safetensors",), "sluice.retrieval.exchange.dense.safetensors_file", True),
-    "jsonl": ((".jsonl", ".jsonl.gz"), "sluice.retrieval.exchange.dense.jsonl", False),
+ROOM = "sluice.retrieval.exchange.dense"
+# Form -> how its files end, what opens a path of the form, and what writes one (None: nothing).
+FORMS: dict[str, tuple[tuple[str, ...], str, str | None]] = {
+    "npy": ((".npy",), f"{ROOM}.arrays:ArraySource", f"{ROOM}.arrays:write_file"),
+    "parquet": ((".parquet",), f"{ROOM}.parquet:ParquetSource", f"{ROOM}.parquet:write_file"),
+    "safetensors": (
+        (".safetensors",),
+        f"{ROOM}.safetensors_file:TensorSource",
+        f"{ROOM}.safetensors_file:write_file",
+    ),
+    "jsonl": ((".jsonl", ".jsonl.gz"), f"{ROOM}.jsonl:LineSource", None),
 }
-WRITTEN = tuple(form for form, (_, _, written) in FORMS.items() if written)
+WRITTEN = tuple(form for form, (_, _, writer) in FORMS.items() if writer)
 
 
 class VectorSource(Protocol):
     """What a form's module gives: how many vectors, the documents, and the vectors in blocks."""
 
     rows: int
-    dim: int  # 0 where a file without rows does not say
+    dim: int  # 0 where an empty file does not say
     has_texts: bool
 
     def documents(self) -> Iterator[tuple[str, Document]]:
-        """Yield (place in the file, document) in order, anew at each call."""
+        """Yield (place in the file, document) in order, from the start at each call."""
         ...
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
@@ -46,7 +51,7 @@ class VectorSource(Protocol):
 
 
 class DenseVectors:
-    """Vectors that lie in a file, one a document; ``len`` is how many, ``dim`` how wide.
+    """Vectors in a file, one per document; ``len`` is how many, ``dim`` how wide.
 
     Nothing is held in memory: ``documents`` and ``chunks`` stream, as often as they are called.
     ``has_texts`` says whether the file has titles or texts besides the ids.
@@ -73,7 +78,9 @@ class DenseVectors:
             count += 1
             yield document
         if count != len(self):
-            raise DataError(f"{self.path}: {len(self):,} vectors for {count:,} ids; give one each")
+            raise DataError(
+                f"{self.path}: {len(self):,} vectors for {count:,} ids; expected one each"
+            )
 
     def ids(self) -> Iterator[str]:
         """Yield the ids in order."""
@@ -90,7 +97,7 @@ class DenseVectors:
             yield _finite(block, f"{self.path}: vector", done)
             done += len(block)
         if done != len(self):
-            raise DataError(f"{self.path}: it has {done:,} vectors, and said {len(self):,}")
+            raise DataError(f"{self.path}: it has {done:,} vectors, but declares {len(self):,}")
 
     def array(self) -> Dense:
         """Return all vectors, float32 ``[n, dim]``, in memory."""
@@ -101,10 +108,10 @@ def read_dense_vectors(path: str | Path, form: str | None = None) -> DenseVector
     """Open vectors with ids; ``form`` is ``npy``, ``parquet``, ``safetensors`` or ``jsonl``.
 
     Without ``form`` the file's name decides, or what a folder holds. Ids are texts; whole numbers
-    are taken as theirs. float16, bfloat16 and float64 become float32. ``DataError`` for a file
-    that is not such vectors: it names what was found.
+    are written out. float16, bfloat16 and float64 become float32. ``DataError`` for a file
+    that holds no such vectors: it names what was found.
 
-    * ``npy``: an array ``[n, dim]``, mapped; ids beside ``X.npy`` in ``X.ids.txt`` (one a line),
+    * ``npy``: an array ``[n, dim]``, mapped; ids beside ``X.npy`` in ``X.ids.txt`` (one per line),
       ``X.ids.json``, ``X.ids.npy`` or ``X.ids.parquet``, or a folder with ``vectors.npy`` and
       ``ids.txt``. Object arrays are refused, because reading them would run their code.
     * ``parquet``: a file or a folder of files with a column ``id`` and a column of lists
@@ -112,12 +119,11 @@ def read_dense_vectors(path: str | Path, form: str | None = None) -> DenseVector
       metadata.
     * ``safetensors``: the tensor ``vectors``, or the only one with two axes; ids as a JSON list
       ``ids`` in the file's metadata, or beside it as for ``npy``.
-    * ``jsonl``: ``{"id", "embedding"}`` a line, or the lines of an OpenAI batch's output.
+    * ``jsonl``: ``{"id", "embedding"}`` per line, or the lines of an OpenAI batch's output.
     """
-    given = Path(path)
-    name = _form_of(given) if form is None else _known(form)
-    source: VectorSource = importlib.import_module(FORMS[name][1]).open_source(given)
-    return DenseVectors(given, name, source)
+    file = Path(path)
+    name = _form_of(file) if form is None else _known(form)
+    return DenseVectors(file, name, resolve(FORMS[name][1])(file))
 
 
 def write_dense_vectors(
@@ -132,18 +138,18 @@ def write_dense_vectors(
 
     ``npy`` is written as ``X.npy`` with ``X.ids.txt``, or as a folder where ``path`` does not end
     in ``.npy``. ``parquet`` keeps titles and texts if ``entries`` are documents. Values are
-    float32. Existing files are replaced when the new ones are whole. ``dim`` is for no vectors.
+    float32. Existing files are replaced once the new ones are complete. ``dim`` is the width
+    if there are no vectors.
     """
     name = _known(form)
-    if name not in WRITTEN:
-        raise ConfigError(f"format: {name!r} is read only; written are {', '.join(WRITTEN)}")
+    writer = FORMS[name][2]
+    if writer is None:
+        raise ConfigError(f"format: {name!r} is read-only; can be written: {', '.join(WRITTEN)}")
     stream = iter(chunks)
     first = next(stream, None)
     width = dim if first is None else _width(first)
     checked = _checked(chain([] if first is None else [first], stream), width)
-    written: int = importlib.import_module(FORMS[name][1]).write_file(
-        Path(path), entries, checked, width
-    )
+    written: int = resolve(writer)(Path(path), entries, checked, width)
     return written
 
 
@@ -166,7 +172,7 @@ def _checked(chunks: Iterable[NDArray[Any]], width: int) -> Iterator[Dense]:
 
 
 def _finite(block: NDArray[Any], what: str, first: int) -> Dense:
-    """Return a block as contiguous float32; ``DataError`` naming the first value that is none."""
+    """Return a block as contiguous float32; ``DataError`` names the first value not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         dense = np.ascontiguousarray(block, dtype=np.float32)
         suspicious = not np.isfinite(dense.sum())
@@ -195,8 +201,8 @@ def _form_of(path: Path) -> str:
                 return form
         if any(path.glob("*.parquet")):
             return "parquet"
-    found = "a folder" if path.is_dir() else "a file" if path.exists() else "no such file"
+    state = "a folder" if path.is_dir() else "a file" if path.exists() else "no such file"
     raise DataError(
-        f"{path}: {found}; expected vectors that end in .npy, .parquet, .safetensors or .jsonl, "
+        f"{path}: {state}; expected vectors that end in .npy, .parquet, .safetensors or .jsonl, "
         "or a folder with vectors.npy or vectors.safetensors and ids.txt, or with parquet files"
     )

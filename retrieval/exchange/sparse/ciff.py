@@ -1,7 +1,7 @@
-"""CIFF, the Common Index File Format: an inverted index as a stream of protobuf messages.
+"""Reads and writes CIFF, the Common Index File Format: an inverted index in protobuf messages.
 
 A file is a Header, then PostingsLists (a term; postings of docid and tf, docids as gaps), then
-DocRecords (docid, the collection's own id, length), each behind its length. Impacts stand in the
+DocRecords (docid, the collection's own id, length), each after its length. Impacts take the
 place of tf. (Lin et al., 2020, arXiv 2003.08276; github.com/osirrc/ciff has the definition.)
 """
 
@@ -40,7 +40,7 @@ SHOWN = 100_000  # documents or postings lists from which on progress is shown
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a CIFF file says first; the totals may be of a larger index than what follows."""
+    """The head of a CIFF file; the totals may be those of a larger index."""
 
     postings_lists: int
     documents: int
@@ -55,8 +55,8 @@ class CiffFile:
     """Reads a CIFF file (``.gz`` too) as a stream: once for its documents, once for its postings.
 
     Weights are the tfs, exact up to 2^24. Documents come in the order of their records, terms in
-    that of the lists. ``DataError`` for what is no CIFF file, truncated, or contradicts itself,
-    with the byte at which it shows.
+    that of the lists. ``DataError`` for a file that is not CIFF, is truncated or contradicts
+    itself, with the byte at fault.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,8 +97,8 @@ class CiffFile:
                 yield f"{self.path}: DocRecord {number}", Document(name, "", "")
             if not stream.ended():
                 stream.fail(
-                    f"more behind the last of {header.documents:,} DocRecords; the Header's "
-                    "numbers are wrong"
+                    f"more bytes after the last of {header.documents:,} DocRecords; the "
+                    "Header's numbers are wrong"
                 )
         self._docids = np.array(docids, np.int64)
 
@@ -114,10 +114,10 @@ class CiffFile:
         ):
             stream.skip("the Header")
             for number in range(lists):
-                term, wanted, weights = _postings(stream, number)
-                rows = rows_of(wanted)
+                term, posted, weights = _postings(stream, number)
+                rows = rows_of(posted)
                 if len(rows) and rows.min() < 0:
-                    docid = wanted[int(np.argmin(rows))]
+                    docid = posted[int(np.argmin(rows))]
                     stream.fail(f"PostingsList {number} ({term!r}): no DocRecord has docid {docid}")
                 place = column(term)
                 if place != width:
@@ -131,24 +131,24 @@ class CiffFile:
 def _header(stream: wire.MessageStream) -> Header:
     message = stream.read("the Header")
     try:
-        found = dict(wire.fields(message))
-        version, *counts = (_whole(found, number) for number in range(1, 7))
+        values = dict(wire.fields(message))
+        version, *counts = (_integer(values, number) for number in range(1, 7))
         if version != VERSION or min(counts) < 0:
             raise ValueError(f"version {version}, counts {counts}")
-        average = found.get(7, 0.0)
+        average = values.get(7, 0.0)
         if not isinstance(average, float):
-            raise ValueError("the average length is no double")
+            raise ValueError("the average length is not a double")
         lists, documents, all_lists, all_documents, terms = counts
-        return Header(lists, documents, all_lists, all_documents, terms, average, _text(found, 8))
+        return Header(lists, documents, all_lists, all_documents, terms, average, _text(values, 8))
     except ValueError as error:
-        stream.fail(f"no Header of CIFF version {VERSION} ({error}); is this a CIFF file?")
+        stream.fail(f"not a Header of CIFF version {VERSION} ({error}); is this a CIFF file?")
 
 
 def _record(stream: wire.MessageStream, number: int) -> tuple[int, str]:
     message = stream.read(f"DocRecord {number}")
     try:
-        found = dict(wire.fields(message))
-        docid, name = _whole(found, 1), _text(found, 2)
+        values = dict(wire.fields(message))
+        docid, name = _integer(values, 1), _text(values, 2)
         if docid < 0:
             raise ValueError(f"docid {docid} is negative")
         if not name:
@@ -166,12 +166,12 @@ def _postings(
     message = stream.read(f"PostingsList {number}")
     what = f"PostingsList {number}"
     try:
-        found = outline(message)
-        term = message[found.term_begin : found.term_end].decode("utf-8")
+        fields = outline(message)
+        term = message[fields.term_begin : fields.term_end].decode("utf-8")
         what += f" ({term!r})"
-        if found.documents != found.postings:
-            raise ValueError(f"df is {found.documents:,}, postings are {found.postings:,}")
-        return term, *decoded(message, found.postings)
+        if fields.documents != fields.postings:
+            raise ValueError(f"df is {fields.documents:,}, but postings are {fields.postings:,}")
+        return term, *decoded(message, fields.postings)
     except ValueError as error:
         stream.fail(f"{what}: {error}")
 
@@ -191,26 +191,26 @@ def _row_finder(
 
     usual = bool((docids == np.arange(len(docids))).all())
 
-    def rows(wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows(posted: NDArray[np.int64]) -> NDArray[np.int64]:
         if usual:
-            return np.where(wanted < len(docids), wanted, -1)
-        places = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
-        return np.where(ascending[places] == wanted, order[places], -1)
+            return np.where(posted < len(docids), posted, -1)
+        places = np.minimum(np.searchsorted(ascending, posted), len(ascending) - 1)
+        return np.where(ascending[places] == posted, order[places], -1)
 
     return rows
 
 
-def _whole(found: dict[int, int | float | bytes], number: int) -> int:
-    value = found.get(number, 0)
+def _integer(values: dict[int, int | float | bytes], number: int) -> int:
+    value = values.get(number, 0)
     if not isinstance(value, int):
-        raise ValueError(f"field {number} is no whole number")
+        raise ValueError(f"field {number} is not an integer")
     return value
 
 
-def _text(found: dict[int, int | float | bytes], number: int) -> str:
-    value = found.get(number, b"")
+def _text(values: dict[int, int | float | bytes], number: int) -> str:
+    value = values.get(number, b"")
     if not isinstance(value, bytes):
-        raise ValueError(f"field {number} is no text")
+        raise ValueError(f"field {number} is not a text")
     return value.decode("utf-8")
 
 
@@ -222,10 +222,10 @@ def write_ciff(
     *,
     description: str = "",
 ) -> Header:
-    """Write documents and their whole-number weights as a CIFF file, compressed if named ``.gz``.
+    """Write documents and their whole-number weights as a CIFF file (``.gz``: compressed).
 
     ``vectors`` is a matrix ``[documents, terms]``, or matrices of consecutive documents. Terms
-    without postings are left out, the others stand in the order of their bytes, as Lucene has
+    without postings are left out, the others are in the order of their bytes, as Lucene has
     them. A document's length is the sum of its weights. Texts are not kept.
     """
     path = Path(path)

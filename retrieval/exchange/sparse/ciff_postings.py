@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 MALFORMED, BACKWARDS, NEGATIVE, BEYOND = 1, 2, 3, 4
 _SENTENCES = {
-    MALFORMED: "is no Posting message",
+    MALFORMED: "is not a Posting message",
     BACKWARDS: "has a docid that is not above the one before; gaps are 1 or more",
     NEGATIVE: "has a negative tf; weights are 0 or more",
     BEYOND: "has a docid or a tf beyond 31 bits",
@@ -19,7 +19,7 @@ _SENTENCES = {
 
 
 class Outline(NamedTuple):
-    """Where a PostingsList's term stands, its two frequencies, and its number of postings."""
+    """Where a PostingsList's term is, its two frequencies, and its number of postings."""
 
     term_begin: int
     term_end: int
@@ -29,11 +29,11 @@ class Outline(NamedTuple):
 
 
 def outline(message: bytes) -> Outline:
-    """Return what a PostingsList message says besides its postings; ``ValueError`` if none."""
-    found = _outline(np.frombuffer(message, np.uint8))
-    if found[4] < 0:
-        raise ValueError("the bytes are no PostingsList message")
-    return Outline(*found)
+    """Return a PostingsList message without its postings; ``ValueError`` if it is not one."""
+    values = _outline(np.frombuffer(message, np.uint8))
+    if values[4] < 0:
+        raise ValueError("the bytes are not a PostingsList message")
+    return Outline(*values)
 
 
 def decoded(message: bytes, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -56,7 +56,7 @@ def encoded(docids: NDArray[np.int64], weights: NDArray[np.int64]) -> bytes:
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _read(data: Bytes, place: int, end: int) -> tuple[int, int]:
-    """Return a varint and the place behind it, -1 where there is none."""
+    """Return a varint and the place after it, -1 if there is none."""
     value = np.uint64(0)
     for step in range(10):
         if place >= end:
@@ -71,7 +71,7 @@ def _read(data: Bytes, place: int, end: int) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _value_end(data: Bytes, place: int, end: int, kind: int) -> tuple[int, int]:
-    """Return where a field's value begins and ends, -1 where it is none."""
+    """Return where a field's value begins and ends, -1 if it is malformed."""
     if kind == 0:
         _, after = _read(data, place, end)
         return place, after
@@ -157,7 +157,7 @@ def _decode(
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _write(out: Bytes, place: int, key: int, value: int) -> int:
-    """Write a field's key and varint; return the place behind them."""
+    """Write a field's key and varint; return the place after them."""
     out[place] = key
     place += 1
     while value > 0x7F:
@@ -175,7 +175,7 @@ def _encode(docids: NDArray[np.int64], weights: NDArray[np.int64], out: Bytes) -
     for i in range(len(docids)):
         gap = docids[i] - before
         before = docids[i]
-        begin = place + 2  # behind the key and the length, which is below 128
+        begin = place + 2  # after the key and the length, which is below 128
         after = _write(out, begin, 8, gap) if gap else begin
         after = _write(out, after, 16, weights[i])
         out[place] = 34

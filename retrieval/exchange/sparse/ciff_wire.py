@@ -1,4 +1,4 @@
-"""Protocol buffers as CIFF uses them: varints, fields, and messages that begin with their length.
+"""Reads and writes protocol buffers as CIFF uses them: varints, fields, messages after a length.
 
 The encoding is https://protobuf.dev/programming-guides/encoding: a field is a key (number and wire
 type) and a value; a varint has seven bits a byte, the lowest first; a zero is left out.
@@ -25,12 +25,12 @@ VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5
 def varint(value: int) -> bytes:
     """Return a whole number as a varint; a negative one as the 64 bits of its complement."""
     value &= 2**64 - 1
-    made = bytearray()
+    data = bytearray()
     while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
+        data.append(value & 0x7F | 0x80)
         value >>= 7
-    made.append(value)
-    return bytes(made)
+    data.append(value)
+    return bytes(data)
 
 
 def number_field(number: int, value: int) -> bytes:
@@ -49,19 +49,19 @@ def bytes_field(number: int, value: bytes) -> bytes:
 
 
 def delimited(message: bytes) -> bytes:
-    """Return a message behind its length."""
+    """Return a message after its length."""
     return varint(len(message)) + message
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
-    """Yield (field number, value) in order; ``ValueError`` where the bytes are no message."""
+    """Yield (field number, value) in order; ``ValueError`` if the bytes are not a message."""
     place = 0
     while place < len(message):
         key, place = _varint_at(message, place)
         kind, value = key & 7, b""
         if kind == VARINT:
-            whole, place = _varint_at(message, place)
-            yield key >> 3, whole - 2**64 if whole >= 2**63 else whole
+            number, place = _varint_at(message, place)
+            yield key >> 3, number - 2**64 if number >= 2**63 else number
             continue
         size = 8 if kind == DOUBLE else 4
         if kind == BYTES:
@@ -95,7 +95,7 @@ def _varint_at(message: bytes, place: int) -> tuple[int, int]:
 class MessageStream:
     """Reads the messages of a file one after the other, decompressing a ``.gz``.
 
-    ``begin`` is the byte (of what was decompressed) at which the last message's length stands.
+    ``begin`` is the byte (of what was decompressed) where the last message's length begins.
     """
 
     def __init__(self, path: Path) -> None:
@@ -126,12 +126,12 @@ class MessageStream:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def skip(self, what: str) -> None:
-        """Pass over the next message. An end inside the last one is seen by the next reading."""
+        """Skip the next message. A file that ends inside it fails at the next read."""
         size = self._length(what)
         try:
             self._stream.seek(size, io.SEEK_CUR)
         except (OSError, EOFError, zlib.error) as error:
-            self.fail(f"cannot read on ({error}); fetch it again")
+            self.fail(f"cannot be read any further ({error}); fetch the file again")
         self.place += size
 
     def ended(self) -> bool:
@@ -139,9 +139,9 @@ class MessageStream:
         self.begin = self.place
         return not self._bytes(1)
 
-    def fail(self, found: str) -> NoReturn:
+    def fail(self, fault: str) -> NoReturn:
         """Raise a ``DataError`` about the message read last."""
-        raise DataError(f"{self.path}: byte {self.begin:,}: {found}") from None
+        raise DataError(f"{self.path}: byte {self.begin:,}: {fault}") from None
 
     def _length(self, what: str) -> int:
         self.begin = self.place
@@ -161,8 +161,8 @@ class MessageStream:
 
     def _bytes(self, size: int) -> bytes:
         try:
-            found = self._stream.read(size)
+            data = self._stream.read(size)
         except (OSError, EOFError, zlib.error) as error:
-            self.fail(f"cannot read on ({error}); fetch it again")
-        self.place += len(found)
-        return found
+            self.fail(f"cannot be read any further ({error}); fetch the file again")
+        self.place += len(data)
+        return data

@@ -1,4 +1,4 @@
-"""Lucene's impact JSON: a document a line, ``{"id", "contents", "vector": {token: weight}}``."""
+"""Reads and writes Lucene's impact JSON: ``{"id", "contents", "vector": {token: weight}}``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 class ImpactFiles:
     """Reads files of impact JSON (``.gz`` too), or folders of them, as a stream.
 
-    Once for the documents, once for their vectors. Weights may be whole numbers or others;
+    Once for the documents, once for their vectors. Weights are any numbers from 0 up;
     ``contents`` may be absent and is the document's text. Terms come in the order of their first
     appearance. ``DataError`` names file and line.
     """
@@ -122,13 +122,13 @@ def write_impact_json(
     terms: Sequence[str],
     vectors: csr_array[Any] | Iterable[csr_array[Any]],
 ) -> int:
-    """Write documents and their whole-number weights, a line each; return how many.
+    """Write documents and their whole-number weights, one per line; return how many.
 
     ``vectors`` is a matrix ``[documents, terms]``, or matrices of consecutive documents;
     ``contents`` is title and text. A name that ends in ``.gz`` is compressed.
     """
     refuse_repeated(terms)
-    given = iter(documents)
+    remaining = iter(documents)
     rows = written = 0
     with (
         packed_file(Path(path)) as stream,
@@ -137,7 +137,7 @@ def write_impact_json(
         for chunk in checked_chunks(vectors, terms, whole=True):
             columns, weights = chunk.indices.tolist(), chunk.data.astype(np.int64).tolist()
             ends = chunk.indptr.tolist()
-            for begin, end, document in zip(ends[:-1], ends[1:], given, strict=False):
+            for begin, end, document in zip(ends[:-1], ends[1:], remaining, strict=False):
                 tokens = (terms[at] for at in columns[begin:end])
                 line = {
                     "id": document.id,
@@ -148,14 +148,14 @@ def write_impact_json(
                 written += 1
             rows += int(chunk.shape[0])
             advance(int(chunk.shape[0]))
-        refuse_count(written + sum(1 for _ in given), rows)
+        refuse_count(written + sum(1 for _ in remaining), rows)
     return rows
 
 
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
-    if not found:
+    files = sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
+    if not files:
         raise DataError(f"{path}: no file whose name ends in {', '.join(ENDINGS)}")
-    return found
+    return files

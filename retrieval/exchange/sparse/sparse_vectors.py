@@ -1,4 +1,4 @@
-"""Files of precomputed sparse vectors: what every format checks."""
+"""Checks and quantises sparse vectors on their way into files of other tools."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def checked_chunks(
 
     from sluice.indexing.checks import checked_sparse
 
-    given: Iterable[Any] = [vectors] if sp.issparse(vectors) else vectors
-    for chunk in given:
+    matrices: Iterable[Any] = [vectors] if sp.issparse(vectors) else vectors
+    for chunk in matrices:
         kind = getattr(getattr(chunk, "dtype", None), "kind", "")
         matrix = checked_sparse(
             chunk.astype(np.float32) if kind in ("i", "u") else chunk, "vectors"
@@ -38,11 +38,11 @@ def checked_chunks(
             raise DataError(f"vectors: {matrix.shape[1]:,} columns, but {len(terms):,} terms")
         if whole and (matrix.data != np.rint(matrix.data)).any():
             raise DataError(
-                "vectors: weights that are no whole numbers; this format holds whole numbers: "
+                "vectors: some weights are not integers; this format holds integers: "
                 "multiply and round them first"
             )
         if whole and matrix.data.max(initial=0) >= 2.0**31:
-            raise DataError("vectors: weights of 2^31 and more; this format has 31 bits: scale")
+            raise DataError("vectors: weights of 2^31 or more; this format has 31 bits: scale them")
         yield matrix
 
 
@@ -65,7 +65,7 @@ def refuse_count(documents: int, rows: int) -> None:
 
 @dataclass(slots=True)
 class Survey:
-    """What sparse vectors hold: counted once, before they are quantised."""
+    """Counts over sparse vectors, taken before they are quantised."""
 
     documents: int
     frequencies: NDArray[np.int64]  # [terms] documents with the term
@@ -75,18 +75,18 @@ class Survey:
 
 def surveyed(chunks: Iterable[csr_array[Any]], terms: int) -> Survey:
     """Count the documents and weights of ``chunks``, which have at most ``terms`` columns."""
-    found = Survey(0, np.zeros(terms, np.int64), np.zeros(terms, np.float32), True)
+    survey = Survey(0, np.zeros(terms, np.int64), np.zeros(terms, np.float32), True)
     for chunk in chunks:
         used = chunk.indices[chunk.data > 0]
-        found.documents += int(chunk.shape[0])
-        found.frequencies += np.bincount(used, minlength=terms)
-        np.maximum.at(found.largest, chunk.indices, chunk.data)
-        found.whole = found.whole and bool((chunk.data == np.rint(chunk.data)).all())
-    return found
+        survey.documents += int(chunk.shape[0])
+        survey.frequencies += np.bincount(used, minlength=terms)
+        np.maximum.at(survey.largest, chunk.indices, chunk.data)
+        survey.whole = survey.whole and bool((chunk.data == np.rint(chunk.data)).all())
+    return survey
 
 
 class Quantiser:
-    """Rounds ``scale`` times a weight to the next whole number and keeps count of the loss.
+    """Rounds ``scale`` times a weight to the nearest integer and counts the loss.
 
     ``factors`` are multiplied in first, one a term. ``lost`` weights became zero; of the others
     ``largest_error`` is the largest of ``|rounded / scale - weight| / weight``.
@@ -107,14 +107,14 @@ class Quantiser:
         if self._factors is not None:
             weights *= self._factors[chunk.indices]
         rounded = np.rint(weights * self.scale)
-        kept = rounded > 0
-        relative = np.abs(rounded[kept] / self.scale / weights[kept] - 1.0)
-        self.postings += int(np.count_nonzero(kept))
-        self.lost += int(np.count_nonzero((weights > 0) & ~kept))
+        positive = rounded > 0
+        relative = np.abs(rounded[positive] / self.scale / weights[positive] - 1.0)
+        self.postings += int(np.count_nonzero(positive))
+        self.lost += int(np.count_nonzero((weights > 0) & ~positive))
         self.largest_error = max(self.largest_error, float(relative.max(initial=0.0)))
-        made = sp.csr_array(
+        quantised = sp.csr_array(
             (rounded.astype(np.float32), chunk.indices, chunk.indptr), shape=chunk.shape
         )
-        made = made.copy()
-        made.eliminate_zeros()
-        return made
+        quantised = quantised.copy()
+        quantised.eliminate_zeros()
+        return quantised

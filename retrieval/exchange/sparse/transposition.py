@@ -1,4 +1,4 @@
-"""Turning postings round: documents by term to terms by document and back, in bounded memory."""
+"""Transposes postings, from documents by term to terms by document and back, in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder of sparse vectors, lossless: ``vectors.npz``, ``ids.txt`` and ``vocabulary.txt``.
+"""Reads and writes folders of sparse vectors: ``vectors.npz``, ``ids.txt``, ``vocabulary.txt``.
 
 ``vectors.npz`` is a CSR matrix as ``scipy.sparse.load_npz`` reads it. Nothing in it is pickled.
 """
@@ -36,7 +36,7 @@ IDS = "ids.txt"
 TERMS = "vocabulary.txt"
 CHUNK = 16_384  # documents of one matrix
 BLOCK = 1 << 22  # values read at a time
-# What a zip file says that is damaged, encrypted (RuntimeError) or compressed in some other way.
+# Raised for a zip file that is damaged, encrypted (RuntimeError) or compressed in another way.
 UNREADABLE = (
     ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
     RuntimeError,
@@ -52,7 +52,7 @@ def write_vectors(
     """Write the folder ``path``: ids, terms and float32 weights; return how many documents.
 
     ``vectors`` is a matrix ``[documents, terms]``, or matrices of consecutive documents. Texts are
-    not kept. A folder of vectors that is there already is replaced, any other is refused.
+    not kept. An existing folder of vectors is replaced, any other folder is refused.
     """
     refuse_repeated(terms)
     with (
@@ -117,7 +117,7 @@ class VectorsFolder:
                     archive.open("data.npy") as data_stream,
                     archive.open("indices.npy") as index_stream,
                 ):
-                    sizes = (_begun(data_stream, "f")[0], _begun(index_stream, "i")[0])
+                    sizes = (_header(data_stream, "f")[0], _header(index_stream, "i")[0])
                     if sizes != (ends[-1], ends[-1]):
                         raise ValueError(f"indptr ends at {ends[-1]:,}, the arrays have {sizes}")
                     data_stream.seek(0)
@@ -142,7 +142,7 @@ class VectorsFolder:
         path = self.folder / IDS
         for number, name in enumerate(_read_names(path), 1):
             if not name:
-                raise DataError(f"{path}:{number}: an empty id; expected one id a line")
+                raise DataError(f"{path}:{number}: an empty id; expected one id per line")
             yield f"{path}:{number}", Document(name, "", "")
 
     def _ends(self, archive: zipfile.ZipFile, terms: int) -> NDArray[np.int64]:
@@ -163,9 +163,9 @@ class VectorsFolder:
 def _whole_numbers(archive: zipfile.ZipFile, name: str, count: int) -> NDArray[np.int64]:
     """Read a member of ``count`` whole numbers; ``ValueError`` for anything else, unread."""
     with archive.open(f"{name}.npy") as stream:
-        found, _ = _begun(stream, "i")
-        if found != count:
-            raise ValueError(f"{name} has {found:,} values, expected {count:,}")
+        size, _ = _header(stream, "i")
+        if size != count:
+            raise ValueError(f"{name} has {size:,} values, expected {count:,}")
         stream.seek(0)
         return _Values(stream, "i").take(count).astype(np.int64)
 
@@ -175,7 +175,7 @@ class _Values:
 
     def __init__(self, stream: IO[bytes], kind: str) -> None:
         self._stream = stream
-        _, self._dtype = _begun(stream, kind)
+        _, self._dtype = _header(stream, kind)
 
     def take(self, count: int) -> NDArray[Any]:
         """Return the next ``count`` values."""
@@ -185,7 +185,7 @@ class _Values:
         return np.frombuffer(data, self._dtype)
 
 
-def _begun(stream: IO[bytes], kind: str) -> tuple[int, np.dtype[Any]]:
+def _header(stream: IO[bytes], kind: str) -> tuple[int, np.dtype[Any]]:
     """Read an ``.npy`` header; return the number of values and their dtype."""
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0
@@ -214,7 +214,7 @@ def _write_names(path: Path, what: str, names: Iterable[str], count: int) -> Non
     with path.open("w", encoding="utf-8", newline="\n") as stream:
         for name in names:
             if "\n" in name:
-                raise DataError(f"{what} {name!r}: holds a line break; {path.name} has one a line")
+                raise DataError(f"{what} {name!r} holds a line break; {path.name} has one a line")
             stream.write(f"{name}\n")
             written += 1
     refuse_count(written, count)
@@ -226,5 +226,5 @@ def _read_names(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start:,} is not UTF-8 ({error.reason})") from None
     if names[-1]:
-        raise DataError(f"{path}:{len(names)}: the last line does not end; is the file whole?")
+        raise DataError(f"{path}:{len(names)}: the last line does not end; is the file complete?")
     return names[:-1]

@@ -16,12 +16,12 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.evaluation.measures import Measure, parse_measure, settled
+from sluice.retrieval.evaluation.measures import Measure, depth_for, parse_measure, settled
 from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.dataset_runs import asked
-from sluice.retrieval.runs.queries import Queries, depth_for
+from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.rank_overlap import rank_biased_overlap
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.studies.robustness.perturbation import (

@@ -81,7 +81,7 @@ def test_add_and_delete_by_id(sluice: Call, config: Path, tmp_path: Path) -> Non
     assert "1 added, 41 documents" in sluice("add", retriever, new)[1]
     assert "n1" in sluice("search", retriever, "brandnew")[1]
     code, _, err = sluice("add", retriever, new)
-    assert (code, "'n1' is there already" in err) == (2, True)
+    assert (code, "'n1' is already there" in err) == (2, True)
     assert "2 deleted, 39 documents" in sluice("delete", retriever, "n1", "d00", "--compact")[1]
     assert sluice("search", retriever, "brandnew")[1] == "no hits\n"
     assert sluice("search", retriever, "brandnew", "--json")[1] == ""

@@ -204,9 +204,9 @@ def test_description(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == 3
     assert warnings[0].endswith("will score 0: q9")
-    assert "5 judged documents are not in" in warnings[1]
+    assert "5 judged documents not in" in warnings[1]
     assert warnings[1].endswith(": x0, x1, x2")
-    assert warnings[2].endswith("1 queries are judged in no split and not used: q3")
+    assert warnings[2].endswith("1 query without judgements in any split, not used: q3")
 
 
 def test_pydocs() -> None:

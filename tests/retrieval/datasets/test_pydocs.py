@@ -11,10 +11,16 @@ import pytest
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.datasets import pydocs
 
+SOURCE = pydocs.PydocsSource()
+
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
-    return {name: text for name, _, text in pydocs.documents()}
+    return {document.id: document.text for document in SOURCE.documents()}
+
+
+def queries_of(split: str) -> dict[str, str]:
+    return dict(SOURCE.queries(split))
 
 
 def top_module(name: str) -> str:
@@ -23,40 +29,38 @@ def top_module(name: str) -> str:
 
 def test_sizes(texts: dict[str, str]) -> None:
     assert 6_000 < len(texts) < 10_000
-    assert len(pydocs.queries("train")) > 1_000
-    assert 150 < len(pydocs.queries("dev")) < 600
-    assert 150 < len(pydocs.queries("test")) <= pydocs.TEST_QUERIES
+    assert len(queries_of("train")) > 1_000
+    assert 150 < len(queries_of("dev")) < 600
+    assert 150 < len(queries_of("test")) <= pydocs.TEST_QUERIES
 
 
 def test_known_entry(texts: dict[str, str]) -> None:
     name = "json.decoder.JSONDecoder.raw_decode"
-    everything = {**pydocs.queries("train"), **pydocs.queries("dev"), **pydocs.queries("test")}
+    everything = {**queries_of("train"), **queries_of("dev"), **queries_of("test")}
     assert name in texts
     assert texts[name].startswith("This can be used to decode a JSON document from a string")
     assert everything.get(name, "Decode a JSON document").startswith("Decode a JSON document")
 
 
 def test_titles_are_empty_and_ids_and_texts_unique() -> None:
-    rows = list(pydocs.documents())
-    assert all(title == "" and text.strip() for _, title, text in rows)
-    assert len({name for name, _, _ in rows}) == len(rows)
-    assert len({text for _, _, text in rows}) == len(rows)
+    rows = list(SOURCE.documents())
+    assert all(row.title == "" and row.text.strip() for row in rows)
+    assert len({row.id for row in rows}) == len(rows)
+    assert len({row.text for row in rows}) == len(rows)
 
 
 def test_splits_share_no_module_and_no_text() -> None:
-    modules = {split: set(map(top_module, pydocs.queries(split))) for split in pydocs.SPLITS}
+    modules = {split: set(map(top_module, queries_of(split))) for split in pydocs.SPLITS}
     assert not modules["train"] & modules["dev"]
     assert not modules["train"] & modules["test"]
     assert not modules["dev"] & modules["test"]
-    queries = [
-        text.casefold() for split in pydocs.SPLITS for text in pydocs.queries(split).values()
-    ]
+    queries = [text.casefold() for split in pydocs.SPLITS for text in queries_of(split).values()]
     assert len(set(queries)) == len(queries)
 
 
 @pytest.mark.parametrize("split", pydocs.SPLITS)
 def test_query_and_its_document(split: str, texts: dict[str, str]) -> None:
-    queries, qrels = pydocs.queries(split), pydocs.qrels(split)
+    queries, qrels = queries_of(split), SOURCE.qrels(split)
     assert list(queries) == list(qrels)
     for name, query in queries.items():
         assert qrels[name] == {name: 1}
@@ -72,12 +76,12 @@ def test_twins_share_a_split() -> None:
 
 def test_unknown_split_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"tets.*train, dev, test.*did you mean 'test'"):
-        pydocs.queries("tets")
+        queries_of("tets")
 
 
 def test_answers_are_copies() -> None:
-    pydocs.queries("dev").clear()
-    assert pydocs.queries("dev")
+    SOURCE.qrels("dev").clear()
+    assert SOURCE.qrels("dev")
 
 
 def test_entries_inside_blocks_and_classes() -> None:
@@ -129,9 +133,9 @@ def test_an_interpreter_without_sources_is_told(tmp_path: Path) -> None:
 def test_the_same_in_another_process_and_nothing_imported() -> None:
     code = (
         "import json, sys; from sluice.retrieval.datasets import pydocs; "
-        "rows = [list(row) for row in pydocs.documents()]; "
+        "rows = [list(row[:3]) for row in pydocs.PydocsSource().documents()]; "
         "loaded = [m for m in ('tkinter', 'antigravity', 'this', 'torch') if m in sys.modules]; "
-        "json.dump([rows, pydocs.queries('test'), loaded], sys.stdout)"
+        "json.dump([rows, dict(pydocs.PydocsSource().queries('test')), loaded], sys.stdout)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -141,7 +145,7 @@ def test_the_same_in_another_process_and_nothing_imported() -> None:
         env={"PYTHONHASHSEED": "7", "PYTHONPATH": ":".join(sys.path)},
     )
     rows, queries, loaded = json.loads(done.stdout)
-    assert rows == [list(row) for row in pydocs.documents()]
-    assert queries == pydocs.queries("test")
+    assert rows == [list(row[:3]) for row in SOURCE.documents()]
+    assert queries == queries_of("test")
     assert loaded == []
     assert done.stderr == ""

@@ -86,7 +86,7 @@ def test_changes_equal_a_model(steps: list[tuple[str, list[int]]]) -> None:
                     for name in names
                 ]
                 if any(name in live for name in names):
-                    with pytest.raises(DataError, match="is there already"):
+                    with pytest.raises(DataError, match="is already there"):
                         store.append(added)
                 else:
                     expected = list(range(len(rows), len(rows) + len(added)))
@@ -182,7 +182,7 @@ def test_hash_collisions_are_told_apart(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_absent_documents_are_named(tmp_path: Path) -> None:
     store = write_documents(tmp_path, some(3))
-    with pytest.raises(DataError, match=r"2 of 3 documents asked for .*\('x', 'y'\)"):
+    with pytest.raises(DataError, match=r"2 of 3 requested documents .*\('x', 'y'\)"):
         store.texts(["x", "d1", "y"])
     with pytest.raises(DataError, match="row 3 is outside the 3 rows"):
         store.document(3)

@@ -215,7 +215,7 @@ def test_no_match_is_no_hit_and_no_error() -> None:
     assert retriever.search("gold", where={"n": {"gt": 99}}) == []
     empty = Retriever.build(WordEncoder(), [])
     assert empty.search("gold", where={"lang": "en"}) == []
-    with pytest.raises(ConfigError, match="none: the documents came without metadata"):
+    with pytest.raises(ConfigError, match="none: the documents have no metadata"):
         Retriever.build(BM25Encoder(), documents()).search("gold", where={"lang": "en"})
     with pytest.raises(ConfigError, match="unknown condition"):
         retriever.filtered({"n": {"more": 1}})
@@ -275,7 +275,7 @@ def test_filters_as_text(given_texts: list[str], expected: dict[str, Any]) -> No
         (["lang=en", "lang=de"], r'for any of several values write lang=\["a","b"\]'),
         (["n=1", "n>0"], "'n' has another condition"),
         (["n>1", "n=3"], "'n' has another condition"),
-        (["n>1", "n>2"], "has that condition already"),
+        (["n>1", "n>2"], "already has that condition"),
         (['x={"a": 1}'], "--where .*: an object"),
         (["x=[[1]]"], r"where.x: \[1\]; expected a text"),
         (["x>=true"], "where.x.gte: True; expected one text or finite number"),

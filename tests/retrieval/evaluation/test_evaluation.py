@@ -40,7 +40,7 @@ def test_missing_and_ignored_queries_are_counted() -> None:
     assert scores.mean["nDCG@10"] == pytest.approx(1 / 3)
     assert scores.per_query["nDCG@10"] == {"q1": 1.0, "q2": 0.0, "q3": 0.0}
     assert "2 of them missing" in str(scores)
-    assert "1 queries of the run" in str(scores)
+    assert "ignored: 1 query of the run without judgements" in str(scores)
     assert scores.to_dict()["measures"] == {"nDCG@10": scores.mean["nDCG@10"], "RR": 1 / 3}
 
 
@@ -99,7 +99,7 @@ def test_errors_explain() -> None:
         evaluate({"7": {"a": 1.0}}, QRELS, ["AP"])
     with pytest.raises(DataError, match="no judgements"):
         evaluate({"7": {"a": 1.0}}, {}, ["AP"])
-    with pytest.raises(DataError, match="no integer"):
+    with pytest.raises(DataError, match="not an integer"):
         evaluate({"q": {"a": 1.0}}, {"q": {"a": 0.5}}, ["AP"])  # type: ignore[dict-item]
     with pytest.raises(DataError, match="expected qrels as"):
         evaluate({"q": {"a": 1.0}}, {"q": ["a"]}, ["AP"])  # type: ignore[dict-item]

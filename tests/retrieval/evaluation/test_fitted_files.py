@@ -231,7 +231,7 @@ def opened_at(name: str) -> tuple[Callable[[Path], Any], type[SluiceError]]:
     ("written", "message"),
     [
         ("{", r"not readable as JSON .* again with"),
-        ("[1]", r"a JSON list, expected an object of format 'sluice\.KIND'; make it again with"),
+        ("[1]", r"a JSON list, expected an object of format 'sluice\.KIND'; write it again with"),
         ('{"format": "sluice.soup", "version": 1}', r"holds 'sluice\.soup', .* 'sluice\.KIND'"),
         ('{"version": 1}', r"holds None, expected 'sluice\.KIND'; give a file that .* wrote"),
         ('{"format": "sluice.KIND"}', r"version None, this Sluice reads 1"),

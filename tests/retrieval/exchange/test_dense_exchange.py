@@ -158,7 +158,7 @@ def test_an_encoder_is_compared_with_the_vectors(
     assert "cosines" not in caplog.text
     import_dense(tmp_path / "x.parquet", tmp_path / "s", encoder=TwistedEncoder())
     assert "its vectors of the first documents have cosines from 0." in caplog.text
-    with pytest.raises(ConfigError, match=r"of 32 dimensions, and .* holds 64"):
+    with pytest.raises(ConfigError, match=r"of 32 dimensions, but .* holds 64"):
         import_dense(tmp_path / "x.parquet", tmp_path / "t", encoder=WordEncoder(32))
     sparse: Any = BM25Encoder().fit(["gold"])
     with pytest.raises(ConfigError, match="makes sparse vectors"):
@@ -188,7 +188,7 @@ def test_what_cannot_be_exchanged(tmp_path: Path, dense: Retriever) -> None:
         (lambda: export_retriever(dense, out, "safetensor"), "did you mean 'safetensors'"),
         (lambda: index_of("{type: flaat}", None), "did you mean 'flat'"),
         (lambda: index_of("{type: flat", None), "is not YAML"),
-        (lambda: index_of("{type: flat, metric: ip}", "l2"), "metric: 'l2', and 'ip'"),
+        (lambda: index_of("{type: flat, metric: ip}", "l2"), "metric: 'l2', but 'ip'"),
         (lambda: index_of("HNSV32", None), "HNSV32"),
     ]
     for call, message in cases:
@@ -282,10 +282,10 @@ def test_bad_options_on_the_command_line(tmp_path: Path, sluice: Call, bert: Pat
         (["import", x, r, "--format", "ciff", "--metric", "l2"], "--metric: is not for"),
         (["import", x, r, "--format", "csv"], "npy, parquet, safetensors, jsonl (dense"),
         (["import", x, r, *npy, "--metric", "l3"], "l3"),
-        (["import", x, r, *npy, "--queries", x], "--queries: the texts of --query-vectors"),
+        (["import", x, r, *npy, "--queries", x], "--queries: needs --query-vectors"),
         (["import", x, r, *npy, "--query-vectors", x], "ids without texts"),
         (["import", x, r, *npy, "--query-vectors", x, "--encoder", bert], "give one"),
-        (["import", x, r, *npy, "--encoder", bert], "of 32 dimensions, and"),
+        (["import", x, r, *npy, "--encoder", bert], "of 32 dimensions, but"),
         (["search", tmp_path / "dense", "--vectors", x, "--output", r], "3 dimensions, this index"),
         (
             ["search", tmp_path / "dense", "--vectors", tmp_path / "empty.npy", "--output", r],

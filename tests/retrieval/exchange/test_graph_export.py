@@ -50,7 +50,7 @@ def test_what_the_command_refuses(sluice: Call, bert: Path, world: Path, tmp_pat
 
     asked = (bert, tmp_path / "m")
     assert "known: int8; did you mean 'int8'" in refused(*asked, "--quantise", "int")
-    assert "none is given" in refused(*asked, "--documents", "5")
+    assert "no dataset is given" in refused(*asked, "--documents", "5")
     assert "no split 'test'" not in refused(*asked, "--dataset", tmp_path / "none")
     assert "documents is 0" in refused(*asked, "--dataset", world, "--documents", 0)
     retriever = Retriever.build(open_encoder(bert), documents(), path=tmp_path / "r")

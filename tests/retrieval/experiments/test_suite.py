@@ -14,13 +14,12 @@ from small_world import write_beir
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import load_dataset, run
 from sluice.retrieval.evaluation.comparison import SignificanceTest
-from sluice.retrieval.evaluation.measures import parse_measure
+from sluice.retrieval.evaluation.measures import depth_for, parse_measure
 from sluice.retrieval.evaluation.scores import Scores
 from sluice.retrieval.evaluation.significance import holm
 from sluice.retrieval.experiments.suite import CQADUPSTACK, _table, beir_datasets, is_suite
 from sluice.retrieval.jobs import suite
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.runs.queries import depth_for
 
 Call = Callable[..., tuple[int, str, str]]
 PIPELINES = {"bm25": "bm25", "short": "bm25 % 3"}

@@ -47,8 +47,8 @@ def test_ranking_is_a_sequence() -> None:
 @pytest.mark.parametrize(
     ("hits", "message"),
     [
-        ({"a": float("nan")}, "no finite number"),
-        ({"a": 1e39}, "no finite number"),
+        ({"a": float("nan")}, "not a finite number"),
+        ({"a": 1e39}, "not a finite number"),
         ([("a", 1.0), ("a", 2.0)], "twice"),
         ({1: 1.0}, "must be text"),
         ([("a", "high")], "expected {document id: score}"),
@@ -107,7 +107,7 @@ def test_every_printed_score_reads_back_as_its_float32(tmp_path: Path) -> None:
         (Run({"q": {"": 1.0}}), "white space"),
         (Run({"q 1": {"a": 1.0}}), "query id 'q 1'"),
         (Run({"q": Ranking(["a", "a"], [2.0, 1.0])}), "twice"),
-        (Run({"q": Ranking(["a"], [float("inf")])}), "no finite number"),
+        (Run({"q": Ranking(["a"], [float("inf")])}), "not a finite number"),
     ],
 )
 def test_nothing_is_written_when_a_run_cannot_be(tmp_path: Path, run: Run, message: str) -> None:

@@ -58,7 +58,7 @@ def test_run_forms(tmp_path: Path, text: str | bytes) -> None:
         ("q Q0 a 1 2.0 t\nq Q0 b 2 inf t\n", r":2: score 'inf'"),
         ("q Q0 a 1 2.0 t\nq Q0 b 2 1_0 t\n", r":2: score '1_0'"),
         ("q Q0 a 1 2.0 t\nq Q0 b 2 1e60 t\n", r":2: score '1e60'"),
-        ("q Q0 a 1 2.0 t\np Q0 a 1 2.0 t\nq Q0 a 2 1.0 t\n", r":3: document 'a'.*second time"),
+        ("q Q0 a 1 2.0 t\np Q0 a 1 2.0 t\nq Q0 a 2 1.0 t\n", r":3: document 'a'.*twice"),
         (b"q Q0 a 1 2.0 t\nq Q0 \xff 2 1.0 t\n", r":2: byte 0xff is not UTF-8"),
         (b"\x1f\x8bnot gzip", "damaged gzip"),
         (gzip.compress(GOOD.encode(), mtime=0)[:-9], "damaged gzip"),
@@ -81,8 +81,8 @@ def test_tags_of_two_runs_are_warned_of(
     path = write(tmp_path, text.replace(" ", "  ") if form == "spaced" else data)
     assert len(Run.load(path)) == 2
     assert [record.getMessage() for record in caplog.records] == [
-        f"{path}:3: tag 'two', the lines before have 'one'; read as one run: check that no two "
-        "runs were put together"
+        f"{path}:3: tag 'two', the lines before have 'one'; read as one run: check that the file "
+        "is not two runs together"
     ]
     caplog.clear()
     Run.load(write(tmp_path, GOOD))

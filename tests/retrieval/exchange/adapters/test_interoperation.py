@@ -15,19 +15,16 @@ from small_world import LengthScorer, documents
 from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
 from sluice.retrieval import Document, Ranking, Rerank, Retriever, Run, Stage
-from sluice.retrieval.exchange.adapters import (
-    haystack_ai as haystack_adapter,
-    langchain as langchain_adapter,
-    llama_index_core as llama_index_adapter,
-    pyterrier_stage as pyterrier_adapter,
-)
-from sluice.retrieval.exchange.adapters.haystack_ai import haystack_retriever
-from sluice.retrieval.exchange.adapters.hits import find
-from sluice.retrieval.exchange.adapters.ir_measures_records import to_scored_docs
-from sluice.retrieval.exchange.adapters.langchain import langchain_retriever
-from sluice.retrieval.exchange.adapters.llama_index_core import llama_index_retriever
+from sluice.retrieval.exchange.adapters import pyterrier_stage, retrievers
 from sluice.retrieval.exchange.adapters.mteb_search import MtebSearch
 from sluice.retrieval.exchange.adapters.pyterrier_stage import pyterrier_transformer
+from sluice.retrieval.exchange.adapters.records import to_scored_docs
+from sluice.retrieval.exchange.adapters.retrievers import (
+    find,
+    haystack_retriever,
+    langchain_retriever,
+    llama_index_retriever,
+)
 from sluice.retrieval.runs.queries import Queries
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -185,10 +182,10 @@ def test_a_missing_package_is_named(
 ) -> None:
     for part in (module.partition(".")[0], module):
         monkeypatch.setitem(sys.modules, part, None)
-    pyterrier_adapter._transformer_class.cache_clear()
-    haystack_adapter._component_class.cache_clear()
-    langchain_adapter._retriever_class.cache_clear()
-    llama_index_adapter._retriever_class.cache_clear()
+    pyterrier_stage._transformer_class.cache_clear()
+    retrievers._haystack_class.cache_clear()
+    retrievers._langchain_class.cache_clear()
+    retrievers._llama_index_class.cache_clear()
     message = rf"the package {named}, which is not installed: pip install 'sluice-ir\[interop\]'"
     with pytest.raises(MissingPackageError, match=message):
         call(bm25)

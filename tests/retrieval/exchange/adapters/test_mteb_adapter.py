@@ -150,7 +150,7 @@ def test_the_stage_must_be_of_the_corpus(bm25: Retriever, caplog: pytest.LogCapt
 
 def test_conversations_are_refused(bm25: Retriever) -> None:
     rows = [{"id": "tied", "text": [{"role": "user", "content": "gold"}]}]
-    with pytest.raises(DataError, match="'tied' of the task is no text"):
+    with pytest.raises(DataError, match="'tied' of the task is not a text"):
         scores(bm25, LocalTask(DOCUMENTS, rows, QRELS))
 
 

@@ -144,7 +144,7 @@ def test_what_is_wrong_is_said(bm25: Retriever) -> None:
     reranker = pyterrier_transformer(Rerank(LengthScorer(), documents=bm25.store))
     with pytest.raises(KeyError, match="docno"):
         reranker(TOPICS)
-    with pytest.raises(DataError, match="qid 'b': two queries"):
+    with pytest.raises(DataError, match="qid 'b': two texts"):
         pyterrier_transformer(bm25)(pd.concat([TOPICS, TOPICS.assign(query="other")]))
     twice = pd.DataFrame({"qid": "b", "query": "x", "docno": ["d00", "d00"]})
     with pytest.raises(DataError, match="'d00' is in the list twice"):

@@ -91,7 +91,7 @@ def test_a_folder_of_parquet_files(tmp_path: Path) -> None:
         ({"id": ["a", None], "vector": [[1.0], [2.0]]}, "row 1, column 'id' is None"),
         ({"id": ["a", "b"], "vector": [[1.0], None]}, "row 1: no vector"),
         ({"id": ["a", "b"], "vector": [[1.0], [None]]}, "row 1: null among the values"),
-        ({"id": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]}, "row 1: 2 values, and 1 in row 0"),
+        ({"id": ["a", "b"], "vector": [[1.0], [1.0, 2.0]]}, "row 1: 2 values, but 1 in row 0"),
         ({"id": ["a"], "vector": pa.array([[]], pa.list_(pa.float32()))}, "an empty vector"),
         ({"id": ["a"], "vector": [[1.0]], "text": [3]}, "column 'text' is 3"),
         ({"id": ["a", "b", "a"], "vector": [[1.0]] * 3}, "row 2: id 'a' again, first in"),
@@ -177,7 +177,7 @@ def test_tensors_that_are_no_vectors(tmp_path: Path) -> None:
     save_file({"vectors": VECTORS}, path, metadata=ids)
     whole = path.read_bytes()
     for data, message in [
-        (whole[:-1], "is the file whole"),
+        (whole[:-1], "is the file complete"),
         (whole[:9], "not readable as safetensors"),
         (b"", "not readable as safetensors"),
         (whole.replace(b"[4,3]", b"[3,4]"), "3 vectors, but 4 ids"),
@@ -232,7 +232,7 @@ def test_a_batch_of_a_service(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        ({"id": "b", "embedding": [1.0]}, "x.jsonl:2: 1 values, and 2 in the first line"),
+        ({"id": "b", "embedding": [1.0]}, "x.jsonl:2: 1 values, but 2 in the first line"),
         ({"id": "b", "embedding": [1.0, "2"]}, "expected a list of numbers"),
         ({"id": "b", "embedding": [[1.0], [2.0]]}, "expected a list of numbers"),
         ({"id": "b", "embedding": [[1.0], 2.0]}, "expected a list of numbers"),

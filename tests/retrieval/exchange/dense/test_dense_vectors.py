@@ -120,7 +120,7 @@ def test_ids_in_other_files(tmp_path: Path) -> None:
     np.save(tmp_path / "x.ids.npy", np.array([3, 1, 4, 15]))
     same(tmp_path / "x.npy", ["3", "1", "4", "15"])
     parquet.write_table(pa.table({"anything": IDS}), tmp_path / "x.ids.parquet")
-    with pytest.raises(DataError, match="both may be the ids"):
+    with pytest.raises(DataError, match="both may hold the ids"):
         read_dense_vectors(tmp_path / "x.npy")
     (tmp_path / "x.ids.npy").unlink()
     same(tmp_path / "x.npy")
@@ -225,7 +225,7 @@ def test_unknown_forms_and_places(tmp_path: Path) -> None:
             read_dense_vectors(tmp_path / name, form)
     with pytest.raises(ConfigError, match="did you mean 'npy'"):
         read_dense_vectors(tmp_path / "x", "npi")
-    with pytest.raises(ConfigError, match="read only"):
+    with pytest.raises(ConfigError, match="read-only"):
         write_dense_vectors(tmp_path / "x", IDS, [VECTORS], "jsonl")
 
 
@@ -234,9 +234,9 @@ def test_what_cannot_be_written(tmp_path: Path, form: str) -> None:
     path = tmp_path / ENDINGS[form]
     write_dense_vectors(path, ["old"], [VECTORS[:1]], form)
     cases: list[tuple[Any, Any, str]] = [
-        (IDS[:3], [VECTORS], "give one each"),
-        ([*IDS, "e"], [VECTORS], "give one each"),
-        (["a"], [], "give one each"),
+        (IDS[:3], [VECTORS], "expected one each"),
+        ([*IDS, "e"], [VECTORS], "expected one each"),
+        (["a"], [], "expected one each"),
         (IDS, [VECTORS[:2], VECTORS[2:, :2]], r"expected floats \[n, 3\]"),
         (IDS, [VECTORS.astype(int)], "int64"),
         (IDS, [VECTORS[0]], "expected numpy arrays"),

@@ -198,17 +198,17 @@ def replaced(old: bytes, new: bytes) -> bytes:
 MINUS = b"\xff" * 9 + b"\x01"  # -1 as a varint
 FAULTS: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "ends before the Header"),
-    "json": (b'{"id": "a", "contents": "no", "vector": {}}' * 9, "no Header of CIFF version 1"),
+    "json": (b'{"id": "a", "contents": "no", "vector": {}}' * 9, "not a Header of CIFF version 1"),
     "long": (b"\xff\xff\xff\xff\x7f", "more than 2 GiB"),
     "version": (b"\x02\x08\x02" + BY_HAND, "version 2"),
-    "text version": (framed(b"\x0a\x01x"), "field 1 is no whole number"),
+    "text version": (framed(b"\x0a\x01x"), "field 1 is not an integer"),
     "header field": (framed(b"\x08\x01\x42\x70x"), "goes beyond the message"),
     "wire type": (framed(b"\x08\x01\x43"), "wire type 3"),
     "negative count": (framed(b"\x08\x01\x10" + MINUS), "counts"),
     "list is cut": (BY_HAND[:40], "the file ends"),
     "record is cut": (BY_HAND[:-1], "ends inside DocRecord 1"),
     "record is missing": (framed(HEADER, GOLD, RIVER, RECORDS[0]), "ends before DocRecord 1"),
-    "more behind": (BY_HAND + b"\x00", "more behind the last of 2 DocRecords"),
+    "more behind": (BY_HAND + b"\x00", "more bytes after the last of 2 DocRecords"),
     "df": (replaced(RIVER, RIVER.replace(b"\x10\x01\x18", b"\x10\x02\x18")), "df is 2"),
     "same docid": (
         replaced(GOLD, GOLD.replace(b"\x22\x05\x08\x01", b"\x22\x05\x08\x00")),
@@ -228,9 +228,9 @@ FAULTS: dict[str, tuple[bytes, str]] = {
     ),
     "posting is cut": (
         replaced(RIVER, b"\x0a\x05river\x10\x01" + b"\x22\x02\x08\xff"),
-        "posting 0 is no Posting",
+        "posting 0 is not a Posting",
     ),
-    "list is garbage": (replaced(RIVER, b"\x0a\x7f"), "no PostingsList message"),
+    "list is garbage": (replaced(RIVER, b"\x0a\x7f"), "not a PostingsList message"),
     "no record": (
         replaced(RIVER, RIVER.replace(b"\x08\x01", b"\x08\x02")),
         "no DocRecord has docid 2",
@@ -274,7 +274,7 @@ def test_every_cut_and_every_flipped_byte_is_refused_or_read(tmp_path: Path) -> 
 def test_damaged_gzip_is_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "x.ciff.gz"
     path.write_bytes(gzip.compress(BY_HAND)[:-20])
-    with pytest.raises(DataError, match=r"x\.ciff\.gz.*fetch it again"):
+    with pytest.raises(DataError, match=r"x\.ciff\.gz.*fetch the file again"):
         read_ciff(path)
     path.write_bytes(BY_HAND)
     with pytest.raises(DataError, match=r"x\.ciff\.gz"):
@@ -286,7 +286,7 @@ def test_damaged_gzip_is_one_clear_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda m: m * 0.5, "no whole numbers"),
+        (lambda m: m * 0.5, "some weights are not integers"),
         (lambda m: m * -1, "not negative"),
         (lambda m: m * np.float32(np.nan), "nan"),
         (lambda m: m * 2.0**30, "31 bits"),

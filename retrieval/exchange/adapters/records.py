@@ -1,8 +1,8 @@
-"""ir_measures: runs and judgements to its records and back.
+"""Runs and judgements as those of ir_measures and ranx, and back.
 
-Its providers order equal scores differently. A run of ours goes there with strictly decreasing
-scores, as ``Run.save`` writes them, so that all keep our order. Records that come back are put in
-trec_eval's order (``Run``), their scores rounded to float32.
+Both order equal scores differently. A run of ours goes there with strictly decreasing scores, as
+``Run.save`` writes them, so that it keeps our order. A run of theirs is put in trec_eval's order
+(``Run``), its scores rounded to float32.
 
 ir-measures is an optional package: ``pip install 'sluice-ir[interop]'``.
 """
@@ -56,3 +56,41 @@ def _ir_measures() -> Any:
     except ImportError:
         raise MissingPackageError("ir-measures", "interop", "records of ir_measures") from None
     return ir_measures
+
+
+def to_ranx_run(run: Run) -> Any:
+    """Return a ``ranx.Run`` of the run's name and order.
+
+    Queries without hits, which ranx refuses, are left out; its
+    ``evaluate(..., make_comparable=True)`` scores them 0. Raises ``DataError`` for a run without
+    hits.
+    """
+    import ranx
+
+    lists = {query: hits for query, hits in run.strictly_decreasing().items() if hits}
+    if not lists:
+        raise DataError(f"run {run.name!r}: no query has a hit, and ranx refuses an empty run")
+    return ranx.Run(lists, name=run.name)
+
+
+def from_ranx_run(theirs: Any) -> Run:
+    """Return a ``ranx.Run`` as a run, named as it is, or ``run``."""
+    return Run(theirs.to_dict(), name=theirs.name or "run")
+
+
+def to_ranx_qrels(qrels: Qrels) -> Any:
+    """Return ``ranx.Qrels``; queries without judgements are left out, ranx refuses them."""
+    import ranx
+
+    judged = {query: dict(grades) for query, grades in qrels.items() if grades}
+    if not judged:
+        raise DataError("the qrels hold no judgements, and ranx refuses empty ones")
+    return ranx.Qrels(judged)
+
+
+def from_ranx_qrels(theirs: Any) -> dict[str, dict[str, int]]:
+    """Return ``ranx.Qrels`` as ``{query id: {document id: grade}}``."""
+    return {
+        query: {doc: int(grade) for doc, grade in grades.items()}
+        for query, grades in theirs.to_dict().items()
+    }

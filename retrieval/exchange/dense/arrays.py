@@ -1,22 +1,26 @@
-"""The ids of vectors in a file of their own: text, JSON, ``.npy`` or parquet, in the same order."""
+"""Reads and writes vectors as ``.npy`` arrays, and ids in a file beside vectors of any kind."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.files import packed_file
+from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
 
 ENDINGS = (".txt", ".json", ".npy", ".parquet")
 ID_COLUMNS = ("id", "_id", "doc_id", "docid")
-# What numpy's reader raises for a file that is no array, or one with a damaged header.
+# What numpy's reader raises for a file that is not an array, or whose header is damaged.
 UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError)
 
 
@@ -49,37 +53,39 @@ class IdFile:
 def ids_beside(vectors: Path) -> IdFile:
     """Return the ids of ``X.npy`` or ``X.safetensors``: ``X.ids.txt`` (or .json, .npy, .parquet).
 
-    Where no other file of vectors lies in the folder, ``ids.txt`` will do.
+    If the folder has no other file of vectors, ``ids.txt`` is taken.
     """
     own = [vectors.with_name(f"{vectors.stem}.ids{ending}") for ending in ENDINGS]
-    found = [path for path in own if path.exists()]
-    if not found and _alone(vectors):
+    present = [path for path in own if path.exists()]
+    if not present and _alone(vectors):
         shared = [vectors.with_name(f"ids{ending}") for ending in ENDINGS]
-        found = [path for path in shared if path.exists()]
-    if len(found) > 1:
-        raise DataError(f"{found[0]} and {found[1].name}: both may be the ids; remove one")
-    if not found:
+        present = [path for path in shared if path.exists()]
+    if len(present) > 1:
+        raise DataError(f"{present[0]} and {present[1].name}: both may hold the ids; remove one")
+    if not present:
         raise DataError(
-            f"{vectors}: no ids beside it; expected {own[0].name} (one id a line), or "
+            f"{vectors}: no ids beside it; expected {own[0].name} (one id per line), or "
             f"{', '.join(path.name for path in own[1:])}"
         )
-    return IdFile(found[0])
+    return IdFile(present[0])
 
 
 def write_ids(stream: IO[bytes], entries: Iterable[str] | Iterable[Document]) -> int:
-    """Write one id a line and return how many they are."""
+    """Write one id per line; return how many."""
     count = 0
     for entry in entries:
         name = entry.id if isinstance(entry, Document) else entry
         if not isinstance(name, str) or not name or "\n" in name or name.endswith("\r"):
             raise DataError(
                 f"id {name!r}: expected a text that is not empty and has no line break, because "
-                "ids are written one a line; parquet has no such limit"
+                "ids are written one per line; parquet has no such limit"
             )
         try:
             stream.write(name.encode("utf-8") + b"\n")
         except UnicodeEncodeError:
-            raise DataError(f"id {name!r}: half a surrogate pair, which no UTF-8 holds") from None
+            raise DataError(
+                f"id {name!r}: half a surrogate pair, which UTF-8 cannot encode"
+            ) from None
         count += 1
     return count
 
@@ -91,7 +97,7 @@ def check_count(vectors: Path, rows: int, ids: IdFile) -> None:
 
 
 def map_array(path: Path) -> NDArray[Any]:
-    """Map an ``.npy`` file into memory; ``DataError`` for one of Python objects, or none at all."""
+    """Map an ``.npy`` file into memory; ``DataError`` for Python objects and for other files."""
     try:
         with path.open("rb") as stream:
             version = npy.read_magic(stream)
@@ -104,13 +110,13 @@ def map_array(path: Path) -> NDArray[Any]:
     if objects:
         raise DataError(
             f"{path}: an array of Python objects, which only pickle can read, and pickle runs any "
-            "code; save it again as numbers, or ids as texts: np.save(path, np.array(ids, 'U'))"
+            "code; save numbers, or ids as texts: np.save(path, np.array(ids, 'U'))"
         )
     try:
-        found: NDArray[Any] = npy.open_memmap(path, mode="r")
+        array: NDArray[Any] = npy.open_memmap(path, mode="r")
     except UNREADABLE as error:
-        raise DataError(f"{path}: not readable as a .npy file ({error}); is it whole?") from None
-    return found
+        raise DataError(f"{path}: not readable as a .npy file ({error}); is it complete?") from None
+    return array
 
 
 def _alone(vectors: Path) -> bool:
@@ -164,3 +170,66 @@ def _parquet_values(path: Path) -> list[Any]:
         )
     values: list[Any] = table.column(columns[0]).to_pylist()
     return values
+
+
+VECTORS = "vectors.npy"
+IDS = "ids.txt"
+
+
+class ArraySource:
+    """``X.npy``, or ``vectors.npy`` in a folder, and its ids; see ``read_dense_vectors``."""
+
+    has_texts = False
+
+    def __init__(self, path: Path) -> None:
+        path = path / VECTORS if path.is_dir() else path
+        self._array = map_array(path)
+        shape, dtype = self._array.shape, self._array.dtype
+        if len(shape) != 2 or dtype.kind != "f":
+            raise DataError(
+                f"{path}: {dtype} of shape {shape}, expected float32, float16 or float64 [n, dim]"
+            )
+        self.rows, self.dim = int(shape[0]), int(shape[1])
+        self._ids = ids_beside(path)
+        check_count(path, self.rows, self._ids)
+
+    def documents(self) -> Iterator[tuple[str, Document]]:
+        """Yield (place, document without texts)."""
+        return ((place, Document(name, "", "")) for place, name in self._ids)
+
+    def blocks(self, size: int) -> Iterator[NDArray[Any]]:
+        """Yield views of the mapped array."""
+        for start in range(0, self.rows, size):
+            yield self._array[start : start + size]
+
+
+def write_file(
+    path: Path,
+    entries: Iterable[str] | Iterable[Document],
+    chunks: Iterable[NDArray[np.float32]],
+    dim: int,
+) -> int:
+    """Write ``X.npy`` and ``X.ids.txt``, or a folder; the ids are read before the vectors."""
+    with ExitStack() as stack:
+        if path.suffix == ".npy":
+            vectors = stack.enter_context(packed_file(path))
+            ids = stack.enter_context(packed_file(path.with_name(f"{path.stem}.ids.txt")))
+        else:
+            folder = stack.enter_context(replaced_folder(path, markers=(VECTORS,)))
+            vectors = stack.enter_context((folder / VECTORS).open("wb"))
+            ids = stack.enter_context((folder / IDS).open("wb"))
+        rows = write_ids(ids, entries)
+        header = {"descr": "<f4", "fortran_order": False, "shape": (rows, dim)}
+        npy.write_array_header_1_0(vectors, header)
+        write_values(vectors, chunks, rows)
+    return rows
+
+
+def write_values(stream: IO[bytes], chunks: Iterable[NDArray[np.float32]], rows: int) -> None:
+    """Write the values of ``rows`` vectors; ``DataError`` if there are more or fewer."""
+    written = 0
+    for chunk in chunks:
+        stream.write(np.ascontiguousarray(chunk, dtype="<f4").data)
+        written += len(chunk)
+    if written != rows:
+        raise DataError(f"vectors: {written:,} for {rows:,} ids; expected one each")
