@@ -1,4 +1,4 @@
-"""How deep to rerank, by query: a share of the scores, or a depth learnt from judged queries."""
+"""Chooses each query's reranking depth: by a share of the scores, or learnt from judged queries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CumulativeScore:
 
     Scores are taken less the lowest of the ranking, so that neither sign nor zero matters: scores
     that are all the same count the same, and a share of 1 keeps every candidate. What the rule
-    sees is the whole list before the reranker: cut it (``% 100``), or a long tail of small scores
+    sees is the full list before the reranker: cut it (``% 100``), or a long tail of small scores
     makes every list deep.
     """
 
@@ -92,7 +92,7 @@ class PredictedDepth:
 
     @classmethod
     def load(cls, path: str | Path) -> PredictedDepth:
-        """Read a saved rule; ``ConfigError`` for a file that holds none."""
+        """Read a saved rule; ``ConfigError`` for any other file."""
         found = read_fitted(path, KIND)
         try:
             weights = tuple(float(number(weight)) for weight in found["weights"])
@@ -106,7 +106,9 @@ class PredictedDepth:
             intercept = float(number(found["intercept"]))
             return cls(weights, intercept, least, most, extra, found["normalise"])
         except (KeyError, TypeError, ValueError, ConfigError) as error:
-            raise ConfigError(f"{path}: no fitted cut-off ({error}); fit it again") from None
+            raise ConfigError(
+                f"{path}: not the file of a fitted cut-off ({error}); fit it again"
+            ) from None
 
 
 def cut_off(value: float | str) -> DepthRule:
@@ -130,7 +132,7 @@ def fit_cut_off(
     target is the rank of the first relevant hit, ``n`` where the first n have none. With both
     centred, w = (X'X + alpha I)^-1 X'y; predictions are rounded and clipped to the range of the
     targets (as mord's OrdinalRidge), then ``extra`` is added. Queries without a relevant document
-    or without hits teach nothing; ``DataError`` if there are no others.
+    or without hits are left out; ``DataError`` if none is left.
 
     ``normalise`` is ``shift`` (scores less the n-th first, for any range) or ``sum`` (as they are:
     none may be negative; cosines then all look alike, and ``alpha`` must be far smaller).
@@ -176,7 +178,7 @@ def ridge(
 
 
 class DepthReport(NamedTuple):
-    """What depths are worth: ``success`` is the share of queries with a relevant hit inside."""
+    """Mean depth, and ``success``: the share of queries with a relevant hit within the depth."""
 
     mean_depth: float
     success: float

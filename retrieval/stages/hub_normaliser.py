@@ -1,4 +1,4 @@
-"""Per-document normalisers against hubs: fitted once to a bank of queries, subtracted ever after.
+"""Per-document normalisers against hubs, fitted once to a bank of queries.
 
 Hubs are documents that come up for many queries they do not answer. The inverted softmax divides
 a document's exp(beta x score) by what it gets from a bank of queries.
@@ -28,7 +28,7 @@ SAMPLED = 1000  # ids of the corpus that tell it from another
 
 
 class Bank(NamedTuple):
-    """What one bank says: log-normalisers and whether a document is a hub, both by row."""
+    """The result of one bank: log-normalisers and which documents are hubs, both by row."""
 
     beta: float
     log_normalisers: NDArray[np.float32]
@@ -75,7 +75,7 @@ class Normaliser:
 
         texts = [text for text in queries if text.strip()]
         if not texts:
-            raise ConfigError("the bank has no queries; expected the texts of a train split")
+            raise ConfigError("bank: no queries in it; expected the texts of a train split")
         for name, value in (("beta", beta), ("document_beta", document_beta)):
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name}: {value!r}; expected a number above 0")
@@ -172,7 +172,7 @@ class Normaliser:
         betas = head.get("betas")
         if not betas or not isinstance(betas, list) or not isinstance(head.get("facts"), dict):
             raise IndexFormatError(
-                f"{folder / HEAD}: no betas and facts of a normaliser; fit it again"
+                f"{folder / HEAD}: the betas or facts of the normaliser are missing; fit it again"
             )
         banks = []
         for place, beta in enumerate(betas):

@@ -1,4 +1,4 @@
-"""The stage that takes hubs down: a retriever's scores less what each document gets from a bank."""
+"""Penalises hubs: subtracts each document's normaliser, estimated on a bank of queries."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ class Normalised(Stage):
 
     ``static`` normalises every query, ``dynamic`` (Bogolin et al., 2022) those alone whose first
     hit is a hub of the bank, bank by bank. The retriever's first ``depth`` hits are reordered (its
-    k first, if more), so documents below them do not come up: give the number of documents for all,
-    or search ``Normaliser.augmented``. ``explain`` tells which banks were used for a query.
+    k first, if more), so documents below them cannot rise: give the number of documents for all, or
+    search ``Normaliser.augmented``. ``explain`` shows which banks were used for a query.
     """
 
     looks_inside = True
+    inner: tuple[Stage, ...] = ()
+    base_retriever = None  # the scores are others
 
     def __init__(
         self,
@@ -50,21 +52,12 @@ class Normalised(Stage):
         if mode not in ("dynamic", "static"):
             raise ConfigError(f"mode: {mode!r}; expected 'dynamic' or 'static'")
         self.retriever, self.normaliser = retriever, normaliser
+        self.inner = (retriever,)
         self.mode: Mode = mode
         self.depth = whole_number(depth, "depth", 1)
         self.name = f"normalised({retriever.name})"
         self._head: Any = None
         self._known: dict[str, int] = {}  # rows by id: the store takes 8 microseconds for one
-
-    @property
-    def inner(self) -> tuple[Stage, ...]:
-        """The retriever."""
-        return (self.retriever,)
-
-    @property
-    def base_retriever(self) -> None:
-        """None: the scores are others."""
-        return None
 
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return the same normaliser over the retriever with a filter."""
@@ -72,7 +65,7 @@ class Normalised(Stage):
         return Normalised(retriever, self.normaliser, mode=self.mode, depth=self.depth)
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
-        """Search, then reorder what was found; queries that are left alone keep their scores."""
+        """Search, then reorder the hits; queries that are not normalised keep their scores."""
         retriever = _retriever_of(self.retriever)
         normaliser = self.normaliser
         if not isinstance(normaliser, Normaliser):
@@ -126,7 +119,9 @@ def _rows(retriever: Retriever, known: dict[str, int], doc_ids: Sequence[str]) -
         rows = retriever.store.rows(new)
         lost = np.flatnonzero(rows < 0)
         if len(lost):
-            raise DataError(f"{retriever.name}: document {new[lost[0]]!r} is gone; search again")
+            raise DataError(
+                f"{retriever.name}: document {new[lost[0]]!r} was deleted meanwhile; search again"
+            )
         known.update(zip(new, rows.tolist(), strict=True))
     return np.fromiter(map(known.__getitem__, doc_ids), np.int64, len(doc_ids))
 
@@ -144,10 +139,10 @@ def _retriever_of(stage: Stage) -> Retriever:
 
 
 class Fitting:
-    """A normaliser to be made at the first search: opened from its folder, or fitted to a bank.
+    """A normaliser for the first search: opened from its folder, or fitted to a bank.
 
-    What was fitted is saved in ``folder``, if there is one, and opened by the next process while
-    bank (a file's content, a dataset's name), settings and documents are the same.
+    A fitted one is saved in ``folder``, if given, and opened by the next process as long as bank (a
+    file's content, a dataset's name), settings and documents are the same.
     """
 
     def __init__(
@@ -160,8 +155,8 @@ class Fitting:
             )
         if bank is None and not (Path(str(folder)) / HEAD).is_file():
             raise ConfigError(
-                f"fitted: no normaliser in {folder!r}; give bank= too, and it is fitted and kept "
-                "there, or Normaliser.fit(retriever, queries).save(...)"
+                f"fitted: no normaliser in {folder!r}; give bank= too, and one is fitted and saved "
+                "there, or save one with Normaliser.fit(retriever, queries).save(...)"
             )
         self.bank, self.folder = bank, folder
         self.beta, self.documents = beta, documents
@@ -186,7 +181,7 @@ class Fitting:
             try:
                 found.check(retriever)
             except ConfigError:
-                found.facts.clear()  # of other documents: fitted anew
+                found.facts.clear()  # of other documents: it is fitted again
             known = found.facts.get("asked", {})
             if asked == {key: known.get(key) for key in asked}:
                 return found

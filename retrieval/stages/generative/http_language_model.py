@@ -40,7 +40,7 @@ class HttpLanguageModel:
     so that a prompt takes ``context_length`` tokens at most, counted as one for every three bytes.
     ``concurrency`` requests are under way at a time. ``body`` is added to each request, or takes
     from it what it gives as null. An endpoint that fails is ``ModelError``, see ``HttpJson``; an
-    answer that says nothing of use is the caller's to handle.
+    useless answer is left to the caller.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class HttpLanguageModel:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of address, model name and settings: what the server loads, nobody can see."""
+        """A hash of address, model name and settings; the server's weights cannot be hashed."""
         settings = [self.logprobs, self.context_length, self.document_length, self.body]
         return fingerprint_of("http", self.endpoint.url, self.model, settings)
 
@@ -144,11 +144,11 @@ def first_token_shares(choice: Mapping[str, Any], choices: Sequence[str]) -> lis
     """Return log-probabilities of ``choices`` from those of an answer's first word.
 
     Spellings that differ in case and spacing are added up. A choice that is not among the
-    alternatives can have what they leave, and no more than the least of them. None where there are
-    no log-probabilities, or none of the choices is among them.
+    alternatives gets the probability they leave, at most that of the least of them. None without
+    log-probabilities, and if none of the choices is among them.
     """
-    told = choice.get("logprobs")
-    content = told.get("content") if isinstance(told, dict) else None
+    logprobs = choice.get("logprobs")
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
     for place in content if isinstance(content, list) else []:
         if not isinstance(place, dict) or not str(place.get("token", "")).strip():
             continue  # a line break before the answer
@@ -172,7 +172,7 @@ def first_token_shares(choice: Mapping[str, Any], choices: Sequence[str]) -> lis
 
 
 def named_choice(text: str, choices: Sequence[str]) -> int | None:
-    """Return which choice a text names first, as a whole word; None where it names none.
+    """Return which choice a text names first, as a complete word; None if it names none.
 
     Case does not count, but for letters: a lone ``a`` is an article where there is an ``A`` or a
     ``B`` besides.
@@ -238,7 +238,7 @@ def _in_threads(
     workers: int,
     advance: Callable[[int], None],
 ) -> list[dict[str, Any]]:
-    """Return what ``ask`` says to each prompt; the first error ends the others soon."""
+    """Return the answer of ``ask`` to each prompt; the first error cancels the others."""
     stop = threading.Event()
     found = []
     with ThreadPoolExecutor(workers, thread_name_prefix="sluice-http") as pool:

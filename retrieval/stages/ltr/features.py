@@ -103,7 +103,7 @@ class CandidateFeatures:
             if isinstance(source, DocumentStore):
                 return source
         raise ConfigError(
-            "ltr: no document store to count terms in; put it behind a retriever, or name one as a "
+            "ltr: no document store to count terms in; put it after a retriever, or name one as a "
             "part, as in ltr(bm25, ...)"
         )
 
@@ -142,7 +142,7 @@ def selected(names: Sequence[str], patterns: Sequence[str] | None) -> Selected:
     for pattern in patterns or ():
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ConfigError(
-                f"features: {pattern!r} matches none; known: {', '.join(names)}"
+                f"features: {pattern!r} matches no feature; known: {', '.join(names)}"
                 f"{suggest(pattern, names)}"
             )
     keep = [

@@ -132,7 +132,7 @@ class LearnedRanker:
             stranger = next((name for name in given if name not in wanted), "")
             raise ModelError(
                 f"{self.path or 'ltr'}: trained with the scores of {', '.join(wanted) or 'none'}, "
-                f"given {', '.join(given) or 'none'}{suggest(stranger, wanted)}; name the same "
+                f"got {', '.join(given) or 'none'}{suggest(stranger, wanted)}; name the same "
                 "retrievers, or train it again"
             )
         for part in parts:
@@ -215,7 +215,7 @@ class LearnedRanker:
         model = reader.read(folder)
         if model.width != len(features):
             raise ModelError(
-                f"{folder}: a model of {model.width} features with the names of {len(features)}; "
+                f"{folder}: the model has {model.width} features, the file names {len(features)}; "
                 "train it again"
             )
         return cls(model, features, parts, language, facts, folder)

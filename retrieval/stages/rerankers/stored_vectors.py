@@ -84,8 +84,8 @@ def retriever_state(stage: Stage, caller: str) -> RetrieverState:
     retriever = retriever_of(stage)
     if retriever is None:
         raise ConfigError(
-            f"{caller}: {getattr(stage, 'name', stage)!r} is a {type(stage).__name__}, expected a "
-            "retriever: its index has the vectors"
+            f"{caller}: {stage.name!r} is a {type(stage).__name__}; expected a retriever, whose "
+            "index has the vectors"
         )
     return retriever.state
 

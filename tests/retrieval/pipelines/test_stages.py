@@ -146,7 +146,7 @@ def test_scores_that_are_no_numbers_are_said(bm25: Retriever) -> None:
         def score(self, pairs: object) -> list[str]:
             return ["high"] * len(list(pairs))  # type: ignore[call-overload]
 
-    with pytest.raises(DataError, match="no list of numbers"):
+    with pytest.raises(DataError, match="not a list of numbers"):
         (bm25 >> Rerank(Words(), 3)).run(QUERIES)
 
 
@@ -215,7 +215,7 @@ def test_texts_come_from_the_corpus_that_has_all(bm25: Retriever) -> None:
 
 
 def test_what_is_called_with_parts_is_no_name(bm25: Retriever) -> None:
-    with pytest.raises(ConfigError, match=r"dot is called with its parts, as in dot\(\.\.\.\)"):
+    with pytest.raises(ConfigError, match=r"dot is a function \(write dot\(\.\.\.\)"):
         parse("bm25 >> dot", {"bm25": lambda: bm25})
 
 
@@ -237,13 +237,13 @@ def test_names_are_read_whole_and_numbers_are_left_alone(bm25: Retriever) -> Non
     [
         ("bm52", "unknown name 'bm52'.*did you mean 'bm25'"),
         ("bm25 +", "not a pipeline"),
-        ("bm25 + bm25", "operator Add"),
+        ("bm25 + bm25", r"operator \+ is not supported"),
         ("bm25 % depth", "not a constant"),
         ("bm25 % 0", "cut"),
         ("cross(dept=3)", "takes depth, interpolate, .*not 'dept'.*did you mean 'depth'"),
         ("bm25(k=3)", "takes no arguments"),
         ("cross(3)", "named arguments only"),
-        ("rrf(bm25)", "two stages"),
+        ("rrf(bm25)", "at least 2 stages"),
         ("rrf(bm25, bm25, kk=3)", "takes rank_constant"),
         ("__import__('os').system('true')", "is not a name, a call"),
         ("(lambda: bm25)()", "is not a name, a call"),

@@ -368,7 +368,7 @@ def test_what_cannot_be_normalised(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="needs a retriever itself"):
         Normalised(Own(), Normaliser.fit(dense, ["gold"])).run({"a": "gold"})
-    with pytest.raises(ConfigError, match="the bank has no queries"):
+    with pytest.raises(ConfigError, match="bank: no queries in it"):
         Normaliser.fit(dense, [" "])
     with pytest.raises(ConfigError, match="document_beta: 0"):
         Normaliser.fit(dense, ["gold"], document_beta=0)
