@@ -47,8 +47,8 @@ class Stage(ABC):
     """A step of a pipeline: queries, and the run so far, to a run.
 
     Every operator returns a stage again. Retrievers ignore the run they are given; rerankers need
-    one. ``k`` is how many documents per query the caller will look at: a stage may return fewer
-    (there are no more) or more (it had them anyway).
+    one. ``k`` is how many documents per query the caller will use: a stage may return fewer, if it
+    finds fewer, or more, if it has them anyway.
 
     A stage made of others overrides ``inner`` and ``over``; its store, filter and cost follow. The
     other hooks have defaults too: ``base_retriever`` and ``base_where`` for stages that look into

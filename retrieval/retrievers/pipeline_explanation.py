@@ -69,12 +69,12 @@ class PipelineExplanation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the explanation for JSON."""
-        found = asdict(self)
-        for document, path in zip(found["documents"], self.documents, strict=True):
+        facts = asdict(self)
+        for document, path in zip(facts["documents"], self.documents, strict=True):
             document["terms"] = {
                 name: [part._asdict() for part in parts] for name, parts in path.terms.items()
             }
-        return found
+        return facts
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -92,8 +92,8 @@ def explain_pipeline(
         raise ConfigError(f"query: {query!r}; expected text")
     k = whole_number(k, "k", 1)
     with tracing() as spans:
-        found = stage.run({QUERY: query}, None, max(k, DEPTH) if doc_ids is not None else k)
-    wanted = list(found[QUERY].doc_ids)[:k] if doc_ids is None else list(doc_ids)
+        run = stage.run({QUERY: query}, None, max(k, DEPTH) if doc_ids is not None else k)
+    followed = list(run[QUERY].doc_ids)[:k] if doc_ids is None else list(doc_ids)
     shown = [span for span in _shown(spans[0]) if span.result is not None]
     steps = [
         Step(
@@ -105,7 +105,7 @@ def explain_pipeline(
         )
         for span in shown
     ]
-    paths = [_path(doc_id, query, shown) for doc_id in wanted]
+    paths = [_path(doc_id, query, shown) for doc_id in followed]
     return PipelineExplanation(query, spans[0].seconds * 1000, steps, paths)
 
 
@@ -157,10 +157,9 @@ def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
 
 def _before(doc_id: str, span: Span) -> int | None:
     """Return the document's best rank among what a stage was given, or what its parts found."""
-    given = (
-        span.stage.needs_candidates or not span.inner
-    )  # the retrievers of a scorer are not parts
-    lists = [span.given] if given else [part.result for part in span.inner]
+    # A scorer's retrievers are not parts: its stage starts from the list that it was given.
+    starts = span.stage.needs_candidates or not span.inner
+    lists = [span.given] if starts else [part.result for part in span.inner]
     ranks = [
         list(run[QUERY].doc_ids).index(doc_id) + 1
         for run in lists
@@ -169,17 +168,17 @@ def _before(doc_id: str, span: Span) -> int | None:
     return min(ranks, default=None)
 
 
-def _lines(found: PipelineExplanation) -> Iterator[str]:
-    yield f"{found.query!r}: {found.milliseconds:,.1f} ms"
-    width = max(len(step.name) for step in found.steps)
-    for step in found.steps:
+def _lines(explanation: PipelineExplanation) -> Iterator[str]:
+    yield f"{explanation.query!r}: {explanation.milliseconds:,.1f} ms"
+    width = max(len(step.name) for step in explanation.steps)
+    for step in explanation.steps:
         facts = ", ".join(f"{name} {value}" for name, value in step.facts.items())
         noted = f"  ({facts})" if facts else ""
         yield (
             f"  {step.name:<{width}}  {step.milliseconds:9.2f} ms  "
             f"{step.documents:>5,} documents{noted}"
         )
-    for path in found.documents:
+    for path in explanation.documents:
         rank = "not returned" if path.rank is None else f"rank {path.rank}, score {path.score:.4f}"
         yield f"\n{path.doc_id}: {rank}"
         for place in path.places:

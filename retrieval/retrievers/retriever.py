@@ -63,22 +63,10 @@ class Retriever(Stage):
     the number of documents.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        head: Head,
-        *,
-        encoder: Encoder | None = None,
-        allow: Collection[str] = (),
-        options: Mapping[str, Any] | None = None,
-        params: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.path = path
-        self.name = head.name
+    def __init__(self, state: RetrieverState) -> None:
+        self.path, self.name = state.path, state.name
         self._lock = threading.Lock()
-        self._state = RetrieverState(
-            path, head, encoder=encoder, allow=allow, options=options, params=params
-        )
+        self._state = state
 
     @classmethod
     def build(
@@ -146,7 +134,7 @@ class Retriever(Stage):
             head = head_of(folder, name or folder.name, encoder, documents, origin, noted)
             write_head(folder, head)
             shutil.rmtree(work, ignore_errors=True)
-        return cls(folder, head, encoder=encoder)
+        return cls(RetrieverState(folder, head, encoder=encoder))
 
     @classmethod
     def open(
@@ -166,8 +154,10 @@ class Retriever(Stage):
         ``encoder`` other than the index was built with.
         """
         folder = Path(path)
-        head = read_head(folder)
-        return cls(folder, head, encoder=encoder, allow=allow, options=options, params=params)
+        state = RetrieverState(
+            folder, read_head(folder), encoder=encoder, allow=allow, options=options, params=params
+        )
+        return cls(state)
 
     @property
     def head(self) -> Head:

@@ -69,44 +69,44 @@ class Normalised(Stage):
         retriever = _retriever_of(self.retriever)
         normaliser = self.normaliser
         if not isinstance(normaliser, Normaliser):
-            normaliser = normaliser.made(retriever)
+            normaliser = normaliser.of(retriever)
         if self._head is not retriever.head:  # another one after each change
             normaliser.check(retriever)
             self._head, self._known = retriever.head, {}
         known = self._known
-        wanted = DEPTH if k is None else k
-        found = self.retriever.run(queries, given, max(wanted, self.depth))
-        active = self._active(normaliser, retriever, found, known)
-        rankings: dict[str, Ranking] = dict(found)
+        depth = DEPTH if k is None else k
+        run = self.retriever.run(queries, given, max(depth, self.depth))
+        active = self._active(normaliser, retriever, run, known)
+        rankings: dict[str, Ranking] = dict(run)
         for banks in dict.fromkeys(active.values()):
             if any(banks):
                 members = [query for query, its in active.items() if its == banks]
                 shifts = normaliser.shifts(banks)
-                rankings.update(_shifted(found, members, retriever, known, shifts))
+                rankings.update(_shifted(run, members, retriever, known, shifts))
         note({"normalised": active})
-        return Run({query: ranking[:wanted] for query, ranking in rankings.items()}, name=self.name)
+        return Run({query: ranking[:depth] for query, ranking in rankings.items()}, name=self.name)
 
     def _active(
-        self, normaliser: Normaliser, retriever: Retriever, found: Run, known: dict[str, int]
+        self, normaliser: Normaliser, retriever: Retriever, run: Run, known: dict[str, int]
     ) -> dict[str, tuple[bool, ...]]:
         """Return which banks are used for each query."""
         if self.mode == "static":
-            return dict.fromkeys(found, (True,) * len(normaliser.banks))
-        first = {query: ranking.doc_ids[0] for query, ranking in found.items() if len(ranking)}
+            return dict.fromkeys(run, (True,) * len(normaliser.banks))
+        first = {query: ranking.doc_ids[0] for query, ranking in run.items() if len(ranking)}
         rows = _rows(retriever, known, list(first.values()))
         hubs = np.stack([bank.hubs[rows] for bank in normaliser.banks], axis=1).tolist()
         return dict(zip(first, map(tuple, hubs), strict=True))
 
 
 def _shifted(
-    found: Run,
+    run: Run,
     queries: Sequence[str],
     retriever: Retriever,
     known: dict[str, int],
     shifts: NDArray[np.float32],
 ) -> dict[str, Ranking]:
     rankings: dict[str, Ranking] = {}
-    for pool in Pool.blocks([found], queries):
+    for pool in Pool.blocks([run], queries):
         rows = _rows(retriever, known, pool.hits)
         (lists,) = pool.lists
         rankings.update(pool.ranked(pool.spread(lists, lists.scores + shifts[rows])))
@@ -160,37 +160,37 @@ class Fitting:
             )
         self.bank, self.folder = bank, folder
         self.beta, self.documents = beta, documents
-        self._made: Normaliser | None = None
+        self._normaliser: Normaliser | None = None
         self._lock = threading.Lock()
 
-    def made(self, retriever: Retriever) -> Normaliser:
-        """Return the normaliser of this retriever, made at the first call."""
+    def of(self, retriever: Retriever) -> Normaliser:
+        """Return the normaliser of this retriever, opened or fitted at the first call."""
         with self._lock:
-            if self._made is None:
-                self._made = self._opened(retriever)
-            return self._made
+            if self._normaliser is None:
+                self._normaliser = self._opened(retriever)
+            return self._normaliser
 
     def _opened(self, retriever: Retriever) -> Normaliser:
         if self.bank is None:
             return Normaliser.load(str(self.folder))
-        asked = {"bank": self.bank, "beta": self.beta, "documents": self.documents}
+        settings = {"bank": self.bank, "beta": self.beta, "documents": self.documents}
         if Path(self.bank).is_file():  # a file may have changed; a dataset goes by its name
-            asked["queries"] = fingerprint_of(Path(self.bank).read_bytes())
+            settings["queries"] = fingerprint_of(Path(self.bank).read_bytes())
         if self.folder is not None and (Path(self.folder) / HEAD).is_file():
-            found = Normaliser.load(self.folder)
+            saved = Normaliser.load(self.folder)
             try:
-                found.check(retriever)
+                saved.check(retriever)
             except ConfigError:
-                found.facts.clear()  # of other documents: it is fitted again
-            known = found.facts.get("asked", {})
-            if asked == {key: known.get(key) for key in asked}:
-                return found
+                saved.facts.clear()  # of other documents: it is fitted again
+            known = saved.facts.get("asked", {})
+            if settings == {key: known.get(key) for key in settings}:
+                return saved
         queries = bank_queries(self.bank)
-        made = Normaliser.fit(retriever, queries, beta=self.beta, documents=self.documents)
-        made.facts["asked"] = asked
+        fitted = Normaliser.fit(retriever, queries, beta=self.beta, documents=self.documents)
+        fitted.facts["asked"] = settings
         if self.folder is not None:
-            made.save(self.folder)
-        return made
+            fitted.save(self.folder)
+        return fitted
 
 
 def bank_queries(source: str) -> list[str]:
@@ -242,5 +242,5 @@ def normalised(
     if beta <= 0:
         raise ConfigError(f"beta: {beta!r}; expected a number above 0")
     whole_number(documents, "documents", 0)
-    made = Fitting(bank, fitted, beta=beta, documents=documents)
-    return Normalised(retriever, made, mode=mode, depth=depth)
+    fitting = Fitting(bank, fitted, beta=beta, documents=documents)
+    return Normalised(retriever, fitting, mode=mode, depth=depth)

@@ -269,15 +269,3 @@ def reciprocal_rank_fusion(
     """Fuse runs by the sum of weight / (k + rank), ranks from 1; see ``Fusion``."""
     given = None if weights is None else list(weights)
     return Fusion("rrf", rank_constant=k, weights=given).fuse(runs)
-
-
-def weighted_fusion(
-    runs: Sequence[Run],
-    weights: Sequence[float] | None = None,
-    normalise: str = "min-max",
-    *,
-    minimum: float | Sequence[float | None] | None = None,
-) -> Run:
-    """Fuse runs by the weighted sum of normalised scores; see ``Fusion``, ``normalised_shares``."""
-    given = None if weights is None else list(weights)
-    return Fusion("weighted", given, normalise, minimum).fuse(runs)

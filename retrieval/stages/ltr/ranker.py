@@ -43,7 +43,7 @@ READERS: Final[Mapping[str, str]] = {
 
 
 class Fitted(Protocol):
-    """What a training of ``RANKERS`` returns."""
+    """The model that the ``fit`` of ``RANKERS`` returns."""
 
     kind: str
     files: tuple[str, ...]
@@ -224,7 +224,7 @@ class LearnedRanker:
 def part_fingerprint(part: Stage) -> str | None:
     """Return what must stay the same of a part: a retriever's encoder, unless it counts a corpus.
 
-    None of a BM25, whose counts move with every document, and of stages that are no retriever.
+    None for BM25, whose counts change with every document, and for other stages than retrievers.
     """
     from sluice.retrieval.retrievers.retriever import Retriever
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_world import ConstantScorer, LengthScorer, WordEncoder, documents
+from small_world import ConstantScorer, LengthScorer, documents
 
 from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
@@ -23,16 +23,6 @@ class Listed(Stage):
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         self.asked.append(k)
         return self.fixed
-
-
-@pytest.fixture(scope="module")
-def bm25() -> Retriever:
-    return Retriever.build(BM25Encoder(), documents(), name="bm25")
-
-
-@pytest.fixture(scope="module")
-def dense() -> Retriever:
-    return Retriever.build(WordEncoder(), documents(), name="dense")
 
 
 def test_a_cut_reaches_the_retriever_before_it_and_no_other() -> None:
