@@ -287,16 +287,6 @@ class Fuse(Stage):
         return cls(parts)
 
     @property
-    def weights(self) -> tuple[float, ...] | None:
-        """The weights, None where all are 1."""
-        return None if self.fusion.weights is None else tuple(self.fusion.weights)
-
-    @property
-    def normalise(self) -> str:
-        """The normalisation of methods that add scores."""
-        return self.fusion.normalise
-
-    @property
     def _plain(self) -> bool:
         return self.fusion == Fusion()
 

@@ -185,7 +185,7 @@ def test_expressions_are_the_operators(bm25: Retriever, dense: Retriever) -> Non
     assert dict(parsed.run(QUERIES)) == dict(built.run(QUERIES))
     assert isinstance(parsed.first, Cut)
     weighted = parse("weighted(bm25, dense-ft, weights=[1e-3, 7], normalise='z-score')", names)
-    assert (weighted.weights, weighted.normalise) == ((0.001, 7.0), "z-score")
+    assert (weighted.fusion.weights, weighted.fusion.normalise) == ((0.001, 7.0), "z-score")
     assert parse("bm25 >> cross", names).second.depth == 100
     assert list(names_in("(bm25 | dense-ft) >> cross(depth=2)", where="x")) == [
         "bm25", "dense-ft", "cross",
