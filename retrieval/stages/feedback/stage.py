@@ -29,6 +29,7 @@ from sluice.retrieval.pipelines.tracing import is_traced, note
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import Queries, SelfExcluding
 from sluice.retrieval.runs.run import Ranking, Run, without
+from sluice.retrieval.stages.rerankers.stored_vectors import check_single_vectors
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.where import Where
@@ -126,13 +127,7 @@ class Feedback(Stage):
         )
 
     def _check(self, state: RetrieverState, vectors: Any) -> None:
-        from sluice.indexing.wrappers.passages import PassageIndex
-
-        if isinstance(state.index, PassageIndex):
-            raise ConfigError(
-                f"{self.name}: {state.path} indexes passages, of which a document has several; "
-                "feedback needs one vector a document: build the retriever without passages"
-            )
+        check_single_vectors(state, self.name)
 
     def _changed(self, state: RetrieverState, vectors: Any, rankings: Sequence[Ranking]) -> Any:
         """Return the queries' new vectors, a batch at a time."""

@@ -213,7 +213,7 @@ def test_names_are_read_whole_and_numbers_are_left_alone(bm25: Retriever) -> Non
     names = {"a-b.v2": lambda: bm25, "rrf": lambda: bm25, "e-3": lambda: bm25}
     assert set(names_in("rrf(a-b.v2, e-3) | rrf", where="x")) == set(names)
     for text, weights in [("[1e-3, 1]", (0.001, 1.0)), ("[1.5E-3,2e-1]", (0.0015, 0.2))]:
-        assert parse(f"rrf(a-b.v2, e-3, weights={text})", names).weights == weights
+        assert parse(f"rrf(a-b.v2, e-3, weights={text})", names).fusion.weights == weights
     for text in ("[1-1, 2]", "[-1, 2]", "[True, 1]", "[0, 0]", "[1e999, 1]", "5", "['a', 'b']"):
         with pytest.raises(ConfigError, match=r"constant|list of numbers|list\[float\]"):
             parse(f"rrf(a-b.v2, e-3, weights={text})", names)
