@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from sluice.retrieval.evaluation.scores import evaluate
-from sluice.retrieval.pipelines.fusion.fusion import reciprocal_rank_fusion, weighted_fusion
+from sluice.retrieval.pipelines.fusion.fusion import Fusion, reciprocal_rank_fusion
 from sluice.retrieval.runs.run import Run
 
 MEASURES = {
@@ -52,7 +52,7 @@ def main() -> None:
         ),
         (
             "min-max and weights",
-            weighted_fusion(runs, [0.3, 0.7], "min-max"),
+            Fusion("weighted", [0.3, 0.7]).fuse(runs),
             ranx.fuse(theirs, norm="min-max", method="wsum", params={"weights": (0.3, 0.7)}),
         ),
     ]

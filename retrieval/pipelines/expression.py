@@ -1,7 +1,7 @@
-"""Pipelines written as text: ``(bm25 | dense) % 200 >> cross(depth=50)``, parsed safely.
+"""Parses pipelines written as text, such as ``(bm25 | dense) % 200 >> cross(depth=50)``.
 
 The grammar is Python's, read by ``ast`` and never executed: names, ``|``, ``%`` and ``>>``, calls
-of scorers with constants, and calls of what ``stage_table`` has. Nothing else is understood.
+of scorers with constants, and calls of the functions in ``table.STAGES``. Nothing else is allowed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Cut, Stage
 from sluice.retrieval.pipelines.table import DEPTH_RULES, STAGES
 
-Make = Callable[[], Any]  # opens the stage or scorer a name stands for
+Make = Callable[[], Any]  # opens the stage or scorer of a name
 
-NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"  # what a retriever, a reranker or a pipeline may be called
+NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"  # a valid name of a retriever, a reranker or a pipeline
 RERANK_OPTIONS = ("depth", "interpolate", "deadline_ms")
 MAX_PARTS = 200  # operators, calls and names in one expression
+SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.BitAnd: "&"}
 
 
 def names_in(text: str, *, where: str) -> Iterator[str]:
@@ -34,13 +35,13 @@ def names_in(text: str, *, where: str) -> Iterator[str]:
 
 
 def texts_in(text: str, *, where: str) -> list[str]:
-    """Return the texts an expression holds, such as the folders its stages read."""
+    """Return the string constants of an expression, such as the folders its stages read."""
     nodes = ast.walk(_tree(text, where))
     return [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
 
 
 def options_in(text: str, *, where: str) -> set[str]:
-    """Return the names of all options that an expression's calls are given."""
+    """Return the names of all options in an expression's calls."""
     nodes = ast.walk(_tree(text, where))
     return {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg is not None}
 
@@ -51,14 +52,14 @@ def parse(
     *,
     where: str = "pipeline",
     first: Callable[[str, Stage], Stage] = lambda _, stage: stage,
-    part: Callable[[Any], Any] = lambda made: made,
+    part: Callable[[Any], Any] = lambda opened: opened,
 ) -> Stage:
     """Return the stage an expression describes.
 
     ``names`` opens retrievers, pipelines (a ``Stage``) and scorers by name; a scorer called with
-    ``depth`` is a ``Rerank``. ``first`` is given the text and the stage before each ``>>`` and
-    returns what is to stand there; ``part`` is given what the name in a call's parentheses opens
-    and returns what the call gets. Raises ``ConfigError`` for anything else, with the nearest name.
+    ``depth`` is a ``Rerank``. ``first`` gets the text and the stage before each ``>>`` and returns
+    the stage to use there; ``part`` gets the stage or scorer of a name in a call's parentheses and
+    returns the call's argument. Raises ``ConfigError`` for anything else, with the nearest name.
     """
     return _Reader(text, names, where, first, part).stage(_tree(text, where))
 
@@ -67,7 +68,9 @@ def _tree(text: str, where: str) -> ast.expr:
     try:
         tree = ast.parse(_joined(text.strip()), mode="eval").body
     except (RecursionError, MemoryError):
-        raise ConfigError(f"{where}: a pipeline this long or deep is not understood") from None
+        raise ConfigError(
+            f"{where}: the pipeline is too long or too deeply nested; make its parts pipelines"
+        ) from None
     except (SyntaxError, ValueError) as error:
         raise ConfigError(
             f"{where}: {text!r} is not a pipeline ({getattr(error, 'msg', error)}); expected names "
@@ -90,7 +93,7 @@ _TOKENS = re.compile(
 
 
 def _joined(text: str) -> str:
-    """Make names with hyphens and dots (``dense-zero-shot``) names to Python."""
+    """Rewrite names with hyphens and dots (``dense-zero-shot``) as valid Python names."""
 
     def replaced(token: re.Match[str]) -> str:
         return token[0].replace("-", _HYPHEN).replace(".", _DOT) if token[1] else token[0]
@@ -123,26 +126,27 @@ class _Reader:
         if isinstance(node, ast.Name):
             return self._named(node.id, {})
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            made: Stage = self._call(node, node.func.id)
-            return made
+            called: Stage = self._call(node, node.func.id)
+            return called
         raise self.fail(f"{_spelled(ast.unparse(node))!r} is not a name, a call, |, % or >>")
 
     def _operation(self, node: ast.BinOp) -> Stage:
         if isinstance(node.op, ast.Mod):
-            cut: Cut = self._made(Cut, self.stage(node.left), self._constant(node.right))
+            cut: Cut = self._built(Cut, self.stage(node.left), self._constant(node.right))
             return cut
         if isinstance(node.op, ast.RShift):
             first = self.first(ast.unparse(node.left), self.stage(node.left))
             return first >> self.stage(node.right)
         if isinstance(node.op, ast.BitOr):
             return self.stage(node.left) | self.stage(node.right)
-        raise self.fail(f"operator {type(node.op).__name__} has no meaning")
+        symbol = SYMBOLS.get(type(node.op), type(node.op).__name__)
+        raise self.fail(f"operator {symbol} is not supported (use |, % and >>)")
 
     def _call(self, node: ast.Call, name: str, *, part: bool = False) -> Any:
         options = {}
         for keyword in node.keywords:
             if keyword.arg is None:
-                raise self.fail("** has no meaning")
+                raise self.fail("** is not supported")
             options[keyword.arg] = self._constant(keyword.value)
         if name in STAGES:
             return self._from_table(name, node.args, options, part=part)
@@ -153,9 +157,9 @@ class _Reader:
     def _from_table(
         self, name: str, nodes: Sequence[ast.expr], options: dict[str, Any], *, part: bool
     ) -> Any:
-        """Make a stage of the table, or rerank by the scorer that its name makes.
+        """Return a stage of the table, or a reranker by a scorer of it.
 
-        As the part of another call, a scorer without options of reranking stays one.
+        As an argument of another call, a scorer without options of ``Rerank`` is returned itself.
         """
         make = resolve(STAGES[name])
         parts = [self._part(node) for node in nodes]
@@ -169,14 +173,14 @@ class _Reader:
             raise self.fail(str(error)) from None
         except TypeError as error:
             raise self.fail(f"{name}(...): {error}") from None
-        made: Any = self._made(make, *parts, **own)
-        if isinstance(made, Stage):
+        built: Any = self._built(make, *parts, **own)
+        if isinstance(built, Stage):
             known = [key for key, p in signature.parameters.items() if p.kind is p.KEYWORD_ONLY]
             self._check(rest, known, name)
-            return made
+            return built
         if part and not rest:
-            return made
-        return self._reranker(made, name, rest, shown=options)
+            return built
+        return self._reranker(built, name, rest, shown=options)
 
     def _part(self, node: ast.expr) -> Any:
         """Return the stage, or the scorer, that an argument of a call describes."""
@@ -190,32 +194,32 @@ class _Reader:
     def _named(self, name: str, options: dict[str, Any]) -> Stage:
         name = _spelled(name)
         if name not in self.names and name in STAGES:
-            raise self.fail(f"{name} is called with its parts, as in {name}(...),")
+            raise self.fail(f"{name} is a function (write {name}(...) with its parts)")
         if name not in self.names:
             known = ", ".join(sorted(self.names)) or "none are defined"
             near = suggest(name, [*self.names, *STAGES])
             raise self.fail(f"unknown name {name!r} (known: {known}{near})")
-        made = self.names[name]()
-        if isinstance(made, Stage):
+        opened = self.names[name]()
+        if isinstance(opened, Stage):
             self._check(options, (), name)
-            return made
-        return self._reranker(made, name, options, shown=options)
+            return opened
+        return self._reranker(opened, name, options, shown=options)
 
     def _reranker(
         self, scorer: Any, name: str, options: Mapping[str, Any], *, shown: Mapping[str, Any]
     ) -> Stage:
         self._check(options, (*RERANK_OPTIONS, *DEPTH_RULES), name)
         rules = [
-            self._made(resolve(rule), options[key])
+            self._built(resolve(rule), options[key])
             for key, rule in DEPTH_RULES.items()
             if key in options
         ]
-        given = {"depth": 100, **{key: options[key] for key in RERANK_OPTIONS if key in options}}
+        own = {"depth": 100, **{key: options[key] for key in RERANK_OPTIONS if key in options}}
         text = ", ".join(f"{key}={value}" for key, value in {"depth": 100, **shown}.items())
-        made: Rerank = self._made(Rerank, scorer, **given, rules=rules, name=f"{name}({text})")
-        return made
+        rerank: Rerank = self._built(Rerank, scorer, **own, rules=rules, name=f"{name}({text})")
+        return rerank
 
-    def _made(self, kind: Callable[..., Any], /, *parts: Any, **options: Any) -> Any:
+    def _built(self, kind: Callable[..., Any], /, *parts: Any, **options: Any) -> Any:
         try:
             return kind(*parts, **options)
         except (ConfigError, TypeError, ValueError) as error:

@@ -25,20 +25,20 @@ def fused(
 ) -> Fuse:
     """``fused(a, b, method='isr')`` of a pipeline: see ``Fusion``; any of its methods.
 
-    ``fitted`` is a file that ``FusionFit.save`` wrote: its method, options and weights, before
-    those given here.
+    ``fitted`` is a file that ``FusionFit.save`` wrote: its method, options and weights are used
+    unless the call gives others.
     """
     options: dict[str, Any] = {
         "weights": weights, "normalise": normalise, "minimum": minimum, "phi": phi,
         "rank_constant": rank_constant, "gamma": gamma, "sigma": sigma,
     }  # fmt: skip
-    given = {name: value for name, value in options.items() if value is not None}
+    changed = {name: value for name, value in options.items() if value is not None}
     if len(stages) < 2 or not all(isinstance(stage, Stage) for stage in stages):
-        raise ConfigError("fuses two stages or more")
+        raise ConfigError(f"expected at least 2 stages to fuse, got {len(stages)}")
     if rank_constant is not None and rank_constant <= 0:
         raise ConfigError(f"fusion: rank_constant={rank_constant!r}; expected a number above 0")
     if fitted is None:
-        return Fuse(stages, method=Fusion(method or "rrf", **given))
+        return Fuse(stages, method=Fusion(method or "rrf", **changed))
     fit = FusionFit.load(fitted)
     if method not in (None, fit.fusion.method):
         raise ConfigError(
@@ -46,14 +46,14 @@ def fused(
             f"fused(..., fitted={fitted!r})"
         )
     if weights is not None:
-        raise ConfigError("weights and fitted: both say the weights; expected one of the two")
+        raise ConfigError("weights and fitted: both give weights; expected one of the two")
     count = len(fit.fusion.weights or ())
     if count != len(stages):
         raise ConfigError(
-            f"fitted={fitted!r}: was fitted to {count} stages ({', '.join(fit.names)}), here are "
-            f"{len(stages)}; fit it again"
+            f"fitted={fitted!r}: was fitted to {count} stages ({', '.join(fit.names)}), but "
+            f"{len(stages)} are fused here; fit it again"
         )
-    return Fuse(stages, method=replace(fit.fusion, **given))
+    return Fuse(stages, method=replace(fit.fusion, **changed))
 
 
 def rrf(
@@ -91,10 +91,10 @@ def rank_biased(
 
 
 def comb_sum(*stages: Stage, normalise: str | None = None) -> Fuse:
-    """``comb_sum(a, b)`` of a pipeline: sums of the scores of those that found it."""
+    """``comb_sum(a, b)`` of a pipeline: sums of the scores of the lists that have the document."""
     return fused(*stages, method="comb_sum", normalise=normalise)
 
 
 def comb_mnz(*stages: Stage, normalise: str | None = None) -> Fuse:
-    """``comb_mnz(a, b)`` of a pipeline: these sums times how many found it."""
+    """``comb_mnz(a, b)`` of a pipeline: these sums times the number of those lists."""
     return fused(*stages, method="comb_mnz", normalise=normalise)

@@ -1,4 +1,4 @@
-"""One memory of scores: what is known is looked up, and each missing pair is scored once."""
+"""Looks scores up in a memory, and scores each missing pair once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Key = TypeVar("Key", bound=Hashable)
-Scores = NDArray[np.float32]  # [keys], NaN where there is none
+Scores = NDArray[np.float32]  # [keys], NaN where unknown
 
 
 class Lookup(NamedTuple):
-    """The scores asked for, and how many of them had to be computed."""
+    """The scores of the keys, and how many of them had to be computed."""
 
     scores: Scores
     misses: int

@@ -9,10 +9,10 @@ from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import is_number, whole_number
+from sluice.retrieval.pipelines.scorer import ListScorer, Scorer, ScorerHooks, Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.tracing import note
 from sluice.retrieval.runs.queries import Queries
@@ -21,30 +21,7 @@ from sluice.retrieval.runs.run import Ranking, Run
 if TYPE_CHECKING:
     from sluice.retrieval.documents.where import Where
 
-Scores = NDArray[np.float32]
 AT_ONCE = 16  # pairs between two looks at the clock
-
-
-class Scorer(Protocol):
-    """Anything that scores (query, document) pairs: a cross-encoder, a model of your own."""
-
-    def score(self, pairs: Sequence[tuple[str, str]]) -> Any:
-        """Return one finite number per pair, higher is better."""
-        ...
-
-
-class ListScorer(Protocol):
-    """Anything that scores a query's candidates by more than their texts.
-
-    Ids, earlier scores and places are in ``heads``; ``documents`` has the texts, where there are
-    any. An attribute ``stages`` names the retrievers it looks into.
-    """
-
-    def score_lists(
-        self, queries: Queries, heads: Mapping[str, Ranking], documents: Texts | None
-    ) -> Mapping[str, Any]:
-        """Return for each query of ``heads`` one finite number per candidate, higher is better."""
-        ...
 
 
 class DepthRule(Protocol):
@@ -66,8 +43,10 @@ class Rerank(Stage):
 
     ``rules`` make the depth smaller query by query. With ``deadline_ms`` no more pairs of a query
     are scored when that many milliseconds have gone, or the next few would exceed them: the others
-    stay below, in the order they had. A scorer of lists is done with them at once and takes none.
+    stay below, in the order they had. List scorers cannot stop early, so a deadline is refused.
     """
+
+    needs_candidates = True
 
     def __init__(
         self,
@@ -82,8 +61,9 @@ class Rerank(Stage):
     ) -> None:
         if not is_number(interpolate) or not 0 <= interpolate <= 1:
             raise ConfigError(f"interpolate: {interpolate!r}; expected a share from 0 to 1")
-        self._of_lists = callable(getattr(scorer, "score_lists", None))
-        if not self._of_lists and not callable(getattr(scorer, "score", None)):
+        hooks = ScorerHooks(scorer)
+        self._of_lists = hooks.scores_lists
+        if not self._of_lists and not hooks.scores_pairs:
             raise ConfigError(
                 f"Rerank: {type(scorer).__name__} has no score(pairs) method; "
                 "expected a CrossEncoder or an object like it"
@@ -91,7 +71,10 @@ class Rerank(Stage):
         if deadline_ms is not None and not (is_number(deadline_ms) and deadline_ms > 0):
             raise ConfigError(f"deadline_ms: {deadline_ms!r}; expected milliseconds above 0")
         if deadline_ms is not None and self._of_lists:
-            raise ConfigError(f"deadline_ms: {type(scorer).__name__} scores a list at once")
+            raise ConfigError(
+                f"deadline_ms: {type(scorer).__name__} scores each list as a whole and cannot stop "
+                "early; leave deadline_ms out, or use a scorer of pairs"
+            )
         self.scorer: Any = scorer
         self.depth = whole_number(depth, "depth", 0)
         self.interpolate = float(interpolate)
@@ -101,18 +84,13 @@ class Rerank(Stage):
         self._documents = documents
 
     @property
-    def needs_candidates(self) -> bool:
-        """It does."""
-        return True
-
-    @property
     def inner(self) -> tuple[Stage, ...]:
         """The retrievers that the scorer looks into."""
-        return tuple(getattr(self.scorer, "stages", ()))
+        return ScorerHooks(self.scorer).stages
 
     @property
     def ranking_models(self) -> tuple[Any, ...]:
-        """The scorer."""
+        """The scorer alone: a reranker holds no other model."""
         return (self.scorer,)
 
     def over(self, inner: Sequence[Stage]) -> Stage:
@@ -141,11 +119,11 @@ class Rerank(Stage):
         empty = Ranking([], [])
         rankings = {query: given.get(query, empty) for query in queries}
         heads = {query: ranking[: self._depth(ranking)] for query, ranking in rankings.items()}
-        found = self._scored(queries, {q: head for q, head in heads.items() if len(head)})
-        note({"pairs": {query: len(found.get(query, ())) for query in heads}})
+        scored = self._scored(queries, {q: head for q, head in heads.items() if len(head)})
+        note({"pairs": {query: len(scored.get(query, ())) for query in heads}})
         merged = {}
         for query, ranking in rankings.items():
-            scores = found.get(query, np.zeros(0, np.float32))
+            scores = scored.get(query, np.zeros(0, np.float32))
             if self.interpolate:
                 earlier = z_scores(ranking.scores[: len(scores)])
                 mixed = (1 - self.interpolate) * z_scores(scores) + self.interpolate * earlier
@@ -166,15 +144,15 @@ class Rerank(Stage):
         if self._documents is None:
             raise ConfigError(
                 f"{self.name}: needs the documents' texts; pass documents=, or compose it "
-                "behind a retriever with a document store"
+                "after a retriever with a document store"
             )
-        wanted = list(chain.from_iterable(head.doc_ids for head in heads.values()))
-        read = list(dict.fromkeys(wanted))  # each document once
-        texts = self._documents.texts(read)
-        if len(read) < len(wanted):
-            texts = list(map(dict(zip(read, texts, strict=True)).__getitem__, wanted))
-        asked = chain.from_iterable(repeat(queries[q], len(head)) for q, head in heads.items())
-        pairs = list(zip(asked, texts, strict=True))
+        doc_ids = list(chain.from_iterable(head.doc_ids for head in heads.values()))
+        distinct = list(dict.fromkeys(doc_ids))  # each document is read once
+        texts = self._documents.texts(distinct)
+        if len(distinct) < len(doc_ids):
+            texts = list(map(dict(zip(distinct, texts, strict=True)).__getitem__, doc_ids))
+        repeated = chain.from_iterable(repeat(queries[q], len(head)) for q, head in heads.items())
+        pairs = list(zip(repeated, texts, strict=True))
         ends = list(accumulate(map(len, heads.values())))
         if self.deadline_ms is not None:
             spans = zip(heads, [0, *ends], ends, strict=False)
@@ -185,15 +163,15 @@ class Rerank(Stage):
     def _in_time(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """Score pairs few by few, as long as the next few can be expected to be done in time."""
         limit = float(self.deadline_ms or 0) / 1000
-        found: list[Scores] = []
+        scores: list[Scores] = []
         start, took = time.perf_counter(), 0.0
         for place in range(0, len(pairs), AT_ONCE):
             before = time.perf_counter()
-            if found and before - start + took > limit:
+            if scores and before - start + took > limit:
                 break
-            found.append(self._pair_scores(pairs[place : place + AT_ONCE]))
+            scores.append(self._pair_scores(pairs[place : place + AT_ONCE]))
             took = time.perf_counter() - before
-        return np.concatenate(found)
+        return np.concatenate(scores)
 
     def _list_scores(self, lists: Mapping[str, Any], query: str, head: Ranking) -> Scores:
         if query not in lists:
@@ -201,16 +179,17 @@ class Rerank(Stage):
         return self._checked(lists[query], len(head), "candidates", lambda _: f"query {query!r}")
 
     def _pair_scores(self, pairs: Sequence[tuple[str, str]]) -> Scores:
-        found = self.scorer.score(pairs)
-        return self._checked(found, len(pairs), "pairs", lambda i: f"the query {pairs[i][0]!r}")
+        returned = self.scorer.score(pairs)
+        return self._checked(returned, len(pairs), "pairs", lambda i: f"the query {pairs[i][0]!r}")
 
-    def _checked(self, found: Any, count: int, what: str, of: Any) -> Scores:
+    def _checked(self, returned: Any, count: int, what: str, of: Any) -> Scores:
         try:
             with np.errstate(over="ignore"):
-                scores = np.asarray(found, np.float32)
+                scores = np.asarray(returned, np.float32)
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"{self.name}: returned {type(found).__name__}, no list of numbers ({error})"
+                f"{self.name}: the scorer returned {type(returned).__name__}, not a list of "
+                f"numbers ({error})"
             ) from None
         if scores.shape != (count,):
             raise DataError(

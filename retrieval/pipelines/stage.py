@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from sluice.retrieval.documents.where import Where
 
 
+SHOWN = 60  # characters of a text in a ``repr``
+
+
 class Texts(Protocol):
     """Where a stage finds the text of a document: a retriever's document store."""
 
@@ -35,23 +38,27 @@ class Hit(NamedTuple):
     score: float
     text: str
 
+    def __repr__(self) -> str:
+        start = " ".join(self.text[: 2 * SHOWN].split())  # a text may have a million characters
+        return f"Hit(doc_id={self.doc_id!r}, score={self.score:.6g}, text={_short(start)!r})"
+
 
 class Stage(ABC):
     """A step of a pipeline: queries, and the run so far, to a run.
 
     Every operator returns a stage again. Retrievers ignore the run they are given; rerankers need
-    one. ``k`` is how many documents per query the caller will look at: a stage may return fewer
-    (there are no more) or more (it had them anyway).
+    one. ``k`` is how many documents per query the caller will use: a stage may return fewer, if it
+    finds fewer, or more, if it has them anyway.
 
-    A stage made of others says so by ``inner`` and ``over``; its store, filter and cost follow.
-    What else is asked of a stage has a default too: ``base_retriever`` and ``base_where`` for those
-    that look into its index, ``least_score`` for fusions, ``ranking_models`` for prices and the
-    check of circular evaluation, ``looks_inside`` for stress tests.
+    A stage made of others overrides ``inner`` and ``over``; its store, filter and cost follow. The
+    other hooks have defaults too: ``base_retriever`` and ``base_where`` for stages that look into
+    its index, ``least_score`` for fusions, ``ranking_models`` for prices and the check of circular
+    evaluation, ``looks_inside`` for stress tests.
     """
 
     name: str = ""
-    # Whether it looks into the index of its retrievers rather than runs them: then no document can
-    # be replaced for it alone.
+    # Whether it reads the index of its retrievers instead of running them: a stress test then
+    # cannot replace a document for it.
     looks_inside: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -78,7 +85,7 @@ class Stage(ABC):
 
     @property
     def needs_candidates(self) -> bool:
-        """Whether it works on a run that must be given to it."""
+        """Whether it works on a run that must be given to it; by default what its parts need."""
         return any(stage.needs_candidates for stage in self.inner)
 
     @property
@@ -87,15 +94,17 @@ class Stage(ABC):
 
         Of several stores the largest, then the first: one of a pruned corpus lacks some documents.
         """
-        found = [store for s in self.inner if (store := s.documents) is not None]
-        return max(found, key=_size) if found and _size(found[0]) >= 0 else next(iter(found), None)
+        stores = [store for stage in self.inner if (store := stage.documents) is not None]
+        if stores and _size(stores[0]) >= 0:
+            return max(stores, key=_size)
+        return stores[0] if stores else None
 
     @property
     def base_retriever(self) -> Stage | None:
         """The one ``Retriever`` that this stage passes on, for those that look into its index.
 
-        By default that of the only stage it is made of. None where there is none, or several, and
-        where hits or scores are not the retriever's: a stage that changes them says so here.
+        By default that of the only stage it is made of. None without one or with several, and for
+        a stage that changes hits or scores, which overrides this.
         """
         if len(self.inner) != 1 or self.needs_candidates:
             return None
@@ -103,17 +112,17 @@ class Stage(ABC):
 
     @property
     def base_where(self) -> Where | None:
-        """What the documents of ``base_retriever`` are filtered by, None without a filter."""
+        """The filter on the documents of ``base_retriever``, None without one."""
         return self.inner[0].base_where if len(self.inner) == 1 else None
 
     @property
     def ranking_models(self) -> tuple[Any, ...]:
-        """The scorers that it ranks by itself, those of the stages it is made of left out."""
+        """The scorers that this stage itself ranks by, without those of its parts."""
         return ()
 
     @property
     def least_score(self) -> float | None:
-        """The least score that the stage can give, None where it is not known.
+        """The least score that the stage can give, None if it is not known.
 
         Fusions normalise by it (``normalise='theoretical-min'``).
         """
@@ -133,19 +142,22 @@ class Stage(ABC):
             return self
         if not self.inner:
             raise ConfigError(
-                f"{self.name}: where filters the documents of retrievers, and it is none"
+                f"{self.name}: where filters the documents of retrievers, and this stage has none"
             )
-        made = self.over([stage.filtered(where) for stage in self.inner])
-        if made is self:
+        filtered = self.over([stage.filtered(where) for stage in self.inner])
+        if filtered is self:
             raise ConfigError(
                 f"{self.name}: where cannot be put into its retrievers: "
                 f"{type(self).__name__}.over returns the stage itself"
             )
-        return made
+        return filtered
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """Return the ``k`` best documents for one query."""
         return searched(self.run, self.documents, query, k)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_short(self.name, 2 * SHOWN)!r})"
 
     def __rshift__(self, second: Stage) -> Then:
         return Then(self, second) if isinstance(second, Stage) else NotImplemented
@@ -157,8 +169,12 @@ class Stage(ABC):
         return Fuse.joining(self, other) if isinstance(other, Stage) else NotImplemented
 
 
+def _short(text: str, length: int = SHOWN) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
 def _size(store: Texts) -> int:
-    """Return how many documents a store has, -1 where it does not say."""
+    """Return the number of documents in a store, -1 for one without ``len``."""
     return len(store) if isinstance(store, Sized) else -1
 
 
@@ -179,23 +195,21 @@ def searched(
 class Then(Stage):
     """``first >> second``: the second stage works on what the first returns."""
 
+    inner: tuple[Stage, ...] = ()
+
     def __init__(self, first: Stage, second: Stage) -> None:
         self.first = first
         self.second = second if first.documents is None else second.attached(first.documents)
+        self.inner = (self.first, self.second)
         self.name = f"{first.name} >> {second.name}"
 
     @property
     def needs_candidates(self) -> bool:
-        """Whether the first stage does."""
+        """Whether the first stage needs them; the second gets those of the first."""
         return self.first.needs_candidates
 
-    @property
-    def inner(self) -> tuple[Stage, ...]:
-        """The two, the first one's store being the first looked at."""
-        return (self.first, self.second)
-
     def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return another pair."""
+        """Return ``>>`` of two other stages."""
         return Then(*inner)
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
@@ -206,24 +220,18 @@ class Then(Stage):
 class Cut(Stage):
     """``stage % k``: at most the first ``k`` documents; a retriever then searches no deeper."""
 
+    inner: tuple[Stage, ...] = ()
+    base_retriever = None  # it returns less than the retriever
+
     def __init__(self, stage: Stage, k: int) -> None:
         self.stage = stage
+        self.inner = (stage,)
         self.k = k = whole_number(k, "the cut of %", 1)
         self.name = f"({stage.name}) % {k}" if " " in stage.name else f"{stage.name} % {k}"
 
     @property
-    def inner(self) -> tuple[Stage, ...]:
-        """The stage that is cut."""
-        return (self.stage,)
-
-    @property
-    def base_retriever(self) -> None:
-        """None: it returns less than the retriever."""
-        return None
-
-    @property
     def least_score(self) -> float | None:
-        """That of the stage that is cut."""
+        """The least score of the stage that is cut."""
         return self.stage.least_score
 
     def over(self, inner: Sequence[Stage]) -> Stage:
@@ -240,9 +248,12 @@ class Cut(Stage):
 class Fuse(Stage):
     """Fuse the runs of ``stages``: by reciprocal rank, normalised scores, or another method.
 
-    ``Fusion`` has the methods and what the options mean; it may be given whole, as ``method``.
-    Weights are 1 unless given, one a stage. Raises ``ConfigError`` for any other value.
+    ``Fusion`` has the methods and what the options mean; ``method`` may also be one. Weights are 1
+    unless given, one per stage. Raises ``ConfigError`` for any other value.
     """
+
+    inner: tuple[Stage, ...] = ()
+    base_retriever = None  # even a single list is scored anew
 
     def __init__(
         self,
@@ -264,11 +275,11 @@ class Fuse(Stage):
             raise ConfigError(
                 f"fusion: {len(method.minimum)} values of minimum for {len(stages)} stages"
             )
-        self.stages = tuple(stages)
+        self.stages = self.inner = tuple(stages)
         self.fusion = method
         joint = " | " if self._plain else ", "
-        inner = joint.join(stage.name for stage in stages)
-        self.name = f"({inner})" if self._plain else f"{method.method}({inner})"
+        names = joint.join(stage.name for stage in stages)
+        self.name = f"({names})" if self._plain else f"{method.method}({names})"
 
     @classmethod
     def joining(cls, left: Stage, right: Stage) -> Fuse:
@@ -279,28 +290,8 @@ class Fuse(Stage):
         return cls(parts)
 
     @property
-    def weights(self) -> tuple[float, ...] | None:
-        """The weights, None where all are 1."""
-        return None if self.fusion.weights is None else tuple(self.fusion.weights)
-
-    @property
-    def normalise(self) -> str:
-        """The normalisation of methods that add scores."""
-        return self.fusion.normalise
-
-    @property
     def _plain(self) -> bool:
         return self.fusion == Fusion()
-
-    @property
-    def inner(self) -> tuple[Stage, ...]:
-        """The stages that are fused."""
-        return self.stages
-
-    @property
-    def base_retriever(self) -> None:
-        """None: even one list is scored anew."""
-        return None
 
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return the fusion of other stages."""

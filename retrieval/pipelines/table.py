@@ -1,4 +1,4 @@
-"""What YAML and pipeline expressions may name: types of ``rerankers``, and callable stages."""
+"""The names that YAML and pipeline expressions may use: types of rerankers, and functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from sluice.encoders.table import RERANKERS
 
-# The types of ``rerankers``: what scores pairs or lists without naming another part.
+# The types of ``rerankers``: scorers of pairs or lists that need no other part.
 SCORERS: Final[Mapping[str, str]] = {
     **RERANKERS,
     "generative": "sluice.retrieval.stages.generative.rerankers:generative",
@@ -16,8 +16,8 @@ SCORERS: Final[Mapping[str, str]] = {
 }
 
 # name(part, ..., option=constant): parts are stages and scorers, options are checked against the
-# signature. What is made is a stage, or a scorer, which takes the options of Rerank besides. What
-# is called is made from stand-ins first, to check a config: it looks into its parts when it runs.
+# signature. The result is a stage, or a scorer, which also takes the options of Rerank. A config is
+# checked by calling these with stand-ins, so they may look into their parts only when they run.
 STAGES: Final[Mapping[str, str]] = {
     "cached": "sluice.retrieval.stages.rerankers.cached:cached",
     "dot": "sluice.retrieval.stages.rerankers.dot:dot",
@@ -36,8 +36,8 @@ STAGES: Final[Mapping[str, str]] = {
     "rm3": "sluice.retrieval.stages.feedback.sparse:rm3",
 }
 
-# Options of Rerank by which each query's depth is chosen: factories of a ``DepthRule`` from a
-# number, or from the file of what was fitted.
+# Options of Rerank that choose each query's depth: factories of a ``DepthRule`` from a number or
+# from the file of a fitted rule.
 DEPTH_RULES: Final[Mapping[str, str]] = {
     "cut_off": "sluice.retrieval.stages.adaptive_depth:cut_off",
     "exit": "sluice.retrieval.stages.confidence_exit:exit_rule",

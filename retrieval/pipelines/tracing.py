@@ -1,4 +1,4 @@
-"""What each stage of a pipeline did: how long it took, what it was given, what it returned."""
+"""Traces a pipeline: what each stage was given, what it returned and how long it took."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ran = TypeVar("Ran", bound=Callable[..., Any])
 class Span:
     """One run of one stage: its parts' runs are ``inner``, in the order they ran.
 
-    ``seconds`` include those of the parts; ``facts`` is what the stage noted of its own accord,
+    ``seconds`` include those of the parts; ``facts`` are what the stage noted itself,
     such as the pairs a reranker scored for each query.
     """
 
@@ -53,10 +53,10 @@ def tracing() -> Iterator[list[Span]]:
 
     Costs nothing where no block is open.
     """
-    found: list[Span] = []
-    token = _open.set(found)
+    spans: list[Span] = []
+    token = _open.set(spans)
     try:
-        yield found
+        yield spans
     finally:
         _open.reset(token)
 
@@ -65,19 +65,19 @@ _current: ContextVar[Span | None] = ContextVar("sluice_span", default=None)
 
 
 def note(facts: Mapping[str, Any]) -> None:
-    """Add facts to the span of the stage that is running, if anybody traces it."""
+    """Add facts to the span of the running stage, if a trace is open."""
     span = _current.get()
     if span is not None and _open.get() is not None:
         span.facts.update(facts)
 
 
 def is_traced() -> bool:
-    """Say whether anybody traces the stage that is running: facts that cost are for them."""
+    """Return whether the running stage is traced: only then are expensive facts computed."""
     return _current.get() is not None and _open.get() is not None
 
 
 def tally(counts: Mapping[str, int]) -> None:
-    """Add counts to those of the same name that the running stage noted, if anybody traces it."""
+    """Add counts to those of the same name in the running stage's span, if a trace is open."""
     span = _current.get()
     if span is not None and _open.get() is not None:
         for name, count in counts.items():

@@ -1,4 +1,4 @@
-"""Ranked lists by name or path; several at once are mined apart, fused where one is needed."""
+"""Opens ranked lists by name or path; several are mined separately, or fused into one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from sluice.retrieval.documents.where import Where
 
 
-SELF = "self"  # of `negatives.retriever`: the encoder that is being trained, as it is
+SELF = "self"  # in `negatives.retriever`: the encoder in training, in its current state
 
 
 def named_sources(spec: Mapping[str, Any], where: str) -> list[tuple[str, Any]]:
-    """Return what ``retriever:`` of a section ``negatives`` names, one or several, and where.
+    """Return the lists that ``retriever:`` of a section ``negatives`` names, with their keys.
 
-    The trained encoder itself, ``self``, is left out: there is nothing to open.
+    ``self``, the encoder in training, is left out: there is nothing to open.
     """
     named = spec.get("retriever")
     if not isinstance(named, list):
@@ -38,7 +38,7 @@ def named_sources(spec: Mapping[str, Any], where: str) -> list[tuple[str, Any]]:
 
 
 def listed(named: Any) -> list[Any]:
-    """Return one or several as a list."""
+    """Return one value, or several, as a list."""
     return list(named) if isinstance(named, list) else [named]
 
 
@@ -46,8 +46,9 @@ def check_lists(named: str, where: str, known: Sequence[str]) -> None:
     """Raise ``ConfigError`` unless ``named`` is one of the known names, a folder or a file."""
     if named not in known and not Path(named).exists():
         raise ConfigError(
-            f"{where}: {named!r} is no pipeline or retriever here ({', '.join(known) or 'none'}), "
-            f"and no retriever folder or run file{suggest(named, known)}"
+            f"{where}: {named!r} is not a pipeline or retriever of this file "
+            f"({', '.join(known) or 'it has none'}), nor a retriever's folder or a run file"
+            f"{suggest(named, known)}"
         )
 
 
@@ -60,7 +61,7 @@ def open_lists(named: str, where: str, known: Sequence[str] = ()) -> Stage | Run
 class Sources(Stage):
     """Stages and runs by name, such as ``negatives.retriever: [bm25, dense]`` names.
 
-    The miner takes candidates from each and notes who found them; asked as one stage (dev
+    The miner takes candidates from each and notes which one found them; run as one stage (dev
     evaluation of a cross-encoder) they are fused by reciprocal rank.
     """
 
@@ -85,12 +86,12 @@ class Sources(Stage):
         parts: list[tuple[str, Stage | Run]] = []
         for name, part in self.parts.items():
             if isinstance(part, Run):
-                raise ConfigError(f"{name}: is a run; where filters the documents of retrievers")
+                raise ConfigError(f"{name}: where filters retrievers, and this is a run")
             parts.append((name, part.filtered(where)))
         return Sources(parts)
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
-        """Return the fusion of all parts' lists; of runs, those of the queries asked."""
+        """Return the fusion of all parts' lists for these queries."""
         depth = max(DEPTH, k or 0)
         runs = [
             Run({query: part[query] for query in queries if query in part})

@@ -1,10 +1,12 @@
-"""A dataset's queries, asked of a pipeline or looked up in a run: a query never finds itself."""
+"""Runs a dataset's queries through a stage, or looks them up in a run, without self-hits."""
 
 from __future__ import annotations
 
 import logging
+from typing import Protocol, runtime_checkable
 
 from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.documents.document import Document
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.runs.queries import DEPTH, Queries, SelfExcluding
 from sluice.retrieval.runs.run import Run, without
@@ -12,13 +14,23 @@ from sluice.retrieval.runs.run import Run, without
 log = logging.getLogger("sluice")
 
 
-def asked(dataset: Dataset, source: Stage | Run | None = None) -> Queries:
-    """Return the queries as they are to be put to ``source``.
+@runtime_checkable
+class FindsDocuments(Protocol):
+    """A store that returns complete documents, as ``DocumentStore`` does; others have texts."""
 
-    They are ``SelfExcluding`` where hits with the query's own id are the query itself
+    def find(self, document_id: str) -> Document | None:
+        """Return a document, None for an unknown id."""
+        ...
+
+
+def asked(dataset: Dataset, source: Stage | Run | None = None) -> Queries:
+    """Return the dataset's queries for a search of ``source``.
+
+    They are ``SelfExcluding`` if hits with the query's own id are the query itself
     (``Dataset.identical_ids``, decided from the documents of ``source`` if it has a store).
     """
-    identical = dataset.identical_ids(getattr(getattr(source, "documents", None), "find", None))
+    store = source.documents if isinstance(source, Stage) else None
+    identical = dataset.identical_ids(store.find if isinstance(store, FindsDocuments) else None)
     return SelfExcluding(dataset.queries) if identical.drop else dataset.queries
 
 

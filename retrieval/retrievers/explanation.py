@@ -1,4 +1,4 @@
-"""Why a document was found: what each term adds to its score, for BM25 and SPLADE alike."""
+"""Explains a sparse score: what each term adds to it, for BM25 and SPLADE alike."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Explanation(NamedTuple):
     """The score of a document for a query, and the parts it is the sum of, largest first.
 
     The score is that of the hit, a float32; the parts add up to it in the index's term order.
-    ``rank`` is the hit's place, from 1, and None for one that is not among those searched; a
-    document that shares no term with the query is no hit: score 0, no parts. ``plan`` is what the
+    ``rank`` is the hit's place, from 1, None if it is not among those searched; a document
+    without a term of the query is not a hit: score 0, no parts. ``plan`` is what the
     index's planner chose for the query and why, None for an index that has no planner.
 
     Of a document that is searched by its passages the best one is explained, and the plan is that
@@ -51,7 +51,7 @@ class Explanation(NamedTuple):
         return f"engine: {self.plan.engine}, {self.plan.reason}{blocks}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the explanation as JSON has it."""
+        """Return the explanation for JSON."""
         terms = [part._asdict() for part in self.terms]
         plan = None if self.plan is None else self.plan._asdict()
         return {**self._asdict(), "terms": terms, "plan": plan}
@@ -101,6 +101,6 @@ def explained(
 
 
 def term_texts(encoder: Any, columns: list[int]) -> list[str]:
-    """Return the texts of an encoder's columns; their numbers where it has no ``terms``."""
+    """Return the texts of an encoder's columns; their numbers if it has no ``terms``."""
     named = getattr(encoder, "terms", None)
     return list(named(columns)) if callable(named) else [f"[{column}]" for column in columns]

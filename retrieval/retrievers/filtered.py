@@ -1,4 +1,4 @@
-"""A retriever that finds only documents whose metadata match: a stage like any other."""
+"""A stage that searches only the documents whose metadata match a condition."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ class Filtered(Stage):
     """``retriever.filtered(where)``: ``where`` holds for every hit."""
 
     def __init__(self, retriever: Retriever, where: Where) -> None:
-        conditions(where)  # what is no condition is said here, not at the first query
+        conditions(where)  # raises for an invalid condition now, not at the first query
         self.retriever, self.where = retriever, dict(where)
         self.name = retriever.name
 
     @property
     def documents(self) -> Texts:
-        """The retriever's store."""
+        """The store of the retriever, which has all documents."""
         return self.retriever.documents
 
     @property
     def base_retriever(self) -> Retriever:
-        """The retriever."""
+        """The retriever without its filter."""
         return self.retriever
 
     @property
     def base_where(self) -> Where:
-        """The condition."""
+        """The condition as it was given."""
         return self.where
 
     @property
     def least_score(self) -> float | None:
-        """The retriever's."""
+        """The least score of the retriever."""
         return self.retriever.least_score
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:

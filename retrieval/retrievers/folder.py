@@ -1,7 +1,7 @@
 """The folder of a retriever: encoder, index and documents bound together by ``retriever.json``.
 
 ``retriever.json`` is replaced last and pins the generation of each part, so a kill at any instant
-leaves the old retriever or the new one. What a killed write left behind is undone by the next.
+leaves the old retriever or the new one. The next write undoes what a killed one left.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ VERSION = 1
 HEAD = "retriever.json"
 INDEX = "index"
 DOCUMENTS = "documents"
-ENCODING = ".encoding"  # vectors on their way into the index; a killed build goes on with them
+ENCODING = ".encoding"  # vectors on their way into the index; a killed build continues with them
 ENCODER_FOLDER = re.compile(r"encoder(-[0-9a-f]{8})?")
 GENERATION = re.compile(r"g\d+")
 
 
 @dataclass(slots=True)
 class Head:
-    """What ``retriever.json`` says.
+    """The content of ``retriever.json``.
 
     ``encoder`` is a folder beside it; ``encoder_generation`` is set for encoders that change with
     the documents (BM25). ``encoder_type`` is set for a user's own class. ``passages`` are the
-    settings by which documents are cut, None where they are indexed whole.
+    settings by which documents are cut, None if they are indexed uncut.
     """
 
     name: str
@@ -66,7 +66,9 @@ def read_head(path: Path) -> Head:
         )
     facts = read_json(path / HEAD)
     if not isinstance(facts, dict) or facts.pop("format", None) != FORMAT:
-        raise IndexFormatError(f"{path / HEAD}: not a retriever's; rebuild with sluice index")
+        raise IndexFormatError(
+            f"{path / HEAD}: not the file of a retriever; rebuild it with sluice index"
+        )
     version = facts.pop("version", None)
     if not isinstance(version, int) or version > VERSION:
         raise IndexFormatError(
@@ -94,7 +96,7 @@ def write_head(path: Path, head: Head) -> None:
     """Make ``head`` the retriever's current state, then remove encoders it does not use."""
     facts = asdict(head)
     if head.passages is None:
-        del facts["passages"]  # a Sluice that knows no passages reads the others
+        del facts["passages"]  # earlier versions of Sluice do not know the key
     write_json(path / HEAD, {"format": FORMAT, "version": VERSION, **facts})
     for folder in path.iterdir():
         if ENCODER_FOLDER.fullmatch(folder.name) and folder.name != head.encoder:
@@ -104,8 +106,8 @@ def write_head(path: Path, head: Head) -> None:
 def refuse_foreign(path: Path) -> None:
     """Raise ``IndexFormatError`` if a folder without a retriever holds what Sluice did not write.
 
-    What a killed first build leaves is known: parts with manifests and generations, then, behind
-    whole documents, an encoder.
+    A killed first build leaves only parts with manifests and generations and, once the documents
+    are complete, an encoder.
     """
     if not path.is_dir() or (path / HEAD).exists():
         return
@@ -121,8 +123,8 @@ def refuse_foreign(path: Path) -> None:
             )
         if not ours:
             raise IndexFormatError(
-                f"{path}: holds {item.name!r}, which is no part of a retriever; give a folder of "
-                "its own (a new one, or a retriever's)"
+                f"{path}: contains {item.name!r}, which is not part of a retriever; choose a new "
+                "folder, or one that holds a retriever"
             )
 
 
@@ -139,12 +141,12 @@ def roll_back(path: Path) -> None:
 
 
 def discard_unfinished(path: Path) -> None:
-    """Undo a killed write before building anew; a head that cannot be read is as good as none."""
+    """Undo a killed write before a new build; an unreadable head counts as missing."""
     try:
         roll_back(path)
     except IndexFormatError as error:
         if (path / HEAD).exists():
-            log.warning("%s; it is built anew", error)
+            log.warning("%s; it is rebuilt", error)
             (path / HEAD).unlink()
         for part in (INDEX, DOCUMENTS, "encoder"):
             shutil.rmtree(path / part, ignore_errors=True)
@@ -158,7 +160,7 @@ def head_of(
     origin: dict[str, Any],
     passages: dict[str, Any] | None = None,
 ) -> Head:
-    """Store the encoder in the folder and return the head of what the folder then holds."""
+    """Store the encoder in the folder and return the head of its new content."""
     manifest = read_json(path / INDEX / MANIFEST)
     return Head(
         name=name,
@@ -202,7 +204,7 @@ def place_encoder(path: Path, encoder: Any) -> dict[str, Any]:
 def open_placed_encoder(
     path: Path, head: Head, *, allow: Collection[str] = (), options: Mapping[str, Any] | None = None
 ) -> Any:
-    """Load the encoder a retriever is bound to and check that it is still that one."""
+    """Load the encoder of a retriever and check that it is the one the index was built with."""
     source = path / head.encoder
     given = dict(options or {})
     if head.encoder_type:
@@ -222,12 +224,12 @@ def open_placed_encoder(
 
 def check_encoder(path: Path, head: Head, encoder: Any) -> None:
     """Raise ``IndexFormatError`` unless ``encoder`` is the one the index was built with."""
-    found = str(encoder.fingerprint)
-    if found != head.encoder_fingerprint:
+    fingerprint = str(encoder.fingerprint)
+    if fingerprint != head.encoder_fingerprint:
         raise IndexFormatError(
             f"{path}: the index was built with encoder {head.encoder_fingerprint[:12]} "
-            f"({head.encoder}), this one is {found[:12]}; their vectors do not compare: open it "
-            "without encoder=, or rebuild the index with the new encoder"
+            f"({head.encoder}), this one is {fingerprint[:12]}; their vectors cannot be compared: "
+            "open it without encoder=, or rebuild the index with the new encoder"
         )
 
 

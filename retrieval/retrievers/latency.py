@@ -1,4 +1,4 @@
-"""Latency as a user feels it: one query at a time, warm, encoding included."""
+"""Measures latency as a user feels it: one query at a time, warm, encoding included."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluice.retrieval.pipelines.stage import Cut, Stage, Then
 from sluice.retrieval.pipelines.tracing import Span, tracing
 from sluice.retrieval.runs.queries import Queries, SelfExcluding
 
-ASKED = 10  # documents that a user wants
+ASKED = 10  # documents that a user looks at
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Latency:
     """Milliseconds per query: percentiles over ``queries`` queries.
 
     ``stages`` has the percentiles of each stage's own time, without that of the stages inside it,
-    in the order they end; a name that comes again is numbered.
+    in the order they end; repeated names are numbered.
     """
 
     p50: float
@@ -38,9 +38,9 @@ class Latency:
         return {**figures, "queries": self.queries, "stages": self.stages}
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> Latency:
-        """Return what ``to_dict`` made."""
-        return cls(**found)
+    def from_dict(cls, figures: dict[str, Any]) -> Latency:
+        """Return the latency that ``to_dict`` returned the figures of."""
+        return cls(**figures)
 
 
 def measure_latency(
@@ -54,8 +54,8 @@ def measure_latency(
 ) -> Latency | None:
     """Time ``stage`` on up to ``sample`` queries, one by one, after three to warm it up.
 
-    A retriever alone is asked for ``k`` documents; a pipeline works to its own depths. Its stages
-    are timed on the first ``traced`` of these queries. None when there is nothing to time.
+    A retriever alone searches ``k`` documents; a pipeline works to its own depths. Its stages are
+    timed on the first ``traced`` of these queries. None without queries.
     """
     chosen = list(queries)
     random.Random(f"latency {seed}").shuffle(chosen)
@@ -70,7 +70,7 @@ def measure_latency(
         start = time.perf_counter()
         stage.run(one, None, k)
         times.append((time.perf_counter() - start) * 1000)
-    # Apart: a stage that is traced notes facts, which takes time of its own.
+    # Separately: a traced stage notes facts, which takes time.
     stages: dict[str, list[float]] = defaultdict(list)
     for query in chosen[:traced]:
         with tracing() as spans:
@@ -78,7 +78,7 @@ def measure_latency(
         for name, seconds in _stages(spans):
             stages[name].append(1000 * seconds)
     if len(stages) < 2:
-        stages.clear()  # a stage alone: the total says it
+        stages.clear()  # of a single stage the total is enough
     parts = {name: _percentiles(spent) for name, spent in stages.items()}
     return Latency(**_percentiles(times), queries=len(times), stages=parts)
 
@@ -92,17 +92,17 @@ def alone(queries: Queries, query: str) -> Queries:
 def _stages(spans: Sequence[Span]) -> list[tuple[str, float]]:
     """Return the name of each stage that does something of its own, and its seconds."""
     seen: Counter[str] = Counter()
-    found = []
+    times = []
     for span in _working(spans):
         name = span.stage.name
         seen[name] += 1
-        again = f" #{seen[name]}" if seen[name] > 1 else ""
-        found.append((name + again, span.own_seconds))
-    return found
+        number = f" #{seen[name]}" if seen[name] > 1 else ""
+        times.append((name + number, span.own_seconds))
+    return times
 
 
 def _working(spans: Sequence[Span]) -> Iterator[Span]:
-    """Yield all spans but those of stages that only pass on."""
+    """Yield all spans but those of ``>>`` and ``%``, which do nothing themselves."""
     for span in spans:
         yield from _working(span.inner)
         if not isinstance(span.stage, Then | Cut):

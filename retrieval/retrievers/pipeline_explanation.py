@@ -1,4 +1,4 @@
-"""What each stage of a pipeline did with one query: who found a document, where it moved, cost."""
+"""Explains a pipeline for one query: who found each document, where it moved, what it cost."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TERMS = 5  # of each sparse retriever, the largest contributions
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage that ran: what it took by itself, what it returned, and what it noted."""
+    """One stage that ran: its own time, the number of documents it returned, and its facts."""
 
     name: str
-    finds: bool  # whether it is a retriever, or asks one again
+    finds: bool  # whether it is a retriever, or searches one
     milliseconds: float
     documents: int
     facts: dict[str, Any]
@@ -33,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a document stood after a step: its rank, from 1, and its score; None if not there."""
+    """A document's rank after a step, from 1, and its score; None if it was not returned."""
 
     step: str
     rank: int | None
@@ -42,10 +42,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class DocumentPath:
-    """One document's way through the pipeline.
+    """One document's path through the pipeline.
 
-    ``found_by`` names the retrievers that returned it. ``decided`` is the step behind them that
-    moved it furthest, with its ranks before and after; None where nothing moved it. ``terms`` are
+    ``found_by`` names the retrievers that returned it. ``decided`` is the later step that moved it
+    furthest, with its ranks before and after; None if nothing moved it. ``terms`` are
     the largest parts of its score by each sparse retriever.
     """
 
@@ -60,7 +60,7 @@ class DocumentPath:
 
 @dataclass(frozen=True, slots=True)
 class PipelineExplanation:
-    """The steps of a pipeline for one query, in the order they ended, and its documents' ways."""
+    """The steps of a pipeline for one query, in the order they ended, and its documents' paths."""
 
     query: str
     milliseconds: float
@@ -68,13 +68,13 @@ class PipelineExplanation:
     documents: list[DocumentPath]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the explanation as JSON has it."""
-        found = asdict(self)
-        for document, path in zip(found["documents"], self.documents, strict=True):
+        """Return the explanation for JSON."""
+        facts = asdict(self)
+        for document, path in zip(facts["documents"], self.documents, strict=True):
             document["terms"] = {
                 name: [part._asdict() for part in parts] for name, parts in path.terms.items()
             }
-        return found
+        return facts
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -83,17 +83,17 @@ class PipelineExplanation:
 def explain_pipeline(
     stage: Stage, query: str, k: int = 10, *, doc_ids: Sequence[str] | None = None
 ) -> PipelineExplanation:
-    """Run a pipeline for one query and say what each stage did with its best ``k`` documents.
+    """Run a pipeline for one query and report what each stage did with its best ``k`` documents.
 
     ``doc_ids`` names other documents to follow instead. Times are of this run, loading
-    included if it is the first. ``ConfigError`` for a query that is no text.
+    included if it is the first. ``ConfigError`` for a query that is not text.
     """
     if not isinstance(query, str):
         raise ConfigError(f"query: {query!r}; expected text")
     k = whole_number(k, "k", 1)
     with tracing() as spans:
-        found = stage.run({QUERY: query}, None, max(k, DEPTH) if doc_ids is not None else k)
-    wanted = list(found[QUERY].doc_ids)[:k] if doc_ids is None else list(doc_ids)
+        run = stage.run({QUERY: query}, None, max(k, DEPTH) if doc_ids is not None else k)
+    followed = list(run[QUERY].doc_ids)[:k] if doc_ids is None else list(doc_ids)
     shown = [span for span in _shown(spans[0]) if span.result is not None]
     steps = [
         Step(
@@ -105,12 +105,12 @@ def explain_pipeline(
         )
         for span in shown
     ]
-    paths = [_path(doc_id, query, shown) for doc_id in wanted]
+    paths = [_path(doc_id, query, shown) for doc_id in followed]
     return PipelineExplanation(query, spans[0].seconds * 1000, steps, paths)
 
 
 def _shown(span: Span) -> Iterator[Span]:
-    """Yield the spans that a user knows: no mere wrapping."""
+    """Yield the spans of stages that do something: not those that only wrap another."""
     for part in span.inner:
         yield from _shown(part)
     if not span.inner or span.inner[-1].result is not span.result:
@@ -118,7 +118,7 @@ def _shown(span: Span) -> Iterator[Span]:
 
 
 def _finds(span: Span) -> bool:
-    """Say whether a stage finds documents itself: it is a retriever, or asks one in its own way."""
+    """Return whether a stage finds documents itself: as a retriever, or by searching one."""
     return not (span.inner or span.stage.needs_candidates)
 
 
@@ -157,8 +157,9 @@ def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
 
 def _before(doc_id: str, span: Span) -> int | None:
     """Return the document's best rank among what a stage was given, or what its parts found."""
-    given = span.stage.needs_candidates or not span.inner  # what a scorer asks is no part
-    lists = [span.given] if given else [part.result for part in span.inner]
+    # A scorer's retrievers are not parts: its stage starts from the list that it was given.
+    starts = span.stage.needs_candidates or not span.inner
+    lists = [span.given] if starts else [part.result for part in span.inner]
     ranks = [
         list(run[QUERY].doc_ids).index(doc_id) + 1
         for run in lists
@@ -167,17 +168,17 @@ def _before(doc_id: str, span: Span) -> int | None:
     return min(ranks, default=None)
 
 
-def _lines(found: PipelineExplanation) -> Iterator[str]:
-    yield f"{found.query!r}: {found.milliseconds:,.1f} ms"
-    width = max(len(step.name) for step in found.steps)
-    for step in found.steps:
+def _lines(explanation: PipelineExplanation) -> Iterator[str]:
+    yield f"{explanation.query!r}: {explanation.milliseconds:,.1f} ms"
+    width = max(len(step.name) for step in explanation.steps)
+    for step in explanation.steps:
         facts = ", ".join(f"{name} {value}" for name, value in step.facts.items())
         noted = f"  ({facts})" if facts else ""
         yield (
             f"  {step.name:<{width}}  {step.milliseconds:9.2f} ms  "
             f"{step.documents:>5,} documents{noted}"
         )
-    for path in found.documents:
+    for path in explanation.documents:
         rank = "not returned" if path.rank is None else f"rank {path.rank}, score {path.score:.4f}"
         yield f"\n{path.doc_id}: {rank}"
         for place in path.places:

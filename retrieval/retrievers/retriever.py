@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Updated(NamedTuple):
-    """What ``Retriever.update`` did: documents that are new, and that took another's place."""
+    """The counts of ``Retriever.update``: new documents, and documents that replaced another."""
 
     added: int
     replaced: int
@@ -63,22 +63,10 @@ class Retriever(Stage):
     the number of documents.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        head: Head,
-        *,
-        encoder: Encoder | None = None,
-        allow: Collection[str] = (),
-        options: Mapping[str, Any] | None = None,
-        params: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.path = path
-        self.name = head.name
+    def __init__(self, state: RetrieverState) -> None:
+        self.path, self.name = state.path, state.name
         self._lock = threading.Lock()
-        self._state = RetrieverState(
-            path, head, encoder=encoder, allow=allow, options=options, params=params
-        )
+        self._state = state
 
     @classmethod
     def build(
@@ -99,33 +87,35 @@ class Retriever(Stage):
 
         ``index`` is empty and defaults to ``FlatIndex()`` for dense and ``InvertedIndex()`` for
         sparse vectors. Encoders that learn from the corpus (BM25) are fitted to it. An existing
-        retriever at ``path`` stays until the new one is whole. Without ``path`` the folder is
-        temporary and goes with the object. ``config`` is noted in ``retriever.json``.
+        retriever at ``path`` stays until the new one is complete. Without ``path`` the folder is
+        temporary and deleted with the object. ``config`` is noted in ``retriever.json``.
 
-        ``vectors`` are the documents' vectors where they exist already: matrices in corpus order,
-        read after the corpus; ``encoder`` then encodes queries only.
+        ``vectors`` are the documents' vectors if they exist already: matrices in corpus order, read
+        after the corpus; ``encoder`` then encodes queries only.
 
-        ``encoding`` says how the corpus is encoded. A build that was killed goes on, when it is
-        called again with the same encoder, behind the last shard that was whole. ``queries`` are
-        what an index of type ``auto`` measures with. ``passages`` cuts long documents into parts
-        that the encoder reads whole; later additions are cut the same way.
+        ``encoding`` sets how the corpus is encoded. A build that was killed continues after the
+        last complete shard when it is called again with the same encoder. ``queries`` are what an
+        index of type ``auto`` measures with. ``passages`` cuts long documents into parts that fit
+        the encoder; later additions are cut the same way.
         """
         if passages is not None and vectors is not None:
-            raise ConfigError("passages: the vectors are given already; expected one or the other")
+            raise ConfigError(
+                "passages and vectors: given vectors cannot be cut; expected one of the two"
+            )
         if passages is not None:
             passages.check(encoder)
         if path is None:
             temporary = Path(tempfile.mkdtemp(prefix="sluice-"))
             try:
-                made = cls.build(
+                built = cls.build(
                     encoder, corpus, vectors=vectors, index=index, path=temporary, name=name,
                     config=config, encoding=encoding, queries=queries, passages=passages,
                 )  # fmt: skip
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
-            weakref.finalize(made, shutil.rmtree, temporary, ignore_errors=True)
-            return made
+            weakref.finalize(built, shutil.rmtree, temporary, ignore_errors=True)
+            return built
         folder = Path(path)
         start = time.monotonic()
         refuse_foreign(folder)
@@ -144,7 +134,7 @@ class Retriever(Stage):
             head = head_of(folder, name or folder.name, encoder, documents, origin, noted)
             write_head(folder, head)
             shutil.rmtree(work, ignore_errors=True)
-        return cls(folder, head, encoder=encoder)
+        return cls(RetrieverState(folder, head, encoder=encoder))
 
     @classmethod
     def open(
@@ -164,22 +154,24 @@ class Retriever(Stage):
         ``encoder`` other than the index was built with.
         """
         folder = Path(path)
-        head = read_head(folder)
-        return cls(folder, head, encoder=encoder, allow=allow, options=options, params=params)
+        state = RetrieverState(
+            folder, read_head(folder), encoder=encoder, allow=allow, options=options, params=params
+        )
+        return cls(state)
 
     @property
     def head(self) -> Head:
-        """What ``retriever.json`` says of the state that is searched."""
+        """The content of ``retriever.json`` for the state that is searched."""
         return self._state.head
 
     @property
     def state(self) -> RetrieverState:
-        """Encoder, index and documents as they are now: they belong together, whatever changes."""
+        """The current encoder, index and documents, which belong together whatever changes."""
         return self._state
 
     @property
     def encoder(self) -> Any:
-        """The encoder the index is bound to; after a change of BM25's counts another object."""
+        """The encoder of the index; another object after a change of BM25's counts."""
         return self._state.encoder
 
     @property
@@ -213,7 +205,7 @@ class Retriever(Stage):
 
     @property
     def base_retriever(self) -> Retriever:
-        """It is one."""
+        """Return itself."""
         return self
 
     @property
@@ -228,6 +220,9 @@ class Retriever(Stage):
 
     def __len__(self) -> int:
         return len(self.store)
+
+    def __repr__(self) -> str:
+        return f"Retriever({self.name!r}, {self.head.documents:,} documents, {str(self.path)!r})"
 
     def search(
         self,
@@ -285,7 +280,7 @@ class Retriever(Stage):
         return explained(self._state, query, doc_id, depth=DEPTH, k=k)
 
     def add(self, documents: Iterable[Document]) -> int:
-        """Add documents and return how many; an id that is there already is a ``DataError``.
+        """Add documents and return how many; an id that exists already is a ``DataError``.
 
         BM25 counts the new documents into idf at once; its average length stays that of the build
         until ``compact``.
@@ -296,9 +291,9 @@ class Retriever(Stage):
         return len(rows)
 
     def update(self, documents: Iterable[Document]) -> Updated:
-        """Replace the documents whose ids are there already and add the others, in one step.
+        """Replace the documents whose ids exist already and add the others, in one step.
 
-        BM25 counts as ``delete`` and ``add`` do. An id given twice is a ``DataError``.
+        BM25 counts as in ``delete`` and ``add``. An id given twice is a ``DataError``.
         """
         with self._changing() as state:
             rows, replaced = state.store.update(documents)
@@ -309,11 +304,11 @@ class Retriever(Stage):
     def delete(self, document_ids: Sequence[str]) -> int:
         """Delete documents by id and return how many; an unknown id is a ``DataError``."""
         if isinstance(document_ids, str):
-            raise ConfigError(f"delete({document_ids!r}): expected a list of ids, not one text")
-        wanted = list(dict.fromkeys(document_ids))
+            raise ConfigError(f"delete({document_ids!r}): expected a list of ids, not a string")
+        distinct = list(dict.fromkeys(document_ids))
         with self._changing() as state:
-            rows = state.store.rows(wanted)
-            unknown = [name for name, row in zip(wanted, rows, strict=True) if row < 0]
+            rows = state.store.rows(distinct)
+            unknown = [name for name, row in zip(distinct, rows, strict=True) if row < 0]
             if unknown:
                 raise DataError(
                     f"{self.path}: no document {unknown[0]!r} (and {len(unknown) - 1} more); "
@@ -321,10 +316,10 @@ class Retriever(Stage):
                 )
             forget_rows(state.encoder, state.store, state.index, rows, state.passages)
             state.store.delete(rows)
-        return len(wanted)
+        return len(distinct)
 
     def compact(self) -> None:
-        """Give back the room of deleted documents; BM25 is refitted, average length included."""
+        """Free the space of deleted documents; BM25 is refitted, average length included."""
         with self._changing() as state:
             state.store.compact()
             if hasattr(state.encoder, "fit_documents"):
@@ -343,7 +338,7 @@ class Retriever(Stage):
     def _changing(self) -> Iterator[RetrieverState]:
         """Yield a state to change, committed by ``retriever.json`` and dropped on an error.
 
-        Others search the state before until it takes its place.
+        Other threads search the old state until the new one replaces it.
         """
         with self._lock, writer_lock(self.path):
             if read_head(self.path) != self.head:
@@ -356,7 +351,7 @@ class Retriever(Stage):
                 yield state
                 state.index.encoder_fingerprint = str(state.encoder.fingerprint)
                 state.index.save(self.path / INDEX)
-                # What stands here is no longer what its config made: no key to reuse it by.
+                # The folder is no longer what its config builds: without a key it is not reused.
                 config = {**self.head.origin.get("config", {}), "key": None}
                 origin = {**self.head.origin, "config": config}
                 noted = self.head.passages

@@ -20,7 +20,7 @@ from sluice.retrieval.runs.trec_files import read_run, run_text
 class Ranking(Sequence[tuple[str, float]]):
     """The documents of one query, best first: ``doc_ids`` and their float32 ``scores``.
 
-    The order is data: it is kept as given, whatever the scores are. Ids are unique. Iteration yields
+    The order is data: it is kept as given, whatever the scores. Ids are unique. Iteration yields
     (document id, score); a slice is a ``Ranking``.
     """
 
@@ -102,7 +102,7 @@ class Run(Mapping[str, Ranking]):
     def load(cls, path: str | Path) -> Run:
         """Read a TREC (6 columns) or Tevatron (3 columns) run file, gzipped or not.
 
-        The order comes from the scores, ties by document id descending; the ranks in the file are ignored.
+        The order comes from the scores, ties by document id descending; the file's ranks are ignored.
         The run is named after the file. Raises ``DataError`` naming file and line.
         """
         path = Path(path)

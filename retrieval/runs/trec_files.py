@@ -323,7 +323,7 @@ def _read_lines(path: Path, data: bytes) -> _Rows:
         pair = codes[-1], documents[-1]
         if pair in seen:
             raise DataError(
-                f"{path}:{number}: document {pair[1]!r} is in the list of query {fields[0]!r} twice; "
+                f"{path}:{number}: document {pair[1]!r} is listed twice for query {fields[0]!r}; "
                 "expected each document once per query"
             )
         seen.add(pair)

@@ -1,4 +1,4 @@
-"""How deep to rerank, by query: a share of the scores, or a depth learnt from judged queries."""
+"""Chooses each query's reranking depth: by a share of the scores, or learnt from judged queries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CumulativeScore:
 
     Scores are taken less the lowest of the ranking, so that neither sign nor zero matters: scores
     that are all the same count the same, and a share of 1 keeps every candidate. What the rule
-    sees is the whole list before the reranker: cut it (``% 100``), or a long tail of small scores
+    sees is the full list before the reranker: cut it (``% 100``), or a long tail of small scores
     makes every list deep.
     """
 
@@ -47,8 +47,8 @@ class CumulativeScore:
         reached = (values - values.min()).cumsum()
         if not reached[-1] > 0:
             reached = np.arange(1.0, len(values) + 1)
-        wanted = (self.share - SLACK) * reached[-1]
-        return min(len(values), int(reached.searchsorted(wanted)) + 1)
+        needed = (self.share - SLACK) * reached[-1]
+        return min(len(values), int(reached.searchsorted(needed)) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,27 +86,29 @@ class PredictedDepth:
 
     def save(self, path: str | Path) -> None:
         """Write a JSON file that ``cut_off='file.json'`` reads."""
-        kept = [each.name for each in fields(self) if each.init]
-        values = {name: getattr(self, name) for name in kept}
+        names = [each.name for each in fields(self) if each.init]
+        values = {name: getattr(self, name) for name in names}
         write_fitted(path, KIND, values)
 
     @classmethod
     def load(cls, path: str | Path) -> PredictedDepth:
-        """Read a saved rule; ``ConfigError`` for a file that holds none."""
-        found = read_fitted(path, KIND)
+        """Read a saved rule; ``ConfigError`` for any other file."""
+        facts = read_fitted(path, KIND)
         try:
-            weights = tuple(float(number(weight)) for weight in found["weights"])
+            weights = tuple(float(number(weight)) for weight in facts["weights"])
             least, most, extra = (
-                whole_number(found[key], key, 0) for key in ("least", "most", "extra")
+                whole_number(facts[key], key, 0) for key in ("least", "most", "extra")
             )
-            if not weights or found["normalise"] not in get_args(Normalise):
+            if not weights or facts["normalise"] not in get_args(Normalise):
                 raise ValueError("no weights, or an unknown normalisation")
             if least > most:
                 raise ValueError(f"depths from {least} to {most}")
-            intercept = float(number(found["intercept"]))
-            return cls(weights, intercept, least, most, extra, found["normalise"])
+            intercept = float(number(facts["intercept"]))
+            return cls(weights, intercept, least, most, extra, facts["normalise"])
         except (KeyError, TypeError, ValueError, ConfigError) as error:
-            raise ConfigError(f"{path}: no fitted cut-off ({error}); fit it again") from None
+            raise ConfigError(
+                f"{path}: not the file of a fitted cut-off ({error}); fit it again"
+            ) from None
 
 
 def cut_off(value: float | str) -> DepthRule:
@@ -130,7 +132,7 @@ def fit_cut_off(
     target is the rank of the first relevant hit, ``n`` where the first n have none. With both
     centred, w = (X'X + alpha I)^-1 X'y; predictions are rounded and clipped to the range of the
     targets (as mord's OrdinalRidge), then ``extra`` is added. Queries without a relevant document
-    or without hits teach nothing; ``DataError`` if there are no others.
+    or without hits are left out; ``DataError`` if none is left.
 
     ``normalise`` is ``shift`` (scores less the n-th first, for any range) or ``sum`` (as they are:
     none may be negative; cosines then all look alike, and ``alpha`` must be far smaller).
@@ -156,8 +158,8 @@ def fit_cut_off(
     reached = ranks <= n
     short = np.sort((ranks - line.predicted(rows))[reached])
     place = math.ceil(success * len(short) - SLACK) - 1
-    found = max(0, int(short[place])) if len(short) else extra
-    return PredictedDepth(line.weights, intercept, least, most, found, normalise)
+    more = max(0, int(short[place])) if len(short) else extra
+    return PredictedDepth(line.weights, intercept, least, most, more, normalise)
 
 
 def ridge(
@@ -176,7 +178,7 @@ def ridge(
 
 
 class DepthReport(NamedTuple):
-    """What depths are worth: ``success`` is the share of queries with a relevant hit inside."""
+    """Mean depth, and ``success``: the share of queries with a relevant hit within the depth."""
 
     mean_depth: float
     success: float
@@ -193,8 +195,8 @@ def depth_report(rule: DepthRule | int, run: Run, qrels: Qrels) -> DepthReport:
     for query, grades in qrels.items():
         if any(grade > 0 for grade in grades.values()):
             ranking = run.get(query, empty)
-            wanted = rule if isinstance(rule, int) else rule.depth(ranking)
-            depths.append(min(wanted, len(ranking)))
+            depth = rule if isinstance(rule, int) else rule.depth(ranking)
+            depths.append(min(depth, len(ranking)))
             hits.append(_first_relevant(ranking, grades) <= depths[-1])
     if not depths:
         raise DataError("cut_off: the qrels name no relevant document; nothing can be measured")

@@ -1,4 +1,4 @@
-"""Confidence exit: queries whose ranking is sure already skip the reranker."""
+"""Confidence exit: queries whose ranking is already certain skip the reranker."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def exit_rule(value: float | str) -> ConfidenceExit:
     try:
         return ConfidenceExit(number(found["threshold"]), found["kind"], found["width"])
     except (KeyError, ValueError, ConfigError) as error:
-        raise ConfigError(f"{value}: no fitted exit ({error}); fit it again") from None
+        raise ConfigError(
+            f"{value}: not the file of a fitted exit ({error}); fit it again"
+        ) from None
 
 
 def fit_exit(
@@ -120,7 +122,7 @@ def fit_exit(
     the threshold falls, and gains of one query never pay for another. ``epsilon=0`` asks for the
     full cascade, which is then what runs. Queries of equal confidence exit together.
 
-    ``bound`` says what is kept within epsilon:
+    ``bound`` chooses what stays within epsilon:
 
     - ``dev``: the mean loss R of these n queries.
     - ``expected``: (n R + 1) / (n + 1), and with it the expected loss of a new query of the same

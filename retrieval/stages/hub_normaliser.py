@@ -1,4 +1,4 @@
-"""Per-document normalisers against hubs: fitted once to a bank of queries, subtracted ever after.
+"""Per-document normalisers against hubs, fitted once to a bank of queries.
 
 Hubs are documents that come up for many queries they do not answer. The inverted softmax divides
 a document's exp(beta x score) by what it gets from a bank of queries.
@@ -29,7 +29,7 @@ SAMPLED = 1000  # ids of the corpus that tell it from another
 
 
 class Bank(NamedTuple):
-    """What one bank says: log-normalisers and whether a document is a hub, both by row."""
+    """The result of one bank: log-normalisers and which documents are hubs, both by row."""
 
     beta: float
     log_normalisers: NDArray[np.float32]
@@ -76,29 +76,29 @@ class Normaliser:
 
         texts = [text for text in queries if text.strip()]
         if not texts:
-            raise ConfigError("the bank has no queries; expected the texts of a train split")
+            raise ConfigError("bank: no queries in it; expected the texts of a train split")
         for name, value in (("beta", beta), ("document_beta", document_beta)):
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name}: {value!r}; expected a number above 0")
         depth = whole_number(hub_depth, "hub_depth", 1)
-        wanted = whole_number(documents, "documents", 0)
+        bank_size = whole_number(documents, "documents", 0)
         index = retriever.index
         if not len(index):
             raise DataError(f"{retriever.name}: has no documents to normalise")
         vectors = retriever.encoder.encode_queries(texts)
         logs = log_normalisers(index, vectors, beta)
         banks = [_bank(index, beta, logs, index.search(vectors, depth).rows)]
-        if wanted:
+        if bank_size:
             live = np.setdiff1d(np.arange(index.rows), retriever.store.deleted)
-            chosen = np.random.default_rng(seed).permutation(live)[:wanted]
+            chosen = np.random.default_rng(seed).permutation(live)[:bank_size]
             chosen.sort()
             second = beta if document_beta is None else document_beta
             vectors = index.documents(chosen)
             logs = log_normalisers(index, vectors, second, own_rows=chosen)
-            found = index.search(vectors, depth + 1).rows
-            found[found == chosen[:, None]] = -1  # a document finds itself
-            banks.append(_bank(index, second, logs, found))
-        facts = {"queries": len(texts), "documents": wanted, "seed": seed, "hub_depth": depth}
+            rows = index.search(vectors, depth + 1).rows
+            rows[rows == chosen[:, None]] = -1  # a document finds itself
+            banks.append(_bank(index, second, logs, rows))
+        facts = {"queries": len(texts), "documents": bank_size, "seed": seed, "hub_depth": depth}
         return cls(banks, {**facts, "corpus": corpus_of(retriever)})
 
     def shifts(self, active: Sequence[bool]) -> NDArray[np.float32]:
@@ -138,16 +138,16 @@ class Normaliser:
                 f"{retriever.name}: a dense index of metric 'ip' without deleted documents is "
                 "needed to put the normalisers into one; rebuild or compact it"
             )
-        made = AugmentedIndex(inner, DocumentBias(self.shifts([True] * len(self.banks))))
-        sample = made.training_rows(source.rows)
+        augmented = AugmentedIndex(inner, DocumentBias(self.shifts([True] * len(self.banks))))
+        sample = augmented.training_rows(source.rows)
         if sample:
             rows = np.random.default_rng(0).permutation(source.rows)[:sample]
-            made.train(source.documents(np.sort(rows)))
+            augmented.train(source.documents(np.sort(rows)))
         for start in range(0, source.rows, 8192):
             rows = np.arange(start, min(start + 8192, source.rows))
-            made.add(source.documents(rows))
-        made.encoder_fingerprint = source.encoder_fingerprint
-        return made
+            augmented.add(source.documents(rows))
+        augmented.encoder_fingerprint = source.encoder_fingerprint
+        return augmented
 
     def save(self, path: str | Path) -> None:
         """Write the folder ``path``: two ``.npy`` a bank and ``normaliser.json``; in one step."""
@@ -173,7 +173,7 @@ class Normaliser:
         betas = head.get("betas")
         if not betas or not isinstance(betas, list) or not isinstance(head.get("facts"), dict):
             raise IndexFormatError(
-                f"{folder / HEAD}: no betas and facts of a normaliser; fit it again"
+                f"{folder / HEAD}: the betas or facts of the normaliser are missing; fit it again"
             )
         banks = []
         for place, beta in enumerate(betas):
@@ -183,9 +183,9 @@ class Normaliser:
         return cls(banks, head["facts"])
 
 
-def _bank(index: Index, beta: float, logs: NDArray[np.float64], found: NDArray[Any]) -> Bank:
+def _bank(index: Index, beta: float, logs: NDArray[np.float64], rows: NDArray[Any]) -> Bank:
     hubs = np.zeros(index.rows, np.bool_)
-    hubs[found[found >= 0]] = True
+    hubs[rows[rows >= 0]] = True
     return Bank(float(beta), (logs - logs.mean()).astype(np.float32), hubs)
 
 

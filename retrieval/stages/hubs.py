@@ -1,4 +1,4 @@
-"""The stage that takes hubs down: a retriever's scores less what each document gets from a bank."""
+"""Penalises hubs: subtracts each document's normaliser, estimated on a bank of queries."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ class Normalised(Stage):
 
     ``static`` normalises every query, ``dynamic`` (Bogolin et al., 2022) those alone whose first
     hit is a hub of the bank, bank by bank. The retriever's first ``depth`` hits are reordered (its
-    k first, if more), so documents below them do not come up: give the number of documents for all,
-    or search ``Normaliser.augmented``. ``explain`` tells which banks were used for a query.
+    k first, if more), so documents below them cannot rise: give the number of documents for all, or
+    search ``Normaliser.augmented``. ``explain`` shows which banks were used for a query.
     """
 
     looks_inside = True
+    inner: tuple[Stage, ...] = ()
+    base_retriever = None  # the scores are others
 
     def __init__(
         self,
@@ -50,21 +52,12 @@ class Normalised(Stage):
         if mode not in ("dynamic", "static"):
             raise ConfigError(f"mode: {mode!r}; expected 'dynamic' or 'static'")
         self.retriever, self.normaliser = retriever, normaliser
+        self.inner = (retriever,)
         self.mode: Mode = mode
         self.depth = whole_number(depth, "depth", 1)
         self.name = f"normalised({retriever.name})"
         self._head: Any = None
         self._known: dict[str, int] = {}  # rows by id: the store takes 8 microseconds for one
-
-    @property
-    def inner(self) -> tuple[Stage, ...]:
-        """The retriever."""
-        return (self.retriever,)
-
-    @property
-    def base_retriever(self) -> None:
-        """None: the scores are others."""
-        return None
 
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return the same normaliser over the retriever with a filter."""
@@ -72,48 +65,48 @@ class Normalised(Stage):
         return Normalised(retriever, self.normaliser, mode=self.mode, depth=self.depth)
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
-        """Search, then reorder what was found; queries that are left alone keep their scores."""
+        """Search, then reorder the hits; queries that are not normalised keep their scores."""
         retriever = _retriever_of(self.retriever)
         normaliser = self.normaliser
         if not isinstance(normaliser, Normaliser):
-            normaliser = normaliser.made(retriever)
+            normaliser = normaliser.of(retriever)
         if self._head is not retriever.head:  # another one after each change
             normaliser.check(retriever)
             self._head, self._known = retriever.head, {}
         known = self._known
-        wanted = DEPTH if k is None else k
-        found = self.retriever.run(queries, given, max(wanted, self.depth))
-        active = self._active(normaliser, retriever, found, known)
-        rankings: dict[str, Ranking] = dict(found)
+        depth = DEPTH if k is None else k
+        run = self.retriever.run(queries, given, max(depth, self.depth))
+        active = self._active(normaliser, retriever, run, known)
+        rankings: dict[str, Ranking] = dict(run)
         for banks in dict.fromkeys(active.values()):
             if any(banks):
                 members = [query for query, its in active.items() if its == banks]
                 shifts = normaliser.shifts(banks)
-                rankings.update(_shifted(found, members, retriever, known, shifts))
+                rankings.update(_shifted(run, members, retriever, known, shifts))
         note({"normalised": active})
-        return Run({query: ranking[:wanted] for query, ranking in rankings.items()}, name=self.name)
+        return Run({query: ranking[:depth] for query, ranking in rankings.items()}, name=self.name)
 
     def _active(
-        self, normaliser: Normaliser, retriever: Retriever, found: Run, known: dict[str, int]
+        self, normaliser: Normaliser, retriever: Retriever, run: Run, known: dict[str, int]
     ) -> dict[str, tuple[bool, ...]]:
         """Return which banks are used for each query."""
         if self.mode == "static":
-            return dict.fromkeys(found, (True,) * len(normaliser.banks))
-        first = {query: ranking.doc_ids[0] for query, ranking in found.items() if len(ranking)}
+            return dict.fromkeys(run, (True,) * len(normaliser.banks))
+        first = {query: ranking.doc_ids[0] for query, ranking in run.items() if len(ranking)}
         rows = _rows(retriever, known, list(first.values()))
         hubs = np.stack([bank.hubs[rows] for bank in normaliser.banks], axis=1).tolist()
         return dict(zip(first, map(tuple, hubs), strict=True))
 
 
 def _shifted(
-    found: Run,
+    run: Run,
     queries: Sequence[str],
     retriever: Retriever,
     known: dict[str, int],
     shifts: NDArray[np.float32],
 ) -> dict[str, Ranking]:
     rankings: dict[str, Ranking] = {}
-    for pool in Pool.blocks([found], queries):
+    for pool in Pool.blocks([run], queries):
         rows = _rows(retriever, known, pool.hits)
         (lists,) = pool.lists
         rankings.update(pool.ranked(pool.spread(lists, lists.scores + shifts[rows])))
@@ -126,7 +119,9 @@ def _rows(retriever: Retriever, known: dict[str, int], doc_ids: Sequence[str]) -
         rows = retriever.store.rows(new)
         lost = np.flatnonzero(rows < 0)
         if len(lost):
-            raise DataError(f"{retriever.name}: document {new[lost[0]]!r} is gone; search again")
+            raise DataError(
+                f"{retriever.name}: document {new[lost[0]]!r} was deleted meanwhile; search again"
+            )
         known.update(zip(new, rows.tolist(), strict=True))
     return np.fromiter(map(known.__getitem__, doc_ids), np.int64, len(doc_ids))
 
@@ -144,10 +139,10 @@ def _retriever_of(stage: Stage) -> Retriever:
 
 
 class Fitting:
-    """A normaliser to be made at the first search: opened from its folder, or fitted to a bank.
+    """A normaliser for the first search: opened from its folder, or fitted to a bank.
 
-    What was fitted is saved in ``folder``, if there is one, and opened by the next process while
-    bank (a file's content, a dataset's name), settings and documents are the same.
+    A fitted one is saved in ``folder``, if given, and opened by the next process as long as bank (a
+    file's content, a dataset's name), settings and documents are the same.
     """
 
     def __init__(
@@ -160,42 +155,42 @@ class Fitting:
             )
         if bank is None and not (Path(str(folder)) / HEAD).is_file():
             raise ConfigError(
-                f"fitted: no normaliser in {folder!r}; give bank= too, and it is fitted and kept "
-                "there, or Normaliser.fit(retriever, queries).save(...)"
+                f"fitted: no normaliser in {folder!r}; give bank= too, and one is fitted and saved "
+                "there, or save one with Normaliser.fit(retriever, queries).save(...)"
             )
         self.bank, self.folder = bank, folder
         self.beta, self.documents = beta, documents
-        self._made: Normaliser | None = None
+        self._normaliser: Normaliser | None = None
         self._lock = threading.Lock()
 
-    def made(self, retriever: Retriever) -> Normaliser:
-        """Return the normaliser of this retriever, made at the first call."""
+    def of(self, retriever: Retriever) -> Normaliser:
+        """Return the normaliser of this retriever, opened or fitted at the first call."""
         with self._lock:
-            if self._made is None:
-                self._made = self._opened(retriever)
-            return self._made
+            if self._normaliser is None:
+                self._normaliser = self._opened(retriever)
+            return self._normaliser
 
     def _opened(self, retriever: Retriever) -> Normaliser:
         if self.bank is None:
             return Normaliser.load(str(self.folder))
-        asked = {"bank": self.bank, "beta": self.beta, "documents": self.documents}
+        settings = {"bank": self.bank, "beta": self.beta, "documents": self.documents}
         if Path(self.bank).is_file():  # a file may have changed; a dataset goes by its name
-            asked["queries"] = fingerprint_of(Path(self.bank).read_bytes())
+            settings["queries"] = fingerprint_of(Path(self.bank).read_bytes())
         if self.folder is not None and (Path(self.folder) / HEAD).is_file():
-            found = Normaliser.load(self.folder)
+            saved = Normaliser.load(self.folder)
             try:
-                found.check(retriever)
+                saved.check(retriever)
             except ConfigError:
-                found.facts.clear()  # of other documents: fitted anew
-            known = found.facts.get("asked", {})
-            if asked == {key: known.get(key) for key in asked}:
-                return found
+                saved.facts.clear()  # of other documents: it is fitted again
+            known = saved.facts.get("asked", {})
+            if settings == {key: known.get(key) for key in settings}:
+                return saved
         queries = bank_queries(self.bank)
-        made = Normaliser.fit(retriever, queries, beta=self.beta, documents=self.documents)
-        made.facts["asked"] = asked
+        fitted = Normaliser.fit(retriever, queries, beta=self.beta, documents=self.documents)
+        fitted.facts["asked"] = settings
         if self.folder is not None:
-            made.save(self.folder)
-        return made
+            fitted.save(self.folder)
+        return fitted
 
 
 def bank_queries(source: str) -> list[str]:
@@ -247,5 +242,5 @@ def normalised(
     if beta <= 0:
         raise ConfigError(f"beta: {beta!r}; expected a number above 0")
     whole_number(documents, "documents", 0)
-    made = Fitting(bank, fitted, beta=beta, documents=documents)
-    return Normalised(retriever, made, mode=mode, depth=depth)
+    fitting = Fitting(bank, fitted, beta=beta, documents=documents)
+    return Normalised(retriever, fitting, mode=mode, depth=depth)

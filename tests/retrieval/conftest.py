@@ -1,4 +1,4 @@
-"""The command line as a fixture."""
+"""Fixtures of the retrieval tests: the command line, and two retrievers over the small world."""
 
 import logging
 import sys
@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from command_line import Call
+from small_world import WordEncoder, documents
 
-from sluice.retrieval import cli
+from sluice.encoders import BM25Encoder
+from sluice.retrieval import Retriever, cli
 
 
 @pytest.fixture
@@ -22,3 +24,13 @@ def sluice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
     yield call
     logging.basicConfig(force=True)
+
+
+@pytest.fixture(scope="module")
+def bm25() -> Retriever:
+    return Retriever.build(BM25Encoder(), documents(), name="bm25")
+
+
+@pytest.fixture(scope="module")
+def dense() -> Retriever:
+    return Retriever.build(WordEncoder(), documents(), name="dense")

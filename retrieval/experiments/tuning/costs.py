@@ -141,8 +141,8 @@ class RecalledRetriever(Retriever):
     """
 
     def __init__(self, retriever: Retriever, cost: CostOf) -> None:
-        self.path, self.name = retriever.path, retriever.name
-        self._lock, self._state = retriever._lock, retriever.state
+        super().__init__(retriever.state)
+        self._lock = retriever._lock
         self.plain = retriever  # a temporary folder lives as long
         self._kept = _Kept(retriever, cost)
 

@@ -46,7 +46,7 @@ class _Block(NamedTuple):
 
 
 class FusionSearch:
-    """Values of fusions of some runs on judged queries; ``values`` keeps all that were asked."""
+    """Values of fusions of some runs on judged queries; ``values`` has all computed so far."""
 
     def __init__(self, runs: Sequence[Run], qrels: Qrels, measure: Measure) -> None:
         grades = [grade for judged in qrels.values() for grade in judged.values()]
@@ -257,7 +257,7 @@ class FusionFit:
             return cls(fusion=fusion, names=names, single=single, **values)
         except (KeyError, TypeError) as error:
             raise ConfigError(
-                f"{path}: is no file of a fitted fusion ({error}); fit it again"
+                f"{path}: not the file of a fitted fusion ({error}); fit it again"
             ) from None
 
 

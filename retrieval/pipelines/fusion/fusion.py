@@ -79,7 +79,7 @@ NORMALISATIONS: Final[Mapping[str, Callable[[Lists, float | None], Shares]]] = {
 
 
 def check_normalisation(name: object) -> None:
-    """Raise ``ConfigError`` for a name that none has."""
+    """Raise ``ConfigError`` for an unknown name."""
     if not isinstance(name, str) or name not in NORMALISATIONS:
         raise ConfigError(
             f"unknown normalisation {name!r}; known: {', '.join(NORMALISATIONS)}"
@@ -239,9 +239,9 @@ class Fusion:
         return sums
 
     def used(self, runs: int) -> list[int]:
-        """Return the places of the runs that are fused, after a look at their number."""
+        """Return the places of the runs that are fused, after checking their number."""
         if not runs:
-            raise ConfigError("fusion got no runs; expected one or more")
+            raise ConfigError("fusion: no runs to fuse; expected one or more")
         if self.weights is not None and len(self.weights) != runs:
             raise ConfigError(f"fusion: {len(self.weights)} weights for {runs} runs")
         if isinstance(self.minimum, (list, tuple)) and len(self.minimum) != runs:
@@ -253,7 +253,7 @@ class Fusion:
         return 1.0 if self.weights is None else float(self.weights[place])
 
     def minimum_of(self, place: int) -> float | None:
-        """Return the least score that a run could give, None where none was said."""
+        """Return the least score that a run could give, None if it was not given."""
         found = self.minimum[place] if isinstance(self.minimum, (list, tuple)) else self.minimum
         return None if found is None else float(found)  # type: ignore[arg-type]
 
@@ -269,15 +269,3 @@ def reciprocal_rank_fusion(
     """Fuse runs by the sum of weight / (k + rank), ranks from 1; see ``Fusion``."""
     given = None if weights is None else list(weights)
     return Fusion("rrf", rank_constant=k, weights=given).fuse(runs)
-
-
-def weighted_fusion(
-    runs: Sequence[Run],
-    weights: Sequence[float] | None = None,
-    normalise: str = "min-max",
-    *,
-    minimum: float | Sequence[float | None] | None = None,
-) -> Run:
-    """Fuse runs by the weighted sum of normalised scores; see ``Fusion``, ``normalised_shares``."""
-    given = None if weights is None else list(weights)
-    return Fusion("weighted", given, normalise, minimum).fuse(runs)

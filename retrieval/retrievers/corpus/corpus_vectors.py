@@ -87,11 +87,11 @@ def sampled_rows(count: int, n: int, seed: int) -> NDArray[np.int64]:
 
 
 class CorpusEncoder:
-    """Encodes the texts of a corpus that the cache does not have, each once, shard by shard.
+    """Encodes the texts of a corpus that are not in the cache, each once, shard by shard.
 
     The shards are the missing texts in the order of the corpus, cut every ``encoding.shard``. A
-    shard is written whole, so after a kill the same shards remain to be made, and come out the same
-    bit by bit. The encoder's fingerprint is checked before each is written.
+    shard is written as a whole, so after a kill the same shards remain, and their vectors come out
+    bit-identical. The encoder's fingerprint is checked before each is written.
     """
 
     def __init__(self, encoder: Any, root: Path, encoding: Encoding) -> None:
@@ -110,7 +110,7 @@ class CorpusEncoder:
         self._open.close()
 
     def look(self) -> Self:
-        """Read what the cache holds without taking part in it: for an estimate alone."""
+        """Read the cache without locking it, for an estimate."""
         self._cache.read()
         return self
 
@@ -138,7 +138,7 @@ class CorpusEncoder:
         *,
         small: int = 0,
     ) -> EncodingEstimate:
-        """Say what encoding ``rows`` will take; up to ``small`` texts are not worth a trial."""
+        """Estimate what encoding ``rows`` will take; ``small`` texts need no trial."""
         counts = EncodingEstimate(len(hashes), len(np.unique(hashes)), len(rows))
         if len(rows) <= small:
             return counts
@@ -250,7 +250,7 @@ def encoded_corpus(
 
 @contextmanager
 def kept_vectors(vectors: Iterable[Any], work: Path) -> Iterator[EncodedCorpus]:
-    """Put vectors that can be read once into files, and yield them to be read again and again."""
+    """Write vectors that can be read only once into files, and yield them for repeated reading."""
     identity = {"encoder": "given", "store": "float32", "run": f"{os.getpid()}-{uuid.uuid4().hex}"}
     with VectorCache(work, identity) as cache:
         count = 0
@@ -264,9 +264,9 @@ def kept_vectors(vectors: Iterable[Any], work: Path) -> Iterator[EncodedCorpus]:
 def corpus_estimate(
     encoder: Any, documents: Callable[[], Iterable[Document]], encoding: Encoding
 ) -> EncodingEstimate | None:
-    """Say what encoding documents will take, and do nothing; None for an encoder that counts.
+    """Estimate what encoding documents will take; None for an encoder that counts (BM25).
 
-    ``documents`` is asked for the stream twice: to know its texts, and for some of them.
+    ``documents`` is called twice: to hash all texts, and to encode a sample of them.
     """
     if hasattr(encoder, "fit_documents"):
         return None

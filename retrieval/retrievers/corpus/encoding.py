@@ -32,10 +32,10 @@ class Encoding:
 
     ``shard`` is the number of texts encoded and written at a time, and so what a kill can cost.
     ``store`` is the form of vectors on disk: float16 halves it, int8 (with a scale for each
-    vector) quarters it, and what that loses is said in the log. ``cache`` is a folder of vectors to
-    use again, True for the usual one, for any corpus, in which the encoders used longest ago make
-    room (20 GB, or ``$SLUICE_CACHE_BYTES``); without it they lie in the retriever's folder until it
-    is whole.
+    vector) quarters it; the loss is logged. ``cache`` is a folder of vectors to reuse, True for the
+    default one, which is shared by all corpora and drops the vectors of the encoders used longest
+    ago (20 GB, or ``$SLUICE_CACHE_BYTES``); without it they lie in the retriever's folder until it
+    is complete.
     ``workers`` processes encode together, on ``devices`` in turn.
     """
 

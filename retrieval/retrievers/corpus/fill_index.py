@@ -1,4 +1,4 @@
-"""From documents to an index: encoding, training, choosing, filling, and later changes."""
+"""Fills an index with documents: encodes, trains, chooses and adds; and later changes."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def filled_index(
 ) -> Index:
     """Return an index of every document of the store, in row order.
 
-    ``work`` is a folder for files that are needed until the index is saved: what a killed run left
-    there is gone on with. An index that chooses by measuring (``type: auto``) does so with
-    ``queries``, or with documents where there are none.
+    ``work`` is a folder for files that are needed until the index is saved; a run continues with
+    what a killed one left there. An index that chooses by measuring (``type: auto``) uses
+    ``queries``, or documents without them.
     """
     if index is not None and not _chooses(index) and index.rows:
-        raise ConfigError(f"index: has {index.rows:,} rows already; build takes an empty one")
+        raise ConfigError(f"index: it has {index.rows:,} rows already; expected an empty index")
     if passages is not None:
         return filled_by_passages(
             passages, encoder, documents, index, filled_index=filled_index, work=work,
@@ -63,8 +63,8 @@ def filled_index(
         return filled
     if vectors is not None and getattr(encoder, "needs_term_floors", False):
         raise ConfigError(
-            f"encoder.prune_quantile: {encoder.prune_quantile}; the vectors are given already, so "
-            "it would prune nothing: leave it out"
+            f"encoder.prune_quantile: {encoder.prune_quantile}; the documents' vectors are given, "
+            "so nothing would be pruned: leave it out"
         )
     width = getattr(encoder, "dim", None)
     if index is None:
@@ -110,7 +110,7 @@ def _found(
 
 
 def _chooses(index: Any) -> bool:
-    """Return whether this is a recipe that measures, and becomes another index."""
+    """Return whether this is a recipe that measures and is replaced by the index it chooses."""
     from sluice.indexing.index import Recipe
 
     return isinstance(index, Recipe)
@@ -119,7 +119,7 @@ def _chooses(index: Any) -> bool:
 def _chosen(
     encoder: Any, recipe: Any, vectors: Any, queries: Mapping[str, str] | None, work: Path
 ) -> Index:
-    """Return the index the recipe chooses, filled; at most ``QUERIES`` of the queries are asked."""
+    """Return the index the recipe chooses, filled; it measures with at most ``QUERIES`` queries."""
     asked = None
     if queries:
         from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows

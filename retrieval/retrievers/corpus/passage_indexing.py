@@ -64,7 +64,7 @@ def _sparse_means(vectors: Any, counts: NDArray[np.int64]) -> Any:
 class PassageDocuments:
     """All passages in the order of the store's rows; ``len`` is their number.
 
-    Documents are cut anew whenever they are read: in memory are only the ``counts``.
+    Documents are cut each time they are read: only the ``counts`` stay in memory.
     """
 
     def __init__(self, passages: Passages, encoder: Any, documents: DocumentStore) -> None:
@@ -91,7 +91,7 @@ class PassageDocuments:
         self._counts = np.array(counts, dtype=np.int64)
 
     def documents(self, rows: Rows) -> list[Document]:
-        """Return passages by their numbers, in the order asked."""
+        """Return passages by their numbers, in the order of ``rows``."""
         ends = np.cumsum(self.counts)
         owners = np.searchsorted(ends, rows, side="right")
         distinct, places = np.unique(owners, return_inverse=True)
@@ -118,8 +118,8 @@ def filled_by_passages(
     """Return an index of every document of the store, in row order, made from their passages.
 
     For ``aggregate="max"`` it is a ``PassageIndex`` over ``index``, else ``index`` itself.
-    ``filled_index`` is that of ``corpus_indexing``, which hands itself in: it fills an index with
-    the passages as it does with documents. The other arguments are its own.
+    ``filled_index`` is the function of ``fill_index``, passed in to avoid a circular import: it
+    fills an index with passages as with documents. The other arguments are its own.
     """
     from sluice.indexing.wrappers.passages import PassageIndex
 

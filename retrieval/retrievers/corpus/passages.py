@@ -1,4 +1,4 @@
-"""Long documents: overlapping passages that an encoder reads whole, and one score a document."""
+"""Cuts long documents into overlapping passages that fit the encoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.retrieval.retrievers.corpus.windows import Pieces, TokenPieces, wind
 
 log = logging.getLogger("sluice")
 
-_SAID: set[tuple[str, int, int]] = set()  # titles that were said to be too long
+_WARNED: set[tuple[str, int, int]] = set()  # titles that a warning was logged for
 
 BLOCK = 256  # documents cut at a time: the tokens of many texts are large in memory
 AGGREGATES = ("max", "first", "mean")
@@ -39,7 +39,7 @@ class Passages:
     scores. Vectors of an encoder that normalises are normalised again, so that a document is not
     scored lower because its passages differ; sparse weights are averaged as they are.
 
-    With ``repeat_title`` the title stands before every passage and is not counted; where it is too
+    With ``repeat_title`` the title is put before every passage and is not counted; if it is too
     long for the encoder beside ``length`` tokens it is cut. Without, it is the beginning of the
     text. ``most`` reads only that many passages of a document, the first ones.
     """
@@ -68,12 +68,12 @@ class Passages:
             whole_number(self.most, "most", 1)
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments that make these passages again."""
+        """Return the arguments that recreate these passages."""
         return asdict(self)
 
     @classmethod
     def noted(cls, settings: Mapping[str, Any], where: str) -> Self:
-        """Make the passages whose ``settings`` stand in a saved folder."""
+        """Return the passages with the ``settings`` of a saved folder."""
         try:
             return cls(**settings)
         except (ConfigError, TypeError) as error:
@@ -107,7 +107,7 @@ class _Cutter:
         self._most = 1 if passages.aggregate == "first" else passages.most
         self._pieces: Callable[[Sequence[str]], list[Pieces]] = word_pieces
         self._capacity: int | None = None  # tokens of title and text that the encoder reads
-        self._said = False
+        self._warned = False
         tokenizer = getattr(encoder, "tokenizer", None)
         if getattr(tokenizer, "is_fast", False):
             tokens = TokenPieces(tokenizer)
@@ -166,14 +166,14 @@ class _Cutter:
         if self._capacity is None or len(title) <= (room := self._capacity - used):
             return document
         first = (document.id, len(title), room)
-        if not self._said and first not in _SAID:  # a corpus is read several times
-            _SAID.add(first)
+        if not self._warned and first not in _WARNED:  # a corpus is read several times
+            _WARNED.add(first)
             log.warning(
                 "passages: the title of %r has %d tokens, and the encoder has room for %d; it is "
                 "cut, and others like it are",
                 document.id, len(title), room,
             )  # fmt: skip
-        self._said = True
+        self._warned = True
         last = windows(title.begins, room, 0)[0][1] if room else 0
         return document._replace(title=title.cut(document.title, 0, last) if last else "")
 

@@ -1,4 +1,4 @@
-"""Where long texts are cut: overlapping windows of tokens or words, as places in the text."""
+"""Cuts long texts into overlapping windows of tokens or words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Pieces(NamedTuple):
     """The tokens or words of a text, in order: their characters, and where words begin."""
 
     starts: Places  # [pieces] first character
-    ends: Places  # [pieces] character behind the last
+    ends: Places  # [pieces] one after the last character
     begins: NDArray[np.bool_]  # [pieces] a passage may begin here
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class TokenPieces:
         return [_pieces(each.offsets, each.word_ids) for each in encoded]
 
     def overhead(self, prompt: str) -> int:
-        """Return how many tokens stand in every text: the prompt's and special ones."""
+        """Return how many tokens every text has besides its own: the prompt's and special ones."""
         return len(self._copy.encode(prompt).ids)
 
 
@@ -99,5 +99,5 @@ def windows(begins: NDArray[np.bool_], length: int, overlap: int) -> Spans:
 
 
 def _next(borders: list[int], place: int) -> int:
-    """Return the first border at ``place`` or behind it."""
+    """Return the first border at ``place`` or after it."""
     return borders[bisect_left(borders, place)]

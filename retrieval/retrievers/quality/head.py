@@ -1,4 +1,4 @@
-"""Fitting a passage-quality head on a retriever's vectors, and scoring its documents with it."""
+"""Fits a passage-quality head on a retriever's vectors and scores its documents with it."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def train_quality_head(
 ) -> QualityHead:
     """Learn from judgements which documents are relevant to anything, by their vectors.
 
-    ``qrels`` are those of train queries, never of what is tested. With the labels ``share`` each
+    ``qrels`` are those of train queries, never of the test. With the labels ``share`` each
     query shares one unit among its relevant documents, and a document's target is the sum of what
     it gets (for ``bce`` divided by the largest). ``any`` is 1 for a document relevant to some
     query, 0 for the others: not for collections where next to all are (NFCorpus), and where what
     is relevant to no train query is so to another. Counting queries instead would prefer what a few
     broad queries with hundreds of relevant documents find.
 
-    No more than 50,000 documents are looked at, half of them relevant ones where there are as many.
+    At most 50,000 documents are used, half of them relevant if there are enough.
     The vectors are those in the retriever's index.
     """
     from sluice.training.rankers.quality_head import fit_quality_head
@@ -60,8 +60,8 @@ def train_quality_head(
     targets[places[known]] = np.array(list(shares.values()))[known]
     if not known.any():
         raise DataError(
-            f"{retriever.path}: has none of the {len(shares):,} documents that the qrels call "
-            "relevant; do they belong to this corpus?"
+            f"{retriever.path}: none of the {len(shares):,} relevant documents of the qrels is in "
+            "it; do they belong to this corpus?"
         )
     rows = _chosen(_rows(retriever), targets, seed)
     wanted = targets[rows]
@@ -103,7 +103,7 @@ def score_retriever(retriever: Retriever, head: QualityHead) -> QualityScores:
 def _check_retriever(retriever: Retriever) -> None:
     if retriever.head.passages is not None:
         raise ConfigError(
-            f"{retriever.path}: its vectors are of passages, and quality is of whole documents; "
+            f"{retriever.path}: its vectors are of passages, and quality is scored by document; "
             "use a retriever without passages"
         )
 

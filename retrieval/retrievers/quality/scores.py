@@ -46,7 +46,7 @@ class QualityScores:
                 "one score per document"
             )
         if self.ids.null_count:
-            raise DataError("quality: a document without an id; expected one for each score")
+            raise DataError("quality: a document has no id; expected one for each score")
         bad = np.flatnonzero(~np.isfinite(self.scores))
         if len(bad):
             raise DataError(
@@ -113,11 +113,11 @@ class QualityScores:
             table = parquet.read_table(file, columns=list(COLUMNS)).combine_chunks()
             ids = table.column(COLUMNS[0]).cast(pa.string()).combine_chunks()
             values = table.column(COLUMNS[1]).cast(pa.float32()).to_numpy()
-            told = dict(json.loads((table.schema.metadata or {}).get(FORMAT, b"{}")))
-            by, facts = str(told.get("by", file.stem)), dict(told.get("facts") or {})
+            noted = dict(json.loads((table.schema.metadata or {}).get(FORMAT, b"{}")))
+            by, facts = str(noted.get("by", file.stem)), dict(noted.get("facts") or {})
         except (pa.ArrowException, OSError, TypeError, ValueError, RecursionError) as error:
             raise DataError(
-                f"{file}: no quality scores ({error}); sluice fit quality makes them"
+                f"{file}: not a file of quality scores ({error}); sluice fit quality writes one"
             ) from None
         try:
             return cls(ids, values, by=by, facts=facts)

@@ -1,4 +1,4 @@
-"""Feedback for dense retrievers: the query's vector moves towards those of the first documents."""
+"""Feedback for dense retrievers: moves the query's vector towards the first documents' vectors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROCCHIO = {"alpha": 0.4, "beta": 0.6, "gamma": 0.1}
 
 
 class VectorFeedback(Feedback):
-    """Asks a dense retriever with the query's vector and its first documents' taken together.
+    """Searches a dense retriever with a mixture of the query's and its first documents' vectors.
 
     ``kind="average"``: the mean of the query and the first ``k`` documents of the list.
     ``kind="rocchio"``: ``alpha q + beta mean(first k) - gamma mean(last bottom)``, the last being
@@ -38,6 +38,7 @@ class VectorFeedback(Feedback):
     def __init__(
         self,
         retriever: Stage,
+        /,
         *,
         k: int = 3,
         kind: Literal["average", "rocchio"] = "average",
@@ -55,7 +56,10 @@ class VectorFeedback(Feedback):
         asked = [f"{name}={value:g}" for name, value in given.items() if value is not None]
         asked += [f"bottom={bottom}"] if bottom else []
         if kind == "average" and asked:
-            raise ConfigError(f"prf: {asked[0]} is of kind='rocchio', and kind is 'average'")
+            raise ConfigError(
+                f"prf: {asked[0]} is for kind='rocchio', and kind is 'average'; set kind='rocchio' "
+                "or leave it out"
+            )
         weights = {name: ROCCHIO[name] if value is None else value for name, value in given.items()}
         self.alpha, self.beta, self.gamma = (
             finite_number(value, f"prf: {name}", 0) for name, value in weights.items()
@@ -69,29 +73,9 @@ class VectorFeedback(Feedback):
                 f"prf: depth={depth} has no room for the first {k} and the last {bottom}; "
                 f"expected {k + bottom} or more"
             )
-        self.looked_at = depth
         shown = ", ".join([f"k={k}", *([] if kind == "average" else [kind, *asked])])
-        super().__init__(
-            retriever,
-            depth=depth if self.bottom else self.k,
-            name=f"prf({getattr(retriever, 'name', '')}, {shown})",
-        )
-
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return the same feedback for another retriever."""
-        (retriever,) = inner
-        if self.kind == "average":
-            return VectorFeedback(retriever, k=self.k)
-        return VectorFeedback(
-            retriever,
-            k=self.k,
-            kind="rocchio",
-            alpha=self.alpha,
-            beta=self.beta,
-            gamma=self.gamma,
-            bottom=self.bottom,
-            depth=self.looked_at,
-        )
+        depth = depth if self.bottom else self.k
+        super().__init__(retriever, depth=depth, function="prf", options=shown)
 
     def _check(self, state: RetrieverState, vectors: Any) -> None:
         super()._check(state, vectors)
@@ -127,31 +111,7 @@ class VectorFeedback(Feedback):
 
 def by_cosine(state: RetrieverState) -> bool:
     """Say whether a retriever's vectors are compared by cosine."""
-    encoder, index = state.encoder, state.index
-    found = getattr(encoder, "similarity", None), index.metric
-    return "cosine" in found
+    return "cosine" in (getattr(state.encoder, "similarity", None), state.index.metric)
 
 
-def prf(
-    retriever: Stage,
-    /,
-    *,
-    k: int = 3,
-    kind: Literal["average", "rocchio"] = "average",
-    alpha: float | None = None,
-    beta: float | None = None,
-    gamma: float | None = None,
-    bottom: int = 0,
-    depth: int = 100,
-) -> VectorFeedback:
-    """``prf(dense, k=3)`` of a pipeline: see ``VectorFeedback``."""
-    return VectorFeedback(
-        retriever,
-        k=k,
-        kind=kind,
-        alpha=alpha,
-        beta=beta,
-        gamma=gamma,
-        bottom=bottom,
-        depth=depth,
-    )
+prf = VectorFeedback  # ``prf(dense, k=3)`` in a pipeline

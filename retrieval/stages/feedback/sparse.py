@@ -1,4 +1,4 @@
-"""Feedback for sparse retrievers: the query gains the terms that the first documents are about."""
+"""Feedback for sparse retrievers: adds the best terms of the first documents to the query."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMON = 0.1  # share of the documents above which a term of BM25 says nothing
 
 
 class TermFeedback(Feedback):
-    """RM3: asks a sparse retriever with the query and the best terms of its first documents.
+    """RM3: searches a sparse retriever with the query and the best terms of its first documents.
 
     Of the first ``documents`` of the list each counts its ``terms`` heaviest, as shares of their
     sum, times its score in the list (``by="score"``; all alike where one of the scores is 0 or
@@ -44,6 +44,7 @@ class TermFeedback(Feedback):
     def __init__(
         self,
         retriever: Stage,
+        /,
         *,
         documents: int = 10,
         terms: int = 10,
@@ -63,23 +64,8 @@ class TermFeedback(Feedback):
             finite_number(max_document_share, "rm3: max_document_share", 0, 1)
         self.feedback_documents = whole_number(documents, "rm3: documents", 0)
         shown = f"documents={documents}, terms={terms}, original_weight={original_weight:g}"
-        super().__init__(
-            retriever,
-            depth=0 if self.original_weight == 1.0 else self.feedback_documents,
-            name=f"rm3({getattr(retriever, 'name', '')}, {shown})",
-        )
-
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return the same feedback for another retriever."""
-        (retriever,) = inner
-        return TermFeedback(
-            retriever,
-            documents=self.feedback_documents,
-            terms=self.terms,
-            original_weight=self.original_weight,
-            by=self.by,
-            max_document_share=self.max_document_share,
-        )
+        depth = 0 if self.original_weight == 1.0 else self.feedback_documents
+        super().__init__(retriever, depth=depth, function="rm3", options=shown)
 
     def _check(self, state: RetrieverState, vectors: Any) -> None:
         from sluice.encoders import BM25Encoder
@@ -92,8 +78,8 @@ class TermFeedback(Feedback):
             )
         if self.max_document_share is not None and not isinstance(state.encoder, BM25Encoder):
             raise ConfigError(
-                f"{self.name}: max_document_share is of BM25; {type(state.encoder).__name__} "
-                "counts no documents"
+                f"{self.name}: max_document_share is for BM25; {type(state.encoder).__name__} has "
+                "no document frequencies: leave it out"
             )
 
     def _moved(self, state: RetrieverState, vectors: Any, lists: Lists) -> Any:
@@ -115,16 +101,16 @@ class TermFeedback(Feedback):
         return mixed.astype(np.float32)
 
     def _facts(
-        self, state: RetrieverState, wanted: Sequence[str], vectors: Any
+        self, state: RetrieverState, queries: Sequence[str], vectors: Any
     ) -> Mapping[str, Any]:
         """Return the terms of each new query and their weights, heaviest first."""
-        named = term_texts(state.encoder, vectors.indices.tolist())
-        found = {}
-        for place, query in enumerate(wanted):
+        texts = term_texts(state.encoder, vectors.indices.tolist())
+        by_query = {}
+        for place, query in enumerate(queries):
             start, stop = vectors.indptr[place], vectors.indptr[place + 1]
-            terms = zip(named[start:stop], vectors.data[start:stop].tolist(), strict=True)
-            found[query] = sorted(terms, key=lambda term: (-term[1], term[0]))
-        return {"terms": found}
+            terms = zip(texts[start:stop], vectors.data[start:stop].tolist(), strict=True)
+            by_query[query] = sorted(terms, key=lambda term: (-term[1], term[0]))
+        return {"terms": by_query}
 
     def _weights(self, lists: Lists) -> Any:
         """Return what each document counts, float64 ``[n, depth]``."""
@@ -174,22 +160,4 @@ class _Seen(NamedTuple):
     scale: Any  # [width]: weight of a count of 1 in a query, None where that is 1
 
 
-def rm3(
-    retriever: Stage,
-    /,
-    *,
-    documents: int = 10,
-    terms: int = 10,
-    original_weight: float = 0.5,
-    by: Literal["score", "equal"] = "score",
-    max_document_share: float | None = None,
-) -> TermFeedback:
-    """``rm3(bm25)`` of a pipeline: see ``TermFeedback``."""
-    return TermFeedback(
-        retriever,
-        documents=documents,
-        terms=terms,
-        original_weight=original_weight,
-        by=by,
-        max_document_share=max_document_share,
-    )
+rm3 = TermFeedback  # ``rm3(bm25)`` in a pipeline

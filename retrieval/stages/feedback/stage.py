@@ -1,9 +1,8 @@
-"""Pseudo-relevance feedback: a retriever is asked again, by what the first documents say.
+"""Pseudo-relevance feedback: a second search with the query changed by the first documents.
 
-Where the feedback comes from is the pipeline's to say. In front, the stage asks its retriever
-first and takes the feedback from that list; behind a list, from the list it is given. With a
-sparse list fused in, that makes the four ways of Li et al. (2022, "To interpolate or not to
-interpolate"):
+The pipeline decides where the feedback comes from. At the beginning, the stage searches first and
+takes it from that list; after another stage, from the list it is given. With a sparse list fused
+in, these are the four ways of Li et al. (2022, "To interpolate or not to interpolate"):
 
     none     weighted(bm25, dense)
     before   (bm25 | dense) >> prf(dense)
@@ -16,6 +15,7 @@ feedback from ``x``.
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +29,7 @@ from sluice.retrieval.pipelines.tracing import is_traced, note
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import Queries, SelfExcluding
 from sluice.retrieval.runs.run import Ranking, Run, without
+from sluice.retrieval.stages.rerankers.stored_vectors import check_single_vectors
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.where import Where
@@ -41,7 +42,7 @@ class Lists(NamedTuple):
     """The documents that feedback may come from: a line per query, best first.
 
     ``lengths`` ``[n]`` say how many places of a line are filled; ``rows`` ``[n, depth]`` are -1
-    there where the retriever does not hold the document, and behind the line's end.
+    where the retriever does not hold the document, and after the line's end.
     """
 
     rows: NDArray[np.int64]
@@ -50,55 +51,63 @@ class Lists(NamedTuple):
 
 
 class Feedback(Stage):
-    """Asks ``retriever`` with queries that the first ``depth`` documents of a list have changed.
+    """Searches ``retriever`` with queries changed by the first ``depth`` documents of a list.
 
     Without a list before it, the list is the retriever's own first ``depth``; queries are encoded
     once and searched twice, all together. A query without a list, or whose documents the retriever
-    does not hold, is asked as it is; one of white space has no hits. The query's own document
-    gives no feedback where it is no hit either (``SelfExcluding``).
+    does not hold, is searched unchanged; a blank one has no hits. The query's own document gives no
+    feedback if it cannot be a hit either (``SelfExcluding``).
+
+    ``function`` and ``options`` are what the expression says, for the name.
     """
 
     looks_inside = True
+    inner: tuple[Stage, ...] = ()
+    base_retriever = None  # the retriever is searched with other queries
 
-    def __init__(self, retriever: Stage, *, depth: int, name: str) -> None:
+    def __init__(self, retriever: Stage, *, depth: int, function: str, options: str) -> None:
+        self.depth = depth
+        self._function, self._options = function, options
+        self._search_with(retriever)
+
+    def _search_with(self, retriever: Stage) -> None:
         made_of_others = isinstance(retriever, Stage) and retriever.inner
         if not isinstance(retriever, Stage) or (made_of_others and retriever_of(retriever) is None):
-            found = getattr(retriever, "name", "") or type(retriever).__name__
-            raise ConfigError(f"feedback needs a retriever to ask again, {found!r} is none")
+            what = retriever.name if isinstance(retriever, Stage) else type(retriever).__name__
+            raise ConfigError(
+                f"{self._function}: feedback needs a retriever to ask again, and {what!r} is not "
+                f"one; write {self._function}(NAME) with a name under retrievers"
+            )
         self.retriever = retriever
-        self.depth = depth
-        self.name = name
+        self.inner = (retriever,)
+        self.name = f"{self._function}({retriever.name}, {self._options})"
 
-    @property
-    def inner(self) -> tuple[Stage, ...]:
-        """The retriever that is asked again."""
-        return (self.retriever,)
-
-    @property
-    def base_retriever(self) -> None:
-        """None: the retriever is asked with other queries."""
-        return None
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return the same feedback for another retriever."""
+        feedback = copy.copy(self)
+        feedback._search_with(*inner)
+        return feedback
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Take feedback from the given run, or the retriever's own, and search with it."""
         state, where = self._searched()
-        wanted = state.with_text(queries)
+        with_text = state.with_text(queries)
         vectors: Any = ()
-        if wanted:
-            vectors = state.encoder.encode_queries([queries[query] for query in wanted])
+        if with_text:
+            vectors = state.encoder.encode_queries([queries[query] for query in with_text])
             self._check(state, vectors)
-        if wanted and self.depth:
+        if with_text and self.depth:
             if given is None:
-                given = state.nearest(queries, wanted, vectors, self.depth, where=where)
-            rankings = [self._first(queries, query, given) for query in wanted]
+                given = state.nearest(queries, with_text, vectors, self.depth, where=where)
+            rankings = [self._first(queries, query, given) for query in with_text]
             vectors = self._changed(state, vectors, rankings)
             if is_traced():
-                heads = zip(wanted, rankings, strict=True)
+                heads = zip(with_text, rankings, strict=True)
                 note({"feedback": {query: list(head.doc_ids) for query, head in heads}})
-                note(self._facts(state, wanted, vectors))
-        found = state.nearest(queries, wanted, vectors, k, where=where)
-        found.name = self.name
-        return found
+                note(self._facts(state, with_text, vectors))
+        run = state.nearest(queries, with_text, vectors, k, where=where)
+        run.name = self.name
+        return run
 
     def _first(self, queries: Queries, query: str, given: Run) -> Ranking:
         """Return the documents of a query's list that feedback may come from."""
@@ -108,23 +117,17 @@ class Feedback(Stage):
         return ranking[: self.depth]
 
     def _searched(self) -> tuple[RetrieverState, Where | None]:
-        """Return the state to ask, one for both searches, and the filter on its documents."""
+        """Return the state for both searches, and the filter on its documents."""
         retriever = retriever_of(self.retriever)
         if retriever is not None:
             return retriever.state, self.retriever.base_where
         raise ConfigError(
-            f"{self.name}: needs a retriever to ask again, {self.retriever.name!r} is a "
+            f"{self.name}: needs a retriever to ask again, and {self.retriever.name!r} is a "
             f"{type(self.retriever).__name__}"
         )
 
     def _check(self, state: RetrieverState, vectors: Any) -> None:
-        from sluice.indexing.wrappers.passages import PassageIndex
-
-        if isinstance(state.index, PassageIndex):
-            raise ConfigError(
-                f"{self.name}: {state.path} indexes passages, of which a document has several; "
-                "feedback needs one vector a document: build the retriever without passages"
-            )
+        check_single_vectors(state, self.name)
 
     def _changed(self, state: RetrieverState, vectors: Any, rankings: Sequence[Ranking]) -> Any:
         """Return the queries' new vectors, a batch at a time."""
@@ -140,9 +143,9 @@ class Feedback(Stage):
         """Return the new vectors of some queries."""
 
     def _facts(
-        self, state: RetrieverState, wanted: Sequence[str], vectors: Any
+        self, state: RetrieverState, queries: Sequence[str], vectors: Any
     ) -> Mapping[str, Any]:
-        """Return what is told of the new queries to whoever traces the stage."""
+        """Return the facts about the new queries that a trace notes."""
         return {}
 
     @abstractmethod

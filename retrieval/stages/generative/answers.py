@@ -13,14 +13,14 @@ from sluice.retrieval.runs.run import Ranking
 
 _BRACKETED = re.compile(r"\[\s*0*([0-9]{1,9})\s*\]")
 _NUMBER = re.compile(r"(?<![0-9])0*([0-9]{1,9})(?![0-9])")
-_THOUGHT = "</think>"  # where some models end what they say to themselves
+_THOUGHT = "</think>"  # ends the reasoning of some models
 
 
 def read_order(text: str, count: int) -> tuple[list[int], int]:
     """Return a permutation of ``range(count)`` and how many of its places were written.
 
     ``text`` is like ``[3] > [1] > ...``, numbers from 1. Numbers in brackets count, or any numbers
-    where there is none in brackets. The first occurrence of each counts; unknown ones are left out;
+    if none is in brackets. The first occurrence of each counts; unknown ones are left out;
     those that are missing follow in input order. (Sun et al., 2023, RankGPT, arXiv 2304.09542.)
     """
     said = spoken(text)
@@ -30,7 +30,7 @@ def read_order(text: str, count: int) -> tuple[list[int], int]:
 
 
 def spoken(text: str) -> str:
-    """Return what a model says after its thinking, all of it where it does not think aloud."""
+    """Return a model's answer without the reasoning that some write before it."""
     return text.rpartition(_THOUGHT)[2]
 
 
@@ -70,8 +70,8 @@ def head_texts(
     """Return the texts of each query's first ``depth`` candidates, each document read once."""
     if documents is None:
         raise ConfigError(
-            f"{name}: needs the documents' texts; pass documents= to Rerank, or compose it behind "
-            "a retriever with a document store"
+            f"{name}: needs the documents' texts; pass documents= to Rerank, or compose it "
+            "after a retriever with a document store"
         )
     ids = {query: list(head.doc_ids[:depth]) for query, head in heads.items()}
     wanted = list(dict.fromkeys(doc for own in ids.values() for doc in own))

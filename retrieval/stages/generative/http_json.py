@@ -1,4 +1,4 @@
-"""JSON over HTTP: one request after another, tried again where that may help."""
+"""Posts JSON over HTTP and retries failed requests where that may help."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HttpJson:
     """Posts JSON to one address and reads JSON.
 
     A request is given up after ``timeout_s`` seconds, its answer included. It is sent again up to
-    ``retries`` times behind timeouts, broken connections, answers that cannot be read, and the
+    ``retries`` times after timeouts, broken connections, answers that cannot be read, and the
     statuses 408, 429 and 5xx: after ``backoff_s`` seconds, twice as many each further time, or as
     many as a ``Retry-After`` asks for. The key is read from the environment variable
     ``api_key_env`` each time and is in no message. Redirects are not followed: they could carry it
@@ -48,12 +48,15 @@ class HttpJson:
         try:
             parts = urlsplit(url)
             good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except (AttributeError, ValueError):  # no text; half an address; a port that is none
+        except (AttributeError, ValueError):  # not text, an incomplete address, an invalid port
             good = False
         if not good:
             raise ConfigError(f"url: {url!r}; expected one like https://host/v1")
         if parts.username or parts.password or parts.query:
-            raise ConfigError("url: holds a user, a password or a query; keys go to api_key_env")
+            raise ConfigError(
+                "url: contains a user, a password or a query; put the key into the "
+                "environment variable that api_key_env names"
+            )
         if not 0 < timeout_s <= LONGEST or not backoff_s >= 0 or not 0 <= retries <= MOST:
             raise ConfigError(
                 f"timeout_s {timeout_s}, backoff_s {backoff_s}, retries {retries}: expected a time "
@@ -68,9 +71,9 @@ class HttpJson:
         self._key()
 
     def post(self, body: Any, check: Any = None, stop: threading.Event | None = None) -> Any:
-        """Return the answer to ``body``; ``ModelError`` if none can be had.
+        """Return the answer to ``body``; ``ModelError`` if there is none after all retries.
 
-        ``check`` is called with the answer and raises ``ValueError`` for one that is none.
+        ``check`` is called with the answer and raises ``ValueError`` for an invalid one.
         ``stop``, once set, ends the waiting between tries.
         """
         waiting = stop or threading.Event()
@@ -85,7 +88,7 @@ class HttpJson:
             if left == 0 or waiting.is_set():
                 break
             wait = self.backoff_s * 2 ** (self.retries - left) if asked is None else asked
-            log.info("%s: %s; tried again, %d times at most", self.url, reason, left)
+            log.info("%s: %s; retrying, at most %d more times", self.url, reason, left)
             waiting.wait(min(wait, LONGEST_WAIT))
         raise ModelError(
             f"{self.url}: {reason} ({self.retries + 1} tries of {self.timeout_s:g} s); check the "
@@ -104,14 +107,14 @@ class HttpJson:
             return json.loads(_read(response, ends))
 
     def _status(self, error: urllib.error.HTTPError) -> tuple[str, float | None]:
-        """Return what to say of a refusal, and the seconds it asks to wait; raise if it stands."""
+        """Return the reason of a refusal and the seconds to wait; raise if a retry cannot help."""
         with error:
             try:
-                said = error.read(4 * SHOWN).decode("utf-8", "replace")
+                message = error.read(4 * SHOWN).decode("utf-8", "replace")
             except (OSError, http.client.HTTPException):
-                said = ""
+                message = ""
             asked = error.headers.get("Retry-After", "") if error.headers else ""
-        reason = f"status {error.code} {self._safe(said)}".strip()
+        reason = f"status {error.code} {self._safe(message)}".strip()
         if error.code not in TRIED_AGAIN and error.code < 500:
             hint = "; check api_key_env" if error.code in (401, 403) else ""
             raise ModelError(f"{self.url}: {reason}{hint}")

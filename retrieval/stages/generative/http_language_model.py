@@ -39,7 +39,7 @@ class HttpLanguageModel:
     so that a prompt takes ``context_length`` tokens at most, counted as one for every three bytes.
     ``concurrency`` requests are under way at a time. ``body`` is added to each request, or takes
     from it what it gives as null. An endpoint that fails is ``ModelError``, see ``HttpJson``; an
-    answer that says nothing of use is the caller's to handle.
+    useless answer is left to the caller.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class HttpLanguageModel:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of address, model name and settings: what the server loads, nobody can see."""
+        """A hash of address, model name and settings; the server's weights cannot be hashed."""
         settings = [self.logprobs, self.context_length, self.document_length, self.body]
         return fingerprint_of("http", self.endpoint.url, self.model, settings)
 
@@ -87,20 +87,20 @@ class HttpLanguageModel:
         options: dict[str, Any] = {"max_tokens": ANSWER_TOKENS}
         if self.logprobs:
             options |= {"logprobs": True, "top_logprobs": TOP}
-        found = np.full((len(prompts), len(choices)), np.nan)
+        shares_of = np.full((len(prompts), len(choices)), np.nan)
         for row, choice in enumerate(self._asked(prompts, ANSWER_TOKENS, options)):
             shares = first_token_shares(choice, choices)
             if shares is not None:
-                found[row] = shares
+                shares_of[row] = shares
             elif (place := named_choice(_text_of(choice), choices)) is not None:
-                found[row] = -np.inf
-                found[row, place] = 0.0
-        return found
+                shares_of[row] = -np.inf
+                shares_of[row, place] = 0.0
+        return shares_of
 
     def completions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[str]:
         """Return what the model writes to each prompt."""
-        found = self._asked(prompts, max_new_tokens, {"max_tokens": max_new_tokens})
-        return [_text_of(choice) for choice in found]
+        chosen = self._asked(prompts, max_new_tokens, {"max_tokens": max_new_tokens})
+        return [_text_of(choice) for choice in chosen]
 
     def _asked(
         self, prompts: Sequence[Prompt], new_tokens: int, options: Mapping[str, Any]
@@ -114,14 +114,14 @@ class HttpLanguageModel:
             )
 
         def ask(prompt: Prompt, stop: threading.Event) -> dict[str, Any]:
-            given = {
+            request = {
                 "model": self.model,
                 "messages": [{"role": "user", "content": self._text(prompt, room)}],
                 "temperature": 0,
                 **options,
                 **self.body,
             }
-            body = {key: value for key, value in given.items() if value is not None}
+            body = {key: value for key, value in request.items() if value is not None}
             try:
                 chosen: dict[str, Any] = self.endpoint.post(body, _first_choice, stop)
             except ModelError as error:
@@ -143,11 +143,11 @@ def first_token_shares(choice: Mapping[str, Any], choices: Sequence[str]) -> lis
     """Return log-probabilities of ``choices`` from those of an answer's first word.
 
     Spellings that differ in case and spacing are added up. A choice that is not among the
-    alternatives can have what they leave, and no more than the least of them. None where there are
-    no log-probabilities, or none of the choices is among them.
+    alternatives gets the probability they leave, at most that of the least of them. None without
+    log-probabilities, and if none of the choices is among them.
     """
-    told = choice.get("logprobs")
-    content = told.get("content") if isinstance(told, dict) else None
+    logprobs = choice.get("logprobs")
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
     for place in content if isinstance(content, list) else []:
         if not isinstance(place, dict) or not str(place.get("token", "")).strip():
             continue  # a line break before the answer
@@ -159,19 +159,19 @@ def first_token_shares(choice: Mapping[str, Any], choices: Sequence[str]) -> lis
         ]
         chances = [math.exp(min(0.0, each["logprob"])) for each in listed]
         words = [_folded(each["token"]) for each in listed]
-        found = [
+        by_choice = [
             sum(p for p, word in zip(chances, words, strict=True) if word == _folded(name))
             for name in choices
         ]
-        if not any(found):
+        if not any(by_choice):
             return None
         rest = max(_RARE, min(1.0 - sum(chances), min(chances)))
-        return [math.log(chance or rest) for chance in found]
+        return [math.log(chance or rest) for chance in by_choice]
     return None
 
 
 def named_choice(text: str, choices: Sequence[str]) -> int | None:
-    """Return which choice a text names first, as a whole word; None where it names none.
+    """Return which choice a text names first, as a complete word; None if it names none.
 
     Case does not count, but for letters: a lone ``a`` is an article where there is an ``A`` or a
     ``B`` besides.
@@ -179,13 +179,13 @@ def named_choice(text: str, choices: Sequence[str]) -> int | None:
     said = spoken(text)
     letters = all(len(choice) == 1 for choice in choices)
     for flags in (0, re.IGNORECASE) if letters else (re.IGNORECASE,):
-        found = []
+        matches = []
         for place, choice in enumerate(choices):
             match = re.search(rf"(?<!\w){re.escape(choice)}(?!\w)", said, flags)
             if match:
-                found.append((match.start(), -len(choice), place))
-        if found:
-            return min(found)[2]
+                matches.append((match.start(), -len(choice), place))
+        if matches:
+            return min(matches)[2]
     return None
 
 
@@ -218,7 +218,7 @@ def _text_of(choice: Mapping[str, Any]) -> str:
 
 
 class _Bytes:
-    """Lengths of texts by their bytes: a ``Measure`` where there is no tokenizer."""
+    """Lengths of texts by their bytes: a ``Measure`` without a tokenizer."""
 
     def whole(self, prompt: Prompt) -> int:
         return self.lengths([prompt.text])[0]
@@ -237,16 +237,16 @@ def _in_threads(
     workers: int,
     advance: Callable[[int], None],
 ) -> list[dict[str, Any]]:
-    """Return what ``ask`` says to each prompt; the first error ends the others soon."""
+    """Return the answer of ``ask`` to each prompt; the first error cancels the others."""
     stop = threading.Event()
-    found = []
+    answers = []
     with ThreadPoolExecutor(workers, thread_name_prefix="sluice-http") as pool:
         waiting = [pool.submit(ask, prompt, stop) for prompt in prompts]
         try:
             for each in waiting:
-                found.append(each.result())
+                answers.append(each.result())
                 advance(1)
         finally:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
-    return found
+    return answers

@@ -30,8 +30,8 @@ class Listwise:
     """A scorer of lists: the places in the order that a model writes.
 
     Windows of ``window`` candidates go from the back of the list to its front, each ``step``
-    places before the last (half a window unless told), ``passes`` times over. What is best in a
-    window moves along with them: a model that orders windows rightly brings the best
+    places before the last (half a window by default), ``passes`` times over. The best of a window
+    move along with them: a model that orders windows rightly brings the best
     ``window - step`` to the top in one pass, and the next as many in each further one.
     ``window=None`` is full ranking: all candidates in one prompt. What the model leaves out stays
     in the order it was in. Windows of all queries are asked together; cost: about candidates / step
@@ -81,7 +81,7 @@ class Listwise:
         return {query: _worth(order) for query, order in orders.items()}
 
     def _windows(self, count: int) -> list[slice]:
-        """Return the windows over ``count`` candidates, in the order they are asked."""
+        """Return the windows over ``count`` candidates, in the order of their prompts."""
         if count < 2:
             return []
         return windows(count, self.window or count, self.step) * self.passes

@@ -1,4 +1,4 @@
-"""Language models as components: their keys stand beside those of the part that prompts them."""
+"""Joins the YAML keys of a language model with those of the component that prompts it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ModelSpec:
         return str(self.options["model"])
 
     def open(self) -> LanguageModel:
-        """Load the model, or make what asks its endpoint."""
+        """Load the model, or return the client of its endpoint."""
         return self.make(**self.options)
 
 
@@ -55,7 +55,7 @@ def with_model(
     """Return ``part``, a factory whose first argument is a ``ModelSpec``, as one of a component.
 
     Its signature, which is the component's schema, is that of ``make`` and then the part's own
-    options, so that each option stands once however many kinds of models and parts there are.
+    options, so that each option is written once for all kinds of models and parts.
     """
     of_model = inspect.signature(make).parameters
     own = list(inspect.signature(part).parameters.values())[1:]

@@ -1,4 +1,4 @@
-"""Pairwise generative reranking: which of two documents, asked in both orders, for all pairs."""
+"""Pairwise generative reranking: the model compares two documents, in both orders."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Pairwise:
 
     The first ``depth`` candidates are compared, each with each other in both orders, so that a
     model's liking for the first or the second place cancels: n (n - 1) prompts a query, and totals
-    that sum to as many. With ``opponents`` m each is compared with the m candidates behind it (and
+    that sum to as many. With ``opponents`` m each is compared with the m candidates after it (and
     before it) in the order given, the last being followed by the first: n m pairs, 2 n m prompts.
     The candidates below the depth keep their order under the others. A comparison without an answer
     is a draw. (Huang and Chen, 2024, InstUPR, arXiv 2403.16435.)

@@ -1,4 +1,4 @@
-"""Generative rerankers by their YAML keys: a model loaded here or behind HTTP, and a style."""
+"""Builds generative rerankers from YAML keys: a local or an HTTP model, and a style."""
 
 from __future__ import annotations
 

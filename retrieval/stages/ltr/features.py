@@ -68,11 +68,11 @@ class CandidateFeatures:
         names = list(heads)
         terms = self.terms(documents)
         store = self.store(documents)
-        found = [np.empty((0, len(self.names)), np.float32)]
+        matrices = [np.empty((0, len(self.names)), np.float32)]
         for start in range(0, len(names), AT_ONCE):
             some = {query: heads[query] for query in names[start : start + AT_ONCE]}
-            found.append(self._of_some(queries, some, terms, store))
-        return np.concatenate(found)
+            matrices.append(self._of_some(queries, some, terms, store))
+        return np.concatenate(matrices)
 
     def _of_some(
         self,
@@ -85,8 +85,8 @@ class CandidateFeatures:
         ends = np.cumsum(sizes)
         rows = np.split(store.rows([d for h in heads.values() for d in h.doc_ids]), ends[:-1])
         place = np.concatenate([np.arange(size) for size in sizes]) + 1.0
-        given = np.concatenate([head.scores for head in heads.values()])
-        columns = [np.stack([given, place, 1.0 / place], axis=1)]
+        earlier = np.concatenate([head.scores for head in heads.values()])
+        columns = [np.stack([earlier, place, 1.0 / place], axis=1)]
         columns.append(lexical_features(terms, [queries[query] for query in heads], rows))
         owner = np.repeat(np.arange(len(sizes)), sizes)
         for part in self.parts:
@@ -103,7 +103,7 @@ class CandidateFeatures:
             if isinstance(source, DocumentStore):
                 return source
         raise ConfigError(
-            "ltr: no document store to count terms in; put it behind a retriever, or name one as a "
+            "ltr: no document store to count terms in; put it after a retriever, or name one as a "
             "part, as in ltr(bm25, ...)"
         )
 
@@ -117,9 +117,9 @@ class CandidateFeatures:
 
     def _opened(self, store: DocumentStore) -> CollectionTerms:
         if self._saved is not None and self._saved.is_dir():
-            found = CollectionTerms.open(self._saved)
-            if found.fingerprint == store.fingerprint:
-                return found
+            terms = CollectionTerms.open(self._saved)
+            if terms.fingerprint == store.fingerprint:
+                return terms
         return collection_terms(store, self.language)
 
 
@@ -142,7 +142,7 @@ def selected(names: Sequence[str], patterns: Sequence[str] | None) -> Selected:
     for pattern in patterns or ():
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ConfigError(
-                f"features: {pattern!r} matches none; known: {', '.join(names)}"
+                f"features: {pattern!r} matches no feature; known: {', '.join(names)}"
                 f"{suggest(pattern, names)}"
             )
     keep = [

@@ -20,7 +20,7 @@ without one) and ``nearest_pair`` (distance of two different query terms; the le
 In the title and in the whole: ``bigrams`` (places where two neighbours of the query are neighbours
 in the same order), ``bigram_share`` (of the query's neighbours, those that are found),
 ``longest_run`` of the query's terms in a row, and ``phrase``: the run is the whole query. A title's
-last term and a body's first are no neighbours.
+last term and a body's first do not count as neighbours.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ def lexical_features(
     from sluice.encoders.lexical.analyzer import analyzer
 
     chosen = analyzer(terms.language)
-    found = [np.empty((0, len(LEXICAL)), np.float32)]
-    asked = [chosen(text) for text in queries]
+    matrices = [np.empty((0, len(LEXICAL)), np.float32)]
+    texts_terms = [chosen(text) for text in queries]
     sizes = [int(terms.lengths[each, 2].sum()) for each in rows]
     first = total = 0
     for place, size in enumerate([*sizes, TERMS_AT_ONCE]):
         if (total and total + size > TERMS_AT_ONCE) or place == len(sizes):
             if place > first:
-                batch = _Batch(terms, asked[first:place], rows[first:place])
-                found.append(batch.features())
+                batch = _Batch(terms, texts_terms[first:place], rows[first:place])
+                matrices.append(batch.features())
             first, total = place, 0
         total += size
-    return np.concatenate(found)
+    return np.concatenate(matrices)
 
 
 class _Asked(NamedTuple):
@@ -94,10 +94,10 @@ class _Asked(NamedTuple):
 
 class _Batch:
     def __init__(
-        self, terms: CollectionTerms, asked: Sequence[Sequence[str]], rows: Sequence[Integers]
+        self, terms: CollectionTerms, query_terms: Sequence[Sequence[str]], rows: Sequence[Integers]
     ) -> None:
         self.terms = terms
-        self.asked = _asked(terms.vocabulary, asked)
+        self.query_terms = _asked(terms.vocabulary, query_terms)
         self.rows = np.concatenate(rows)
         self.query = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
         self.lengths = terms.lengths[self.rows]  # [candidates, fields]
@@ -105,23 +105,23 @@ class _Batch:
 
     def _match(self) -> None:
         """Find every term of a candidate that its query has: pair, term of the query, place."""
-        asked, width = self.asked, self.asked.columns.shape[1]
-        known, codes = np.unique(asked.columns, return_inverse=True)
+        query_terms, width = self.query_terms, self.query_terms.columns.shape[1]
+        known, codes = np.unique(query_terms.columns, return_inverse=True)
         code_of = np.zeros(len(self.terms.vocabulary) + 1, np.int32)  # 0: no query's term
         code_of[known] = np.arange(1, len(known) + 1)
         code_of[-1] = 0
-        slots = np.full((len(asked.columns), len(known) + 1), -1, np.int32)
-        query, slot = np.nonzero(asked.counts)
-        slots[query, codes.reshape(asked.columns.shape)[query, slot] + 1] = slot
+        slots = np.full((len(query_terms.columns), len(known) + 1), -1, np.int32)
+        query, slot = np.nonzero(query_terms.counts)
+        slots[query, codes.reshape(query_terms.columns.shape)[query, slot] + 1] = slot
 
         sizes = self.lengths[:, 2]
         ends = np.cumsum(sizes)
         shift = self.terms.bounds[self.rows, 0] - (ends - sizes)
         at = np.arange(ends[-1] if len(ends) else 0) + np.repeat(shift, sizes)
-        found = code_of[self.terms.terms[at]]
-        hit = np.flatnonzero(found)
+        codes_found = code_of[self.terms.terms[at]]
+        hit = np.flatnonzero(codes_found)
         pair = np.searchsorted(ends, hit, side="right")
-        term = slots[self.query[pair], found[hit]]
+        term = slots[self.query[pair], codes_found[hit]]
         own = term >= 0
         self.pair, self.term = pair[own], term[own].astype(np.int64)
         self.place = hit[own] - (ends - sizes)[self.pair]
@@ -140,52 +140,52 @@ class _Batch:
         return np.stack(columns, axis=1).astype(np.float32)
 
     def _of_field(self, field: int) -> list[Floats]:
-        terms, asked, query = self.terms, self.asked, self.query
+        terms, query_terms, query = self.terms, self.query_terms, self.query
         tf = self.tf[field].astype(np.float64)
         matched = tf > 0
         length = self.lengths[:, field].astype(np.float64)
         documents, average = terms.holders[field], terms.averages[field]
-        frequency = terms.frequencies[field][asked.columns].astype(np.float64)
-        qtf = asked.counts[query]
+        frequency = terms.frequencies[field][query_terms.columns].astype(np.float64)
+        qtf = query_terms.counts[query]
 
         idf = _idf(frequency, documents)
         damping = K1 * (1 - B + B * length / average)
         bm25 = (qtf * idf[query] * tf / (tf + damping[:, None])).sum(1)
 
-        share = terms.occurrences[field][asked.columns] / max(terms.totals[field], 1.0)
+        share = terms.occurrences[field][query_terms.columns] / max(terms.totals[field], 1.0)
         seen = np.where(share > 0, share, 1.0)[query]
         likelihood = (qtf * np.log1p(tf / (MU * seen))).sum(1)
-        likelihood += asked.counts.sum(1)[query] * np.log(MU / (MU + length))
+        likelihood += query_terms.counts.sum(1)[query] * np.log(MU / (MU + length))
 
         normal = tf * np.log2(1 + average / np.maximum(length, 1.0))[:, None]
         rare = np.log2((documents + 1) / (frequency + 0.5))[query]
         inl2 = (qtf * normal / (normal + 1) * rare).sum(1)
 
-        weights = tf_idf(asked.counts, frequency, documents)
+        weights = tf_idf(query_terms.counts, frequency, documents)
         product = (weights[query] * tf_idf(tf, frequency[query], documents)).sum(1)
         norm = np.sqrt((weights**2).sum(1))[query] * terms.norms[self.rows, field]
         cosine = np.divide(product, norm, out=np.zeros_like(product), where=norm > 0)
 
         count = matched.sum(1).astype(np.float64)
-        coverage = count / np.maximum(asked.distinct, 1)[query]
+        coverage = count / np.maximum(query_terms.distinct, 1)[query]
         return [bm25, likelihood, inl2, cosine, count, coverage, np.log1p(length)]
 
     def _of_idf(self) -> list[Floats]:
-        frequency = self.terms.frequencies[2][self.asked.columns].astype(np.float64)
-        of_query = _idf(frequency, self.terms.holders[2]) * (self.asked.counts > 0)
+        frequency = self.terms.frequencies[2][self.query_terms.columns].astype(np.float64)
+        of_query = _idf(frequency, self.terms.holders[2]) * (self.query_terms.counts > 0)
         matched = self.tf[2] > 0
         idf = of_query[self.query]
         total = (idf * matched).sum(1)
         count = matched.sum(1)
         least = np.where(matched, idf, np.inf).min(1, initial=np.inf)
-        whole = of_query.sum(1)[self.query]
-        self._query_idf = whole, of_query.max(1, initial=0.0)[self.query]
+        idf_sum = of_query.sum(1)[self.query]
+        self._query_idf = idf_sum, of_query.max(1, initial=0.0)[self.query]
         return [
             total,
             np.where(count > 0, least, 0.0),
             (idf * matched).max(1, initial=0.0),
             total / np.maximum(count, 1),
-            np.divide(total, whole, out=np.zeros_like(total), where=whole > 0),
+            np.divide(total, idf_sum, out=np.zeros_like(total), where=idf_sum > 0),
             self.tf[2].sum(1).astype(np.float64),
         ]
 
@@ -199,15 +199,15 @@ class _Batch:
         apart = np.flatnonzero((np.diff(self.pair) == 0) & (np.diff(self.term) != 0))
         np.minimum.at(nearest, self.pair[apart], np.diff(self.place)[apart])
 
-        terms = self.asked.lengths[self.query]
+        terms = self.query_terms.lengths[self.query]
         runs = _Runs(self)
         columns: list[Floats] = []
         for taking in (runs.in_title, np.ones(len(runs.pair), bool)):
             bigrams, distinct, longest = runs.counted(taking, count)
             share = distinct / np.maximum(terms - 1, 1)
             columns += [bigrams, share, longest, ((longest == terms) & (terms > 0)).astype(float)]
-        whole, most = self._query_idf
-        return [*columns, first, nearest, terms.astype(np.float64), whole, most]
+        idf_sum, most = self._query_idf
+        return [*columns, first, nearest, terms.astype(np.float64), idf_sum, most]
 
 
 class _Runs:
@@ -217,11 +217,11 @@ class _Runs:
     """
 
     def __init__(self, batch: _Batch) -> None:
-        asked, query = batch.asked, batch.query[batch.pair]
-        times = asked.times[query, batch.term]
+        query_terms, query = batch.query_terms, batch.query[batch.pair]
+        times = query_terms.times[query, batch.term]
         one = np.repeat(np.arange(len(times)), times)
         within = np.arange(len(one)) - np.repeat(np.cumsum(times) - times, times)
-        self.at = asked.places[asked.starts[query, batch.term][one] + within]
+        self.at = query_terms.places[query_terms.starts[query, batch.term][one] + within]
         pair, in_title = batch.pair[one], batch.in_title[one]
         place = batch.place[one] + ~in_title  # a gap between title and body
         diagonal = place - self.at
@@ -230,7 +230,7 @@ class _Runs:
         order = np.argsort(pair * span + (diagonal - low), kind="stable")  # places ascend already
         self.pair, self.in_title, self.at = pair[order], in_title[order], self.at[order]
         key, place = (pair * span + diagonal - low)[order], place[order]
-        # Whether a match goes on where the one before it stood.
+        # Whether a match continues at the place of the one before it.
         self.linked = np.zeros(len(key), bool)
         self.linked[1:] = (key[1:] == key[:-1]) & (place[1:] == place[:-1] + 1)
 
@@ -251,8 +251,8 @@ class _Runs:
 
 def _idf(frequency: Floats, documents: float) -> Floats:
     """Return ``ln(1 + (N - df + 0.5) / (df + 0.5))``, 0 for a term that no document has."""
-    found = np.log1p((documents - frequency + 0.5) / (frequency + 0.5))
-    return np.where(frequency > 0, found, 0.0)
+    idf = np.log1p((documents - frequency + 0.5) / (frequency + 0.5))
+    return np.where(frequency > 0, idf, 0.0)
 
 
 def _asked(vocabulary: dict[str, int], queries: Sequence[Sequence[str]]) -> _Asked:

@@ -1,4 +1,4 @@
-"""Queries parted into folds that know nothing of each other."""
+"""Splits queries into folds that share neither texts nor relevant documents."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def query_folds(queries: Mapping[str, str], qrels: Qrels, folds: int, seed: int)
     """Part queries into ``folds`` of about one size, by texts, judgements and the seed.
 
     Queries of one text share a fold, and so do queries with a relevant document in common: a model
-    of (query, document) features can know a document again by its lengths, and finds in a test fold
-    what it was told in the others. On SciFact, whose claims come in twos and threes from one
+    of (query, document) features can recognise a document by its lengths, and so use in a test fold
+    what it learnt in the others. On SciFact, whose claims come in twos and threes from one
     abstract, folds at random promise 7 points of nDCG@10 too much. Where chains of such queries are
     longer than a fold (NFCorpus), only texts are kept together.
     """

@@ -44,7 +44,7 @@ READERS: Final[Mapping[str, str]] = {
 
 
 class Fitted(Protocol):
-    """What a training of ``RANKERS`` returns."""
+    """The model that the ``fit`` of ``RANKERS`` returns."""
 
     kind: str
     files: tuple[str, ...]
@@ -133,7 +133,7 @@ class LearnedRanker:
             stranger = next((name for name in given if name not in wanted), "")
             raise ModelError(
                 f"{self.path or 'ltr'}: trained with the scores of {', '.join(wanted) or 'none'}, "
-                f"given {', '.join(given) or 'none'}{suggest(stranger, wanted)}; name the same "
+                f"got {', '.join(given) or 'none'}{suggest(stranger, wanted)}; name the same "
                 "retrievers, or train it again"
             )
         for part in parts:
@@ -216,7 +216,7 @@ class LearnedRanker:
         model = reader.read(folder)
         if model.width != len(features):
             raise ModelError(
-                f"{folder}: a model of {model.width} features with the names of {len(features)}; "
+                f"{folder}: the model has {model.width} features, the file names {len(features)}; "
                 "train it again"
             )
         return cls(model, features, parts, language, facts, folder)
@@ -225,7 +225,7 @@ class LearnedRanker:
 def part_fingerprint(part: Stage) -> str | None:
     """Return what must stay the same of a part: a retriever's encoder, unless it counts a corpus.
 
-    None of a BM25, whose counts move with every document, and of stages that are no retriever.
+    None for BM25, whose counts change with every document, and for other stages than retrievers.
     """
     from sluice.retrieval.retrievers.retriever import Retriever
 

@@ -1,4 +1,4 @@
-"""A scorer that looks into a cache first, and scores only what is missing."""
+"""Scores pairs from a cache first, and asks the scorer only for those that are missing."""
 
 from __future__ import annotations
 
@@ -13,33 +13,30 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.retrieval.pipelines.remembered_scores import remembered
-from sluice.retrieval.pipelines.rerank import Scorer
-from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.scorer import Scorer
 from sluice.retrieval.pipelines.tracing import tally
 from sluice.retrieval.stages.rerankers.score_cache import DEFAULT_BYTES, ScoreCache
-from sluice.retrieval.stages.rerankers.scorer_identity import ScorerIdentity, check_pair_scorer
+from sluice.retrieval.stages.rerankers.scorer_identity import ScorerAround
 
 BLOCK = 4_096  # pairs scored before they are written: what a kill can cost
 
 
-class Cached:
+class Cached(ScorerAround):
     """``scorer``, but a pair whose score is in ``cache`` is not scored again.
 
     Of pairs given twice one is scored. Scores are kept under the scorer's fingerprint, so another
     model, or the same one trained further, finds none of them; its arithmetic type counts too.
-    ``name`` stands for a scorer without a fingerprint, and is yours to change when its scores do.
+    ``name`` identifies a scorer without a fingerprint; change it when the scores change.
     ``hits`` and ``misses`` count pairs found and pairs scored so far.
 
     A scorer whose scores depend on the other pairs of the list must not be cached.
     """
 
     def __init__(self, scorer: Scorer, cache: ScoreCache, *, name: str = "") -> None:
-        check_pair_scorer(scorer, "cached")
-        self.scorer = scorer
+        super().__init__(scorer, "cached", name=name)
         self.cache = cache
         self.hits = 0
         self.misses = 0
-        self._identity = ScorerIdentity(scorer, name)
 
     @property
     def fingerprint(self) -> str:
@@ -49,12 +46,7 @@ class Cached:
     @property
     def tokenizer(self) -> Any:
         """The scorer's tokenizer, None where it has none: what passages are measured by."""
-        return getattr(self.scorer, "tokenizer", None)
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """The retrievers that the scorer looks into."""
-        return tuple(getattr(self.scorer, "stages", ()))
+        return self._hooks.tokenizer
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
         """Return one score per pair, float32 ``[n]``; ``DataError`` for one that is not finite.
@@ -78,8 +70,8 @@ class Cached:
         scores = np.asarray(self.scorer.score(pairs), np.float32)
         if scores.shape != (len(pairs),) or not np.isfinite(scores).all():
             raise DataError(
-                f"{type(self.scorer).__name__}: returned {scores.shape} scores for {len(pairs)} "
-                "pairs, or one that is not finite; nothing of them is cached"
+                f"{type(self.scorer).__name__}: returned scores of shape {scores.shape} for "
+                f"{len(pairs)} pairs, or one that is not finite; none of them is cached"
             )
         return scores
 

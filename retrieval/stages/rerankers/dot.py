@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.pipelines.rerank import Scores
+from sluice.retrieval.pipelines.scorer import Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import DEPTH, Queries
@@ -26,7 +26,7 @@ class VectorDot:
     Costs one encoding a query and ``dim`` multiplications a candidate.
     """
 
-    def __init__(self, retriever: Stage) -> None:
+    def __init__(self, retriever: Stage, /) -> None:
         if not isinstance(retriever, Stage):
             raise ConfigError(f"dot: {type(retriever).__name__}; expected a retriever")
         self.stages = (retriever,)
@@ -85,9 +85,7 @@ def _widened(matrix: Any, width: int) -> Any:
     return wider
 
 
-def dot(retriever: Stage, /) -> VectorDot:
-    """Make the scorer of a pipeline such as ``bm25 >> dot(dense, depth=100)``."""  # noqa: D402  # an example, no signature
-    return VectorDot(retriever)
+dot = VectorDot  # ``bm25 >> dot(dense, depth=100)`` in a pipeline
 
 
 def candidate_scores(stage: Stage, queries: Queries, heads: Mapping[str, Ranking]) -> Scores:

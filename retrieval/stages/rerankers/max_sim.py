@@ -10,7 +10,7 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.files import fingerprint_of
-from sluice.retrieval.pipelines.rerank import Scores
+from sluice.retrieval.pipelines.scorer import Scores
 
 if TYPE_CHECKING:
     from sluice.encoders.transformer.token_vectors import TokenVectors

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.pipelines.rerank import Scores
+from sluice.retrieval.pipelines.scorer import Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking
@@ -28,7 +28,7 @@ class PairHeadScorer:
     others, in the order they had. (Barkan et al., 2020, Distilled Sentence Embedding.)
     """
 
-    def __init__(self, retriever: Stage, model: str) -> None:
+    def __init__(self, retriever: Stage, /, model: str) -> None:
         if not isinstance(retriever, Stage):
             raise ConfigError(f"pair_head: {type(retriever).__name__}; expected a retriever")
         if not model:
@@ -63,6 +63,4 @@ class PairHeadScorer:
         return found
 
 
-def pair_head(retriever: Stage, /, *, model: str) -> PairHeadScorer:
-    """Return the scorer of ``pair_head(dense, model='runs/dse', depth=100)`` in a pipeline."""
-    return PairHeadScorer(retriever, model)
+pair_head = PairHeadScorer  # ``pair_head(dense, model='runs/dse', depth=100)`` in a pipeline

@@ -1,4 +1,4 @@
-"""Long documents for scorers of pairs: passage by passage, and one score a document."""
+"""Reranks long documents: scores their passages, and joins them into one score a document."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import numpy as np
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.retrieval.pipelines.rerank import Scorer, Scores
-from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.scorer import Scorer, Scores
 from sluice.retrieval.retrievers.corpus.windows import TokenPieces, windows, word_pieces
-from sluice.retrieval.stages.rerankers.scorer_identity import ScorerIdentity, check_pair_scorer
+from sluice.retrieval.stages.rerankers.scorer_identity import ScorerAround
 
 HOWS = ("max", "first", "sum", "mean")
 CUT_AT_ONCE = 256  # documents: the tokens of many texts are large in memory
 
 
-class PassageScorer:
+class PassageScorer(ScorerAround):
     """Scores a pair by ``scorer``'s scores of the query with the document's passages.
 
     ``how``: ``"max"`` takes the best passage's (MaxP), ``"first"`` scores only the first (FirstP),
@@ -34,34 +33,28 @@ class PassageScorer:
     def __init__(
         self,
         scorer: Scorer,
+        /,
         *,
         how: Literal["max", "first", "sum", "mean"] = "max",
         length: int = 200,
         overlap: int = 50,
         most: int | None = None,
     ) -> None:
-        check_pair_scorer(scorer, "passages")
+        super().__init__(scorer, "passages")
         if how not in HOWS:
             raise ConfigError(
                 f"passages: how {how!r}; known: {', '.join(HOWS)}{suggest(str(how), HOWS)}"
             )
-        self.scorer = scorer
         self.how = how
         self.length = whole_number(length, "passages: length", 1)
         self.overlap = whole_number(overlap, "passages: overlap", 0, self.length - 1)
         self.most = None if most is None else whole_number(most, "passages: most", 1)
-        self._identity = ScorerIdentity(scorer)
 
     @property
     def fingerprint(self) -> str:
         """A hash of the scorer and of how documents are cut and scores are joined."""
         settings = [self.how, self.length, self.overlap, self.most]
         return fingerprint_of("passages", self._identity(), settings)
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """The retrievers that the scorer looks into."""
-        return tuple(getattr(self.scorer, "stages", ()))
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """Return one score per (query, document) pair, float32 ``[n]``; all passages at once."""
@@ -83,7 +76,7 @@ class PassageScorer:
 
     def _cut(self, documents: Sequence[str]) -> dict[str, list[str]]:
         """Return the passages of each document, one at least."""
-        tokenizer = getattr(self.scorer, "tokenizer", None)
+        tokenizer = self._hooks.tokenizer
         fast = getattr(tokenizer, "is_fast", False)
         pieces_of: Any = TokenPieces(tokenizer) if fast else word_pieces
         most = 1 if self.how == "first" else self.most
@@ -98,14 +91,4 @@ class PassageScorer:
         return found
 
 
-def by_passages(
-    scorer: Any,
-    /,
-    *,
-    how: Literal["max", "first", "sum", "mean"] = "max",
-    length: int = 200,
-    overlap: int = 50,
-    most: int | None = None,
-) -> PassageScorer:
-    """Return the scorer of ``passages(cross, how='max', depth=50)`` in a pipeline."""
-    return PassageScorer(scorer, how=how, length=length, overlap=overlap, most=most)
+by_passages = PassageScorer  # ``passages(cross, how='max', depth=50)`` in a pipeline

@@ -34,7 +34,7 @@ TABLES = (
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Open a cache's file, which is made where there is none, for any thread of this process.
+    """Open a cache's file for all threads of this process; a missing one is created.
 
     ``ConfigError`` for a place that cannot be written, ``IndexFormatError`` for a file that is
     damaged, newer, or something else.
@@ -42,7 +42,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be made there ({error.strerror})") from error
+        raise ConfigError(f"{path}: the folder cannot be created ({error.strerror})") from error
     with reported(path):
         database = sqlite3.connect(
             path, timeout=WAIT, isolation_level=None, check_same_thread=False
@@ -82,18 +82,18 @@ def _check_kind(database: sqlite3.Connection, path: Path) -> bool:
         return False
     if application != APPLICATION:
         raise IndexFormatError(
-            f"{path}: a database of another program, expected a cache of scores; give another file"
+            f"{path}: the database of another program; give another file for the cache of scores"
         )
     if version != VERSION:
         raise IndexFormatError(
-            f"{path}: a cache of format {version}, this version reads {VERSION}; update Sluice, or "
-            "delete the file: its scores are computed again"
+            f"{path}: a cache of format {version}, but this version reads {VERSION}; "
+            "update Sluice, or delete the file: its scores are computed again"
         )
     return True
 
 
 def _log_ahead(database: sqlite3.Connection, path: Path) -> None:
-    """Turn to write-ahead logging; SQLite does not wait by itself while others do the same."""
+    """Turn on write-ahead logging; SQLite does not retry while another process does the same."""
     until = time.monotonic() + WAIT
     while True:
         try:
@@ -105,15 +105,15 @@ def _log_ahead(database: sqlite3.Connection, path: Path) -> None:
             continue
         if mode != "wal":
             raise ConfigError(
-                f"{path}: this file system keeps no write-ahead log (SQLite uses {mode!r}); give a "
-                "file on a local disk"
+                f"{path}: this file system does not support write-ahead logs (SQLite uses "
+                f"{mode!r}); give a file on a local disk"
             )
         return
 
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Write all of what is done inside, or on an error nothing."""
+    """Write everything that is done inside, or nothing after an error."""
     database.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -126,7 +126,7 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def reported(path: Path) -> Iterator[None]:
-    """Raise what SQLite finds wrong as an error that names the file and the remedy."""
+    """Turn errors of SQLite into errors that name the file and the remedy."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -141,7 +141,7 @@ def reported(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, reason: object) -> IndexFormatError:
-    """Return the error of a file that is not what was written."""
+    """Return the error for a damaged file."""
     return IndexFormatError(
         f"{path}: damaged ({reason}); delete it, with {path.name}-wal and {path.name}-shm beside "
         "it: its scores are computed again"
@@ -167,8 +167,8 @@ class ScoreCache:
 
     Above ``max_bytes`` the batches used least recently are dropped, a batch being what one ``put``
     had of one query; a use counts from the next ``put`` or ``close``. Beside the file SQLite keeps
-    a log of some megabytes. A process that is killed leaves whole batches. The file is opened when
-    it is first needed. 100,000 pairs of 1,000 queries are found in about 0.2 s.
+    a log of some megabytes. A process that is killed leaves complete batches. The file is opened
+    when it is first needed. 100,000 pairs of 1,000 queries are found in about 0.2 s.
     """
 
     def __init__(self, path: str | Path, *, max_bytes: int = DEFAULT_BYTES) -> None:
@@ -265,7 +265,7 @@ class ScoreCache:
                 or len(documents) * 4 != len(scores) * DIGEST
                 or checksum != _sum(documents, scores)
             ):
-                raise damaged(self.path, "a batch of scores is not what was written")
+                raise damaged(self.path, "a batch of scores does not match its checksum")
             values = struct.unpack(f"<{len(scores) // 4}f", scores)
             hashes = np.frombuffer(documents, f"V{DIGEST}").tolist()
             known.setdefault(key, {}).update(zip(hashes, values, strict=True))
@@ -332,7 +332,7 @@ def _by_query(pairs: Pairs) -> dict[str, list[int]]:
 
 
 def _query_keys(scorer: str, queries: Iterable[str]) -> Mapping[bytes, str]:
-    """Return the queries by what stands for (scorer, query) in the file."""
+    """Return the queries by their key in the file, a hash of (scorer, query)."""
     mark = blake2b(_bytes(scorer)).digest()
     return {blake2b(_bytes(q), digest_size=DIGEST, key=mark).digest(): q for q in queries}
 
@@ -353,6 +353,6 @@ def _sum(documents: bytes, scores: bytes) -> int:
 
 def _pages(database: sqlite3.Connection) -> tuple[int, int]:
     """Return the bytes of the file and how many of them are free."""
-    asked = ("page_size", "page_count", "freelist_count")
-    size, count, free = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in asked)
+    names = ("page_size", "page_count", "freelist_count")
+    size, count, free = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
     return size * count, size * free

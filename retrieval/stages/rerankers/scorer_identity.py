@@ -1,4 +1,4 @@
-"""What tells scorers of pairs apart, so that scores of one are never taken for another's."""
+"""Identifies scorers of pairs, so that one scorer's scores are never taken for another's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.files import fingerprint_of
+from sluice.retrieval.pipelines.scorer import Scorer, ScorerHooks
 from sluice.retrieval.pipelines.stage import Stage
 
 # Keys hold the module in which a scorer lay when the first were written, so that scores cached then
@@ -23,12 +24,12 @@ class ScorerIdentity:
     """Called, it returns a hash of everything that decides a scorer's scores.
 
     That is its class, its ``fingerprint``, its arithmetic type, its back end and the ``name`` it
-    was given. Hashing a model takes a tenth of a second, so it is done again only when torch counts
-    a change of its weights. ``ConfigError`` for a scorer that has neither fingerprint nor name.
+    was given. Hashing a model takes a tenth of a second, so it is hashed again only when torch
+    counts a change of its weights. ``ConfigError`` for a scorer without fingerprint and name.
     """
 
     def __init__(self, scorer: Any, name: str = "") -> None:
-        self._scorer = scorer
+        self._hooks = ScorerHooks(scorer)
         self._name = name
         self._known: tuple[Any, str] | None = None
 
@@ -36,34 +37,46 @@ class ScorerIdentity:
         """Return the hash of the scorer as it is now."""
         state = self._state()
         if state is None or self._known is None or self._known[0] != state:
-            self._known = state, self._made()
+            self._known = state, self._hash()
         return self._known[1]
 
     def _state(self) -> Any:
         """Return what changes when a model does; None where that is not known."""
-        module = getattr(self._scorer, "module", None)
-        if module is None or not hasattr(module, "parameters"):
+        weights = self._hooks.weights
+        if weights is None:
             return None
         from sluice.encoders.model_files.identity import versions
 
-        kept = (getattr(self._scorer, name, None) for name in ("dtype", "max_length", "backend"))
-        return (*kept, *versions(module.parameters()))
+        parameters, *settings = weights
+        return (*settings, *versions(parameters))
 
-    def _made(self) -> str:
-        scorer, kind = self._scorer, type(self._scorer)
-        found = getattr(scorer, "fingerprint", None)
-        if found is None and not self._name:
+    def _hash(self) -> str:
+        hooks, kind = self._hooks, type(self._hooks.scorer)
+        fingerprint = hooks.fingerprint
+        if fingerprint is None and not self._name:
             raise ConfigError(
-                f"{kind.__name__} has no fingerprint, so its scores cannot be told from another's; "
+                f"{kind.__name__} has no fingerprint to tell its scores from those of others; "
                 "give it name='...', and another name whenever it scores differently"
             )
-        backend = getattr(scorer, "backend", None)
-        engine = "" if backend is None else str(getattr(backend, "name", type(backend).__name__))
         ours = kind.__module__.startswith("sluice.")
         module = _FORMER_MODULES.get(kind.__name__, "") if ours else ""
         kinds = f"{module or kind.__module__}:{kind.__qualname__}"
-        dtype = str(getattr(scorer, "dtype", ""))
-        return fingerprint_of(kinds, str(found or ""), dtype, engine, self._name)
+        return fingerprint_of(kinds, fingerprint or "", str(hooks.dtype), hooks.engine, self._name)
+
+
+class ScorerAround:
+    """A scorer of pairs that asks another one; ``caller`` is its name in error messages."""
+
+    def __init__(self, scorer: Scorer, caller: str, *, name: str = "") -> None:
+        check_pair_scorer(scorer, caller)
+        self.scorer = scorer
+        self._hooks = ScorerHooks(scorer)
+        self._identity = ScorerIdentity(scorer, name)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The retrievers that the scorer looks into."""
+        return self._hooks.stages
 
 
 def check_pair_scorer(scorer: Any, caller: str) -> None:
@@ -73,12 +86,13 @@ def check_pair_scorer(scorer: Any, caller: str) -> None:
             f"{caller}: {scorer.name} is a stage, expected a scorer of pairs such as a "
             "cross-encoder of rerankers"
         )
-    if callable(getattr(scorer, "score_lists", None)):
+    hooks = ScorerHooks(scorer)
+    if hooks.scores_lists:
         raise ConfigError(
-            f"{caller}: {type(scorer).__name__} scores whole lists, expected a scorer of pairs "
+            f"{caller}: {type(scorer).__name__} scores lists; expected a scorer of pairs "
             "such as a cross-encoder"
         )
-    if not callable(getattr(scorer, "score", None)):
+    if not hooks.scores_pairs:
         raise ConfigError(
             f"{caller}: {type(scorer).__name__} has no score(pairs) method; expected a "
             "cross-encoder or an object like it"

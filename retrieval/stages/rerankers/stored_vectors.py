@@ -43,13 +43,13 @@ class VectorBlock(NamedTuple):
         """
         stops = np.cumsum([int(known.sum()) for known in self.known])
         parts = np.split(scores, stops[:-1]) if len(stops) else []
-        found = {}
+        by_query = {}
         for query, known, part in zip(self.queries, self.known, parts, strict=True):
             below = np.nextafter(part.min(), np.float32("-inf")) if len(part) else 0.0
-            whole = np.full(len(known), max(below, np.finfo(np.float32).min), np.float32)
-            whole[known] = part
-            found[query] = whole
-        return found
+            filled = np.full(len(known), max(below, np.finfo(np.float32).min), np.float32)
+            filled[known] = part
+            by_query[query] = filled
+        return by_query
 
 
 def vector_blocks(
@@ -62,14 +62,14 @@ def vector_blocks(
     """
     state = retriever_state(retriever, caller)
     check_single_vectors(state, caller)
-    asked = [query for query in heads if queries[query].strip()]
+    with_text = [query for query in heads if queries[query].strip()]
     blank = [query for query in heads if not queries[query].strip()]
     vectors: Any = ()
-    if asked:
-        vectors = state.encoder.encode_queries([queries[query] for query in asked])
+    if with_text:
+        vectors = state.encoder.encode_queries([queries[query] for query in with_text])
     start = 0
-    for stop in _stops([len(heads[query]) for query in asked]):
-        block = asked[start:stop]
+    for stop in _stops([len(heads[query]) for query in with_text]):
+        block = with_text[start:stop]
         yield _block(state, block, [heads[query] for query in block], vectors[start:stop])
         start = stop
     if blank:
@@ -84,8 +84,8 @@ def retriever_state(stage: Stage, caller: str) -> RetrieverState:
     retriever = retriever_of(stage)
     if retriever is None:
         raise ConfigError(
-            f"{caller}: {getattr(stage, 'name', stage)!r} is a {type(stage).__name__}, expected a "
-            "retriever: its index has the vectors"
+            f"{caller}: {stage.name!r} is a {type(stage).__name__}; expected a retriever, whose "
+            "index has the vectors"
         )
     return retriever.state
 

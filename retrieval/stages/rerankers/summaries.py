@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import finite_number, whole_number
-from sluice.retrieval.pipelines.rerank import Scorer
+from sluice.retrieval.pipelines.scorer import Scorer
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.corpus.windows import WORD
-from sluice.retrieval.stages.rerankers.scorer_identity import ScorerIdentity, check_pair_scorer
+from sluice.retrieval.stages.rerankers.scorer_identity import ScorerAround
 from sluice.retrieval.stages.rerankers.stored_vectors import retriever_state
 from sluice.training.generation.inverse_cloze import sentences
 
@@ -78,7 +78,7 @@ def chosen_parts(
 Weigh = Callable[[str], Mapping[str, float]]  # a query to the weights of its terms
 
 
-class Summarised:
+class Summarised(ScorerAround):
     """``scorer`` reads a summary of each document instead: at most ``words`` words, for the query.
 
     A document of no more words is read as it is. Of a longer one, sentences are picked greedily by
@@ -90,24 +90,22 @@ class Summarised:
     """
 
     def __init__(
-        self, scorer: Scorer, bm25: Stage | None = None, *, words: int = 150, decay: float = 0.5
+        self, scorer: Scorer, bm25: Stage | None = None, /, *, words: int = 150, decay: float = 0.5
     ) -> None:
-        check_pair_scorer(scorer, "summarised")
+        super().__init__(scorer, "summarised")
         if bm25 is not None and not isinstance(bm25, Stage):
             raise ConfigError(
                 f"summarised: {type(bm25).__name__}; expected a BM25 retriever for the weights"
             )
-        self.scorer = scorer
         self.bm25 = bm25
         self.words = whole_number(words, "summarised: words", 1)
         self.decay = finite_number(decay, "summarised: decay", 0, 1)
-        self._identity = ScorerIdentity(scorer)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The retriever that terms get their weights from, and those the scorer looks into."""
         own = () if self.bm25 is None else (self.bm25,)
-        return (*own, *getattr(self.scorer, "stages", ()))
+        return (*own, *super().stages)
 
     @property
     def fingerprint(self) -> str:
@@ -178,8 +176,4 @@ def _idf_of(encoder: BM25Encoder) -> Callable[[str], float]:
     return found
 
 
-def summarised(
-    scorer: Any, bm25: Stage | None = None, /, *, words: int = 150, decay: float = 0.5
-) -> Summarised:
-    """Return the scorer of ``summarised(cross, bm25, words=150, depth=50)`` in a pipeline."""
-    return Summarised(scorer, bm25, words=words, decay=decay)
+summarised = Summarised  # ``summarised(cross, bm25, words=150, depth=50)`` in a pipeline

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_world import ConstantScorer, LengthScorer, WordEncoder, documents
+from small_world import ConstantScorer, LengthScorer, documents
 
 from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
@@ -23,16 +23,6 @@ class Listed(Stage):
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         self.asked.append(k)
         return self.fixed
-
-
-@pytest.fixture(scope="module")
-def bm25() -> Retriever:
-    return Retriever.build(BM25Encoder(), documents(), name="bm25")
-
-
-@pytest.fixture(scope="module")
-def dense() -> Retriever:
-    return Retriever.build(WordEncoder(), documents(), name="dense")
 
 
 def test_a_cut_reaches_the_retriever_before_it_and_no_other() -> None:
@@ -146,7 +136,7 @@ def test_scores_that_are_no_numbers_are_said(bm25: Retriever) -> None:
         def score(self, pairs: object) -> list[str]:
             return ["high"] * len(list(pairs))  # type: ignore[call-overload]
 
-    with pytest.raises(DataError, match="no list of numbers"):
+    with pytest.raises(DataError, match="not a list of numbers"):
         (bm25 >> Rerank(Words(), 3)).run(QUERIES)
 
 
@@ -195,7 +185,7 @@ def test_expressions_are_the_operators(bm25: Retriever, dense: Retriever) -> Non
     assert dict(parsed.run(QUERIES)) == dict(built.run(QUERIES))
     assert isinstance(parsed.first, Cut)
     weighted = parse("weighted(bm25, dense-ft, weights=[1e-3, 7], normalise='z-score')", names)
-    assert (weighted.weights, weighted.normalise) == ((0.001, 7.0), "z-score")
+    assert (weighted.fusion.weights, weighted.fusion.normalise) == ((0.001, 7.0), "z-score")
     assert parse("bm25 >> cross", names).second.depth == 100
     assert list(names_in("(bm25 | dense-ft) >> cross(depth=2)", where="x")) == [
         "bm25", "dense-ft", "cross",
@@ -215,7 +205,7 @@ def test_texts_come_from_the_corpus_that_has_all(bm25: Retriever) -> None:
 
 
 def test_what_is_called_with_parts_is_no_name(bm25: Retriever) -> None:
-    with pytest.raises(ConfigError, match=r"dot is called with its parts, as in dot\(\.\.\.\)"):
+    with pytest.raises(ConfigError, match=r"dot is a function \(write dot\(\.\.\.\)"):
         parse("bm25 >> dot", {"bm25": lambda: bm25})
 
 
@@ -223,7 +213,7 @@ def test_names_are_read_whole_and_numbers_are_left_alone(bm25: Retriever) -> Non
     names = {"a-b.v2": lambda: bm25, "rrf": lambda: bm25, "e-3": lambda: bm25}
     assert set(names_in("rrf(a-b.v2, e-3) | rrf", where="x")) == set(names)
     for text, weights in [("[1e-3, 1]", (0.001, 1.0)), ("[1.5E-3,2e-1]", (0.0015, 0.2))]:
-        assert parse(f"rrf(a-b.v2, e-3, weights={text})", names).weights == weights
+        assert parse(f"rrf(a-b.v2, e-3, weights={text})", names).fusion.weights == weights
     for text in ("[1-1, 2]", "[-1, 2]", "[True, 1]", "[0, 0]", "[1e999, 1]", "5", "['a', 'b']"):
         with pytest.raises(ConfigError, match=r"constant|list of numbers|list\[float\]"):
             parse(f"rrf(a-b.v2, e-3, weights={text})", names)
@@ -237,13 +227,13 @@ def test_names_are_read_whole_and_numbers_are_left_alone(bm25: Retriever) -> Non
     [
         ("bm52", "unknown name 'bm52'.*did you mean 'bm25'"),
         ("bm25 +", "not a pipeline"),
-        ("bm25 + bm25", "operator Add"),
+        ("bm25 + bm25", r"operator \+ is not supported"),
         ("bm25 % depth", "not a constant"),
         ("bm25 % 0", "cut"),
         ("cross(dept=3)", "takes depth, interpolate, .*not 'dept'.*did you mean 'depth'"),
         ("bm25(k=3)", "takes no arguments"),
         ("cross(3)", "named arguments only"),
-        ("rrf(bm25)", "two stages"),
+        ("rrf(bm25)", "at least 2 stages"),
         ("rrf(bm25, bm25, kk=3)", "takes rank_constant"),
         ("__import__('os').system('true')", "is not a name, a call"),
         ("(lambda: bm25)()", "is not a name, a call"),

@@ -191,7 +191,7 @@ def test_foreign_folders_are_left_alone(tmp_path: Path) -> None:
         folder = tmp_path / name.replace("/", "-")
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text("mine")
-        with pytest.raises(IndexFormatError, match="no part of a retriever"):
+        with pytest.raises(IndexFormatError, match="not part of a retriever"):
             Retriever.build(BM25Encoder(), documents(), path=folder)
         assert (folder / name).read_text() == "mine"
     path = tmp_path / "r"

@@ -16,6 +16,7 @@ from sluice.retrieval import Retriever, load_pipeline
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.pipelines.stage import Cut
 from sluice.retrieval.stages.feedback.dense import prf
 
 QUERY = "gold river number"
@@ -135,3 +136,17 @@ def test_the_command_line_gives_parameters(tmp_path: Path, sluice: Call) -> None
     code, _, err = sluice("search", folder, "gold", "--param", "alpha=1", "--param", "alpha=0.5")
     assert code != 0
     assert "given twice" in err
+
+
+def test_a_pipeline_takes_its_parameters_from_yaml(tmp_path: Path, sluice: Call) -> None:
+    settings = {**config(tmp_path, engine="terms"), "pipelines": {"short": "bm25 % 5"}}
+    Experiment(checked(settings, ExperimentConfig)).retriever("bm25")
+    (tmp_path / "out/experiment.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    stage = load_pipeline(tmp_path / "out", "short")
+    assert isinstance(stage, Cut)
+    assert isinstance(stage.stage, Retriever)
+    assert stage.stage.params == {"engine": "terms"}
+    code, _, err = sluice("search", tmp_path / "out", "gold", "--param", "alpha=0.9")
+    assert code != 0
+    assert "'short' is a pipeline" in err
+    assert "retrievers.NAME.search" in err

@@ -234,7 +234,7 @@ class TestFile:
         path = tmp_path / "cut.json"
         fit_cut_off(run, qrels).save(path)
         path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-        with pytest.raises(ConfigError, match="no fitted cut-off"):
+        with pytest.raises(ConfigError, match="not the file of a fitted cut-off"):
             cut_off(str(path))
 
 
@@ -282,7 +282,7 @@ def test_fitted_files_with_numbers_that_are_none_are_refused(
     file = tmp_path / "cut.json"
     PredictedDepth((1.0,), 0.0, 1, 5).save(file)
     file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
-    with pytest.raises(ConfigError, match="no fitted cut-off"):
+    with pytest.raises(ConfigError, match="not the file of a fitted cut-off"):
         cut_off(str(file))
     file.write_text("[" * 100_000)
     with pytest.raises(ConfigError, match="not readable as JSON"):

@@ -229,5 +229,5 @@ class TestPipeline:
             parse("last(exit=3)", {"last": Last})
         path = tmp_path / "exit.json"
         path.write_text('{"format": "sluice.exit", "version": 1, "threshold": 5}')
-        with pytest.raises(ConfigError, match="no fitted exit"):
+        with pytest.raises(ConfigError, match="not the file of a fitted exit"):
             parse(f"last(exit='{path}')", {"last": Last})

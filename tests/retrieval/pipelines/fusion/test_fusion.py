@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.pipelines.fusion.fusion import reciprocal_rank_fusion, weighted_fusion
+from sluice.retrieval.pipelines.fusion.fusion import Fusion, reciprocal_rank_fusion
 from sluice.retrieval.runs.run import Ranking, Run
 
 HITS = st.dictionaries(
@@ -31,7 +31,7 @@ def test_rrf_is_the_sum_of_reciprocal_ranks(runs: list[Run], k: int) -> None:
 @given(RUNS, st.sampled_from(["min-max", "z-score", "none"]), st.integers(0, 99))
 def test_weighted_fusion_by_definition(runs: list[Run], normalise: str, seed: int) -> None:
     weights = np.random.default_rng(seed).uniform(0.1, 2, len(runs)).tolist()
-    fused = weighted_fusion(runs, weights, normalise)
+    fused = Fusion("weighted", weights, normalise).fuse(runs)
     for query in {query for run in runs for query in run}:
         lists = [(dict(run.get(query, Ranking([], []))), w) for run, w in zip(runs, weights)]  # noqa: B905
         everything = {doc for hits, _ in lists for doc in hits}
@@ -60,13 +60,16 @@ def test_weight_zero_reproduces_the_single_runs() -> None:
     for weights, single in (([1, 0], first), ([0, 2], second)):
         fused = [
             reciprocal_rank_fusion([first, second], weights=weights),
-            *(weighted_fusion([first, second], weights, n) for n in ("min-max", "z-score", "none")),
+            *(
+                Fusion("weighted", weights, n).fuse([first, second])
+                for n in ("min-max", "z-score", "none")
+            ),
         ]
         for run in fused:
             assert {q: list(r.doc_ids) for q, r in run.items()} == {
                 q: list(r.doc_ids) for q, r in single.items()
             }
-    assert weighted_fusion([first, second], [1, 0], "none")["q"] == first["q"]
+    assert Fusion("weighted", [1, 0], "none").fuse([first, second])["q"] == first["q"]
 
 
 def test_ranks_are_the_runs_own_and_ties_fall_by_id() -> None:
@@ -82,9 +85,9 @@ def test_errors() -> None:
         (lambda: reciprocal_rank_fusion([]), "no runs"),
         (lambda: reciprocal_rank_fusion([run], k=-1), "rank_constant=-1"),
         (lambda: reciprocal_rank_fusion([run], weights=[1, 2]), "2 weights for 1 runs"),
-        (lambda: weighted_fusion([run, run], [1, -1]), "0 or more"),
-        (lambda: weighted_fusion([run, run], [0, 0]), "not all of them 0"),
-        (lambda: weighted_fusion([run], None, "minmax"), "did you mean 'min-max'"),
+        (lambda: Fusion("weighted", [1, -1]).fuse([run, run]), "0 or more"),
+        (lambda: Fusion("weighted", [0, 0]).fuse([run, run]), "not all of them 0"),
+        (lambda: Fusion("weighted", None, "minmax").fuse([run]), "did you mean 'min-max'"),
     ]:
         with pytest.raises(ConfigError, match=message):
             call()

@@ -104,9 +104,12 @@ def test_a_fit_is_a_file_and_an_expression(tmp_path: Path) -> None:
     mnz = fit_fusion(runs, qrels, methods=["comb_mnz"])
     assert dict(parse(mnz.expression("run0", "run1"), names).run({})) == dict(mnz.fuse(runs))
     for text, message in [
-        (f"weighted(run0, run1, run1, fitted='{path}')", r"2 stages \(run0, run1\), here are 3"),
+        (
+            f"weighted(run0, run1, run1, fitted='{path}')",
+            r"2 stages .*, but 3 are fused",
+        ),
         (f"rrf(run0, run1, fitted='{path}')", "was fitted as weighted, not rrf"),
-        (f"weighted(run0, run1, fitted='{path}', weights=[1, 2])", "both say the weights"),
+        (f"weighted(run0, run1, fitted='{path}', weights=[1, 2])", "both give weights"),
         (
             "weighted(run0, run1, fitted='nowhere.json')",
             r"nowhere\.json: no such file; .sluice fit fusion",
@@ -119,8 +122,11 @@ def test_a_fit_is_a_file_and_an_expression(tmp_path: Path) -> None:
     for damage, message in (
         ("{", "not readable as JSON"),
         ("[]", "a JSON list, expected an object of format 'sluice.fusion'"),
-        ('{"format": "sluice-fusion"}', "is no file of a fitted fusion"),
-        ('{"format": "sluice.fusion", "version": 1, "fusion": 3}', "is no file of a fitted fusion"),
+        ('{"format": "sluice-fusion"}', "not the file of a fitted fusion"),
+        (
+            '{"format": "sluice.fusion", "version": 1, "fusion": 3}',
+            "not the file of a fitted fusion",
+        ),
         ('{"format": "other"}', "holds 'other', expected 'sluice.fusion'"),
         ('{"format": "sluice.fusion", "version": 2}', "version 2, this Sluice reads 1"),
     ):

@@ -152,7 +152,7 @@ def test_indexes_of_other_kinds() -> None:
     }
     with pytest.raises(ConfigError, match=r"passages.aggregate: 'mean' makes one vector"):
         Retriever.build(encoder, docs, passages=means, index=PassageIndex(FlatIndex()))
-    with pytest.raises(ConfigError, match="the vectors are given already"):
+    with pytest.raises(ConfigError, match="given vectors cannot be cut"):
         Retriever.build(encoder, docs, passages=CUT, vectors=[])
 
 

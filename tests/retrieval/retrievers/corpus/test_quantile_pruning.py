@@ -83,7 +83,7 @@ def test_passages_are_pruned_too(aggregate: Any, masked_bert: Path, tmp_path: Pa
 def test_where_it_would_prune_nothing_it_is_refused(masked_bert: Path, tmp_path: Path) -> None:
     docs = documents()
     encoder = SpladeEncoder.from_pretrained(masked_bert, prune_quantile=0.5)
-    with pytest.raises(ConfigError, match="the vectors are given already"):
+    with pytest.raises(ConfigError, match="the documents' vectors are given"):
         Retriever.build(encoder, docs, vectors=[vectors_of(masked_bert, docs)], path=tmp_path / "r")
     config = {
         "dataset": str(write_beir(tmp_path / "data")),

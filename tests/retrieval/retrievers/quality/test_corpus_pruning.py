@@ -99,7 +99,7 @@ class TestFile:
         with pytest.raises(DataError, match="sluice fit quality makes one"):
             QualityScores.load(tmp_path / "none.parquet")
         (tmp_path / "bad.parquet").write_text("no")
-        with pytest.raises(DataError, match="no quality scores"):
+        with pytest.raises(DataError, match="not a file of quality scores"):
             QualityScores.load(tmp_path / "bad.parquet")
 
     def test_one_score_per_document(self) -> None:
@@ -229,7 +229,7 @@ class TestHead:
         assert list(PrunedCorpus(retriever.store, scores, 0)) == list(retriever.store)
 
     def test_qrels_of_another_corpus(self, retriever: Retriever) -> None:
-        with pytest.raises(DataError, match="none of the 1 documents"):
+        with pytest.raises(DataError, match="none of the 1 relevant documents"):
             train_quality_head(retriever, {"q": {"elsewhere": 1}})
 
     def test_sparse_and_passage_retrievers_are_refused(self) -> None:

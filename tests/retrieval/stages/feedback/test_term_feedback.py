@@ -225,7 +225,7 @@ def test_splade(masked_bert: Path) -> None:
     assert set(terms) == set(queries)
     weights = [weight for _, weight in terms["a"]]
     assert weights == sorted(weights, reverse=True)
-    with pytest.raises(ConfigError, match="SpladeEncoder counts no documents"):
+    with pytest.raises(ConfigError, match="SpladeEncoder has no document frequencies"):
         rm3(retriever, max_document_share=0.1).run(queries)
 
 

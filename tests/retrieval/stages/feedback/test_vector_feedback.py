@@ -13,7 +13,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing import FaissIndex, FlatIndex
 from sluice.retrieval import Document, Passages, Ranking, Rerank, Retriever, Run
 from sluice.retrieval.pipelines.expression import parse
-from sluice.retrieval.pipelines.fusion.fusion import weighted_fusion
+from sluice.retrieval.pipelines.fusion.fusion import Fusion
 from sluice.retrieval.pipelines.fusion_calls import weighted
 from sluice.retrieval.pipelines.tracing import tracing
 from sluice.retrieval.runs.queries import SelfExcluding
@@ -31,16 +31,6 @@ class UnitWords(WordEncoder):
         vectors = super().encode_documents(texts)
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return np.asarray(vectors / np.maximum(lengths, 1e-9))
-
-
-@pytest.fixture(scope="module")
-def bm25() -> Retriever:
-    return Retriever.build(BM25Encoder(), documents(), name="bm25")
-
-
-@pytest.fixture(scope="module")
-def dense() -> Retriever:
-    return Retriever.build(WordEncoder(), documents(), name="dense")
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +108,10 @@ def test_the_four_ways(bm25: Retriever, dense: Retriever) -> None:
     assert dict(before) == dict(prf(dense, k=3).run(QUERIES, hybrid, 20))
     assert dict(before) != {query: ranking[:20] for query, ranking in own.items()}
     after = weighted(bm25, prf(dense, k=3)).run(QUERIES, None, 20)
-    assert dict(after) == dict(weighted_fusion([sparse, own]))
+    assert dict(after) == dict(Fusion("weighted").fuse([sparse, own]))
     deep = prf(dense, k=3).run(QUERIES, hybrid, 1000)
     both = weighted(bm25, (bm25 | dense) >> prf(dense, k=3)).run(QUERIES, None, 20)
-    assert dict(both) == dict(weighted_fusion([sparse, deep]))
+    assert dict(both) == dict(Fusion("weighted").fuse([sparse, deep]))
     # A fusion hands on what it is given, so this is feedback from the list before it too.
     handed = ((bm25 | dense) >> weighted(bm25, prf(dense, k=3))).run(QUERIES, None, 20)
     assert dict(handed) == dict(both)
@@ -151,8 +141,8 @@ def test_expressions(bm25: Retriever, dense: Retriever) -> None:
         ({"k": -1}, "prf: k"),
         ({"k": 1.5}, "prf: k"),
         ({"kind": "roccio"}, "did you mean 'rocchio'"),
-        ({"alpha": 0.5}, "alpha=0.5 is of kind='rocchio'"),
-        ({"bottom": 2}, "bottom=2 is of kind='rocchio'"),
+        ({"alpha": 0.5}, "alpha=0.5 is for kind='rocchio'"),
+        ({"bottom": 2}, "bottom=2 is for kind='rocchio'"),
         ({"kind": "rocchio", "beta": -0.1}, "prf: beta"),
         ({"kind": "rocchio", "alpha": float("nan")}, "prf: alpha"),
         ({"kind": "rocchio", "bottom": 8, "k": 3, "depth": 10}, "expected 11 or more"),

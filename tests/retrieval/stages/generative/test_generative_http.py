@@ -344,7 +344,7 @@ def test_which_choice_a_text_names(text: str, choices: list[str], expected: int 
     ("spec", "message"),
     [
         ({"url": "localhost:8000/v1"}, "url"),
-        ({"url": "http://me:pass@host/v1"}, "holds a user, a password"),
+        ({"url": "http://me:pass@host/v1"}, "contains a user, a password"),
         ({"url": "http://host/v1?key=1"}, "or a query"),
         ({"model": " "}, "model: empty"),
         ({"api_key_env": "NO_SUCH_VARIABLE"}, "NO_SUCH_VARIABLE is not set"),

@@ -1,4 +1,4 @@
-"""Learned rankers: features of parts, training without leaks, folders, the stage, the command."""
+"""Learned rankers: features of parts, training without leaks, folders, the stage."""
 
 import itertools
 import json
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import Call
-from small_world import WordEncoder, documents, write_beir
+from small_world import WordEncoder, documents
 
 from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import (
@@ -27,7 +26,6 @@ from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.stages.ltr.collection_terms import collection_terms
 from sluice.retrieval.stages.ltr.features import CandidateFeatures, selected
 from sluice.retrieval.stages.ltr.lexical_features import LEXICAL
-from sluice.retrieval.stages.ltr.query_folds import query_folds
 from sluice.retrieval.stages.ltr.ranker import LearnedRanker, check_model, part_fingerprint
 from sluice.retrieval.stages.ltr.reranker import LearnedReranker, ltr
 from sluice.retrieval.stages.rerankers.dot import candidate_scores
@@ -37,16 +35,6 @@ QUERIES = {"a": "gold river", "b": "number stone water", "c": "sluice vector", "
 QRELS = {"a": {"d00": 2, "d10": 1}, "b": {"d02": 1, "d12": 1}, "c": {"d04": 1}, "d": {}}
 MODELS = ["linear", pytest.param("lightgbm", marks=pytest.mark.skipif(
     not has_lightgbm(), reason="LightGBM is not installed"))]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def bm25() -> Retriever:
-    return Retriever.build(BM25Encoder(), documents(), name="bm25")
-
-
-@pytest.fixture(scope="module")
-def dense() -> Retriever:
-    return Retriever.build(WordEncoder(), documents(), name="dense")
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +229,7 @@ def test_a_ranker_of_other_features_is_refused(
     ranker = trained(features, heads, "linear")
     ranker.save(tmp_path / "ltr")
     given = Run(heads)
-    with pytest.raises(ModelError, match=r"trained with the scores of bm25, dense, given bm25;"):
+    with pytest.raises(ModelError, match=r"trained with the scores of bm25, dense, got bm25;"):
         Rerank(ltr(bm25, model=str(tmp_path / "ltr")), documents=bm25.store).run(QUERIES, given)
     wider = Retriever.build(WordEncoder(32), documents(), name="dense", index=FlatIndex())
     with pytest.raises(ModelError, match=r"dense of encoder \w+, which is \w+ now"):
@@ -280,7 +268,7 @@ def test_wrong_uses_are_named(
         CandidateFeatures([bm25, bm25])
     with pytest.raises(ConfigError, match="no document store"):
         CandidateFeatures([]).matrix(QUERIES, {"a": Ranking(["d00"], [1.0])})
-    with pytest.raises(ConfigError, match=r"'dense.scor' matches none.*'dense.score'"):
+    with pytest.raises(ConfigError, match=r"'dense.scor' matches no feature.*'dense.score'"):
         selected(features.names, ["dense.scor"])
     with pytest.raises(ConfigError, match="did you mean 'lightgbm'"):
         check_model("lightgbn", "ranker.model")
@@ -298,129 +286,6 @@ def test_without_lightgbm_auto_is_linear(monkeypatch: pytest.MonkeyPatch) -> Non
     assert check_model("auto", "ranker.model") == {"type": "linear"}
     with pytest.raises(MissingPackageError):
         check_model("lightgbm", "ranker.model")
-
-
-def test_folds_keep_texts_and_relevant_documents_apart() -> None:
-    queries = {f"q{n}": f"text {n // 2 if n < 4 else n}" for n in range(20)}
-    qrels = {f"q{n}": {f"d{n}": 1, "shared": int(n in (7, 11, 13)), f"d{n - 1}": 0}
-             for n in range(20)}  # fmt: skip
-    found = query_folds(queries, qrels, 5, seed=1)
-    assert found.apart
-    assert found.largest == 3 / 20
-    assert list(found.fold) == list(queries)
-    assert found.fold["q7"] == found.fold["q11"] == found.fold["q13"]
-    assert found.fold["q0"] == found.fold["q1"]
-    sizes = np.bincount(list(found.fold.values()))
-    assert sizes.tolist() == [4] * 5
-    backwards = query_folds(dict(reversed(queries.items())), qrels, 5, seed=1)
-    assert backwards.fold == found.fold
-    chained = query_folds(queries, {q: {"one": 1} for q in queries}, 5, seed=1)
-    assert (chained.apart, chained.largest) == (False, 1.0)
-    assert chained.fold["q0"] == chained.fold["q1"]
-    with pytest.raises(ConfigError, match="folds: 21 of 20"):
-        query_folds(queries, qrels, 21, seed=1)
-
-
-CONFIG = """
-dataset: {data}
-output: {out}
-retrievers:
-  bm25: {{encoder: {{type: bm25}}}}
-  words: {{encoder: {{type: "small_world:WordEncoder"}}}}
-pipelines:
-  hybrid: (bm25 | words) % 15
-  blend: hybrid >> ltr(bm25, words, model='{out}/ranker', depth=15)
-ranker: {{stages: [bm25, words], candidates: hybrid, depth: 15, model: linear}}
-evaluate: {{measures: [nDCG@10], latency_queries: 0}}
-"""
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ltr")
-    file = folder / "ltr.yaml"
-    file.write_text(CONFIG.format(data=write_beir(folder / "world"), out=folder / "out"))
-    return file
-
-
-def test_the_command_trains_and_the_pipeline_evaluates(config: Path, sluice: Call) -> None:
-    code, out, err = sluice("fit", "ranker", config)
-    assert code == 0, err
-    assert "ranker: trained on" in out
-    assert "weight" in out
-    noted = json.loads((config.parent / "out" / "ranker" / "ranker.json").read_text())
-    assert noted["facts"]["split"] == "train"
-    assert noted["parts"]["bm25"] is None
-    assert noted["parts"]["words"]
-    code, out, err = sluice("evaluate", config)
-    assert code == 0, err
-    assert "blend" in out
-
-
-def test_the_command_cross_validates(config: Path, sluice: Call) -> None:
-    code, out, err = sluice("fit", "ranker", config, "--folds", 3)
-    assert code == 0, err
-    assert "ltr - words:" in out
-    assert "p = " in out
-    found = json.loads((config.parent / "out" / "folds.json").read_text())
-    assert {system["name"] for system in found["systems"]} == {"ltr", "hybrid", "bm25", "words"}
-    assert sluice("fit", "ranker", config, "--folds", 2)[0] == 2
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("ranker.split=test", "training on what is tested"),
-        ("ranker.candidates=hybird", "hybird"),
-        ("ranker.model=forest", "forest"),
-        ("ranker.features=[words.*, nothing]", "'nothing' matches none"),
-        ("ranker=null", "no section ranker"),
-    ],
-)
-def test_wrong_configs_are_refused(config: Path, sluice: Call, override: str, message: str) -> None:
-    code, _, err = sluice("fit", "ranker", config, override)
-    assert code == 2
-    assert message in err
-
-
-def test_a_fold_s_ranker_sees_no_judgement_of_the_fold(config: Path) -> None:
-    """Other judgements of a fold's queries change neither its features nor its scores."""
-    from sluice.retrieval.config.sections import ExperimentConfig, load_config
-    from sluice.retrieval.experiments.experiment import Experiment
-    from sluice.retrieval.experiments.tuning.ranker_training import (
-        _blended,
-        _block,
-        candidates_of,
-        ranker_parts,
-    )
-
-    experiment = Experiment(load_config(config, ExperimentConfig))
-    parts = ranker_parts(experiment)
-    dataset = experiment.dataset("train")
-    heads = candidates_of(parts, dataset)
-    names = list(heads)
-    members = [names[place::3] for place in range(3)]
-    blocks = [_block(parts, dataset, {q: heads[q] for q in own}) for own in members]
-    found, _ = _blended(parts, heads, members, blocks)
-    changed = replace(blocks[0], grades=np.roll(blocks[0].grades, 3), ideals=blocks[0].ideals + 1)
-    other, _ = _blended(parts, heads, members, [changed, *blocks[1:]])
-    assert all(found[query] == other[query] for query in members[0])
-    assert any(found[query] != other[query] for query in names)
-
-
-def test_training_is_not_stopped_by_queries_that_are_tested(config: Path) -> None:
-    from sluice.retrieval.config.sections import ExperimentConfig, load_config
-    from sluice.retrieval.experiments.experiment import Experiment
-    from sluice.retrieval.experiments.tuning.ranker_training import _splits
-
-    on_dev = load_config(config, ExperimentConfig, ["evaluate.split=validation"])
-    usual = Experiment(load_config(config, ExperimentConfig))
-    train, dev = _splits(Experiment(on_dev), "train")
-    assert set(train.queries) | set(dev.queries) == set(usual.dataset("train").queries)
-    assert train.queries
-    assert dev.queries
-    assert set(_splits(usual, "train")[1].queries) == set(usual.dataset("dev").queries)
-    assert all(part.queries for part in _splits(usual, "dev"))  # of fewer than ten
 
 
 def test_terms_of_a_later_state_of_the_corpus_are_not_taken(tmp_path: Path) -> None:

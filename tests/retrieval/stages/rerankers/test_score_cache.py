@@ -128,7 +128,7 @@ def test_what_cannot_be_cached_is_refused(tmp_path: Path) -> None:
         def score_lists(self, *_: object) -> dict[str, list[float]]:
             return {}
 
-    with pytest.raises(ConfigError, match="whole lists"):
+    with pytest.raises(ConfigError, match="scores lists"):
         Cached(OfLists(), cache)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"no score\(pairs\)"):
         Cached(object(), cache)  # type: ignore[arg-type]

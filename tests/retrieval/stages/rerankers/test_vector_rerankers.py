@@ -39,11 +39,6 @@ class RealEncoder(WordEncoder):
 
 
 @pytest.fixture(scope="module")
-def bm25() -> Retriever:
-    return Retriever.build(BM25Encoder(), documents(), name="bm25")
-
-
-@pytest.fixture(scope="module")
 def dense() -> Retriever:
     return Retriever.build(RealEncoder(), documents(), name="dense")
 

@@ -1,0 +1,95 @@
+"""What stages ask of a scorer: ``score(pairs)`` or ``score_lists``, and optional attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from sluice.retrieval.pipelines.stage import Stage, Texts
+    from sluice.retrieval.runs.queries import Queries
+    from sluice.retrieval.runs.run import Ranking
+
+Scores = NDArray[np.float32]
+
+
+class Scorer(Protocol):
+    """Anything that scores (query, document) pairs: a cross-encoder, a model of your own."""
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> Any:
+        """Return one finite number per pair, higher is better."""
+        ...
+
+
+class ListScorer(Protocol):
+    """Anything that scores a query's candidates by more than their texts.
+
+    ``heads`` has ids, earlier scores and ranks; ``documents`` has the texts, if there are any.
+    """
+
+    def score_lists(
+        self, queries: Queries, heads: Mapping[str, Ranking], documents: Texts | None
+    ) -> Mapping[str, Any]:
+        """Return for each query of ``heads`` one finite number per candidate, higher is better."""
+        ...
+
+
+class ScorerHooks:
+    """A scorer's optional attributes, each with the default of an object that lacks it.
+
+    A scorer needs nothing but its method, so this is the one place that looks attributes up by
+    name; all others read them here. They are read anew each time: training changes a fingerprint.
+    """
+
+    def __init__(self, scorer: Any) -> None:
+        self.scorer = scorer
+
+    @property
+    def scores_pairs(self) -> bool:
+        """Whether it is a ``Scorer``."""
+        return callable(self._hook("score"))
+
+    @property
+    def scores_lists(self) -> bool:
+        """Whether it is a ``ListScorer``."""
+        return callable(self._hook("score_lists"))
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The retrievers whose index or encoder it reads, none by default."""
+        return tuple(self._hook("stages") or ())
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of everything that decides its scores, None if it has no such attribute."""
+        found = self._hook("fingerprint")
+        return None if found is None else str(found)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that passages are measured by; None: they are measured in words."""
+        return self._hook("tokenizer")
+
+    @property
+    def dtype(self) -> Any:
+        """Its arithmetic type, empty if unknown."""
+        return self._hook("dtype", "")
+
+    @property
+    def engine(self) -> str:
+        """The name of the back end it runs on instead of torch, empty without one."""
+        backend = self._hook("backend")
+        return "" if backend is None else str(getattr(backend, "name", type(backend).__name__))
+
+    @property
+    def weights(self) -> list[Any] | None:
+        """What changes when the model does, its torch parameters first; None if unknown."""
+        parameters = getattr(self._hook("module"), "parameters", None)
+        settings = [self._hook(name) for name in ("dtype", "max_length", "backend")]
+        return None if parameters is None else [list(parameters()), *settings]
+
+    def _hook(self, name: str, default: Any = None) -> Any:
+        return getattr(self.scorer, name, default)
