@@ -370,7 +370,7 @@ def test_the_command_cross_validates(config: Path, sluice: Call) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("ranker.split=test", "training on what is tested"),
+        ("ranker.split=test", "training on the test is refused"),
         ("ranker.candidates=hybird", "hybird"),
         ("ranker.model=forest", "forest"),
         ("ranker.features=[words.*, nothing]", "'nothing' matches none"),
