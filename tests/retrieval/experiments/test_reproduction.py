@@ -121,7 +121,7 @@ def test_what_is_no_result(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is the folder to reproduce"):
         reproduce(folder, folder)
     edited(folder / "results.json", lambda values: values["origin"]["config"].update(later=1))
-    with pytest.raises(DataError, match="written by another version"):
+    with pytest.raises(DataError, match="another version wrote it"):
         reproduce(folder)
     edited(folder / "results.json", lambda values: values.pop("origin"))
     with pytest.raises(DataError, match=r"it holds no origin\.config"):

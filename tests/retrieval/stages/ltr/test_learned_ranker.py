@@ -374,7 +374,7 @@ def test_the_command_cross_validates(config: Path, sluice: Call) -> None:
         ("ranker.candidates=hybird", "hybird"),
         ("ranker.model=forest", "forest"),
         ("ranker.features=[words.*, nothing]", "'nothing' matches none"),
-        ("ranker=null", "no section ranker"),
+        ("ranker=null", "ranker: missing"),
     ],
 )
 def test_wrong_configs_are_refused(config: Path, sluice: Call, override: str, message: str) -> None:
