@@ -1,7 +1,7 @@
 """The keys of an artefact, and cheap hashes of the datasets and files that its config names.
 
 A hash covers relative file names, sizes and modification times; no file is read. Of a hub id or an
-ir_datasets id, which is no path, it covers the name.
+ir_datasets id, which is not a path, it covers the name.
 """
 
 from __future__ import annotations

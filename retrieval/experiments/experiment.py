@@ -147,8 +147,8 @@ class Experiment:
         """Raise ``ConfigError`` if a model that is evaluated learns from the tested queries.
 
         It makes no difference whether the model exists already. Queries are compared by their
-        texts. Refused are any tested query that is a training query with the same id, and more than
-        ``STRAYS`` of the tested queries with the text of a training query. Fewer, with other ids,
+        texts. Refused are any tested query with the text and id of a train query, and more than
+        ``STRAYS`` of the tested queries with the text of a train query. Fewer, with other ids,
         are warned of: collections have a few (NFCorpus 4 of 323, SciFact 2 of 300), and every
         published result is trained on them.
         """
@@ -176,12 +176,12 @@ class Experiment:
         if same or len(shared) > STRAYS * len(tested):
             raise ConfigError(
                 f"dataset: training on the test is refused: {count} (such as "
-                f"{(same or shared)[0]!r}) are among the training queries, by text; use separate "
+                f"{(same or shared)[0]!r}) are among the train queries, by text; use separate "
                 "splits"
             )
         if shared:
             log.warning(
-                "%s: %s (such as %r) have the text of a training query with another id; they are "
+                "%s: %s (such as %r) have the text of a train query with another id; they are "
                 "trained on all the same", train.name, count, shared[0],
             )  # fmt: skip
         self._untested = True

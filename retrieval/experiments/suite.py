@@ -188,9 +188,9 @@ def _table(
     for name, by_system in columns.items():
         table.add_column(name, dict(by_system), ".4f")
     parts = [name for name in columns if name in CQADUPSTACK]
-    whole = [columns[name] for name in columns if name not in parts]
-    if len(whole) > 1:
-        averages = {s: sum(c[s] for c in whole) / len(whole) for s in systems}
+    datasets = [columns[name] for name in columns if name not in parts]
+    if len(datasets) > 1:
+        averages = {s: sum(c[s] for c in datasets) / len(datasets) for s in systems}
         table.add_column(AVERAGE, dict(averages), ".4f")
     table.comparisons = testing.corrected(family)
     for comparison in table.comparisons:
@@ -200,8 +200,8 @@ def _table(
     if others:
         over = f"{len(others)} system{'s' * (len(others) > 1)} on {len(found)} datasets"
         caption.append(f"{testing.caption(base, over)}.")
-    if len(whole) > 1:
-        caption.append(f"The average is over {len(whole)} datasets.")
+    if len(datasets) > 1:
+        caption.append(f"The average is over {len(datasets)} datasets.")
     if parts:
         caption.append(f"It leaves out CQADupStack, of which {len(parts)} of 12 parts are here.")
     if failed:
@@ -243,12 +243,12 @@ def _write(suite: Suite) -> None:
 
 def _csv(tables: Mapping[str, Table]) -> str:
     """Return all measures in one table, a column for each measure and dataset."""
-    whole = Table(rows={system: {} for system in next(iter(tables.values())).rows})
+    combined = Table(rows={system: {} for system in next(iter(tables.values())).rows})
     for measure, table in tables.items():
         for column in table.columns:
             cells = {system: row[column] for system, row in table.rows.items()}
-            whole.add_column(f"{column} {measure}", cells)
-    return whole.to_csv()
+            combined.add_column(f"{column} {measure}", cells)
+    return combined.to_csv()
 
 
 CQADUPSTACK = tuple(

@@ -1,4 +1,4 @@
-"""Makes a training run's examples: judgements or files, mined negatives, a teacher's scores.
+"""Makes training examples: judgements or files, mined negatives, a teacher's scores.
 
 They are made before training, and again during it where negatives are refreshed.
 """
@@ -36,7 +36,7 @@ OpenJudge = Callable[[Any, str], "Judge"]
 
 
 class TrainingExamples:
-    """Makes a training run's examples, at its start and at every refresh.
+    """Makes the examples of one run, at its start and at every refresh.
 
     ``source`` and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained
     in the experiment to folders. With ``answered`` each document comes with another query that it

@@ -238,7 +238,7 @@ def test_a_collection_may_ask_a_few_queries_in_both_splits(
     data = Path(config["dataset"])
     asked_again(data, {"other": train_query(data)}, rows=11)
     Experiment(checked(config, ExperimentConfig)).refuse_tested()
-    assert "1 of 20 tested queries (such as 'other') have the text of a training" in caplog.text
+    assert "1 of 20 tested queries (such as 'other') have the text of a train query" in caplog.text
     caplog.clear()
     # the very query, id and text, is a split that overlaps: refused however many it is one of
     with (data / "qrels" / "test.tsv").open("a") as stream:
