@@ -90,7 +90,7 @@ QUERY = {"query": {"type": "flops", "weight": 1.0}}
             {"loss": {"type": "sum", "losses": [{"type": "masked_language"}]}},
             "masked_language learns from texts alone, in a training of its own",
         ),
-        ({"examples": {"type": "texts", "documents": 0}}, "texts.documents is 0, expected a whole number"),
+        ({"examples": {"type": "texts", "documents": 0}}, "documents is 0, expected a whole"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
