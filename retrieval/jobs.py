@@ -1,4 +1,4 @@
-"""The four jobs from Python: ``run``, ``train``, ``index``, ``mine``; the CLI calls these."""
+"""The jobs from Python: run, train, index, mine, tune, fit a ranker; the CLI calls these."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def run(config: ConfigSource, overrides: Sequence[str] = ()) -> tuple[Table, Exp
     """Run an experiment and return its table; the rest is in its output folder."""
     experiment = _experiment(config, overrides)
     if not experiment.systems:
-        raise ConfigError(f"{config}: has no retrievers and no pipelines; nothing to evaluate")
-    found = evaluate_experiment(experiment)
+        raise ConfigError(f"{config}: nothing to evaluate: no retrievers and no pipelines")
+    table = evaluate_experiment(experiment).table
     experiment.write_settings()
-    return found.table, experiment
+    return table, experiment
 
 
 def suite(config: ConfigSource, overrides: Sequence[str] = ()) -> Suite | None:
-    """Evaluate a config whose ``dataset`` stands for several, see ``evaluate_suite``; else None."""
+    """Evaluate a config whose ``dataset`` names several, see ``evaluate_suite``; else None."""
     from sluice.retrieval.experiments.suite import evaluate_suite, is_suite
 
     file = None if isinstance(config, Mapping) else Path(config)
@@ -90,7 +90,7 @@ def ltr(config: ConfigSource, overrides: Sequence[str] = ()) -> TrainedRanker:
 
 
 def ltr_folds(config: ConfigSource, overrides: Sequence[str] = (), *, folds: int = 5) -> FoldReport:
-    """Cross-validate that section, and train nothing that is kept; see ``cross_validate``."""
+    """Cross-validate the section ``ranker`` without saving a ranker; see ``cross_validate``."""
     from sluice.retrieval.experiments.tuning.ranker_training import cross_validate
 
     experiment = _experiment(config, overrides)
@@ -112,10 +112,10 @@ def index(
 def estimate(
     config: ConfigSource, overrides: Sequence[str] = (), *, only: Sequence[str] | None = None
 ) -> dict[str, EncodingEstimate | None]:
-    """Say what ``index`` would have to encode, by retriever, and index nothing.
+    """Estimate, by retriever, what ``index`` would have to encode; index nothing.
 
-    None is a retriever without an encoding of its own, such as BM25. Models that are trained in
-    the experiment are made if they are not there.
+    None is a retriever that needs no encoding, such as BM25. Missing models of the experiment's own
+    are trained.
     """
     experiment = _experiment(config, overrides)
     return {name: experiment.estimate(name) for name in _retrievers(experiment, config, only)}
@@ -127,7 +127,7 @@ def _retrievers(
     known = experiment.config.retrievers
     names = list(only or known)
     if not names:
-        raise ConfigError(f"{config}: has no retrievers to index")
+        raise ConfigError(f"{config}: no retrievers to index")
     for name in names:
         if name not in known:
             raise ConfigError(
@@ -149,10 +149,10 @@ def train(config: ConfigSource, overrides: Sequence[str] = ()) -> Path:
         check_there((settings.negatives or {}).get("judge"), "negatives.judge")
         if isinstance(settings.dataset, dict) and settings.dataset.get("split", "train") != "train":
             raise ConfigError(
-                f"dataset.split: {settings.dataset['split']!r}: training uses the train split; "
-                "training on what is tested is refused: leave split out"
+                f"dataset.split: {settings.dataset['split']!r}: training on the test is refused: "
+                "leave split out, and the train split is used"
             )
-        # A training alone is an experiment without names: lists are inline, folders or runs.
+        # An experiment without names: lists are inline, folders or runs.
         alone = Experiment(
             ExperimentConfig(dataset=settings.dataset, output=settings.output, seed=settings.seed)
         )
@@ -180,9 +180,9 @@ def mine(
     split: str = "train",
     seed: int = 13,
 ) -> MiningReport:
-    """Mine negatives into JSON lines, with a report and the provenance beside; return the report.
+    """Mine negatives into JSON lines, with report and provenance files; return the report.
 
-    ``source`` is a retriever folder or a run file, or several, which are mined from apart.
+    ``source`` is a retriever folder or a run file, or several, each mined on its own.
     """
     mining_of(spec, "negatives")  # before any work
     data = load_dataset(dataset, split)
@@ -200,14 +200,14 @@ def audit(
     split: str = "train",
     seed: int = 13,
 ) -> MiningAudit:
-    """Hide a share of the known positives and say which modes of mining reject them."""
+    """Hide a share of the known positives and count which modes of mining reject them."""
     mining_of(spec, "negatives")
     data = load_dataset(dataset, split)
     return audit_negatives(_sources(source), data, spec, share=share, seed=seed)
 
 
-def _sources(named: str | Sequence[str]) -> Stage | Run:
-    paths = [named] if isinstance(named, str) else list(named)
+def _sources(source: str | Sequence[str]) -> Stage | Run:
+    paths = [source] if isinstance(source, str) else list(source)
     if len(paths) == 1:
         return open_lists(paths[0], "mine")
     named_sources({"retriever": paths}, "mine")

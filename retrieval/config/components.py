@@ -29,15 +29,11 @@ SPARSE_INDEXES = ("inverted",)
 INDEX_NAMES = {
     "hnsw": "HNSW is {type: faiss, factory: HNSW32}",
     "ivf": "IVF is {type: faiss, factory: 'IVF1024,Flat'}",
-    "ivfflat": "IVF is {type: faiss, factory: 'IVF1024,Flat'}",
     "pq": "product quantisation is {type: faiss, factory: PQ32}",
     "ivfpq": "IVF with product quantisation is {type: faiss, factory: 'IVF1024,PQ32'}",
-    "flatip": "exact search is {type: flat}",
-    "lucene": "an inverted index is {type: inverted}",
 }
-LOSS_NAMES = {  # of sentence-transformers, in lower case without "loss"
+LOSS_NAMES = {  # of sentence-transformers, in lower case, without Cached, Sparse and Loss
     "binarycrossentropy": "bce",
-    "cachedmultiplenegativesranking": "info_nce, with gradient_cache",
     "distillkldiv": "kl_div",
     "lambda": "lambda_loss",
     "listmle": "list_mle",
@@ -49,9 +45,6 @@ LOSS_NAMES = {  # of sentence-transformers, in lower case without "loss"
     "multiplenegativesrankingsymmetric": "info_nce",
     "plistmle": "list_mle",
     "ranknet": "rank_net",
-    "sparsedistillkldiv": "kl_div, with sparsity",
-    "sparsemarginmse": "margin_mse, with sparsity",
-    "sparsemultiplenegativesranking": "info_nce, with sparsity",
     "splade": "info_nce, with sparsity",
 }
 
@@ -137,7 +130,8 @@ def pruned(section: PruneSection | None, corpus: Iterable[Document]) -> Iterable
 def make_loss(spec: Mapping[str, Any], *, where: str, allow: Allow = None) -> LossBase:
     """Make the loss a component describes."""
     name = str(spec.get("type", ""))
-    alias = LOSS_NAMES.get(name.lower().removesuffix("loss"))
+    plain = name.lower().removesuffix("loss").removeprefix("cached").removeprefix("sparse")
+    alias = LOSS_NAMES.get(plain)
     if alias is not None and name not in LOSSES:
         raise ConfigError(f"{where}.type: unknown type {name!r}; here it is called {alias}")
     return as_loss(build(spec, LOSSES, where=where, allow=allow), where)

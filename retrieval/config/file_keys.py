@@ -1,7 +1,7 @@
-"""The keys of an artefact, and cheap hashes of what its config only names: datasets, files.
+"""The keys of an artefact, and cheap hashes of the datasets and files that its config names.
 
-A hash is over relative file names, sizes and modification times; no file is read. What has no
-place on this disk (a hub id, an ir_datasets id) is its name alone.
+A hash covers relative file names, sizes and modification times; no file is read. Of a hub id or an
+ir_datasets id, which is not a path, it covers the name.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ QUERIES = ("queries.jsonl", "queries.jsonl.gz")
 class Keys(NamedTuple):
     """What decides an artefact: ``recipe`` hashes the settings, ``key`` also the files they name.
 
-    An artefact is made again when its key is another. It may be opened, where the files need not
-    be, when its recipe is the same.
+    An artefact is rebuilt when its key changes. To open it, the same recipe is enough: the files
+    need not exist.
     """
 
     recipe: str
@@ -33,26 +33,26 @@ class Keys(NamedTuple):
 def normalised_dataset(dataset: str | Mapping[str, Any]) -> dict[str, Any]:
     """Return a config's ``dataset`` as a mapping without defaults: equal for equal meanings.
 
-    ``level`` is left out: evaluation looks at it, and nothing is made by it.
+    ``level`` is left out: it matters to evaluation only.
     """
-    given = dict(dataset) if isinstance(dataset, Mapping) else {"name": dataset}
-    given.pop("level", None)
+    settings = dict(dataset) if isinstance(dataset, Mapping) else {"name": dataset}
+    settings.pop("level", None)
     defaults = {"split": None, "ignore_identical_ids": "auto"}
-    return {key: value for key, value in given.items() if value != defaults.get(key, "")}
+    return {key: value for key, value in settings.items() if value != defaults.get(key, "")}
 
 
 def corpus_contents(dataset: str | Mapping[str, Any]) -> str:
-    """Return a hash of the corpus a dataset's name stands for."""
+    """Return a hash of a dataset's corpus."""
     return _dataset_contents(dataset, CORPUS, ())
 
 
 def training_contents(dataset: str | Mapping[str, Any]) -> str:
-    """Return a hash of all that a training reads: corpus, queries, judgements of train and dev."""
+    """Return a hash of what training reads: corpus, queries, judgements of train and dev."""
     return _dataset_contents(dataset, (*CORPUS, *QUERIES), ("train", "dev"))
 
 
 def path_contents(name: Any) -> str | None:
-    """Return a hash of the file or folder ``name``, None where there is no such thing."""
+    """Return a hash of the file or folder ``name``, None if it does not exist."""
     path = Path(name).expanduser() if isinstance(name, str) and name else None
     if path is None or not path.exists():
         return None

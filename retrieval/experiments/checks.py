@@ -1,4 +1,4 @@
-"""What is checked of an experiment before any work: names, components, pipelines, circles."""
+"""Checks an experiment before any work: names, components, pipelines, circles."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ LONGEST = 100  # characters of a name: it is part of files' names
 def check_experiment(
     config: ExperimentConfig, allow: Allow = None, *, trainings: bool = True
 ) -> None:
-    """Raise ``ConfigError`` for all that can be known to be wrong before any work is done.
+    """Raise ``ConfigError`` for every fault that can be known before any work.
 
-    ``trainings=False`` leaves out the section ``train``: for an experiment that is only opened.
+    ``trainings=False`` skips the section ``train``: for an experiment that is only opened.
     """
     _check_names(config)
     check_measures(config.evaluate.measures, "evaluate.measures")
@@ -65,22 +65,22 @@ def check_experiment(
 
 
 def list_names(config: ExperimentConfig) -> list[str]:
-    """Return the names that stand for ranked lists: pipelines and retrievers."""
+    """Return the names of ranked lists: pipelines and retrievers."""
     return list(dict.fromkeys([*config.pipelines, *config.retrievers]))
 
 
 def _check_names(config: ExperimentConfig) -> None:
-    """Refuse names that cannot be a file's, that stand for two things, or that are unknown."""
+    """Refuse names that cannot be a file's, that name two things, or that are unknown."""
     for section in SECTIONS:
         for name in getattr(config, section):
             if not re.fullmatch(NAME, name) or len(name) > LONGEST:
                 raise ConfigError(
                     f"{section}.{name}: a name is a letter or '_', then letters, digits, '_', '.' "
-                    f"and '-', {LONGEST} at most: it is used in pipelines and as a folder's name"
+                    f"and '-', at most {LONGEST} characters: it becomes a folder's name"
                 )
     for name in config.rerankers:
         if name in config.retrievers:
-            raise ConfigError(f"rerankers.{name}: retrievers has that name too")
+            raise ConfigError(f"rerankers.{name}: a retriever has that name too; rename one")
     known = list(dict.fromkeys([*config.retrievers, *config.rerankers, *config.pipelines]))
     for name, text in config.pipelines.items():
         for used in names_in(text, where=f"pipelines.{name}"):
@@ -98,8 +98,8 @@ def _check_names(config: ExperimentConfig) -> None:
         )
 
 
-class _Named(Stage):
-    """Stands for a retriever or a pipeline where only an expression's form is looked at."""
+class _AnyStage(Stage):
+    """Stands for a retriever or a pipeline where only an expression's form is checked."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -108,7 +108,7 @@ class _Named(Stage):
         return Run({})
 
 
-class _Scorer:
+class _AnyScorer:
     """Stands for a reranker's scorer."""
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> Any:
@@ -116,12 +116,12 @@ class _Scorer:
 
 
 def check_pipeline(config: ExperimentConfig, text: str, where: str) -> None:
-    """Put the pipeline together from stand-ins, so that its options are checked as they will be."""
-    standing: dict[str, Any] = {used: _Scorer for used in config.rerankers}
+    """Build the pipeline from stand-ins, which checks its options."""
+    parts: dict[str, Any] = {used: _AnyScorer for used in config.rerankers}
     for used in list_names(config):
         if used not in config.rerankers or used in config.retrievers:
-            standing[used] = lambda used=used: _Named(used)
-    if parse(text, standing, where=where).needs_candidates:
+            parts[used] = lambda used=used: _AnyStage(used)
+    if parse(text, parts, where=where).needs_candidates:
         raise ConfigError(
             f"{where}: {text!r} begins with a reranker, which needs candidates; put a "
             "retriever before it: retriever >> reranker"

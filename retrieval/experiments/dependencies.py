@@ -1,4 +1,4 @@
-"""What in an experiment is made from what, and the keys that say whether it must be made again."""
+"""What in an experiment is made from what, and the keys that decide whether it is rebuilt."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sluice.retrieval.retrievers.candidate_lists import SELF
 from sluice.retrieval.training_data.example_sources import example_files
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
 
-# Keys of `trainer` that say what is told of a training, and change nothing that it makes.
-TOLD = ("logging_", "log_", "report_to", "disable_tqdm", "run_name", "project")
+# Keys of `trainer` that decide what is reported, and nothing that is learnt.
+REPORTING = ("logging_", "log_", "report_to", "disable_tqdm", "run_name", "project")
 
 
 class Dependencies:
@@ -56,13 +56,13 @@ class Dependencies:
             done.add(node)
 
     def keys(self, node: str) -> Keys:
-        """Return the keys of a node; the files it names must be there."""
+        """Return the keys of a node; the files it names must exist."""
         if node not in self._keys:
             self._keys[node] = self.keys_of(self._section(node), self.needs(node))
         return self._keys[node]
 
     def recipe(self, node: str) -> str:
-        """Return the hash of the settings that decide a node; no file is looked at."""
+        """Return the hash of the settings that decide a node; no file is read."""
         if node not in self._recipes:
             self._recipes[node] = self._recipe_of(self._section(node), self.needs(node))
         return self._recipes[node]
@@ -76,7 +76,7 @@ class Dependencies:
         return self._recipe_of(section.as_built, list(self._needs_of(section)))
 
     def keys_of(self, section: Any, needs: Iterable[str] | None = None) -> Keys:
-        """Return the keys of a section: one of the config's, an inline retriever, a training."""
+        """Return the keys of a section: the config's own, an inline retriever, or training's."""
         needed = list(self._needs_of(section) if needs is None else needs)
         recipe = self._recipe_of(section, needed)
         below = [self.keys(node).key for node in needed]
@@ -99,7 +99,7 @@ class Dependencies:
         yield node
 
     def in_expression(self, name: str, *, within: str = "") -> str:
-        """Return the node a name in a pipeline stands for."""
+        """Return the node that a name in a pipeline means."""
         for section in ("retrievers", "rerankers", "pipelines"):
             if name in getattr(self.config, section) and (section, name) != ("pipelines", within):
                 return f"{section}.{name}"
@@ -122,10 +122,10 @@ class Dependencies:
 
     def _recipe_of(self, section: Any, needs: Iterable[str]) -> str:
         plain = section
-        if isinstance(section, TrainingSection):  # one alone has keys of its own: output and such
+        if isinstance(section, TrainingSection):  # without output and the like of a TrainConfig
             plain = section.model_dump(include=set(TrainingSection.model_fields))
-            trainer = plain["trainer"].items()
-            plain["trainer"] = {key: value for key, value in trainer if not key.startswith(TOLD)}
+            trainer = plain["trainer"]
+            plain["trainer"] = {k: v for k, v in trainer.items() if not k.startswith(REPORTING)}
         elif isinstance(section, RetrieverSection):
             plain = section.model_dump(exclude={"encoding"})
             for key in ("passages", "prune", "search"):
@@ -139,7 +139,7 @@ class Dependencies:
         )
 
     def _files(self, section: Any) -> list[str | None]:
-        """Hash the files a section names: the dataset's, models that are folders, lists."""
+        """Return hashes of the files a section names: of the dataset, of models, of lists."""
         files: list[str | None] = []
         if isinstance(section, RetrieverSection):
             files.append(corpus_contents(self.config.dataset))
@@ -164,19 +164,19 @@ class Dependencies:
 
 
 def _lists(section: Any) -> list[str]:
-    """Return the names or paths that a training's negatives come from."""
+    """Return the names or paths that negatives are mined from."""
     named = _of_negatives(section, "retriever")
     return [each for each in named if isinstance(each, str) and each != SELF]
 
 
 def _judges(section: Any) -> list[str]:
-    """Return the names or paths of what judges a training's negatives."""
+    """Return the names or paths of the judges of negatives."""
     judges = _of_negatives(section, "judge")
     return [each for each in judges if isinstance(each, str)]
 
 
 def _of_negatives(section: Any, key: str) -> list[Any]:
-    """Return what a key of a training's negatives names, one or several."""
+    """Return what a key of a section ``negatives`` names, as a list."""
     negatives = section.negatives if isinstance(section, TrainingSection) else None
     named = (negatives or {}).get(key)
     return named if isinstance(named, list) else [] if named is None else [named]

@@ -1,4 +1,4 @@
-"""An experiment's evaluation: runs, scores, significance, latency, size; results and report."""
+"""Evaluates an experiment: runs, scores, significance, latency, size; writes the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.retrieval.experiments.system import SystemResult, system_result
 
 
 class Evaluation:
-    """What ``evaluate_experiment`` found: the table, and what it was made from."""
+    """The result of ``evaluate_experiment``: the table, and the scores and costs it shows."""
 
     def __init__(self, experiment: Experiment, dataset: Dataset) -> None:
         self.experiment = experiment
@@ -29,11 +29,11 @@ class Evaluation:
 
     @property
     def measures(self) -> list[str]:
-        """The measures, as they are written."""
+        """The measures as they are spelled in the results."""
         return list(next(iter(self.scores.values())).mean)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``results.json`` says."""
+        """Return the content of ``results.json``."""
         systems = [
             {
                 **system.to_dict(),
@@ -55,7 +55,7 @@ class Evaluation:
 
 
 def contents_of(dataset: Dataset) -> dict[str, str]:
-    """Return hashes of a split's queries and judgements, by which they are known again."""
+    """Return hashes of a split's queries and judgements, to recognise them by."""
     judged = {query: sorted(grades.items()) for query, grades in dataset.qrels.items()}
     return {
         "queries": fingerprint_of(sorted(dataset.queries.items())),
@@ -64,7 +64,7 @@ def contents_of(dataset: Dataset) -> dict[str, str]:
 
 
 def evaluate_experiment(experiment: Experiment) -> Evaluation:
-    """Run and score every pipeline of an experiment, or take the run that is there.
+    """Run and score every pipeline of an experiment, reusing saved runs.
 
     Writes runs, ``results.json``, ``report.md``, ``table.csv`` and ``table.tex``. Latency is that
     of single queries, encoding included; index bytes are those of every index a pipeline searches.
@@ -75,19 +75,19 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
     experiment.refuse_tested()
     measures = [parse_measure(text) for text in config.measures]
     depth = depth_for(measures)
-    found = Evaluation(experiment, dataset)
+    result = Evaluation(experiment, dataset)
     for name in experiment.systems:
-        found.systems[name], run = system_result(experiment, name, dataset, depth)
-        found.scores[name] = evaluate(run, dataset, measures)
-    found.table = compare_scores(found.scores, baseline=config.baseline, testing=config.testing)
-    add_costs(found.table, {name: each.to_dict() for name, each in found.systems.items()})
-    found.seconds = time.monotonic() - start
+        result.systems[name], run = system_result(experiment, name, dataset, depth)
+        result.scores[name] = evaluate(run, dataset, measures)
+    result.table = compare_scores(result.scores, baseline=config.baseline, testing=config.testing)
+    add_costs(result.table, {name: each.to_dict() for name, each in result.systems.items()})
+    result.seconds = time.monotonic() - start
     output = experiment.output
-    write_json(output / "results.json", found.to_dict())
-    write_text(output / "table.csv", found.table.to_csv())
-    write_text(output / "table.tex", found.table.to_latex())
-    write_text(output / "report.md", _report(experiment, dataset, found.table))
-    return found
+    write_json(output / "results.json", result.to_dict())
+    write_text(output / "table.csv", result.table.to_csv())
+    write_text(output / "table.tex", result.table.to_latex())
+    write_text(output / "report.md", _report(experiment, dataset, result.table))
+    return result
 
 
 def _report(experiment: Experiment, dataset: Dataset, table: Table) -> str:
@@ -111,7 +111,7 @@ def _report(experiment: Experiment, dataset: Dataset, table: Table) -> str:
 
 
 def next_steps(experiment: Experiment) -> list[str]:
-    """Return commands that go on from here, with this experiment's own names in them."""
+    """Return commands to try next, with this experiment's own names in them."""
     output, last = experiment.output, experiment.systems[-1]
     first = next(iter(experiment.config.retrievers))
     config = str(experiment.file) if experiment.file else "experiment.yaml"
@@ -122,7 +122,7 @@ def next_steps(experiment: Experiment) -> list[str]:
         f'one retriever alone: `sluice search {output}/retrievers/{first} "your question"`',
         f"the same on your data: `sluice run {config} dataset=FOLDER output=runs/mine` "
         "(a folder in BEIR layout)",
-        f"other settings: `sluice run {config} evaluate.test=fisher` reuses all that is made",
+        f"other settings: `sluice run {config} evaluate.test=fisher` reuses everything made so far",
         *(compared if len(experiment.systems) > 1 else []),
         f'from Python: `load_pipeline("{output}", "{last}").search("your question", k=10)`',
     ]

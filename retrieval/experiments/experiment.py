@@ -1,7 +1,7 @@
 """One experiment from a config: models, retrievers, rerankers and pipelines, made when needed.
 
-Everything lies under ``<output>`` by name and is made once: a rerun, or one after a kill, opens
-what is whole and makes the rest.
+Everything is stored under ``<output>`` by name and made once: a rerun, or one after a kill, reuses
+what is complete and makes the rest.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 SETTINGS = "experiment.yaml"
-STRAYS = 0.05  # the share of the tested queries that may stand among the training's by chance
+STRAYS = 0.05  # share of the tested queries whose texts may be among the training queries
 
 
 class Experiment:
     """The named parts of a config, opened or made on first use.
 
-    ``file`` is named in errors. ``allow`` restricts the classes of your own that types may name to
-    these; None, for a config that is yours, restricts nothing. With ``only_open`` nothing is made:
-    a part that is missing, or was made with other settings, is an ``IndexFormatError``.
+    ``file`` is named in errors. ``allow`` lists the classes of your own that types may name; None,
+    for your own config, allows any. With ``only_open`` nothing is made: a part that is missing, or
+    was made with other settings, is an ``IndexFormatError``.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Experiment:
         self.allow = allow
         self.only_open = only_open
         self.output = Path(config.output)
-        self._untested = False  # whether the trainings are known to see no query of the evaluation
+        self._untested = False  # whether training is known to see no query of the evaluation
         self._models: dict[str, Path] = {}
         self._retrievers: dict[str, Retriever] = {}
         self._scorers: dict[str, Any] = {}
@@ -83,7 +83,7 @@ class Experiment:
 
     @property
     def systems(self) -> list[str]:
-        """The names that are evaluated: the pipelines, or every retriever where there are none."""
+        """The names that are evaluated: the pipelines, or without any every retriever."""
         return list(self.config.pipelines or self.config.retrievers)
 
     def dataset(self, split: str | None) -> Dataset:
@@ -91,9 +91,9 @@ class Experiment:
         return load_dataset(self.config.dataset, split)
 
     def write_settings(self, only: Sequence[str] | None = None) -> None:
-        """Save the resolved config beside the artefacts it describes, once they are made.
+        """Save the resolved config beside the artefacts it describes.
 
-        ``only`` names the retrievers that were made: what is saved of other parts stays as it is.
+        ``only`` names the retrievers that were made: the saved settings of other parts stay.
         """
         import yaml
 
@@ -101,9 +101,9 @@ class Experiment:
         config = self.config
         if only is not None and path.exists():
             saved = load_config(path, ExperimentConfig)
-            there = (normalised_dataset(saved.dataset), saved.seed)
-            if there != (normalised_dataset(config.dataset), config.seed):
-                log.warning("%s: describes another dataset or seed, and is left as it is", path)
+            before = (normalised_dataset(saved.dataset), saved.seed)
+            if before != (normalised_dataset(config.dataset), config.seed):
+                log.warning("%s: not updated: it describes another dataset or seed", path)
                 return
             nodes = [part for name in only for part in self.needs.closure(f"retrievers.{name}")]
             config = saved.model_copy(deep=True)
@@ -113,7 +113,7 @@ class Experiment:
         write_text(path, text)
 
     def model(self, name: str) -> str:
-        """Return what ``model: name`` means: a model trained here, else the name itself."""
+        """Return the folder of a model trained in this experiment; else the name itself."""
         if name not in self.config.train:
             return name
         if name not in self._models:
@@ -126,8 +126,8 @@ class Experiment:
         model_path = self.output / "models" / name
         if self.only_open:
             settle(model_path)
-            found = read_json(model_path / MANIFEST) if (model_path / MANIFEST).exists() else None
-            self._check_found(model_path, found, self.needs.recipe(f"train.{name}"))
+            saved = read_json(model_path / MANIFEST) if (model_path / MANIFEST).exists() else None
+            self._check_saved(model_path, saved, self.needs.recipe(f"train.{name}"))
             return model_path
         if self.systems:
             self.refuse_tested()
@@ -146,12 +146,13 @@ class Experiment:
         return train_model(job)
 
     def refuse_tested(self) -> None:
-        """Raise ``ConfigError`` if the trainings that are evaluated see a query of the evaluation.
+        """Raise ``ConfigError`` if a model that is evaluated learns from the tested queries.
 
-        Whether their models are there already makes no difference. Queries are told by their texts,
-        under whatever id. A few texts that a collection has in both splits under two ids (NFCorpus:
-        4 of 323, SciFact: 2 of 300) are the collection's own, trained on in every published result:
-        up to ``STRAYS`` of the test they are warned of.
+        It makes no difference whether the model exists already. Queries are compared by their
+        texts. Refused are any tested query with the text and id of a train query, and more than
+        ``STRAYS`` of the tested queries with the text of a train query. Fewer, with other ids,
+        are warned of: collections have a few (NFCorpus 4 of 323, SciFact 2 of 300), and every
+        published result is trained on them.
         """
         kind = "pipelines" if self.config.pipelines else "retrievers"
         made_from = {node for name in self.systems for node in self.needs.closure(f"{kind}.{name}")}
@@ -172,22 +173,23 @@ class Experiment:
             trained.setdefault(same_text_key(text), set()).add(query)
         keys = {query: same_text_key(text) for query, text in tested.items() if text.strip()}
         shared = [query for query, key in keys.items() if key in trained]
-        if len(shared) > STRAYS * len(tested) or any(q in trained[keys[q]] for q in shared):
+        same = [query for query in shared if query in trained[keys[query]]]
+        count = f"{len(shared):,} of {len(tested):,} tested queries"
+        if same or len(shared) > STRAYS * len(tested):
             raise ConfigError(
-                f"dataset: {len(shared):,} of {len(tested):,} queries of the evaluation are "
-                f"training queries too (such as {shared[0]!r}); training on what is tested is "
-                "refused: use separate splits"
+                f"dataset: training on the test is refused: {count} (such as "
+                f"{(same or shared)[0]!r}) are among the train queries, by text; use separate "
+                "splits"
             )
         if shared:
             log.warning(
-                "%s: %d of %s queries of the evaluation have the text of a training query with "
-                "another id (such as %r): they are trained on",
-                train.name, len(shared), f"{len(tested):,}", shared[0],
+                "%s: %s (such as %r) have the text of a train query with another id; they are "
+                "trained on all the same", train.name, count, shared[0],
             )  # fmt: skip
         self._untested = True
 
     def retriever(self, name: str) -> Retriever:
-        """Return a retriever by name, built if its folder does not hold this very one."""
+        """Return a retriever by name, built unless its folder holds the same one."""
         if name not in self._retrievers:
             with named_file(self.file):
                 section = self.config.retrievers[name]
@@ -199,27 +201,27 @@ class Experiment:
         return self._retrievers[name]
 
     def is_built(self, name: str) -> bool:
-        """Say whether ``retriever`` would open what is there, rather than build it."""
+        """Return whether ``retriever`` would open the saved folder rather than build it."""
         path = self.output / "retrievers" / name
         if name in self._retrievers:
             return True
         try:
             keys = self.needs.built_keys(self.config.retrievers[name])
-            return (path / HEAD).exists() and _noted(path).get("key") == keys.key
+            return (path / HEAD).exists() and _saved_config(path).get("key") == keys.key
         except IndexFormatError:
             return False
 
     def _opened(self, name: str, section: RetrieverSection) -> Retriever:
         path = self.output / "retrievers" / name
-        found = _noted(path) if (path / HEAD).exists() else None
-        self._check_found(path, found, self.needs.built_recipe(section))
+        saved = _saved_config(path) if (path / HEAD).exists() else None
+        self._check_saved(path, saved, self.needs.built_recipe(section))
         return _open(path, section)
 
-    def _check_found(self, path: Path, found: Any, recipe: str) -> None:
-        if not isinstance(found, Mapping) or found.get("recipe") != recipe:
-            state = "is not there" if found is None else "was made with other settings"
+    def _check_saved(self, path: Path, saved: Any, recipe: str) -> None:
+        if not isinstance(saved, Mapping) or saved.get("recipe") != recipe:
+            state = "does not exist" if saved is None else "was made with other settings"
             raise IndexFormatError(
-                f"{path}: {state}, and searching makes nothing; run `sluice run` with the "
+                f"{path}: {state}, and searching builds nothing; run `sluice run` with the "
                 f"experiment's YAML file (or with {self.file}) to make it"
             )
 
@@ -229,16 +231,16 @@ class Experiment:
         where = f"retrievers.{name}"
         try:
             if (path / HEAD).exists():
-                found = _noted(path)
-                if found.get("key") == keys.key:
-                    whole = _open(path, section)
-                    _ = whole.index  # one of an earlier format, or a damaged one, is built again
-                    return whole
-                changed = found.get("key", "") is None
-                why = "documents were" if changed else "settings, or the files they name, are"
-                log.info("%s: its %s changed; it is built again", path, why)
+                saved = _saved_config(path)
+                if saved.get("key") == keys.key:
+                    retriever = _open(path, section)
+                    _ = retriever.index  # raises for an earlier format and for a damaged index
+                    return retriever
+                changed = saved.get("key", "") is None
+                what = "documents were" if changed else "settings, or the files they name,"
+                log.info("%s: rebuilding: its %s changed", path, what)
         except IndexFormatError as error:
-            log.warning("%s; it is built again", error)
+            log.warning("%s; rebuilding", error)
         encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
         log.info("index %s", name)
         from sluice.indexing.index import Recipe
@@ -263,12 +265,12 @@ class Experiment:
         return built
 
     def _queries(self) -> Mapping[str, str]:
-        """Return queries to choose an index by: train's and dev's, never those of the test."""
+        """Return the queries to choose an index by: train and dev, never those of the test."""
         try:
             train, dev = training_splits(self.dataset(None), self.config.seed)
             tested = self.dataset(self.config.evaluate.split).queries
         except SluiceError as error:
-            log.info("index: no train queries to measure with (%s)", error)
+            log.info("index: measuring without train queries (%s)", error)
             return {}
         keys = set(map(same_text_key, tested.values()))
         queries = {**train.queries, **dev.queries}
@@ -279,7 +281,7 @@ class Experiment:
         }
 
     def estimate(self, name: str) -> EncodingEstimate | None:
-        """Say what encoding the corpus for a retriever will take; None where nothing is encoded."""
+        """Estimate the cost of encoding the corpus for a retriever; None if nothing is encoded."""
         from sluice.retrieval.retrievers.corpus.corpus_vectors import corpus_estimate
 
         with named_file(self.file):
@@ -313,7 +315,7 @@ class Experiment:
         raise ConfigError(f"no pipeline {name!r}; known: {', '.join(known)}{suggest(name, known)}")
 
     def lists(self, named: Any, where: str) -> Stage | Run:
-        """Return the ranked lists that ``negatives.retriever`` stands for.
+        """Return the ranked lists that ``negatives.retriever`` names.
 
         A name under ``pipelines`` or ``retrievers``, an inline ``{encoder, index}``, a retriever
         folder, a run file, or a list of these, which are mined from apart.
@@ -331,21 +333,21 @@ class Experiment:
         return self.stage(str(named)) if named in names else open_lists(str(named), where, names)
 
     def judge(self, named: Any, where: str) -> Judge:
-        """Return what ``negatives.judge`` stands for (``training_data.teachers.judges``)."""
+        """Return the judge that ``negatives.judge`` names, see ``open_judge``."""
         return open_judge(
             named, where, scorer=self.scorer, known=list(self.config.rerankers), model=self.model
         )
 
     def parts(self) -> dict[str, Callable[[], Any]]:
-        """Return what opens each name that a pipeline may use."""
-        opened = {
+        """Return a function for each name that a pipeline may use, which opens its part."""
+        openers = {
             "pipelines": self.stage,
             "rerankers": self.scorer,
             "retrievers": self.retriever,  # last: in an expression a retriever's name wins
         }
         return {
             name: functools.partial(make, name)
-            for section, make in opened.items()
+            for section, make in openers.items()
             for name in getattr(self.config, section)
         }
 
@@ -353,8 +355,8 @@ class Experiment:
 def load_pipeline(folder: str | Path, name: str, *, allow: Collection[str] = ()) -> Stage:
     """Open a pipeline by name from an experiment's output folder.
 
-    Nothing is made and the dataset is not needed: what is missing, or was made with other settings
-    than the folder's ``experiment.yaml`` says, is an ``IndexFormatError``. ``allow`` names the
+    Nothing is built and the dataset is not needed: a part that is missing, or was made with other
+    settings than those in ``experiment.yaml``, is an ``IndexFormatError``. ``allow`` names the
     classes of your own that the folder may import.
     """
     path = Path(folder) / SETTINGS
@@ -367,10 +369,10 @@ def load_pipeline(folder: str | Path, name: str, *, allow: Collection[str] = ())
     return Experiment(moved, file=path, allow=allow, only_open=True).stage(name)
 
 
-def _noted(path: Path) -> dict[str, Any]:
-    """Return what a retriever's folder notes of its config, keys included."""
-    found = read_head(path).origin.get("config")
-    return found if isinstance(found, dict) else {}
+def _saved_config(path: Path) -> dict[str, Any]:
+    """Return the config saved in a retriever's folder, keys included."""
+    config = read_head(path).origin.get("config")
+    return config if isinstance(config, dict) else {}
 
 
 def _open(path: Path, section: RetrieverSection) -> Retriever:

@@ -1,4 +1,4 @@
-"""Run an evaluation again from what its results say of it, and compare the figures."""
+"""Runs an evaluation again from the config in its results, and compares the figures."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from sluice.retrieval.pipelines.expression import texts_in
 
 log = logging.getLogger("sluice")
 
-AGAIN = "reproduced"
-WHOLE = "reproduction.json"  # in the output, written last: a killed reproduction goes on
-TOLERANCE = 5e-5  # the same four decimals, but for what lies at a rounding edge
+FOLDER = "reproduced"
+FINISHED = "reproduction.json"  # in the output, written last: a killed reproduction continues
+TOLERANCE = 5e-5  # the same four decimals, up to rounding
 
 
 @dataclass(slots=True)
 class Reproduction:
     """Recorded and repeated figures: ``table`` has a row for each system and measure.
 
-    ``changed`` says what differs around them: packages, code, machine, trained models.
+    ``changed`` lists the differences around them: packages, code, machine, trained models.
     """
 
     output: Path
@@ -43,39 +43,39 @@ class Reproduction:
 def reproduce(
     folder: str | Path, output: str | Path | None = None, *, tolerance: float = TOLERANCE
 ) -> Reproduction:
-    """Train, index and evaluate again what ``folder`` holds, in ``output``, and compare.
+    """Train, index and evaluate the experiment of ``folder`` again, in ``output``, and compare.
 
     ``folder`` is the output of ``sluice run`` or ``evaluate``, of one dataset or a suite;
     ``output`` is ``folder/reproduced`` unless given. Figures are the same when they differ by at
     most ``tolerance``. Raises ``DataError`` that names everything that is missing, before any work.
     """
     folder = Path(folder)
-    target = Path(output) if output is not None else folder / AGAIN
+    target = Path(output) if output is not None else folder / FOLDER
     if target.resolve() == folder.resolve():
         raise ConfigError(f"--output {output}: is the folder to reproduce; choose another")
-    if (target / WHOLE).exists():
+    if (target / FINISHED).exists():
         raise ConfigError(
             f"{target}: holds a reproduction already; delete it, or choose another with --output"
         )
-    found = Reproduction(target)
-    found.table.columns = {"recorded": ".4f", "now": ".4f", "difference": "+.4f"}
+    result = Reproduction(target)
+    result.table.columns = {"recorded": ".4f", "now": ".4f", "difference": "+.4f"}
     experiments = list(_experiments(folder, target))
     for prefix, recorded, experiment in experiments:
         log.info("reproduce %s", experiment.output)
-        _compare(found, prefix, recorded, evaluate_experiment(experiment), tolerance)
+        _compare(result, prefix, recorded, evaluate_experiment(experiment), tolerance)
         experiment.write_settings()
-    found.table.caption = (
-        "All figures are the same" if found.same else "Marked figures are not the same"
+    result.table.caption = (
+        "All figures are the same" if result.same else "Marked figures are not the same"
     ) + f", to within {tolerance:g}."
-    write_json(target / WHOLE, {**found.table.to_dict(), "changed": found.changed})
-    return found
+    write_json(target / FINISHED, {**result.table.to_dict(), "changed": result.changed})
+    return result
 
 
 def _experiments(folder: Path, target: Path) -> Iterator[tuple[str, Mapping[str, Any], Experiment]]:
-    """Yield each dataset's prefix, recorded results, and the experiment that makes them again."""
-    whole = read_results(folder)
-    names = whole.get(DATASETS)
-    parts = [("", folder, whole)] if names is None else [
+    """Yield each dataset's prefix, recorded results, and the experiment that repeats them."""
+    results = read_results(folder)
+    names = results.get(DATASETS)
+    parts = [("", folder, results)] if names is None else [
         (f"{name}: ", folder / DATASETS / name, read_results(folder / DATASETS / name))
         for name in names
     ]  # fmt: skip
@@ -95,29 +95,28 @@ def _experiments(folder: Path, target: Path) -> Iterator[tuple[str, Mapping[str,
 def _config(folder: Path, recorded: Mapping[str, Any]) -> ExperimentConfig:
     config = (recorded.get("origin") or {}).get("config")
     if not isinstance(config, Mapping):
-        raise DataError(f"{folder / RESULTS}: does not say what it was made from (origin.config)")
+        raise DataError(f"{folder / RESULTS}: cannot be reproduced: it holds no origin.config")
     try:
         return checked(config, ExperimentConfig)
     except ConfigError as error:
         raise DataError(
-            f"{folder / RESULTS}: its origin.config is not understood ({error}); it was written "
-            "by another version"
+            f"{folder / RESULTS}: origin.config is not valid ({error}); another version wrote it"
         ) from error
 
 
 def _missing(config: ExperimentConfig, recorded: Mapping[str, Any]) -> Iterator[str]:
-    """Say what the evaluation was made from and is not there, or is not what it was."""
+    """Yield what the evaluation was made from that is missing or has changed."""
     try:
         dataset = Experiment(config).dataset(config.evaluate.split)
         now = contents_of(dataset)
         for part, known in (recorded.get("contents") or {}).items():
             if now.get(part) != known:
-                yield f"the {part} of {dataset.name} ({dataset.split}) are not those it had"
+                yield f"the {part} of {dataset.name} ({dataset.split}) have changed"
     except SluiceError as error:
         yield f"dataset: {error}"
     for where, text in _paths(config):
         if not Path(text).expanduser().exists():
-            yield f"{where}: {text} is not there (seen from {Path.cwd()})"
+            yield f"{where}: {text} not found (seen from {Path.cwd()})"
 
 
 def _paths(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
@@ -148,12 +147,12 @@ def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_path(text: str) -> bool:
-    """Say whether a text can only be a path: a hub's ``owner/name`` has one slash and no dot."""
+    """Return whether a text can only be a path: a hub's ``owner/name`` has one slash, no dot."""
     return bool(re.match(r"(/|~|\.{1,2}/)", text)) or text.count("/") > 1
 
 
 def _compare(
-    found: Reproduction,
+    result: Reproduction,
     prefix: str,
     recorded: Mapping[str, Any],
     evaluation: Evaluation,
@@ -168,13 +167,13 @@ def _compare(
             again = after["measures"].get(measure)
             row = f"{prefix}{name}, {measure}"
             difference = None if again is None else again - value
-            found.table.rows[row] = {"recorded": value, "now": again, "difference": difference}
+            result.table.rows[row] = {"recorded": value, "now": again, "difference": difference}
             if difference is None or not abs(difference) <= tolerance:
-                found.same = False
-                found.table.marks[row, "difference"] = "*"
+                result.same = False
+                result.table.marks[row, "difference"] = "*"
         for retriever, known in before.get("fingerprints", {}).items():
             if after["fingerprints"].get(retriever) != known:
-                found.changed.append(f"{prefix}the encoder of {retriever} is another")
+                result.changed.append(f"{prefix}the encoder of {retriever} has changed")
     origin = recorded["systems"][0].get("origin") or recorded.get("origin", {})
     fresh = provenance({})
     changes = [
@@ -185,4 +184,4 @@ def _compare(
     for what in ("git_commit", "machine"):
         if origin.get(what) != fresh[what]:
             changes.append(f"{what.replace('_', ' ')}: {origin.get(what)} -> {fresh[what]}")
-    found.changed += [change for change in changes if change not in found.changed]
+    result.changed += [change for change in changes if change not in result.changed]

@@ -1,4 +1,4 @@
-"""``results.json``: read and checked, for those who go on from it."""
+"""Reads and validates ``results.json``."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ RESULTS = "results.json"
 
 
 def read_results(folder: Path) -> dict[str, Any]:
-    """Return what an evaluation left in ``folder``: of one dataset, or of a suite of some.
+    """Return the results of an evaluation in ``folder``, of one dataset or of a suite.
 
-    A suite has ``datasets``, names of its own; one dataset has ``dataset``, ``split`` and
+    A suite has ``datasets``, a list of names; one dataset has ``dataset``, ``split`` and
     ``systems``, each with its ``name`` and ``measures``. Raises ``DataError`` for a folder without
-    results, and for what is not these.
+    results, or with a file of another form.
     """
     path = folder / RESULTS
     if not path.is_file():
         raise DataError(
             f"{folder}: no {RESULTS} here; expected the output folder of sluice run or evaluate"
         )
-    found = read_json(path)
-    if not isinstance(found, dict):
+    results = read_json(path)
+    if not isinstance(results, dict):
         raise DataError(f"{path}: expected an object; evaluate again to write it")
-    names = found.get("datasets")
+    names = results.get("datasets")
     if names is not None:
         if not (isinstance(names, list) and names and all(isinstance(n, str) for n in names)):
             raise DataError(f"{path}: datasets: expected names; evaluate again to write it")
-        return found
-    systems = found.get("systems")
-    whole = {"dataset", "split"} <= found.keys() and isinstance(systems, list) and bool(systems)
-    if not whole or not all(map(_is_system, systems or [])):
+        return results
+    systems = results.get("systems")
+    complete = {"dataset", "split"} <= results.keys() and isinstance(systems, list)
+    if not complete or not systems or not all(map(_is_system, systems)):
         raise DataError(
             f"{path}: expected dataset, split, and systems with a name and measures (or datasets); "
             "evaluate again to write it"
         )
-    return found
+    return results
 
 
 def _is_system(system: Any) -> bool:

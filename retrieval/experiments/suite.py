@@ -1,4 +1,4 @@
-"""Many datasets by many pipelines: every dataset an experiment, one table over all of them."""
+"""Evaluates pipelines on several datasets, and tabulates them; BEIR's datasets by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CQADUPSTACK_MEAN = "cqadupstack"
 
 @dataclass(slots=True)
 class Suite:
-    """What the datasets of a suite gave: tables by measure, and those that failed, with why."""
+    """The results of a suite: tables by measure, and the datasets that failed, with the reason."""
 
     output: Path
     report: bool = True
@@ -45,7 +45,7 @@ class Suite:
     failed: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``results.json`` says."""
+        """Return the content of ``results.json``."""
         return {
             "datasets": list(self.results),
             "failed": self.failed,
@@ -60,39 +60,39 @@ class Suite:
 
 
 def is_suite(dataset: Any) -> bool:
-    """Say whether a config's ``dataset`` stands for several: a list, or ``beir:*``."""
+    """Return whether a config's ``dataset`` names several: a list, or ``beir:*``."""
     return isinstance(dataset, list) or (isinstance(dataset, str) and dataset.startswith("beir:"))
 
 
 def evaluate_suite(values: Mapping[str, Any], *, file: str | Path | None = None) -> Suite:
     """Evaluate the pipelines of a config on each of its datasets, one after another.
 
-    Each lies in ``<output>/datasets/NAME`` as an experiment of its own; what is there already is
-    not made again. A dataset that fails is reported and the others go on; when all fail it is a
+    Each is an experiment of its own in ``<output>/datasets/NAME``, whose finished parts are reused.
+    A dataset that fails is reported and the others are evaluated; when all fail it is a
     ``DataError``. P-values are corrected over systems and datasets together, measure by measure.
     """
     find_own_modules(values, None if file is None else Path(file))
     experiments = _experiments(values, file)
     section = next(iter(experiments.values())).config.evaluate
     suite = Suite(_output(values), section.report)
-    found: dict[str, dict[str, Scores]] = {}
+    scores: dict[str, dict[str, Scores]] = {}
     for name in list(experiments):
         log.info("dataset %s", name)
         try:
-            found[name], suite.results[name] = _evaluated(experiments.pop(name))
-        except Exception as error:  # whatever it is, the other datasets are not its business
+            scores[name], suite.results[name] = _evaluated(experiments.pop(name))
+        except Exception as error:  # whatever it is, the other datasets can be evaluated
             why = " ".join(f"{error}".split()) or type(error).__name__
             suite.failed[name] = textwrap.shorten(why, 400, placeholder=" ...")
-            log.error("%s: %s; going on with the other datasets", name, suite.failed[name])
+            log.error("%s: %s; continuing with the other datasets", name, suite.failed[name])
             log.debug("%s", name, exc_info=True)
         gc.collect()  # models, indexes and documents of the dataset
-    if not found:
+    if not scores:
         raise DataError(
             f"none of the {len(suite.failed)} datasets could be evaluated, for the reasons above"
         )
-    for measure in next(iter(next(iter(found.values())).values())).mean:
+    for measure in next(iter(next(iter(scores.values())).values())).mean:
         suite.tables[measure] = _table(
-            measure, found, section.baseline, section.testing, suite.failed
+            measure, scores, section.baseline, section.testing, suite.failed
         )
     _write(suite)
     return suite
@@ -105,39 +105,38 @@ def _evaluated(experiment: Experiment) -> tuple[dict[str, Scores], dict[str, Any
 
 
 def _output(values: Mapping[str, Any]) -> Path:
-    given = values.get("output", ExperimentConfig.model_fields["output"].default)
-    if not isinstance(given, str) or not given:
-        raise ConfigError(f"output: {given!r}; expected a folder")
-    return Path(given)
+    output = values.get("output", ExperimentConfig.model_fields["output"].default)
+    if not isinstance(output, str) or not output:
+        raise ConfigError(f"output: {output!r}; expected a folder")
+    return Path(output)
 
 
 def _experiments(values: Mapping[str, Any], file: str | Path | None) -> dict[str, Experiment]:
-    """Return one experiment for each dataset; a fault of the config is found before any work."""
-    given = values["dataset"]
+    """Return one experiment for each dataset; faults of the config are found before any work."""
+    datasets = values["dataset"]
     section = values.get("evaluate", {})
     if not isinstance(section, Mapping):
         raise ConfigError(f"evaluate: {section!r}; expected a section of keys and values")
     output = _output(values)
     with named_file(file):
         expanded = [
-            each for entry in (given if isinstance(given, list) else [given])
+            each for entry in (datasets if isinstance(datasets, list) else [datasets])
             for each in beir_datasets(entry)
         ]  # fmt: skip
         if not expanded:
             raise ConfigError("dataset: an empty list; expected names, or beir:* for all of BEIR")
-        found: dict[str, Experiment] = {}
+        experiments: dict[str, Experiment] = {}
         for entry in expanded:
-            name = _slug(entry, found)
+            name = _slug(entry, experiments)
             evaluated = {**section, **entry.pop("evaluate", {})}
             config = {
                 **values, **entry, "evaluate": evaluated,
                 "output": str(output / DATASETS / name),
             }  # fmt: skip
-            made = Experiment(checked(config, ExperimentConfig), file=file)
-            if not made.systems:
-                raise ConfigError("has no retrievers and no pipelines; nothing to evaluate")
-            found[name] = made
-        return found
+            experiments[name] = Experiment(checked(config, ExperimentConfig), file=file)
+            if not experiments[name].systems:
+                raise ConfigError("nothing to evaluate: no retrievers and no pipelines")
+        return experiments
 
 
 def _slug(entry: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
@@ -158,7 +157,8 @@ def _slug(entry: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
         )
     if slug in taken:
         raise ConfigError(
-            f"dataset: {json.dumps(dataset)} comes twice, or shares the name {slug!r} with another"
+            f"dataset: {json.dumps(dataset)} is listed twice, or shares the name {slug!r} with "
+            "another"
         )
     return slug
 
@@ -188,30 +188,30 @@ def _table(
     for name, by_system in columns.items():
         table.add_column(name, dict(by_system), ".4f")
     parts = [name for name in columns if name in CQADUPSTACK]
-    whole = [columns[name] for name in columns if name not in parts]
-    if len(whole) > 1:
-        averages = {s: sum(c[s] for c in whole) / len(whole) for s in systems}
+    datasets = [columns[name] for name in columns if name not in parts]
+    if len(datasets) > 1:
+        averages = {s: sum(c[s] for c in datasets) / len(datasets) for s in systems}
         table.add_column(AVERAGE, dict(averages), ".4f")
     table.comparisons = testing.corrected(family)
-    for found_here in table.comparisons:
-        if found_here.significant and found_here.dataset in columns:
-            table.marks[found_here.system, found_here.dataset] = MARK
-    said = []
+    for comparison in table.comparisons:
+        if comparison.significant and comparison.dataset in columns:
+            table.marks[comparison.system, comparison.dataset] = MARK
+    caption = []
     if others:
         over = f"{len(others)} system{'s' * (len(others) > 1)} on {len(found)} datasets"
-        said.append(f"{testing.caption(base, over)}.")
-    if len(whole) > 1:
-        said.append(f"The average is over {len(whole)} datasets.")
+        caption.append(f"{testing.caption(base, over)}.")
+    if len(datasets) > 1:
+        caption.append(f"The average is over {len(datasets)} datasets.")
     if parts:
-        said.append(f"It leaves out CQADupStack, of which {len(parts)} of 12 parts are here.")
+        caption.append(f"It leaves out CQADupStack, of which {len(parts)} of 12 parts are here.")
     if failed:
-        said.append(f"Without {', '.join(failed)}, which failed.")
-    table.caption = " ".join(said)
+        caption.append(f"Without {', '.join(failed)}, which failed.")
+    table.caption = " ".join(caption)
     return table
 
 
 def _with_cqadupstack(means: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
-    """Put the mean of CQADupStack's twelve parts in their place, where all of them are there."""
+    """Replace CQADupStack's twelve parts by their mean, if all of them are there."""
     parts = [name for name in means if name in CQADUPSTACK]
     if len(parts) < len(CQADUPSTACK):
         return dict(means)
@@ -243,12 +243,12 @@ def _write(suite: Suite) -> None:
 
 def _csv(tables: Mapping[str, Table]) -> str:
     """Return all measures in one table, a column for each measure and dataset."""
-    whole = Table(rows={system: {} for system in next(iter(tables.values())).rows})
+    combined = Table(rows={system: {} for system in next(iter(tables.values())).rows})
     for measure, table in tables.items():
         for column in table.columns:
             cells = {system: row[column] for system, row in table.rows.items()}
-            whole.add_column(f"{column} {measure}", cells)
-    return whole.to_csv()
+            combined.add_column(f"{column} {measure}", cells)
+    return combined.to_csv()
 
 
 CQADUPSTACK = tuple(
@@ -270,18 +270,18 @@ MSMARCO = "msmarco"  # evaluated on dev
 
 
 def beir_datasets(entry: str | Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the datasets that an entry of a list stands for, each as keys of a config.
+    """Return the datasets that an entry of a list means, each as keys of a config.
 
     ``beir:*`` is every public one but MS MARCO, ``beir:NAME`` one of them, ``beir:cqadupstack`` its
-    twelve parts; a folder of that name under ``$SLUICE_DATA`` comes before a download. Anything
-    else stands for itself.
+    twelve parts; a folder of that name under ``$SLUICE_DATA`` comes before a download. Any other
+    name is that dataset.
     """
     if not (isinstance(entry, str) and entry.startswith("beir:")):
         return [{"dataset": dict(entry) if isinstance(entry, Mapping) else entry}]
-    asked = entry.removeprefix("beir:")
-    names = {"*": tuple(IDS), "cqadupstack": CQADUPSTACK}.get(asked, (asked,))
+    wanted = entry.removeprefix("beir:")
+    names = {"*": tuple(IDS), "cqadupstack": CQADUPSTACK}.get(wanted, (wanted,))
     known = [*IDS, MSMARCO, "cqadupstack"]
-    found = []
+    datasets = []
     for name in names:
         if name not in IDS and name != MSMARCO:
             raise ConfigError(
@@ -289,11 +289,11 @@ def beir_datasets(entry: str | Mapping[str, Any]) -> list[dict[str, Any]]:
                 f"but {MSMARCO}{suggest(name, known)}"
             )
         local = _local(name)
-        made: dict[str, Any] = {"dataset": local or IDS.get(name, f"beir/{name}")}
+        keys: dict[str, Any] = {"dataset": local or IDS.get(name, f"beir/{name}")}
         if name == MSMARCO:
-            made["evaluate"] = {"split": "dev"}
-        found.append(made)
-    return found
+            keys["evaluate"] = {"split": "dev"}
+        datasets.append(keys)
+    return datasets
 
 
 def _local(name: str) -> str | None:

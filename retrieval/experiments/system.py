@@ -1,7 +1,7 @@
-"""One pipeline on one dataset: its run, what it costs, and what both were made from.
+"""Runs one pipeline on one dataset and measures what it costs, or reuses the saved run.
 
-A system that is there already, of the same settings, files and queries, is not run again: adding a
-pipeline costs that pipeline, and an evaluation that was killed goes on at the next one.
+A run is reused for the same settings, files and queries: adding a pipeline runs only that pipeline,
+and a killed evaluation continues with the next one.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from sluice.retrieval.runs.run import Run
 log = logging.getLogger("sluice")
 
 VERSION = 2
-TRACED = 20  # queries that each stage's share of the latency is measured on
+TRACED = 20  # queries on which each stage's share of the latency is measured
 
 
 @dataclass(slots=True)
 class SystemResult:
     """What a pipeline's run cost.
 
-    ``queries_per_second`` is that of all queries in one call, ``latency`` that of one at a time;
-    ``index_bytes`` and ``documents_per_second`` (of building: reading, encoding, indexing) are
-    those of all retrievers the pipeline searches; ``peak_memory_bytes`` is of the whole process
-    while it ran, models included. ``origin`` is the code, packages and machine of the run.
+    ``queries_per_second`` is measured with all queries in one call, ``latency`` one at a time.
+    ``index_bytes`` and ``documents_per_second`` (reading, encoding and indexing) cover all
+    retrievers that the pipeline searches; ``peak_memory_bytes`` is that of the process during the
+    run, models included. ``origin`` is the code, packages and machine of the run.
     """
 
     name: str
@@ -59,41 +59,41 @@ class SystemResult:
 
     @property
     def bytes_per_document(self) -> float | None:
-        """Bytes of index for each document, None where nothing is searched."""
+        """Bytes of index for each document, None if nothing is searched."""
         return self.index_bytes / self.documents if self.documents else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts for ``results.json``."""
-        found = asdict(self)
-        found["bytes_per_document"] = self.bytes_per_document
-        found["latency_ms"] = self.latency.to_dict() if self.latency else None
-        del found["latency"]
-        return found
+        facts = asdict(self)
+        facts["bytes_per_document"] = self.bytes_per_document
+        facts["latency_ms"] = self.latency.to_dict() if self.latency else None
+        del facts["latency"]
+        return facts
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> SystemResult:
-        """Return what ``to_dict`` made."""
-        given = dict(found)
-        del given["bytes_per_document"]
-        latency = given.pop("latency_ms")
-        return cls(**given, latency=None if latency is None else Latency.from_dict(latency))
+    def from_dict(cls, facts: Mapping[str, Any]) -> SystemResult:
+        """Return the result that ``to_dict`` described."""
+        fields = dict(facts)
+        del fields["bytes_per_document"]
+        latency = fields.pop("latency_ms")
+        return cls(**fields, latency=None if latency is None else Latency.from_dict(latency))
 
 
 def system_result(
     experiment: Experiment, name: str, dataset: Dataset, depth: int
 ) -> tuple[SystemResult, Run]:
-    """Return a pipeline's costs and its run of ``depth`` documents a query, kept or made now.
+    """Return a pipeline's costs and its run of ``depth`` documents a query, saved or made now.
 
-    Both lie in ``<output>/runs``: ``NAME.trec.gz`` and, written last, ``NAME.json``.
+    Both are stored in ``<output>/runs``: ``NAME.trec.gz`` and, written last, ``NAME.json``.
     """
     folder = experiment.output / "runs"
-    run_file, noted = folder / f"{name}.trec.gz", folder / f"{name}.json"
+    run_file, costs_file = folder / f"{name}.trec.gz", folder / f"{name}.json"
     key = _key(experiment, name, dataset, depth)
-    kept = _kept(experiment, name, run_file, noted, key)
-    if kept is not None:
-        log.info("evaluate %s: its run is there", name)
-        return kept
-    noted.unlink(missing_ok=True)
+    saved = _saved(experiment, name, run_file, costs_file, key)
+    if saved is not None:
+        log.info("%s: reusing the saved run", name)
+        return saved
+    costs_file.unlink(missing_ok=True)
     stage = experiment.stage(name)
     queries = asked(dataset, stage)
     log.info("evaluate %s on %s queries", name, f"{len(dataset.queries):,}")
@@ -119,7 +119,7 @@ def system_result(
     facts = provenance({}, seconds=seconds)
     result.origin = {part: fact for part, fact in facts.items() if part != "config"}
     held_by = {"run": path_contents(str(run_file)), "models": _reranking_models(experiment, name)}
-    write_json(noted, {"key": key, **held_by, "result": result.to_dict()})
+    write_json(costs_file, {"key": key, **held_by, "result": result.to_dict()})
     return result, run
 
 
@@ -128,8 +128,7 @@ def retrievers_of(stage: Stage) -> list[Retriever]:
     if not stage.inner:
         retriever = retriever_of(stage)
         return [] if retriever is None else [retriever]
-    found = {each.path: each for part in stage.inner for each in retrievers_of(part)}
-    return list(found.values())
+    return list({each.path: each for part in stage.inner for each in retrievers_of(part)}.values())
 
 
 def _describe(result: SystemResult, retrievers: list[Retriever]) -> None:
@@ -145,7 +144,7 @@ def _describe(result: SystemResult, retrievers: list[Retriever]) -> None:
 
 
 def _key(experiment: Experiment, name: str, dataset: Dataset, depth: int) -> str:
-    """Hash all that decides a system's run: settings, the files they name, the queries."""
+    """Hash everything that decides a system's run: settings, the files they name, the queries."""
     config = experiment.config
     kind = "pipelines" if name in config.pipelines else "retrievers"
     nodes = [f"{kind}.{name}"]
@@ -165,37 +164,37 @@ def _key(experiment: Experiment, name: str, dataset: Dataset, depth: int) -> str
     )
 
 
-def _kept(
-    experiment: Experiment, name: str, run_file: Path, noted: Path, key: str
+def _saved(
+    experiment: Experiment, name: str, run_file: Path, costs_file: Path, key: str
 ) -> tuple[SystemResult, Run] | None:
-    """Return the run that is there, if it is this one and its retrievers are there too."""
-    if not (run_file.exists() and noted.exists()):
+    """Return the saved run and its costs, if key and models are the same as now."""
+    if not (run_file.exists() and costs_file.exists()):
         return None
     try:
-        found = read_json(noted)
+        saved = read_json(costs_file)
         now = {
             "key": key, "run": path_contents(str(run_file)),
             "models": _reranking_models(experiment, name),
         }  # fmt: skip
-        if any(found[part] != known for part, known in now.items()):
+        if any(saved[part] != value for part, value in now.items()):
             return None
-        result = SystemResult.from_dict(found["result"])
+        result = SystemResult.from_dict(saved["result"])
         for part, fingerprint in result.fingerprints.items():  # not one that only mined negatives
             path = experiment.output / "retrievers" / part
             if not experiment.is_built(part):
                 return None
             if fingerprint != read_head(path).encoder_fingerprint:
-                return None  # trained anew: the same recipe, other weights
+                return None  # trained again: the same recipe, other weights
         run = Run.load(run_file)
     except (SluiceError, KeyError, TypeError, AttributeError, ValueError) as error:
-        log.warning("%s: not what an evaluation writes (%s); the run is made again", noted, error)
+        log.warning("%s: damaged (%s); the pipeline is run again", costs_file, error)
         return None
     run.name = name
     return result, run
 
 
 def _needed(experiment: Experiment, name: str, section: str) -> list[tuple[str, str]]:
-    """Return the parts of a section that a system is made from, as (node, name)."""
+    """Return the parts of a section that a system needs, as (node, name)."""
     kind = "pipelines" if name in experiment.config.pipelines else "retrievers"
     nodes = dict.fromkeys(experiment.needs.closure(f"{kind}.{name}"))
     parts = (node.partition(".") for node in nodes)
@@ -203,7 +202,7 @@ def _needed(experiment: Experiment, name: str, section: str) -> list[tuple[str, 
 
 
 def _reranking_models(experiment: Experiment, name: str) -> dict[str, str | None]:
-    """Return what the folders hold of models that are trained here and rerank, None if absent."""
+    """Return hashes of the folders of models trained here that rerank, None without a folder."""
     trained = {
         needed.partition(".")[2]
         for node, _ in _needed(experiment, name, "rerankers")
@@ -219,10 +218,10 @@ _PROC = Path("/proc/self")
 
 @contextmanager
 def peak_memory() -> Iterator[Callable[[], int]]:
-    """Yield a function that returns the peak of resident bytes since the block began.
+    """Yield a function that returns the most resident bytes since the block began.
 
     On Linux the kernel's high-water mark is reset first; elsewhere, and where that is not allowed,
-    it is the process' own peak since its start.
+    the peak is that since the process started.
     """
     if (_PROC / "clear_refs").exists():
         with suppress(OSError):
@@ -232,11 +231,11 @@ def peak_memory() -> Iterator[Callable[[], int]]:
 
 def _peak() -> int:
     try:
-        found = re.search(r"VmHWM:\s+(\d+) kB", (_PROC / "status").read_text())
+        line = re.search(r"VmHWM:\s+(\d+) kB", (_PROC / "status").read_text())
     except OSError:
-        found = None
-    if found:
-        return 1024 * int(found[1])
+        line = None
+    if line:
+        return 1024 * int(line[1])
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

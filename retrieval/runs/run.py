@@ -102,7 +102,7 @@ class Run(Mapping[str, Ranking]):
     def load(cls, path: str | Path) -> Run:
         """Read a TREC (6 columns) or Tevatron (3 columns) run file, gzipped or not.
 
-        The order comes from the scores, ties by document id descending; the file's ranks are ignored.
+        The order comes from the scores, ties by document id descending, not from the file's ranks.
         The run is named after the file. Raises ``DataError`` naming file and line.
         """
         path = Path(path)

@@ -1,4 +1,4 @@
-"""Makes a training run's examples: judgements or files, mined negatives, a teacher's scores.
+"""Makes training examples: judgements or files, mined negatives, a teacher's scores.
 
 They are made before training, and again during it where negatives are refreshed.
 """
@@ -6,7 +6,7 @@ They are made before training, and again during it where negatives are refreshed
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from sluice.encoders.foundation.files import write_json
 from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
-from sluice.retrieval.datasets.source import Places, Qrels
+from sluice.retrieval.datasets.source import Qrels
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.candidate_lists import SELF, Sources, listed
 from sluice.retrieval.retrievers.retriever import Retriever
@@ -26,8 +26,6 @@ from sluice.retrieval.training_data.mining import mine_negatives
 from sluice.retrieval.training_data.teachers.distillation import taught
 
 if TYPE_CHECKING:
-    from sluice.retrieval.datasets import source as datasets_source
-    from sluice.retrieval.documents.document import Document
     from sluice.training import Example, MinedNegatives
     from sluice.training.negatives.judge import Judge
 
@@ -38,7 +36,7 @@ OpenJudge = Callable[[Any, str], "Judge"]
 
 
 class TrainingExamples:
-    """Makes a training run's examples, at its start and at every refresh.
+    """Makes the examples of one run, at its start and at every refresh.
 
     ``source`` and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained
     in the experiment to folders. With ``answered`` each document comes with another query that it
@@ -188,46 +186,16 @@ def _answered(qrels: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
     return queries
 
 
-SPLIT = "train"
-
-
-class _ExampleQueries:
-    """Another source's corpus with the queries and positives of examples as its train split."""
-
-    def __init__(self, source: datasets_source.Source, examples: Iterable[Example]) -> None:
-        self._source = source
-        self.name = source.name
-        self._queries: dict[str, str] = {}
-        self._qrels: Qrels = {}
-        for example in examples:
-            query = example.query.id
-            self._queries[query] = example.query.text
-            self._qrels.setdefault(query, {}).update(dict.fromkeys(sorted(example.relevant), 1))
-
-    def splits(self) -> list[str]:
-        return [SPLIT]
-
-    def places(self, split: str) -> Places:
-        place = "the training file"
-        return Places(self._source.places(split).corpus, place, place)
-
-    def documents(self) -> Iterator[Document]:
-        return self._source.documents()
-
-    def document_count(self) -> int | None:
-        return self._source.document_count()
-
-    def queries(self, split: str) -> Iterable[tuple[str, str]]:
-        return self._queries.items()
-
-    def qrels(self, split: str) -> Qrels:
-        return self._qrels
-
-
 def dataset_of_examples(examples: Iterable[Example], dataset: Dataset) -> Dataset:
     """Return the examples' queries and positives as a train split over the dataset's corpus."""
-    source = _ExampleQueries(dataset.source, examples)
-    train = Dataset(source, SPLIT, ignore_identical_ids=dataset.ignore_identical_ids)
+    queries: dict[str, str] = {}
+    qrels: Qrels = {}
+    for example in examples:
+        queries[example.query.id] = example.query.text
+        positives = dict.fromkeys(sorted(example.relevant), 1)
+        qrels.setdefault(example.query.id, {}).update(positives)
+    train = Dataset.from_memory((), queries, qrels, name=dataset.name, split="train")
+    train.ignore_identical_ids = dataset.ignore_identical_ids
     train.corpus = dataset.corpus
     return train
 

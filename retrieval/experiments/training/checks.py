@@ -1,4 +1,4 @@
-"""Checks a training section before any work: each part, and that the parts fit together."""
+"""Checks the section of one training run before any work: its parts, alone and together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dev evaluation while training: a callable from the encoder as it is now to measures."""
+"""Dev evaluation during training: a function from the current encoder to measures."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PAIR_DEPTH = 20  # candidates a cross-encoder reranks for each dev query
 
 
 def dev_measure(section: DevSection) -> str:
-    """Return the measure that chooses the best model, spelled as ``evaluate`` names it."""
+    """Return the measure that chooses the best model, spelled as ``evaluate`` spells it."""
     return str(parse_measure(section.measures[0]))
 
 
 def dev_depth(section: DevSection) -> int:
-    """Return how many documents per query the section's measures look at."""
+    """Return how many documents per query the section's measures need."""
     return depth_of([parse_measure(text) for text in section.measures]) or DEPTH
 
 
@@ -55,8 +55,8 @@ def _by_searching(
 ) -> Evaluate:
     texts = _sampled(dataset, qrels, section.documents, seed)
     ids = np.array(list(texts), dtype=object)
-    found = {name: Document(name, "", text) for name, text in texts.items()}
-    drop = dataset.identical_ids(found.get).drop  # what is not in the sample is no hit either
+    documents = {name: Document(name, "", text) for name, text in texts.items()}
+    drop = dataset.identical_ids(documents.get).drop  # outside the sample nothing can be a hit
     depth = dev_depth(section) + drop
 
     def measured(encoder: Any) -> Mapping[str, float]:
@@ -81,23 +81,22 @@ def _by_reranking(
 ) -> Evaluate:
     from sluice.retrieval.pipelines.rerank import Rerank
 
-    given = Run({query: candidates.get(query, Ranking([], [])) for query in queries})
-    wanted = {doc for ranking in given.values() for doc in ranking[:PAIR_DEPTH].doc_ids}
-    texts = _Held({d.id: d.full_text for d in dataset.corpus if d.id in wanted})
+    lists = Run({query: candidates.get(query, Ranking([], [])) for query in queries})
+    needed = {doc for ranking in lists.values() for doc in ranking[:PAIR_DEPTH].doc_ids}
+    texts = _Texts({d.id: d.full_text for d in dataset.corpus if d.id in needed})
 
     def measured(encoder: Any) -> Mapping[str, float]:
-        run = Rerank(encoder, PAIR_DEPTH, documents=texts).run(queries, given)
+        run = Rerank(encoder, PAIR_DEPTH, documents=texts).run(queries, lists)
         return dict(evaluate(run, qrels, measures).mean)
 
     return measured
 
 
-class _Held:
-    def __init__(self, held: dict[str, str]) -> None:
-        self._held = held
+class _Texts(dict[str, str]):
+    """Texts by document id, as ``Rerank`` reads them."""
 
     def texts(self, document_ids: Any) -> list[str]:
-        return [self._held[name] for name in document_ids]
+        return [self[name] for name in document_ids]
 
 
 def _sampled(dataset: Dataset, qrels: Qrels, limit: int, seed: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""One training from a config: dataset, negatives, examples, dev evaluation, the model's folder."""
+"""Trains a model from a config: dataset, negatives, examples, dev evaluation, model folder."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-# What a training puts into its folder; anything else there is somebody's and stays.
+# What training writes into its work folder; anything else there is the user's and stays.
 WORK = (
     "checkpoint-*", "examples-*.jsonl", "metrics.jsonl", "mining*.json", "negatives*.parquet",
     "running.json", "teacher*", "training.json",
@@ -50,12 +50,12 @@ WORK = (
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """One training: its settings, where it stands, and what opens the things it names.
+    """One training run: its settings, its folders, and what opens the parts it names.
 
     The model goes to ``model_path``; checkpoints, ``metrics.jsonl``, the mining report and the
     negatives' provenance to ``work_path``. ``where`` is put before the keys in errors. ``source``
     and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained in the same
-    experiment to folders. ``keys`` stand for everything that decides the result.
+    experiment to folders. ``keys`` hash everything that decides the result.
     """
 
     section: TrainingSection
@@ -71,9 +71,9 @@ class TrainingJob:
 
 
 def train_model(job: TrainingJob) -> Path:
-    """Train a model; return its folder, untouched if the same training made it before.
+    """Train a model and return its folder; the model of an identical earlier run is reused.
 
-    A killed training goes on from its last checkpoint, one with another key starts anew. Under
+    A killed run continues from its last checkpoint; with another key it starts again. Under
     ``torchrun`` the first process prepares and writes, and all train.
     """
     from sluice.training.batches.processes import (
@@ -99,11 +99,11 @@ def train_model(job: TrainingJob) -> Path:
             judge=job.judge, model=job.model, answered=loss.wants_answered,
         )  # fmt: skip
         live = None
-        asked_live = (section.negatives or {}).get("type") == "live"
-        if asked_live:
+        with_live = (section.negatives or {}).get("type") == "live"
+        if with_live:
             encoder = frozen_documents(encoder, where=where)
         _narrow(encoder, job)
-        if asked_live:
+        if with_live:
             examples = live_examples(maker.make(encoder), train)
             live = live_candidates(encoder, train, examples, section.negatives or {}, where=where)
         else:
@@ -134,7 +134,7 @@ def train_model(job: TrainingJob) -> Path:
 
 
 def _narrow(encoder: Any, job: TrainingJob) -> None:
-    """Freeze what the section says, and leave only what its tuning adds to be trained."""
+    """Freeze parts of the encoder as the section says, or all but what its tuning trains."""
     section, where = job.section, job.where
     if section.freeze is not None:
         from sluice.encoders.tuning.tune import freeze
@@ -144,7 +144,7 @@ def _narrow(encoder: Any, job: TrainingJob) -> None:
         except ConfigError as error:
             raise ConfigError(f"{where}{error}") from None
         if not any(parameter.requires_grad for parameter in encoder.module.parameters()):
-            raise ConfigError(f"{where}freeze: leaves no parameter of the encoder to be trained")
+            raise ConfigError(f"{where}freeze: every parameter is frozen; nothing is left to train")
     if section.tuning is not None:
         from sluice.encoders.tuning.tune import tune
 
@@ -152,7 +152,7 @@ def _narrow(encoder: Any, job: TrainingJob) -> None:
 
 
 def _save(encoder: Any, loss: LossBase, section: TrainingSection, model_path: Path) -> None:
-    """Write the model, with what its loss has to put beside it."""
+    """Write the model, and what its loss saves with it."""
     if section.tuning is not None:
         from sluice.encoders.tuning.tune import merge
 
@@ -162,7 +162,7 @@ def _save(encoder: Any, loss: LossBase, section: TrainingSection, model_path: Pa
 
 
 def made_before(model_path: Path, key: str) -> bool:
-    """Return whether a folder holds the model of this very training, whole."""
+    """Return whether a folder holds the complete model of the training run with this key."""
     settle(model_path)
     manifest = model_path / MANIFEST
     return manifest.exists() and read_json(manifest).get("key") == key
@@ -171,13 +171,13 @@ def made_before(model_path: Path, key: str) -> bool:
 def _begin(work_path: Path, key: str) -> None:
     note = work_path / "job.json"
     if note.exists() and read_json(note).get("key") != key:
-        log.info("%s: the settings changed; the training starts anew", work_path)
+        log.info("%s: the settings changed; training starts again", work_path)
         _remove(work_path, WORK)
     write_json(note, {"key": key})
 
 
 def _remove(work_path: Path, patterns: Iterable[str]) -> None:
-    for item in [found for pattern in patterns for found in work_path.glob(pattern)]:
+    for item in [path for pattern in patterns for path in work_path.glob(pattern)]:
         if item.is_dir():
             shutil.rmtree(item, ignore_errors=True)
         else:
@@ -206,18 +206,18 @@ def _starting_encoder(job: TrainingJob, train: Dataset) -> Any:
     if quantile is not None:
         raise ConfigError(
             f"{place}.model: was saved with prune_quantile {quantile}, which prunes documents "
-            "after encoding and does nothing in training; start from the model before pruning"
+            "after encoding and does nothing in training; start from the unpruned model"
         )
     if getattr(encoder, "needs_idf", False):
         from sluice.encoders.splade.corpus_statistics import fit_idf
 
-        log.info("%s: the weights of query terms are counted in the corpus", place)
+        log.info("%s: counting the query terms' weights in the corpus", place)
         fit_idf(encoder, texts())
     return encoder
 
 
 def _aimed(start: Any, sparsity: Mapping[str, Any] | None) -> Any:
-    """Let a SPLADE start begin a third above the documents' target: training only thins out."""
+    """Start SPLADE a third above the documents' target of terms: training only removes terms."""
     from sluice.training.sparsity.settings import Sparsity
 
     document = Sparsity.from_config(sparsity or {}).document

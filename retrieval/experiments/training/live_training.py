@@ -1,4 +1,4 @@
-"""Training queries against live results of a frozen index (``negatives: {type: live}``, ADORE)."""
+"""Live negatives: trains queries against the results of a frozen index (ADORE)."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ KEYS = ("type", "depth", "append", "index")
 
 
 def frozen_documents(encoder: Any, *, where: str) -> Any:
-    """Return the encoder as two towers, of which the documents' stays what it is."""
+    """Return the encoder as two towers, with the document tower frozen."""
     from sluice.encoders.towers import TowerEncoder
 
     if isinstance(encoder, TowerEncoder):
         if encoder.freeze != "document":
             raise ConfigError(
-                f"{where}negatives: live candidates come from a frozen index, so the documents' "
-                "tower must not move: set encoder.freeze: document"
+                f"{where}negatives: live candidates come from a frozen index, so the document "
+                "tower must not change: set encoder.freeze: document"
             )
         return encoder
     if not hasattr(encoder, "embed"):
         raise ConfigError(f"{where}negatives: live candidates are for encoders of queries alone")
-    log.info("%snegatives: live: the documents' side is frozen, and saved as a tower", where)
+    log.info("%snegatives: live: the document encoder is frozen, and saved as a tower", where)
     return TowerEncoder(encoder, copy.deepcopy(encoder), freeze="document")
 
 
 def live_examples(examples: list[Example], train: Dataset) -> list[Example]:
-    """Return one example a query: its documents are what the index finds.
+    """Return one example per query; the index supplies its documents.
 
-    Queries of which no relevant document is in the corpus are left out, with a warning; raises
-    ``DataError`` where none is left.
+    Queries without a relevant document in the corpus are left out, with a warning; raises
+    ``DataError`` if none is left.
     """
     corpus = {document.id for document in train.corpus}
     first: dict[str, Example] = {}
     for example in examples:
         first.setdefault(example.query.id, example)
-    made = [each for each in first.values() if not _relevant(each, train).keys().isdisjoint(corpus)]
-    absent = [query for query, each in first.items() if each not in made]
-    if not made:
+    kept = [each for each in first.values() if not _relevant(each, train).keys().isdisjoint(corpus)]
+    absent = [query for query, each in first.items() if each not in kept]
+    if not kept:
         raise DataError(
             f"{train.name}: live candidates are documents of the corpus, and none of "
-            f"{len(first):,} queries (such as {absent[0]!r}) has a relevant one among them; name "
+            f"{len(first):,} queries (such as {absent[0]!r}) has a relevant one there; name "
             "documents by the corpus' ids, or mine the negatives: negatives: {type: mined, ...}"
         )
     if absent:
         log.warning(
-            "%s: %s of %s training queries have no relevant document in the corpus, and are left "
-            "out (such as %s)", train.name, f"{len(absent):,}", f"{len(first):,}", absent[0],
+            "%s: left out %s of %s training queries: no relevant document in the corpus (such as "
+            "%s)", train.name, f"{len(absent):,}", f"{len(first):,}", absent[0],
         )  # fmt: skip
-    return made
+    return kept
 
 
 def _relevant(example: Example, train: Dataset) -> dict[str, float]:
@@ -79,8 +79,7 @@ def live_candidates(
     """Encode and index the corpus of a train split once, for the queries of ``examples``.
 
     ``spec`` is ``{type: live, depth: 200, append: none_found, index: {type: flat}}``. The
-    documents' vectors are held in memory beside the index, so that scores are exact under any of
-    them.
+    documents' vectors are held in memory beside the index, so that scores are exact with any index.
     """
     import scipy.sparse as sp
 
@@ -106,8 +105,8 @@ def live_candidates(
     }
 
     def gather(rows: np.ndarray) -> np.ndarray:
-        found = vectors[rows]
-        return np.asarray(found.toarray() if isinstance(found, sp.csr_array) else found)
+        chosen = vectors[rows]
+        return np.asarray(chosen.toarray() if isinstance(chosen, sp.csr_array) else chosen)
 
     return LiveCandidates(
         index,
@@ -120,7 +119,8 @@ def live_candidates(
 
 
 def check_live(spec: Mapping[str, Any], where: str) -> None:
-    """Check a section ``negatives`` of type live."""
+    """Check the keys of a section ``negatives`` of type live."""
+    from sluice.indexing.index import Recipe
     from sluice.training.loop.live_candidates import check_append
 
     for key in spec:
@@ -130,4 +130,5 @@ def check_live(spec: Mapping[str, Any], where: str) -> None:
             )
     whole_number(spec.get("depth", 200), f"{where}.depth", 2)
     check_append(spec.get("append", "none_found"), f"{where}.append")
-    make_index(spec.get("index"), where=f"{where}.index")
+    if isinstance(make_index(spec.get("index"), where=f"{where}.index"), Recipe):
+        raise ConfigError(f"{where}.index: auto chooses for searching; name an index type")

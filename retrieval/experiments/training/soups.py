@@ -1,4 +1,4 @@
-"""Model soups chosen by a measure on a dataset's dev split."""
+"""Writes model soups; the greedy one is chosen by a measure on a dataset's dev split."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def make_greedy_soup(
 ) -> GreedySoup:
     """Write the greedy soup by the first measure of ``section`` on the dataset's dev split.
 
-    Cross-encoders rerank BM25's first documents. Raises ``DataError`` for a dataset without
-    queries to judge by.
+    Cross-encoders rerank BM25's top documents. Raises ``DataError`` for a dataset without judged
+    queries.
     """
     from sluice.encoders.tuning.soup import greedy_soup
 
@@ -66,7 +66,7 @@ def dev_score(
 
     kinds = {kind_of(model_folder(model)) for model in models}
     if len(kinds) > 1:
-        raise ConfigError(f"models: of several types, {', '.join(sorted(kinds))}; expected one")
+        raise ConfigError(f"models: several types, {', '.join(sorted(kinds))}; expected one")
     candidates = None
     if kinds == {"cross_encoder"}:
         from sluice.encoders.lexical.bm25 import BM25Encoder

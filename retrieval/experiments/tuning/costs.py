@@ -1,4 +1,7 @@
-"""What the stages of a pipeline cost one query on this machine: measured once, then summed up."""
+"""Measures what each stage of a pipeline costs per query, and remembers what it found.
+
+Costs are measured once on this machine, part by part, and summed up for a pipeline.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.feedback.stage import Feedback
 
 Costs = NDArray[np.float64]  # milliseconds of each timed query
-COST = "cost"  # the fact of a span that says what the stage costs, whatever it took now
+COST = "cost"  # the fact of a span with the measured cost of its stage
 
 
 class Spent(NamedTuple):
@@ -36,7 +39,7 @@ CostOf = Callable[[Stage, Span, int | None], Spent]
 
 
 class Remembered:
-    """A scorer whose scores are kept by query and document: a list is scored once."""
+    """A scorer that remembers its scores by query and document: each pair is scored once."""
 
     def __init__(self, scorer: Any, name: str, *, plain: Any = None) -> None:
         self.scorer = scorer
@@ -48,7 +51,7 @@ class Remembered:
     def score_lists(
         self, queries: Queries, heads: Mapping[str, Ranking], documents: Texts | None
     ) -> Mapping[str, Any]:
-        """Return the scores of each query's candidates; what is not known is scored first."""
+        """Return the scores of each query's candidates, scoring the new pairs first."""
         pairs = [(query, doc) for query, head in heads.items() for doc in head.doc_ids]
 
         def score(places: list[int]) -> NDArray[np.float32]:
@@ -69,10 +72,9 @@ class Remembered:
             missing.setdefault(query, []).append(doc)
         lists = {q: Ranking(docs, np.zeros(len(docs), np.float32)) for q, docs in missing.items()}
         depth = max(len(docs) for docs in missing.values())
-        asked = {query: queries[query] for query in lists}
         plain = Rerank(self.scorer, depth, documents=documents, name=self.name)
-        with tracing():  # of its own: what it takes now is no cost of the pipeline
-            run = plain.run(asked, Run(lists))
+        with tracing():  # of its own: this time is not part of the pipeline's cost
+            run = plain.run({query: queries[query] for query in lists}, Run(lists))
         scores = {
             (query, doc): score
             for query, ranking in run.items()
@@ -81,8 +83,8 @@ class Remembered:
         return np.array([scores[pair] for pair in pairs], np.float32)
 
 
-class _Kept:
-    """A stage's runs by depth, each made once, and what they cost."""
+class _RunsByDepth:
+    """A stage's runs by depth, each made once, and their costs."""
 
     def __init__(self, stage: Stage, cost: CostOf) -> None:
         self._stage = stage
@@ -92,59 +94,59 @@ class _Kept:
     def run(self, queries: Queries, k: int | None) -> Run:
         if k not in self._runs:
             with tracing() as spans:
-                found = self._stage.run(queries, None, k)
-            self._runs[k] = found, self._cost(self._stage, spans[0], k)
-        found, cost = self._runs[k]
+                run = self._stage.run(queries, None, k)
+            self._runs[k] = run, self._cost(self._stage, spans[0], k)
+        run, cost = self._runs[k]
         note({COST: cost})
-        return found
+        return run
 
 
 class Recalled(Stage):
-    """A stage that finds documents by itself; its run for each depth, and its cost, are kept.
+    """A stage that needs no candidates, with its run and cost for each depth remembered.
 
-    ``cost`` makes the cost from the spans of a run of the stage to a depth. A run that is given
-    lists is made anew: what the stage finds may depend on them.
+    ``cost`` derives the cost from the span of a run to a depth. With lists given, the stage runs
+    again: its result may depend on them.
     """
 
     def __init__(self, stage: Stage, cost: CostOf) -> None:
         self.stage = self.plain = stage
         self.name = stage.name
         self._cost = cost
-        self._kept = _Kept(stage, cost)
+        self._runs = _RunsByDepth(stage, cost)
 
     @property
     def inner(self) -> tuple[Stage, ...]:
-        """The stage that is recalled."""
+        """The stage whose runs are remembered."""
         return (self.stage,)
 
     @property
     def least_score(self) -> float | None:
-        """The stage's."""
+        """The inner stage's least score."""
         return self.stage.least_score
 
     def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return another stage that is recalled; this one with what it found for the same."""
+        """Return the recalled form of another stage; for the same stage this one, runs included."""
         (stage,) = inner
         return self if stage is self.stage else recalled(stage, self._cost)
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
-        """Return what the stage found to this depth; every call asks the same queries."""
+        """Return the stage's run to this depth; every call must be for the same queries."""
         if given is not None:
             return self.stage.run(queries, given, k)
-        return self._kept.run(queries, k)
+        return self._runs.run(queries, k)
 
 
 class RecalledRetriever(Retriever):
-    """A retriever whose run for each depth, and its cost, are kept, whatever lists it is given.
+    """A retriever with its run and cost for each depth remembered, whatever lists it is given.
 
-    It is one still: stages that look into a retriever (its index, its encoder) do so as ever.
+    It is still a retriever: stages that use its index or encoder can.
     """
 
     def __init__(self, retriever: Retriever, cost: CostOf) -> None:
         super().__init__(retriever.state)
         self._lock = retriever._lock
         self.plain = retriever  # a temporary folder lives as long
-        self._kept = _Kept(retriever, cost)
+        self._runs = _RunsByDepth(retriever, cost)
 
     def run(
         self,
@@ -155,16 +157,16 @@ class RecalledRetriever(Retriever):
         where: Where | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> Run:
-        """Return what was found to this depth; every call asks the same queries."""
+        """Return the run to this depth; every call must be for the same queries."""
         if where is not None or params:
             return self.plain.run(queries, given, k, where=where, params=params)
-        return self._kept.run(queries, k)
+        return self._runs.run(queries, k)
 
 
 def recalled(stage: Stage, cost: CostOf) -> Stage:
-    """Return the stage with its runs kept, a retriever as one.
+    """Return the stage with its runs remembered, a retriever as a retriever.
 
-    What is kept already, or needs the lists of another, is returned as it is.
+    A stage that remembers already, or needs candidates, is returned unchanged.
     """
     if isinstance(stage, (Recalled, RecalledRetriever)) or stage.needs_candidates:
         return stage
@@ -176,23 +178,23 @@ COUNTS = (1, 5, 20, 50)  # pairs that a reranker is timed with
 
 
 class PairCost(NamedTuple):
-    """Milliseconds that scoring a query's pairs takes: ``fixed`` and for each pair."""
+    """Milliseconds to score a query's pairs: ``fixed``, and ``each`` per pair."""
 
     fixed: float
     each: float
 
     def of(self, pairs: Costs) -> Costs:
-        """Return the milliseconds for numbers of pairs; none for none."""
+        """Return the milliseconds for numbers of pairs; 0 for no pair."""
         return np.where(pairs > 0, self.fixed + self.each * pairs, 0.0)
 
 
 class CostModel:
-    """Milliseconds and money by query, for pipelines whose parts are measured apart.
+    """Milliseconds and money per query, for pipelines whose parts are measured one by one.
 
-    A retriever, and one asked again with feedback, is timed on the sampled queries one by one, to
-    the depth it is asked for. A reranker is timed on lists of several lengths, and a line is
-    fitted. What is left (fusion, ordering, scorers of whole lists) counts as it was measured over
-    the batch. ``prices`` are per pair, by the reranker of ``scorers`` that is asked in the end.
+    A retriever, with or without feedback, is timed on the sampled queries one at a time, to the
+    depth that the pipeline needs. A reranker is timed on lists of several lengths, to which a line
+    is fitted. The rest (fusion, ordering, scorers of lists) counts as measured over the batch.
+    ``prices`` are per pair, by the reranker among ``scorers`` that scores it in the end.
     """
 
     def __init__(self, timed: Queries, prices: Mapping[str, float] | None = None) -> None:
@@ -236,8 +238,8 @@ class CostModel:
     def of_span(self, span: Span) -> Spent:
         """Return what a pipeline's run costs, its parts summed."""
         if COST in span.facts:
-            found: Spent = span.facts[COST]
-            return found
+            spent: Spent = span.facts[COST]
+            return spent
         parts = [self.of_span(part) for part in span.inner]
         pairs = _mean_pairs(span)
         price = self._price(span) * pairs
@@ -248,9 +250,9 @@ class CostModel:
         )
 
     def of_pipeline(self, stage: Stage, span: Span) -> Spent:
-        """Return what a whole pipeline's run costs, as ``measure_latency`` would find it.
+        """Return what a complete pipeline's run costs, as ``measure_latency`` would measure it.
 
-        A retriever alone is asked for the few documents that a user wants.
+        A retriever alone is timed for the few documents that a user reads.
         """
         plain = stage.plain if isinstance(stage, Recalled | RecalledRetriever) else stage
         if isinstance(plain, Feedback) or _is_timed_alone(plain):
@@ -258,13 +260,13 @@ class CostModel:
         return self.of_span(span)
 
     def of_first(self, stage: Stage, span: Span, k: int | None) -> Spent:
-        """Return the cost of a stage that finds documents: a retriever is timed for it."""
+        """Return the cost of a first stage; a retriever is timed for it."""
         if _is_timed_alone(stage) and COST not in span.facts:
             return Spent(self.time_retriever(stage, k))
         return self.of_span(span)
 
     def _price(self, span: Span) -> float:
-        """Return the price of a pair: that of the scorer, or of the one it hands pairs on to."""
+        """Return the price of a pair: that of the scorer, or of the one that it calls."""
         for scorer in span.stage.ranking_models:
             while scorer is not None:
                 if isinstance(scorer, Remembered):
@@ -284,8 +286,8 @@ class CostModel:
             depth = max([1, *map(len, span.result.values())])
             alone = self._one_by_one()
             return np.array([_milliseconds(span.stage, q, depth, span.given) for q in alone])
-        asked = len(span.result) if span.result is not None else 0
-        return np.full(len(self.timed), span.own_seconds * 1000 / max(1, asked))
+        queries = len(span.result) if span.result is not None else 0
+        return np.full(len(self.timed), span.own_seconds * 1000 / max(1, queries))
 
 
 def fitted_line(measured: Sequence[tuple[int, float]]) -> PairCost:
@@ -302,7 +304,7 @@ def fitted_line(measured: Sequence[tuple[int, float]]) -> PairCost:
 
 
 def _is_timed_alone(stage: Stage) -> bool:
-    """Say whether it is a retriever, or passes one on, whose cost nobody remembers."""
+    """Return whether a stage is a retriever, or forwards to one, whose cost is not remembered."""
     retriever = retriever_of(stage)
     return retriever is not None and not isinstance(retriever, RecalledRetriever)
 

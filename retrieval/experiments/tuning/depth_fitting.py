@@ -1,4 +1,4 @@
-"""Fits fusions, cut-offs and exits on judged queries of an experiment that are not tested."""
+"""Fits fusions, cut-offs and exits on an experiment's dev or train queries."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def fit_experiment_cut_off(
     """Fit a cut-off to what a pipeline or retriever finds; see ``fit_cut_off`` for ``options``.
 
     ``split`` is ``dev`` (a tenth of train where there is none) or ``train``. Returns the rule, and
-    what it is worth on the queries it was fitted to.
+    its report on the queries it was fitted to.
     """
     experiment, dataset = _opened(config, [pipeline], overrides, split)
     run = run_on(experiment.stage(pipeline), dataset, depth).top(depth)
@@ -83,7 +83,7 @@ def fit_experiment_exit(
     stage = experiment.stage(pipeline)
     if not isinstance(stage, Then) or not isinstance(stage.second, Rerank):
         raise ConfigError(
-            f"pipelines.{pipeline}: {stage.name} does not end in a reranker, whose exit is fitted; "
+            f"pipelines.{pipeline}: {stage.name} does not end in a reranker to fit an exit for; "
             "expected retriever >> reranker(depth=50)"
         )
     queries = asked(dataset, stage)
@@ -96,29 +96,29 @@ def _opened(
     config: ConfigSource, pipelines: Sequence[str], overrides: Sequence[str], split: str
 ) -> tuple[Experiment, Dataset]:
     """Return the experiment without the other pipelines, which may name the file to be made."""
-    whole, file = config_of(config, ExperimentConfig, overrides)
+    settings, file = config_of(config, ExperimentConfig, overrides)
     if split not in ("train", "dev"):
-        raise ConfigError(f"split: {split!r}; expected dev or train, never what is tested")
-    names = [*whole.pipelines, *whole.retrievers]
+        raise ConfigError(f"split: {split!r}; expected dev or train, never the test")
+    names = [*settings.pipelines, *settings.retrievers]
     for name in pipelines:
         if name not in names:
             raise ConfigError(
                 f"no pipeline {name!r}; known: {', '.join(names)}{suggest(name, names)}"
             )
-    needed = {part for name in pipelines for part in _needed(whole, name)}
-    kept = {name: text for name, text in whole.pipelines.items() if name in needed}
-    evaluate = whole.evaluate.model_copy(update={"baseline": None})
+    needed = {part for name in pipelines for part in _needed(settings, name)}
+    used = {name: text for name, text in settings.pipelines.items() if name in needed}
+    evaluate = settings.evaluate.model_copy(update={"baseline": None})
     experiment = Experiment(
-        whole.model_copy(update={"pipelines": kept, "evaluate": evaluate}), file=file
+        settings.model_copy(update={"pipelines": used, "evaluate": evaluate}), file=file
     )
     data = experiment.dataset(None)
     source = find_split(split, data.splits) or "train"  # without dev it is a part of train
-    if source == find_split(whole.evaluate.split, data.splits):
+    if source == find_split(settings.evaluate.split, data.splits):
         raise ConfigError(
-            f"split: {split} is of {source}, which the experiment is evaluated on; fitting on what "
-            "is tested is refused: choose another split, or another evaluate.split"
+            f"split: {split} is part of {source}, on which the experiment is evaluated; fitting on "
+            "the test is refused: choose another split, or another evaluate.split"
         )
-    train, dev = training_splits(data, whole.seed)
+    train, dev = training_splits(data, settings.seed)
     dataset = train if split == "train" else dev
     if not dataset.queries:
         raise DataError(f"dataset {dataset.name}: no {split} queries to fit on")

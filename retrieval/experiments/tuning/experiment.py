@@ -1,4 +1,4 @@
-"""``sluice tune``: an experiment's parts put together by a budget, and checked on the test."""
+"""``sluice tune``: tunes an experiment's pipeline within a budget, and measures it on the test."""
 
 from __future__ import annotations
 
@@ -44,18 +44,19 @@ SYSTEMS = ("tuned", "best", "full")  # pipelines that tuned.yaml names
 
 
 def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, Tuning]:
-    """Tune on the split that the settings name, then measure what was chosen on the test.
+    """Tune on the split that the settings name, then measure the chosen pipeline on the test.
 
     Writes ``<output>/tune/``: ``trials.csv`` (every pipeline), ``front.json``, ``report.md``,
     ``front.svg`` (with matplotlib), and ``tuned.yaml``, an experiment for ``sluice evaluate``: the
-    pipeline chosen, the best at any cost, the best that scores the most pairs, and each retriever
-    alone. Raises ``ConfigError`` for a budget that nothing meets; ``trials.csv`` is there even so.
+    chosen pipeline, the best at any cost, the best of those that score the most pairs, and each
+    retriever alone. Raises ``ConfigError`` for a budget that no pipeline meets, after writing
+    ``trials.csv``.
     """
     start = time.monotonic()
     check_tuning(config)
     dataset = _split(config, experiment)
     parts = [*config.retrievers, *config.rerankers]
-    names = {name: made for name, made in experiment.parts().items() if name in parts}
+    names = {name: opener for name, opener in experiment.parts().items() if name in parts}
     pipelines = {name: text for name, text in config.pipelines.items() if name not in parts}
     folder = experiment.output / FOLDER
     with contextlib.closing(ScoreCache(folder / "scores.sqlite")) as cache:
@@ -64,72 +65,72 @@ def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, 
             seed=config.seed, cache=cache, pipelines=pipelines,
         )  # fmt: skip
         try:
-            found = tuned(tuner, list(config.retrievers), list(config.rerankers))
+            tuning = tuned(tuner, list(config.retrievers), list(config.rerankers))
         finally:
             if tuner.trials:
                 write_text(folder / "trials.csv", _csv(list(tuner.trials.values())))
-        systems = {"tuned": found.chosen, "best": found.best, "full": found.full}
-        table, checked = _checked(config, experiment, systems, cache)
+        systems = {"tuned": tuning.chosen, "best": tuning.best, "full": tuning.full}
+        table, measured = _measured(config, experiment, systems, cache)
     write_json(
         folder / "front.json",
         {
-            "measure": found.measure,
-            "cost": found.cost,
+            "measure": tuning.measure,
+            "cost": tuning.cost,
             "budget": config.tune.budget.model_dump(),
-            "chosen": asdict(found.chosen),
-            "best": asdict(found.best),
-            "full": asdict(found.full),
-            "front": [asdict(trial) for trial in found.front],
+            "chosen": asdict(tuning.chosen),
+            "best": asdict(tuning.best),
+            "full": asdict(tuning.full),
+            "front": [asdict(trial) for trial in tuning.front],
             "pairs_ms": {name: cost._asdict() for name, cost in tuner.costs.pairs.items()},
-            "test": checked,
+            "test": measured,
             "origin": provenance(config.model_dump(), seconds=time.monotonic() - start),
         },
     )
     write_text(folder / "tuned.yaml", _settings(config, systems))
-    write_text(folder / "report.md", _report(config, dataset, found, table))
+    write_text(folder / "report.md", _report(config, dataset, tuning, table))
     try:
-        plot_front(found, folder / "front.svg")
+        plot_front(tuning, folder / "front.svg")
     except MissingPackageError as error:
         log.info("tune: no figure (%s)", error)
-    return table, found
+    return table, tuning
 
 
 def check_tuning(config: TuneConfig) -> None:
-    """Raise ``ConfigError`` for what can be known to be wrong before any work is done."""
+    """Raise ``ConfigError`` for every fault that can be known before any work."""
     if not config.retrievers:
-        raise ConfigError("tune: there are no retrievers to make pipelines of")
+        raise ConfigError("retrievers: missing (required): tune makes pipelines of them")
     if config.tune.split == config.evaluate.split:
         raise ConfigError(
-            f"tune.split: {config.tune.split!r} is what is evaluated; tuning on what is tested is "
+            f"tune.split: {config.tune.split!r} is also evaluate.split; tuning on the test is "
             "refused: expected dev or train"
         )
     for name in SYSTEMS:
         for section in ("retrievers", "rerankers", "pipelines"):
             if name in getattr(config, section):
                 raise ConfigError(
-                    f"{section}.{name}: tuned.yaml calls a pipeline it found so; choose another "
-                    f"name than {', '.join(SYSTEMS)}"
+                    f"{section}.{name}: tuned.yaml uses this name for a pipeline; choose another "
+                    f"than {', '.join(SYSTEMS)}"
                 )
     check_measures([config.tune.measure], "tune.measure")
     for name, price in config.tune.prices.items():
         if name not in config.rerankers:
             near = suggest(name, config.rerankers)
-            raise ConfigError(f"tune.prices.{name}: rerankers has no such name{near}")
+            raise ConfigError(f"tune.prices.{name}: no reranker has this name{near}")
         if not 0 <= price < float("inf"):
-            raise ConfigError(f"tune.prices.{name}: {price}; expected 0 or more per pair")
+            raise ConfigError(f"tune.prices.{name}: {price}; expected a price per pair, 0 or more")
     if config.tune.pipelines is None and config.tune.choices:
-        raise ConfigError("tune.choices: there are no tune.pipelines to put them in")
+        raise ConfigError("tune.choices: give tune.pipelines that use them, or leave them out")
     for text in expanded(config.tune.pipelines or [], config.tune.choices):
         check_pipeline(config, text, "tune.pipelines")
         _check_deadlines(config, text)
 
 
 def _check_deadlines(config: TuneConfig, text: str) -> None:
-    """Refuse ``deadline_ms``: what is scored in time cannot be told from scores that are kept."""
+    """Refuse ``deadline_ms``: with remembered scores, nothing runs out of time."""
     if "deadline_ms" in options_in(text, where="tune.pipelines"):
         raise ConfigError(
-            f"tune.pipelines: deadline_ms in {text!r} cannot be tuned, because scores are kept; "
-            "leave it out, and limit tune.budget.p95_ms instead"
+            f"tune.pipelines: deadline_ms in {text!r} cannot be tuned, because scores are "
+            "remembered; leave it out, and limit tune.budget.p95_ms instead"
         )
     for name in names_in(text, where="tune.pipelines"):
         if name in config.pipelines and name not in config.retrievers:
@@ -138,33 +139,33 @@ def _check_deadlines(config: TuneConfig, text: str) -> None:
 
 def _split(config: TuneConfig, experiment: Experiment) -> Dataset:
     """Return the queries to tune on."""
-    wanted = config.tune.split
+    split = config.tune.split
     train, dev = training_splits(experiment.dataset(None), config.seed)
-    if wanted not in ("dev", "train"):
-        return experiment.dataset(wanted)
-    return dev if wanted == "dev" else train
+    if split not in ("dev", "train"):
+        return experiment.dataset(split)
+    return dev if split == "dev" else train
 
 
-def _checked(
+def _measured(
     config: TuneConfig, experiment: Experiment, systems: dict[str, Trial], cache: ScoreCache
 ) -> tuple[Table, dict[str, Any]]:
-    """Run the systems on the test, one query at a time too; promised beside measured."""
+    """Run the systems on the test, also one query at a time; compare promised and measured."""
     dataset = experiment.dataset(config.evaluate.split)
     measure = str(parse_measure(config.tune.measure))
     table = Table()
     facts: dict[str, dict[str, Any]] = {}
     scores: dict[str, Scores] = {}
     plain = experiment.parts()
-    kept = {**plain, **{name: _cached(plain[name], cache, name) for name in config.rerankers}}
+    cached = {**plain, **{name: _cached(plain[name], cache, name) for name in config.rerankers}}
     for name, trial in systems.items():
         same = next((n for n, fact in facts.items() if fact["pipeline"] == trial.pipeline), None)
         if same is not None:
             scores[name], facts[name] = scores[same], dict(facts[same])
             continue
-        log.info("tune: %s on %s test queries", name, f"{len(dataset.queries):,}")
-        stage = parse(trial.pipeline, kept, where=f"tune.{name}")
+        log.info("tune: measuring %s on %s test queries", name, f"{len(dataset.queries):,}")
+        stage = parse(trial.pipeline, cached, where=f"tune.{name}")
         scores[name] = evaluate(run_on(stage, dataset), dataset, [measure])
-        stage = parse(trial.pipeline, plain, where=f"tune.{name}")  # a cache would be timed
+        stage = parse(trial.pipeline, plain, where=f"tune.{name}")  # else the cache is timed
         latency = measure_latency(stage, asked(dataset, stage), sample=config.tune.timed_queries)
         facts[name] = {
             "pipeline": trial.pipeline,
@@ -191,14 +192,14 @@ def _checked(
 
 
 def _cached(make: Callable[[], Any], cache: ScoreCache, name: str) -> Callable[[], Any]:
-    """Return what makes the scorer with its scores kept, if it scores pairs."""
+    """Return a function that makes the scorer, with cached scores if it scores pairs."""
 
-    def made() -> Any:
+    def make_cached() -> Any:
         scorer = make()
         of_lists = callable(getattr(scorer, "score_lists", None))
         return scorer if of_lists else Cached(scorer, cache, name=name)
 
-    return made
+    return make_cached
 
 
 def _csv(trials: list[Trial]) -> str:
@@ -211,12 +212,12 @@ def _csv(trials: list[Trial]) -> str:
 
 def _settings(config: TuneConfig, systems: dict[str, Trial]) -> str:
     """Return an experiment's YAML with the pipelines found beside its own and its retrievers."""
-    known = config.model_dump(include=set(ExperimentConfig.model_fields))
+    settings = config.model_dump(include=set(ExperimentConfig.model_fields))
     alone = {name: name for name in config.retrievers}
-    found = {name: trial.pipeline for name, trial in systems.items()}
-    known["pipelines"] = {**alone, **config.pipelines, **found}
-    known["evaluate"]["baseline"] = next(iter(alone), None)
-    return yaml.safe_dump(known, sort_keys=False, allow_unicode=True)
+    chosen = {name: trial.pipeline for name, trial in systems.items()}
+    settings["pipelines"] = {**alone, **config.pipelines, **chosen}
+    settings["evaluate"]["baseline"] = next(iter(alone), None)
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 
 
 def _report(config: TuneConfig, dataset: Dataset, found: Tuning, table: Table) -> str:

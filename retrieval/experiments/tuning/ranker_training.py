@@ -1,7 +1,7 @@
-"""``sluice fit ranker``: a ranker trained on an experiment's candidates and judgements.
+"""``sluice fit ranker``: trains a ranker on an experiment's candidates, or cross-validates it.
 
-Labels are looked at in one place, ``judged``, after the features are there: those are a function of
-a query, its candidates and the corpus.
+Labels are read in one place, ``judged``, after the features are computed: features depend on a
+query, its candidates and the corpus alone.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-CUTOFF = 10  # of the nDCG that training is stopped by
-HELD_OUT = 10  # one query in so many stops the training, where a split has no dev beside it
+CUTOFF = 10  # of the nDCG by which training is stopped
+HELD_OUT = 10  # one query in so many is used for stopping, if there is no dev split
 
 
 class RankerParts(NamedTuple):
@@ -56,12 +56,12 @@ class RankerParts(NamedTuple):
 
     @property
     def documents(self) -> Texts | None:
-        """The store of the candidates, as a pipeline would hand it to the stage."""
+        """The store of the candidates, as in a pipeline."""
         return self.candidates.documents
 
 
 class TrainedRanker(NamedTuple):
-    """A ranker on disk and what it was worth on dev, beside the order it was given."""
+    """A saved ranker and its nDCG@10 on dev, beside that of the order it was given."""
 
     ranker: LearnedRanker
     path: Path
@@ -76,7 +76,7 @@ def ranker_parts(experiment: Experiment) -> RankerParts:
     section = experiment.config.ranker
     if section is None:
         raise ConfigError(
-            f"{experiment.file or 'config'}: no section ranker; expected one with stages and "
+            f"{experiment.file or 'config'}: ranker: missing (required): a section with stages and "
             "candidates, see configs/ltr.yaml"
         )
     check_model(section.model, "ranker.model")
@@ -92,11 +92,11 @@ def ranker_parts(experiment: Experiment) -> RankerParts:
 
 
 def train_ranker(experiment: Experiment) -> TrainedRanker:
-    """Train the ranker that an experiment's section ``ranker`` describes, and write its folder.
+    """Train the ranker of an experiment's section ``ranker``, and write its folder.
 
-    It learns from the split's queries and stops by nDCG@10 on dev: the dataset's own, else a tenth
-    of the split held out as ``query_folds`` says, also where dev is what the experiment is
-    evaluated on. ``ConfigError`` if the split itself is.
+    It learns from the split's queries and stops by nDCG@10 on the dataset's dev split. Without one,
+    or if the experiment is evaluated on it, ``query_folds`` holds out a tenth of the split. Raises
+    ``ConfigError`` if the split itself is evaluated on.
     """
     from sluice.training.rankers.lambda_gradients import ndcg_of
 
@@ -122,16 +122,16 @@ def train_ranker(experiment: Experiment) -> TrainedRanker:
         },
     )  # fmt: skip
     dev_value = ndcg_of(ranker.score(watched.features[:, chosen.columns]).astype(float), watched)
-    given = ndcg_of(np.zeros(len(watched.grades)), watched)
+    before = ndcg_of(np.zeros(len(watched.grades)), watched)
     ranker.save(folder, parts.features.terms(parts.documents))
-    return TrainedRanker(ranker, folder, len(usable), len(watched), _mean(dev_value), _mean(given))
+    return TrainedRanker(ranker, folder, len(usable), len(watched), _mean(dev_value), _mean(before))
 
 
 def candidates_of(parts: RankerParts, dataset: Dataset) -> dict[str, Ranking]:
     """Return the first ``depth`` candidates of each query of a dataset; an empty list for none."""
     run = run_on(parts.candidates, dataset, parts.section.depth).top(parts.section.depth)
     if not any(len(ranking) for ranking in run.values()):
-        raise DataError(f"ranker.candidates: {parts.section.candidates} finds nothing at all")
+        raise DataError(f"ranker.candidates: {parts.section.candidates} finds no documents")
     empty = Ranking([], [])
     return {query: run.get(query, empty) for query in dataset.queries}
 
@@ -143,7 +143,7 @@ def judged(
     qrels: Qrels,
     documents: Texts | None = None,
 ) -> JudgedLists:
-    """Return the features of every candidate with its grade, list by list in the order of heads."""
+    """Return the features and grades of every candidate, list by list in the order of heads."""
     from sluice.training.rankers.lambda_gradients import JudgedLists, ideal_dcg
 
     show = len(heads) > 100
@@ -174,26 +174,26 @@ def _named(section: RankerSection) -> list[tuple[str, str]]:
 
 
 def _stage(experiment: Experiment, name: str, where: str) -> Stage:
-    found = experiment.lists(name, where)
-    if isinstance(found, Run):
+    stage = experiment.lists(name, where)
+    if isinstance(stage, Run):
         raise ConfigError(f"{where}: {name} is a run; expected a retriever or a pipeline")
-    return found
+    return stage
 
 
 def _splits(experiment: Experiment, split: str) -> tuple[Dataset, Dataset]:
-    """Return what to learn from and what to stop by."""
-    whole = experiment.dataset(None)
-    tested = find_split(experiment.config.evaluate.split, whole.splits)
-    chosen = find_split(split, whole.splits)
+    """Return the queries to learn from and those to stop by."""
+    dataset = experiment.dataset(None)
+    tested = find_split(experiment.config.evaluate.split, dataset.splits)
+    chosen = find_split(split, dataset.splits)
     if chosen is not None and chosen == tested:
         raise ConfigError(
-            f"ranker.split: {split}, which the experiment is evaluated on; training on what is "
-            "tested is refused: choose another split, or --folds, which tests on what it held out"
+            f"ranker.split: training on the test is refused: the experiment is evaluated on "
+            f"{split}; choose another split, or --folds, which tests on held-out queries"
         )
-    dev = find_split("dev", whole.splits)
-    if chosen == find_split("train", whole.splits) and dev not in (None, tested):
-        return training_splits(whole, experiment.config.seed)
-    data = whole.with_split(split)
+    dev = find_split("dev", dataset.splits)
+    if chosen == find_split("train", dataset.splits) and dev not in (None, tested):
+        return training_splits(dataset, experiment.config.seed)
+    data = dataset.with_split(split)
     folds = min(HELD_OUT, max(2, len(data.queries)))
     fold = query_folds(data.queries, data.qrels, folds, experiment.config.seed).fold
     return (
@@ -210,7 +210,7 @@ def _part_of(dataset: Dataset, queries: Sequence[str]) -> Dataset:
 
 
 def _warn_of_stacking(experiment: Experiment, section: RankerSection) -> None:
-    """Say so where a stage learned from the very queries that the ranker learns from."""
+    """Warn if a stage learned from the same queries as the ranker."""
     config = experiment.config
     if find_split(section.split, ["train"]) is None:
         return
@@ -243,9 +243,9 @@ LEAST = 3  # folds: one to learn from, one to stop by, one to test on
 
 @dataclass(frozen=True, slots=True)
 class FoldReport:
-    """What cross-validation found: the systems with tests against the blend, the features' worth.
+    """Result of cross-validation: the systems tested against the blend, and the features' shares.
 
-    ``run`` is the blend's, every query scored by the ranker of a fold that did not see it.
+    ``run`` is the blend's: every query is scored by a ranker that did not learn from it.
     """
 
     table: Table
@@ -263,8 +263,8 @@ class FoldReport:
             )
         if not self.parted.apart:
             lines.append(
-                "folds share relevant documents, by which a ranker may know them again: they "
-                f"chain {self.parted.largest:.0%} of the queries together"
+                "folds share relevant documents, which a ranker may recognise: they chain "
+                f"{self.parted.largest:.0%} of the queries together"
             )
         return "\n".join(lines)
 
@@ -272,11 +272,11 @@ class FoldReport:
 def cross_validate(experiment: Experiment, folds: int = 5) -> FoldReport:
     """Train and test the section ``ranker`` of an experiment on folds of its split's queries.
 
-    As LETOR has it (Qin et al., 2010): of k folds each is tested once, the next one stops that
-    training, the other k - 2 teach. Features are computed fold by fold, from the fold's queries
-    alone, before any judgement is looked at, and whatever is learned of features, such as their
-    mean, is learned from the folds that teach. ``query_folds`` says which queries share one. The
-    split may be the one that is evaluated, since nothing is kept. Writes ``OUTPUT/folds.json``.
+    As in LETOR (Qin et al., 2010): each of k folds is tested once, the next one is used for
+    stopping, the other k - 2 for learning. Features are computed fold by fold, from the fold's
+    queries alone, before any judgement is read; statistics of features, such as their mean, come
+    from the learning folds. ``query_folds`` decides which queries share a fold. The split may be
+    the one that is evaluated, since no ranker is saved. Writes ``OUTPUT/folds.json``.
     """
     if folds < LEAST:
         raise ConfigError(f"--folds: {folds}; expected {LEAST} or more")
@@ -286,10 +286,10 @@ def cross_validate(experiment: Experiment, folds: int = 5) -> FoldReport:
     parted = query_folds(dataset.queries, dataset.qrels, folds, experiment.config.seed)
     members = [[query for query in heads if parted.fold[query] == at] for at in range(folds)]
     if not all(members):
-        raise ConfigError(f"--folds: one of {folds} has no query of {len(heads)}; take fewer")
+        raise ConfigError(f"--folds: {folds} is too many for {len(heads)} queries; take fewer")
     blocks = [_block(parts, dataset, {query: heads[query] for query in own}) for own in members]
-    found, worth = _blended(parts, heads, members, blocks)
-    runs = {BLEND: Run(found, name=BLEND), parts.section.candidates: Run(heads)}
+    rankings, worth = _blended(parts, heads, members, blocks)
+    runs = {BLEND: Run(rankings, name=BLEND), parts.section.candidates: Run(heads)}
     for stage in parts.stages:
         runs.setdefault(stage.name, run_on(stage, dataset))
     evaluate = experiment.config.evaluate
@@ -317,7 +317,7 @@ def _blended(
     members: list[list[str]],
     blocks: list[JudgedLists],
 ) -> tuple[dict[str, Ranking], Table]:
-    """Return every query's candidates in the order of a ranker that did not see it."""
+    """Return each query's candidates, ordered by a ranker that did not learn from it."""
     from sluice.training.rankers.lambda_gradients import joined
 
     names = selected(parts.features.names, parts.section.features).names

@@ -1,7 +1,7 @@
-"""The tuner: which pipeline of many is the best that a budget allows, and what it will cost.
+"""Tries pipelines and finds the best one within a budget, and what it will cost.
 
 Every retriever searches once for each depth, every pair is scored once, and every part is timed on
-this machine; the pipelines are then the very stages that will run, over what is remembered.
+this machine; the pipelines tried are the stages that will run, over remembered results.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Tuner:
 
     ``names`` opens the retrievers and scorers by name, as for ``parse``. ``queries`` and ``qrels``
     are those to tune on, never those of the test. ``cache`` keeps pair scores between runs.
-    ``pipelines`` are expressions by name, for names that are no part.
+    ``pipelines`` are expressions by name, for the names that are not parts.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Tuner:
         kind = SelfExcluding if isinstance(queries, SelfExcluding) else dict
         judged = kind({query: text for query, text in queries.items() if qrels.get(query)})
         if not judged:
-            raise DataError("tune: none of the queries has judgements; there is nothing to tune on")
+            raise DataError("tune: none of the queries has judgements to tune on")
         self.queries = _sampled(judged, settings.queries, seed)
         self.qrels = {query: qrels[query] for query in self.queries}
         self.costs = CostModel(
@@ -102,7 +102,7 @@ class Tuner:
         self.trials: dict[str, Trial] = {}
 
     def stage(self, pipeline: str) -> Stage:
-        """Return a pipeline over what is remembered."""
+        """Return a pipeline over remembered results."""
         known = [*self._names, *self._pipelines]
         names = {name: (lambda name=name: self._part(name)) for name in known}
         return parse(pipeline, names, where="tune.pipelines", first=self._first, part=self._plain)
@@ -112,12 +112,12 @@ class Tuner:
         return self.stage(pipeline).run(self.queries)
 
     def measured(self, pipeline: str) -> Trial:
-        """Return a pipeline's measure and cost; one that was tried is not tried again."""
+        """Return a pipeline's measure and cost; each pipeline is tried once."""
         if pipeline not in self.trials:
             stage = self.stage(pipeline)
             with tracing() as spans:
-                found = stage.run(self.queries)
-            score = evaluate(found, self.qrels, [self.settings.measure])
+                run = stage.run(self.queries)
+            score = evaluate(run, self.qrels, [self.settings.measure])
             spent = self.costs.of_pipeline(stage, spans[0])
             p50, p95 = (round(float(np.percentile(spent.milliseconds, p)), 3) for p in (50, 95))
             value = float(next(iter(score.mean.values())))
@@ -130,11 +130,11 @@ class Tuner:
         if not pipelines:
             return []
         with progress("tune", len(pipelines), unit="pipelines") as advance:
-            found = []
+            trials = []
             for pipeline in pipelines:
-                found.append(self.measured(pipeline))
+                trials.append(self.measured(pipeline))
                 advance(1)
-        return found
+        return trials
 
     def search(self, retrievers: Sequence[str], rerankers: Sequence[str]) -> None:
         """Try the usual cascades: fusions first, then rerankers on the best of these, then exits.
@@ -145,11 +145,11 @@ class Tuner:
         firsts = self.measure(first_stages(retrievers))
         fused = [trial for trial in firsts if trial.pipeline not in retrievers]
         fused.sort(key=lambda trial: -trial.value)
-        kept = [*retrievers, *(trial.pipeline for trial in fused[:KEPT])]
-        self.time_rerankers([kept[-1], *rerankers])
+        best = [*retrievers, *(trial.pipeline for trial in fused[:KEPT])]
+        self.time_rerankers([best[-1], *rerankers])
         ordered = self._by_cost(rerankers)
-        made = [cascade for first in kept for cascade in cascades(first, ordered)]
-        front = front_of(self.measure(made), cost_of(self.settings.budget))
+        pipelines = [cascade for first in best for cascade in cascades(first, ordered)]
+        front = front_of(self.measure(pipelines), cost_of(self.settings.budget))
         self.measure([early for trial in front for early in self._exits(trial.pipeline)])
 
     def time_rerankers(self, pipelines: Sequence[str]) -> None:
@@ -175,16 +175,16 @@ class Tuner:
                 yield from self._used(self._pipelines[name])
 
     def _by_cost(self, rerankers: Sequence[str]) -> list[str]:
-        """Return rerankers by what twenty pairs take; those of whole lists, not timed, first."""
+        """Return rerankers by the time of twenty pairs, untimed rerankers of lists first."""
         known, few = self.costs.pairs, np.array([20.0])
         return sorted(rerankers, key=lambda n: float(known[n].of(few)[0]) if n in known else 0.0)
 
     def _store(self) -> Texts:
         stages = (part for part in self._open.values() if isinstance(part, Stage))
-        found = next((s.documents for s in stages if s.documents is not None), None)
-        if found is None:
-            raise ConfigError("tune: no retriever here has a document store to read texts from")
-        return found
+        texts = next((s.documents for s in stages if s.documents is not None), None)
+        if texts is None:
+            raise ConfigError("tune: rerankers need texts, and no retriever has a document store")
+        return texts
 
     def _exits(self, pipeline: str) -> list[str]:
         """Return the pipeline with early exits for some shares of the queries."""
@@ -192,27 +192,27 @@ class Tuner:
         if not arrow:
             return []
         confidence = ConfidenceExit(NEVER).confidence
-        found = [confidence(ranking) for ranking in self.run(before).values()]
-        thresholds = np.quantile(found, [1 - share for share in EXITS]).round(6)
+        confidences = [confidence(ranking) for ranking in self.run(before).values()]
+        thresholds = np.quantile(confidences, [1 - share for share in EXITS]).round(6)
         return [with_exit(before, last, float(each)) for each in dict.fromkeys(thresholds)]
 
     def _part(self, name: str) -> Any:
         if name not in self._names:
             return self.stage(self._pipelines[name])
         if name not in self._open:
-            made = self._names[name]()
-            if isinstance(made, Stage):
-                self.costs.scorers += [(name, scorer) for scorer in made.ranking_models]
-                self._open[name] = recalled(made, self.costs.of_first)
+            part = self._names[name]()
+            if isinstance(part, Stage):
+                self.costs.scorers += [(name, scorer) for scorer in part.ranking_models]
+                self._open[name] = recalled(part, self.costs.of_first)
                 return self._open[name]
-            self.costs.scorers.append((name, made))
-            if callable(getattr(made, "score_lists", None)):
-                self._open[name] = made  # what it says of a document depends on the others
+            self.costs.scorers.append((name, part))
+            if callable(getattr(part, "score_lists", None)):
+                self._open[name] = part  # a document's score depends on the others in the list
             else:
-                told = getattr(made, "fingerprint", None) is not None  # from another of its name
-                use = self._cache if told else None
-                kept = made if use is None else Cached(made, use, name=name)
-                self._open[name] = Remembered(kept, name, plain=made)
+                # Without a fingerprint, another scorer of this name would get these scores.
+                cache = self._cache if getattr(part, "fingerprint", None) is not None else None
+                scorer = part if cache is None else Cached(part, cache, name=name)
+                self._open[name] = Remembered(scorer, name, plain=part)
         return self._open[name]
 
     def _first(self, text: str, stage: Stage) -> Stage:
@@ -222,38 +222,37 @@ class Tuner:
 
     @staticmethod
     def _plain(part: Any) -> Any:
-        """Return what a call makes its own scorer or stage of: a scorer that remembers nothing."""
+        """Return the part that a call makes its own scorer or stage from: one without memory."""
         return part.plain if isinstance(part, Remembered) else part
 
 
 def front_of(trials: Sequence[Trial], cost: str) -> list[Trial]:
     """Return the trials that no other beats, from the cheapest to the best.
 
-    One is beaten by another that is not dearer and not worse, and differs in one of the two.
+    A trial is beaten by another that is not dearer and not worse, and differs in one of the two.
     """
-    found: list[Trial] = []
+    front: list[Trial] = []
     for trial in sorted(trials, key=lambda each: (getattr(each, cost), -each.value)):
-        if not found or trial.value > found[-1].value:
-            found.append(trial)
-    return found
+        if not front or trial.value > front[-1].value:
+            front.append(trial)
+    return front
 
 
 def chosen_of(trials: Sequence[Trial], budget: BudgetSection) -> Trial:
     """Return the best trial within the budget, the cheapest of equals.
 
     With ``share_of_best`` it is the cheapest that reaches that share of the best one's measure.
-    Raises ``ConfigError`` that names the cheapest there is where none is within the budget.
+    Raises ``ConfigError``, naming the cheapest of all, if none is within the budget.
     """
     limits = {key: limit for key in COSTS if (limit := getattr(budget, key)) is not None}
     within = [t for t in trials if all(getattr(t, key) <= limit for key, limit in limits.items())]
     cost = cost_of(budget)
     if not within:
         cheapest = min(trials, key=lambda trial: (getattr(trial, cost), -trial.value))
-        asked = ", ".join(f"{key} {limit:g}" for key, limit in limits.items())
+        wanted = ", ".join(f"{key} {limit:g}" for key, limit in limits.items())
         raise ConfigError(
-            f"tune.budget: nothing costs as little as {asked}; the cheapest there is, "
-            f"{cheapest.pipeline}, has p50 {cheapest.p50_ms:g} ms, p95 {cheapest.p95_ms:g} ms, "
-            f"price {cheapest.price:g}"
+            f"tune.budget: no pipeline costs {wanted} or less; the cheapest, {cheapest.pipeline}, "
+            f"has p50 {cheapest.p50_ms:g} ms, p95 {cheapest.p95_ms:g} ms, price {cheapest.price:g}"
         )
     if budget.share_of_best is not None:
         enough = budget.share_of_best * max(trial.value for trial in within)
@@ -265,13 +264,13 @@ def chosen_of(trials: Sequence[Trial], budget: BudgetSection) -> Trial:
 
 
 def cost_of(budget: BudgetSection) -> str:
-    """Return which cost the front is drawn over: the one that is limited, else p95."""
+    """Return the cost axis of the front: the cost that is limited, else p95."""
     limited = [key for key in COSTS if getattr(budget, key) is not None]
     return limited[0] if limited else "p95_ms"
 
 
 def tuned(tuner: Tuner, retrievers: Sequence[str], rerankers: Sequence[str]) -> Tuning:
-    """Try what the settings name, or the usual cascades, and choose by the budget."""
+    """Try the settings' pipelines, or the usual cascades, and choose by the budget."""
     settings = tuner.settings
     if settings.pipelines is None:
         tuner.search(retrievers, rerankers)
@@ -314,36 +313,36 @@ def expanded(templates: Sequence[str], choices: Mapping[str, Sequence[Any]]) -> 
     named = {name for template in templates for name in _PLACE.findall(template)}
     for name in sorted(named - set(choices)):
         raise ConfigError(
-            f"tune.pipelines: {{{name}}} has no values; expected tune.choices.{name}"
+            f"tune.pipelines: {{{name}}} has no values; give them in tune.choices.{name}"
             f"{suggest(name, choices)}"
         )
     for name in choices:
         if name not in named:
-            raise ConfigError(f"tune.choices.{name}: no pipeline has {{{name}}} in it")
+            raise ConfigError(f"tune.choices.{name}: no pipeline contains {{{name}}}")
         if not choices[name]:
             raise ConfigError(f"tune.choices.{name}: an empty list; name at least one value")
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for template in templates:
         names = list(dict.fromkeys(_PLACE.findall(template)))
         for values in itertools.product(*(choices[name] for name in names)):
             text = template
             for name, value in zip(names, values, strict=True):
                 text = text.replace(f"{{{name}}}", str(value))
-            found[text] = None
-    return list(found)
+            texts[text] = None
+    return list(texts)
 
 
 def first_stages(retrievers: Sequence[str]) -> list[str]:
     """Return each retriever alone, and each two of them fused: by rank, by weighted scores."""
-    found = list(retrievers)
+    texts = list(retrievers)
     for one, other in itertools.combinations(retrievers, 2):
-        found.append(f"({one} | {other})")
+        texts.append(f"({one} | {other})")
         for weight in WEIGHTS:
             weights = f"[{weight}, {round(1 - weight, 4)}]"
-            found.append(f"weighted({one}, {other}, weights={weights})")
+            texts.append(f"weighted({one}, {other}, weights={weights})")
     if len(retrievers) > 2:
-        found.append(f"({' | '.join(retrievers)})")
-    return found
+        texts.append(f"({' | '.join(retrievers)})")
+    return texts
 
 
 def cascades(first: str, rerankers: Sequence[str]) -> list[str]:
@@ -352,15 +351,15 @@ def cascades(first: str, rerankers: Sequence[str]) -> list[str]:
     Rerankers are named from the cheapest to the dearest; the depth of a second one is smaller
     than that of the first.
     """
-    found = []
+    texts = []
     for reranker in rerankers:
-        found += [f"{first} % {CUT} >> {last}" for last in _last(reranker, DEPTHS)]
+        texts += [f"{first} % {CUT} >> {last}" for last in _last(reranker, DEPTHS)]
     for light, heavy in itertools.combinations(rerankers, 2):
         for depth in DEPTHS[2:]:
             lower = [each for each in DEPTHS if each < depth]
             middle = f"{first} % {CUT} >> {light}(depth={depth})"
-            found += [f"{middle} >> {last}" for last in _last(heavy, lower)]
-    return found
+            texts += [f"{middle} >> {last}" for last in _last(heavy, lower)]
+    return texts
 
 
 def _last(reranker: str, depths: Sequence[int]) -> Iterator[str]:
@@ -370,5 +369,5 @@ def _last(reranker: str, depths: Sequence[int]) -> Iterator[str]:
 
 
 def with_exit(before: str, last: str, threshold: float) -> str:
-    """Return ``before >> last`` where the reranker is skipped for queries that are sure before."""
+    """Return ``before >> last`` with the reranker skipped for queries that are confident before."""
     return f"{before} >> {last.removesuffix(')')}, exit={threshold!r})"

@@ -112,12 +112,12 @@ class TextExamples:
 
 
 def sees_queries(section: TrainingSection) -> bool:
-    """Return whether a training run reads queries, to learn from them or to be evaluated."""
+    """Return whether training reads queries, to learn from them or to be evaluated."""
     return section.loss.get("type") != "masked_language" or section.evaluate is not None
 
 
 def splits_of(section: TrainingSection, dataset: Dataset, seed: int) -> tuple[Dataset, Dataset]:
-    """Return what a training run learns from and the dev split that evaluates it meanwhile.
+    """Return what training learns from and the dev split that evaluates it meanwhile.
 
     A corpus without training queries is enough to learn from texts alone, or from examples that
     are not the dataset's own, unless dev evaluation has no dev split to use.

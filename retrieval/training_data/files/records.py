@@ -1,4 +1,4 @@
-"""Streams the raw rows of a training file: JSON lines, csv, tsv and parquet."""
+"""Streams the raw rows of training files: JSON lines, csv, tsv and parquet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row of a training file: a query and its documents, by text, by id, or by both."""
+"""One row of training files: a query and its documents, by text, by id, or by both."""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ def test_what_a_fusion_cannot_be_fitted_to(sluice: Call, config: Path, tmp_path:
     for words, message in (
         (("bm25",), "expected at least two retrievers or pipelines"),
         (("bm25", "dnse"), "did you mean 'dense'"),
-        (("bm25", "dense", "evaluate.split=dev"), "fitting on what is tested"),
-        (("bm25", "dense", "--split", "test"), "never what is tested"),
+        (("bm25", "dense", "evaluate.split=dev"), "fitting on the test"),
+        (("bm25", "dense", "--split", "test"), "never the test"),
         (("bm25", "dense", "--method", "weigthed"), "did you mean 'weighted'"),
     ):
         code, _, err = sluice("fit", "fusion", config, *words, *output)
@@ -176,7 +176,8 @@ def test_the_compatibility_matrix(sluice: Call, world: Path, tmp_path: Path) -> 
 def test_the_schema_of_yaml_files(sluice: Call, tmp_path: Path) -> None:
     code, out, _ = sluice("config", "schema")
     assert code == 0
-    assert {"dataset", "retrievers", "pipelines"} <= set(json.loads(out)["properties"])
+    parts = json.loads(out)["$defs"]
+    assert {"dataset", "retrievers", "pipelines"} <= set(parts["ExperimentConfig"]["properties"])
     file = tmp_path / "schema.json"
     assert sluice("config", "schema", "--output", file)[0] == 0
     assert file.read_text() == out

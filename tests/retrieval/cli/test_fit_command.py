@@ -69,12 +69,12 @@ def test_faults(sluice: Call, file: Path, tmp_path: Path) -> None:
     target = ("--output", tmp_path / "x.json")
     assert "did you mean 'hybrid'" in sluice("fit", "cut-off", file, "hybrod", *target)[2]
     assert "does not end in a reranker" in sluice("fit", "exit", file, "hybrid", *target)[2]
-    assert "never what is tested" in sluice(
+    assert "never the test" in sluice(
         "fit", "exit", file, "full", "--split", "test", *target
     )[2]  # fmt: skip
     for split, tested in (("dev", "dev"), ("dev", "validation"), ("train", "train")):
         fitting = ("fit", "cut-off", file, "bm25", "--split", split, *target)
-        assert "fitting on what is tested" in sluice(*fitting, f"evaluate.split={tested}")[2]
+        assert "fitting on the test" in sluice(*fitting, f"evaluate.split={tested}")[2]
     assert not (tmp_path / "x.json").exists()
 
 
@@ -85,7 +85,7 @@ def test_the_dev_queries_held_out_of_a_train_that_is_tested_are_refused(
         qrels.unlink()
     words = ("fit", "cut-off", file, "bm25", "--output", tmp_path / "x.json")
     assert sluice(*words)[0] == 0
-    assert "dev is of train" in sluice(*words, "evaluate.split=train")[2]
+    assert "dev is part of train" in sluice(*words, "evaluate.split=train")[2]
 
 
 def test_from_python(file: Path) -> None:

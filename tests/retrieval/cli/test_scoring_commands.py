@@ -123,7 +123,7 @@ def test_a_bad_run_among_good_ones_is_named(files: Path, sluice: Call) -> None:
     words = ("compare", files / "run.trec", files / "twice.trec", "--qrels", files / "qrels")
     code, _, err = sluice(*words)
     assert code == 2
-    assert f"{files / 'twice.trec'}:3: document 'a' is in the list of query 'q1'" in err
+    assert f"{files / 'twice.trec'}:3: document 'a' is listed twice for query 'q1'" in err
     code, _, err = sluice("score", files / "two.trec", files / "qrels")
     assert code == 0
     assert f"{files / 'two.trec'}:3: tag 'other', the lines before have 't'" in err

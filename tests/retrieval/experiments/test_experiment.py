@@ -187,15 +187,15 @@ def test_training_on_what_is_tested_is_refused(tmp_path: Path, bert: Path) -> No
         "loss": {"type": "info_nce"},
         "trainer": TRAINER,
     }
-    with pytest.raises(ConfigError, match="training on what is tested is refused"):
+    with pytest.raises(ConfigError, match="training on the test is refused"):
         train(job)
     config = experiment(tmp_path, bert)
     config["evaluate"]["split"] = "train"
-    with pytest.raises(ConfigError, match="training on what is tested is refused"):
+    with pytest.raises(ConfigError, match="training on the test is refused"):
         run(config)
     (data / "qrels" / "test.tsv").write_bytes((data / "qrels" / "train.tsv").read_bytes())
     config["evaluate"]["split"] = "test"
-    with pytest.raises(ConfigError, match="training on what is tested is refused"):
+    with pytest.raises(ConfigError, match="training on the test is refused"):
         Experiment(checked(config, ExperimentConfig)).model("ft")
     assert not (tmp_path / "out" / "models").exists()
 
@@ -227,7 +227,7 @@ def test_a_tested_query_under_another_id_is_found_however_it_is_written(
     text = train_query(data)
     given = text.upper() if written == "upper" else written.format(text.replace(" ", "  "))
     asked_again(data, {"other": given}, rows=0)
-    with pytest.raises(ConfigError, match=r"1 of 9 queries .*'other'.*what is tested is refused"):
+    with pytest.raises(ConfigError, match=r"test is refused: 1 of 9 tested queries .*'other'"):
         Experiment(checked(config, ExperimentConfig)).refuse_tested()
 
 
@@ -238,13 +238,13 @@ def test_a_collection_may_ask_a_few_queries_in_both_splits(
     data = Path(config["dataset"])
     asked_again(data, {"other": train_query(data)}, rows=11)
     Experiment(checked(config, ExperimentConfig)).refuse_tested()
-    assert "1 of 20 queries of the evaluation have the text of a training query" in caplog.text
+    assert "1 of 20 tested queries (such as 'other') have the text of a train query" in caplog.text
     caplog.clear()
     # the very query, id and text, is a split that overlaps: refused however many it is one of
     with (data / "qrels" / "test.tsv").open("a") as stream:
         stream.write("q0\td0\t1\n")
     asked_again(data, {}, rows=0)
-    with pytest.raises(ConfigError, match="training on what is tested is refused"):
+    with pytest.raises(ConfigError, match="training on the test is refused"):
         Experiment(checked(config, ExperimentConfig)).refuse_tested()
 
 

@@ -84,13 +84,13 @@ QUERY = {"query": {"type": "flops", "weight": 1.0}}
         ({"teacher": "scores.trec"}, "teacher: masked_language learns from texts alone"),
         ({"sparsity": QUERY}, "sparsity.query: masked_language has no queries"),
         ({"sparsity": {"target_query_terms": 9}}, "sparsity.target_query_terms"),
-        ({"loss": {"type": "info_nce"}, "examples": {"type": "texts"}}, "texts have no queries"),
+        ({"loss": {"type": "info_nce"}, "examples": {"type": "texts"}}, "texts are for loss"),
         ({"loss": {"type": "masked_language", "probability": 2}}, "probability: 2"),
         (
             {"loss": {"type": "sum", "losses": [{"type": "masked_language"}]}},
             "masked_language learns from texts alone and cannot be combined",
         ),
-        ({"examples": {"type": "texts", "documents": 0}}, "documents: 0, expected 1 or more"),
+        ({"examples": {"type": "texts", "documents": 0}}, "documents is 0, expected a whole"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -104,7 +104,7 @@ def test_what_does_not_go_together_is_refused(
 def test_dense_encoder_is_refused(world: Path, model: Path, tmp_path: Path) -> None:
     encoder = {"type": "dense", "model": str(model)}
     config = changed(settings(world, model, tmp_path), "middle", encoder=encoder, sparsity=None)
-    with pytest.raises(ConfigError, match="masked_language trains splade; a dense encoder takes"):
+    with pytest.raises(ConfigError, match="masked_language trains splade; for a dense encoder use"):
         Experiment(checked(config, ExperimentConfig))
 
 

@@ -216,7 +216,7 @@ def test_when_all_fail_nothing_is_written(tmp_path: Path) -> None:
         ([], "an empty list"),
         (["beir:scifat"], "did you mean 'scifact'"),
         (["a/x", "b/x"], "a-x"),
-        (["x", "x"], "comes twice"),
+        (["x", "x"], "is listed twice"),
         (["x", "/data/average"], "a column of the table"),
         ([{"split": "test"}], "expected a name"),
     ],

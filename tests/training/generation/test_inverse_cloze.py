@@ -159,10 +159,10 @@ class TestSection:
     @pytest.mark.parametrize(
         ("spec", "message"),
         [
-            ({"type": "ict", "keep": 2}, "ict.keep: 2"),
-            ({"type": "ict", "documents": 0}, "ict.documents: 0"),
+            ({"type": "ict", "keep": 2}, "ict.keep is 2"),
+            ({"type": "ict", "documents": 0}, "ict.documents is 0"),
             ({"type": "ict", "kep": 2}, "did you mean 'keep'"),
-            ({"type": "bfs", "documents": 0}, "bfs.documents: 0"),
+            ({"type": "bfs", "documents": 0}, "bfs.documents is 0"),
         ],
     )
     def test_bad_settings(self, spec: dict[str, Any], message: str, dataset: Dataset) -> None:
@@ -171,7 +171,7 @@ class TestSection:
 
     def test_documents_of_one_sentence(self) -> None:
         data = Dataset.from_memory([Document("a", "", "One.")], {}, {"q": {"a": 1}}, split="train")
-        with pytest.raises(DataError, match="no document of 1 has two sentences"):
+        with pytest.raises(DataError, match="none of 1 documents has two sentences"):
             file_examples({"type": "ict"}, data, 1)
         with pytest.raises(DataError, match="no document has a title or a second sentence"):
             file_examples({"type": "bfs"}, data, 1)

@@ -124,7 +124,7 @@ def test_a_mode_that_draws_may_be_refreshed(config: dict[str, Any], sampling: st
     ("options", "words"),
     [
         ({"teacher": "./nowhere", "loss": {"type": "kl_div"}}, "teacher: no model folder"),
-        ({"negatives": {**MINED, "judge": "self"}}, "is no judge of itself"),
+        ({"negatives": {**MINED, "judge": "self"}}, "cannot judge itself"),
         ({"negatives": {**MINED, "judge": ["/nowhere/a", "b"]}}, "no model folder or run file"),
     ],
 )
@@ -137,7 +137,7 @@ def test_models_that_are_not_there_leave_nothing_behind(
 
 
 def test_all_frozen(config: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="freeze: leaves no parameter"):
+    with pytest.raises(ConfigError, match="freeze: every parameter is frozen"):
         train({**config, "freeze": {"layers": 2, "embeddings": True}})
 
 

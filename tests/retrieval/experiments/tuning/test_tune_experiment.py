@@ -61,8 +61,8 @@ def test_tune_writes_what_evaluate_runs(
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("split", "test", "tuning on what is tested is refused"),
-        ("budget", {"p95_ms": 1e-6}, "the cheapest there is"),
+        ("split", "test", "tuning on the test is refused"),
+        ("budget", {"p95_ms": 1e-6}, "or less; the cheapest, "),
         ("budget", {"p95": 3}, "did you mean 'p95_ms'"),
         ("pipelines", ["bm52 % {d}"], "did you mean 'bm25'"),
         ("measure", "nDGC@10", "tune"),
@@ -91,7 +91,7 @@ def test_a_name_that_the_tuner_gives_is_refused(
     file.write_text(yaml.safe_dump(config))
     code, _, err = sluice("tune", file)
     assert code == 2
-    assert "pipelines.best: tuned.yaml calls a pipeline it found so" in err
+    assert "pipelines.best: tuned.yaml uses this name for a pipeline" in err
 
 
 def test_the_config_is_checked() -> None:

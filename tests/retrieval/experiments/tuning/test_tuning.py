@@ -79,7 +79,7 @@ class TestSpace:
         ("templates", "choices", "message"),
         [
             (["a % {depht}"], {"depth": [1]}, "depht.*did you mean 'depth'"),
-            (["a"], {"depth": [1]}, "no pipeline has"),
+            (["a"], {"depth": [1]}, "no pipeline contains"),
             (["a % {k}"], {"k": []}, "empty list"),
         ],
     )
@@ -295,7 +295,7 @@ class TestChoice:
         assert chosen_of(self.trials, BudgetSection(**budget)).pipeline == chosen
 
     def test_a_budget_that_nothing_meets_names_the_cheapest(self) -> None:
-        with pytest.raises(ConfigError, match=r"p95_ms 1; the cheapest there is, a, has"):
+        with pytest.raises(ConfigError, match=r"p95_ms 1 or less; the cheapest, a, has"):
             chosen_of(self.trials, BudgetSection(p95_ms=1))
 
 

@@ -58,11 +58,11 @@ def test_the_command_cross_validates(config: Path, sluice: Call) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("ranker.split=test", "training on what is tested"),
+        ("ranker.split=test", "training on the test is refused"),
         ("ranker.candidates=hybird", "hybird"),
         ("ranker.model=forest", "forest"),
         ("ranker.features=[words.*, nothing]", "'nothing' matches no feature"),
-        ("ranker=null", "no section ranker"),
+        ("ranker=null", "ranker: missing"),
     ],
 )
 def test_wrong_configs_are_refused(config: Path, sluice: Call, override: str, message: str) -> None:
