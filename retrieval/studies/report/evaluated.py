@@ -88,7 +88,7 @@ class EvaluatedSet:
         self.failures.append(f"{part} is left out: {error}")
 
     def documents(self, doc_ids: Iterable[str]) -> dict[str, Document]:
-        """Return the documents of these ids from the stores, or from the corpus if there is none."""
+        """Return documents by id, from the stores or, if there are none, from the corpus."""
         left = dict.fromkeys(doc_ids)
         found: dict[str, Document] = {}
         for retriever in self.retrievers.values():
