@@ -16,7 +16,7 @@ from sluice.retrieval.documents.document import Document
 
 ENDINGS = (".txt", ".json", ".npy", ".parquet")
 ID_COLUMNS = ("id", "_id", "doc_id", "docid")
-# What numpy's reader raises for a file that is no array, or one with a damaged header.
+# What numpy's reader raises for a file that is not an array, or one with a damaged header.
 UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError)
 
 

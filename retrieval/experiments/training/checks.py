@@ -43,7 +43,7 @@ ABOVE_ZERO = ("learning_rate", "num_train_epochs")
 
 
 def check_training(section: TrainingSection, where: str, allow: Allow = None) -> None:
-    """Check a training's encoder, loss, negatives and trainer settings, alone and together."""
+    """Check a training run's encoder, loss, negatives and trainer settings, and that they fit."""
     from sluice.training.sparsity.settings import Sparsity
 
     prefix = f"{where}." if where else ""
