@@ -27,9 +27,9 @@ PUBLISHED = {
 }  # fmt: skip
 
 HEAD = """Made by `scripts/reference_results.py` from `configs/reference.yaml` and
-`configs/reference-transfer.yaml`: one seed, two CPU cores, trainings of one to five minutes from
-all-MiniLM-L6-v2, encoded in bfloat16. SciFact, NFCorpus and FeedbackQA train on their own train
-split; the other collections are searched with FeedbackQA's models, so their rows show transfer.
+`configs/reference-transfer.yaml`: one seed, two CPU cores, training runs of one to five minutes
+from all-MiniLM-L6-v2, encoded in bfloat16. SciFact, NFCorpus and FeedbackQA train on their own
+train split; the other collections are searched with FeedbackQA's models: their rows show transfer.
 † differs from BM25 (paired t-test, p < .05, Holm over the systems of the collection). Test
 splits; MS MARCO's is a pool of 30,045 passages with the queries of TREC DL 2019 and 2020. The
 cascade returns 50 documents, which bounds its recall."""

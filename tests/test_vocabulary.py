@@ -39,8 +39,8 @@ FORBIDDEN = {
     r"\btrainings\b": "training runs",
     r"\bneeded, but not there\b": "missing (required)",
     r"\bwhat there is\b": "what exists, all of them",
-    r"\b(?:is|are) whole\b": "is complete, is intact",
-    r"\bare asked\b|\bis asked (?!for)": "are searched, is queried",
+    r"\b(?:is|are) whole(?! \w)": "is complete, is intact",
+    r"\b(?:is|are) asked\b(?! for| to)": "are searched, is queried",
 }
 
 

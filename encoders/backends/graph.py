@@ -25,7 +25,7 @@ _RANKS = {"last_hidden_state": 3, "head_states": 3, "logits": 2}
 
 @dataclass(frozen=True, slots=True)
 class OnnxGraph:
-    """A checked file, the inputs it takes, and the output that is asked of it."""
+    """A checked file, its inputs, and the output to compute."""
 
     path: Path
     inputs: tuple[str, ...]
@@ -133,7 +133,7 @@ def _check_outside_data(model: Any, path: Path, folder: Path) -> None:
             odd = "*" in entry.value or ".." in Path(entry.value).parts
             if odd or not inside or not place.is_file():
                 raise ModelError(
-                    f"{path}: {tensor.name!r} is kept in {entry.value!r}, which is no file of the "
+                    f"{path}: {tensor.name!r} is kept in {entry.value!r}, which is not in the "
                     "model's folder"
                 )
 

@@ -298,7 +298,7 @@ def _kinds(limit: int) -> dict[str, str]:
     """Return the classes of letters (L), digits (N) and marks (M) up to ``limit``.
 
     UAX #29's ALetter, Numeric, and Extend or Format, from the interpreter's general categories.
-    Ideographs above U+20000 are no letters here, and nothing but marks stands beyond them.
+    Ideographs above U+20000 do not count as letters; beyond them there are only marks.
     """
     elsewhere = re.compile(f"[{HAN}{HIRAGANA}{KATAKANA}{NO_SPACES}]").match
     kinds = {"L": "a-zA-Z", "N": "0-9\u066b", "M": "\u200c\u200d\uff9e\uff9f"}

@@ -63,8 +63,8 @@ class Fields:
     def parted(self, documents: Iterable[Any], *, complete: bool = False) -> Iterator[Any]:
         """Yield the tuple of each document's fields, those it lacks empty.
 
-        Raises ``DataError`` for what is no mapping of names to texts; with ``complete`` also
-        ``ConfigError``, behind the last document, when a field is in none of them.
+        Raises ``DataError`` for anything but a mapping of names to texts; with ``complete`` also
+        ``ConfigError``, after the last document, for a field that is in none of them.
         """
         if not self.named:
             yield from self.repeated(documents)

@@ -17,7 +17,7 @@ from sluice.encoders.foundation.errors import IndexFormatError
 # numpy parses headers as Python, which CPython 3.11 was seen to fail at in several threads at once.
 _HEADERS = threading.Lock()
 
-# What numpy's reader raises for a file that is no array, or one with a damaged header.
+# What numpy's reader raises for a file that is not an array, or one with a damaged header.
 UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError, TokenError)
 
 
@@ -78,7 +78,7 @@ def open_array(
 ) -> NDArray[Any]:
     """Open an array read-only, mapped into memory; never unpickles.
 
-    In ``shape``, None stands for any length. ``IndexFormatError`` when the file is no such array.
+    In ``shape``, None stands for any length. ``IndexFormatError`` if the file is not such an array.
     """
     try:
         with _HEADERS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,8 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.options import Command, argument, flag, option, plural, refuse_options
 
 DENSE = "Dense vectors"
-SPARSE = "Sparse indexes"
+of_dense = partial(option, panel=DENSE)
+of_sparse = partial(option, panel="Sparse indexes")
 
 
 def import_(
@@ -30,35 +32,27 @@ def import_(
     ],
     language: Annotated[
         str | None,
-        option(
+        of_sparse(
             "CODE",
             "Analyse queries as BM25 does in this language, as en.",
             default="split at white space",
-            panel=SPARSE,
         ),
     ] = None,
     documents: Annotated[
-        str | None, option("SOURCE", "Texts by id: a corpus .jsonl, or a dataset.", panel=DENSE)
+        str | None, of_dense("SOURCE", "Texts by id: a corpus .jsonl, or a dataset.")
     ] = None,
     encoder: Annotated[
-        str | None,
-        option("MODEL", "The model that produced the vectors; it encodes queries.", panel=DENSE),
+        str | None, of_dense("MODEL", "The model that produced the vectors; it encodes queries.")
     ] = None,
-    metric: Annotated[
-        str | None, option("METRIC", "ip, cosine or l2.", default="ip", panel=DENSE)
-    ] = None,
+    metric: Annotated[str | None, of_dense("METRIC", "ip, cosine or l2.", default="ip")] = None,
     index: Annotated[
         str | None,
-        option(
-            "INDEX", "flat, a FAISS factory, or YAML: '{type: ...}'.", default="flat", panel=DENSE
-        ),
+        of_dense("INDEX", "flat, a FAISS factory, or YAML: '{type: ...}'.", default="flat"),
     ] = None,
     query_vectors: Annotated[
-        Path | None, option("FILE", "Vectors of the queries that will be searched.", panel=DENSE)
+        Path | None, of_dense("FILE", "Vectors of the queries that will be searched.")
     ] = None,
-    queries: Annotated[
-        Path | None, option("FILE", "Texts of --query-vectors, by id.", panel=DENSE)
-    ] = None,
+    queries: Annotated[Path | None, of_dense("FILE", "Texts of --query-vectors, by id.")] = None,
 ) -> None:
     """Make a retriever from other tools' files.
 
@@ -98,18 +92,14 @@ def export(
         ),
     ],
     quantise: Annotated[
-        int | None,
-        option("N", "The largest weight becomes N.", default="255 for ciff", panel=SPARSE),
+        int | None, of_sparse("N", "The largest weight becomes N.", default="255 for ciff")
     ] = None,
     scale: Annotated[
         float | None,
-        option(
-            "X", "A weight becomes round(X impact).", default="100 for impact-json", panel=SPARSE
-        ),
+        of_sparse("X", "A weight becomes round(X impact).", default="100 for impact-json"),
     ] = None,
     queries: Annotated[
-        Path | None,
-        option("FILE", "Queries whose vectors go to OUTPUT.queries.jsonl.", panel=SPARSE),
+        Path | None, of_sparse("FILE", "Queries whose vectors go to OUTPUT.queries.jsonl.")
     ] = None,
     texts: Annotated[bool, flag("parquet: titles and texts too.", "--texts", panel=DENSE)] = False,
 ) -> None:

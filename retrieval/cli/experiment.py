@@ -70,7 +70,7 @@ def index(
         list[str] | None, option("NAME", "Build this retriever only; may be repeated.")
     ] = None,
     dry_run: Annotated[
-        bool, flag("Estimate the time of encoding; index nothing.", "--dry-run")
+        bool, flag("Estimate time, disk and memory; index nothing.", "--dry-run")
     ] = False,
 ) -> None:
     """Build the retrievers of an experiment.

@@ -6,6 +6,7 @@ in YAML reads.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,7 @@ from sluice.retrieval.evaluation.table import Table
 
 SHOWN = 15  # features
 QUALITY_SIGNALS = ("head", "length", "itn", "unigram", "perplexity", "norm")
-HEAD = "Quality head"
+of_head = partial(option, panel="Quality head")
 
 Split = Annotated[str, option("SPLIT", "Fit on dev (a tenth of train if there is none) or train.")]
 Output = Annotated[Path, option("FILE", "The JSON file to write.")]
@@ -226,38 +227,29 @@ def quality(
         ),
     ] = None,
     retriever: Annotated[
-        Path | None,
-        option("FOLDER", "A dense retriever of this corpus, whose vectors are read.", panel=HEAD),
+        Path | None, of_head("FOLDER", "A dense retriever of this corpus, whose vectors are read.")
     ] = None,
     head: Annotated[
         Path | None,
-        option(
+        of_head(
             "FILE",
             "Use a head that --save-head wrote, instead of fitting one. With --model the "
             "corpus is encoded, and no retriever is needed.",
-            panel=HEAD,
         ),
     ] = None,
     labels: Annotated[
         str | None,
-        option(
+        of_head(
             "LABELS",
             "A document's target: its share of the queries, or any (relevant to some query).",
             default="share",
-            panel=HEAD,
         ),
     ] = None,
-    loss: Annotated[
-        str | None, option("LOSS", "bce or pairwise.", default="bce", panel=HEAD)
-    ] = None,
-    l2: Annotated[
-        float | None, option("X", "Weight of the L2 penalty.", default="1.0", panel=HEAD)
-    ] = None,
+    loss: Annotated[str | None, of_head("LOSS", "bce or pairwise.", default="bce")] = None,
+    l2: Annotated[float | None, of_head("X", "Weight of the L2 penalty.", default="1.0")] = None,
     save_head: Annotated[
         Path | None,
-        option(
-            "FILE", "Save the fitted head as safetensors, for --head.", "--save-head", panel=HEAD
-        ),
+        of_head("FILE", "Save the fitted head as safetensors, for --head.", "--save-head"),
     ] = None,
 ) -> None:
     """Score which documents are worth indexing.

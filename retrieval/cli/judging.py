@@ -7,6 +7,7 @@ labels. See docs/judging.md.
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ import typer
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.options import Command, Json, Measures, argument, option, split_measures
 
-SAMPLE = "Sample and thresholds"
+of_sample = partial(option, panel="Sample and thresholds")
 
 
 def judge(
@@ -31,22 +32,16 @@ def judge(
     split: Annotated[str, option("SPLIT", "The dataset's split.")] = "test",
     k: Annotated[int, option("N", "Label the first N documents of each run.", "-k", min=1)] = 10,
     pairs: Annotated[
-        str,
-        option("PAIRS", "Label holes (no human label yet), judged (those with one), or all."),
+        str, option("PAIRS", "Label holes (no human label yet), judged (those with one), or all.")
     ] = "holes",
     queries: Annotated[
-        int | None, option("N", "Label a sample of N queries.", default="all", panel=SAMPLE, min=1)
+        int | None, of_sample("N", "Label a sample of N queries.", default="all", min=1)
     ] = None,
     fit: Annotated[
         int,
-        option(
-            "N",
-            "Fit the judge's thresholds to the human labels of N other queries.",
-            panel=SAMPLE,
-            min=0,
-        ),
+        of_sample("N", "Fit the judge's thresholds to the human labels of N other queries.", min=0),
     ] = 0,
-    seed: Annotated[int, option("N", "Random seed for the samples.", panel=SAMPLE)] = 0,
+    seed: Annotated[int, of_sample("N", "Random seed for the samples.")] = 0,
     cache: Annotated[
         Path | None, option("FILE", "Where labels are cached.", default="the user's cache")
     ] = None,

@@ -5,6 +5,7 @@ Both write a model folder that encoders load like any other.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -22,14 +23,13 @@ from sluice.retrieval.cli.options import (
     split_measures,
 )
 
-GREEDY = "With --greedy"
-LOSS = "Measuring the loss"
+of_greedy = partial(option, panel="With --greedy")
+of_loss = partial(option, panel="Measuring the loss")
 
 
 def soup(
     models: Annotated[
-        list[str],
-        argument("MODEL", "Two or more model folders or hub ids with a common start."),
+        list[str], argument("MODEL", "Two or more model folders or hub ids with a common start.")
     ],
     output: Annotated[Path, option("FOLDER", "The model folder to write.")],
     weights: Annotated[
@@ -40,35 +40,18 @@ def soup(
     ] = False,
     dataset: Annotated[
         str | None,
-        option(
-            "DATASET",
-            "Measure on its dev split, or on a tenth of train if there is none.",
-            panel=GREEDY,
-        ),
+        of_greedy("DATASET", "Measure on its dev split, or on a tenth of train if there is none."),
     ] = None,
     measure: Annotated[
         str | None,
-        option(
-            "MEASURE",
-            "The measure to compare by.",
-            "-m",
-            "--measure",
-            default="nDCG@10",
-            panel=GREEDY,
-        ),
+        of_greedy("MEASURE", "The measure to compare by.", "-m", "--measure", default="nDCG@10"),
     ] = None,
     queries: Annotated[
-        int | None, option("N", "Queries in the sample.", default="200", panel=GREEDY, min=1)
+        int | None, of_greedy("N", "Queries in the sample.", default="200", min=1)
     ] = None,
     documents: Annotated[
         int | None,
-        option(
-            "N",
-            "Documents searched, all relevant ones among them.",
-            default="5000",
-            panel=GREEDY,
-            min=1,
-        ),
+        of_greedy("N", "Documents searched, all relevant ones among them.", default="5000", min=1),
     ] = None,
 ) -> None:
     """Average several models into one.
@@ -118,16 +101,12 @@ def export(
     output: Annotated[Path, argument("OUTPUT", "The model folder to write, with its graph.")],
     quantise: Annotated[str | None, option("TYPE", "int8: also write the graph in 8 bits.")] = None,
     dataset: Annotated[
-        str | None,
-        option("DATASET", "Measure nDCG@10 on it, with the graph and with torch.", panel=LOSS),
+        str | None, of_loss("DATASET", "Measure nDCG@10 on it, with the graph and with torch.")
     ] = None,
     documents: Annotated[
-        int | None,
-        option("N", "Documents searched, all judged ones among them.", default="2000", panel=LOSS),
+        int | None, of_loss("N", "Documents searched, all judged ones among them.", default="2000")
     ] = None,
-    queries: Annotated[
-        int | None, option("N", "Test queries searched.", default="300", panel=LOSS)
-    ] = None,
+    queries: Annotated[int | None, of_loss("N", "Test queries searched.", default="300")] = None,
 ) -> None:
     """Export a model as an ONNX graph.
 

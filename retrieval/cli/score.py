@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from sluice.retrieval.runs.run import Run
 
 QRELS = "Judgements: a TREC or BEIR qrels file, or a dataset, whose test split is used."
+SIMILARITY = "Similarity of rankings"
+of_similarity = partial(option, panel=SIMILARITY)
 DEFAULT = ("nDCG@10", "R@100")
 
 
@@ -98,29 +101,20 @@ def compare(
             "Compare the rankings themselves with the baseline's: rank-biased overlap, shared "
             "documents of the first k, Kendall's tau.",
             "--overlap",
-            panel="Similarity of rankings",
+            panel=SIMILARITY,
         ),
     ] = False,
     k: Annotated[
-        int | None,
-        option(
-            "N",
-            "Depth of the shared documents.",
-            "-k",
-            default="10",
-            panel="Similarity of rankings",
-            min=1,
-        ),
+        int | None, of_similarity("N", "Depth of the shared documents.", "-k", default="10", min=1)
     ] = None,
     persistence: Annotated[
         float | None,
-        option(
+        of_similarity(
             "P",
             "Persistence of rank-biased overlap, between 0 and 1.",
             "-p",
             "--persistence",
             default="0.9",
-            panel="Similarity of rankings",
         ),
     ] = None,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,11 +23,11 @@ TEACH = """Make teacher scores or queries to train on.
 Each writes a file for the YAML of a training run, and continues after an interruption.
 """
 BASELINE = "key-sentences"
-LIMITS = "Limits: s is a candidate's score, s+ that of the query's positives"
-JUDGE = "Judge: J is its score"
-CHOICE = "Choice"
-BEAMS = "Diverse beam search"
-SAMPLING = "Sampling"
+limit = partial(option, panel="Limits: s is a candidate's score, s+ that of the query's positives")
+of_judge = partial(option, panel="Judge: J is its score")
+of_choice = partial(option, panel="Choice")
+of_beams = partial(option, panel="Diverse beam search")
+of_sampling = partial(option, panel="Sampling")
 
 
 def mine(
@@ -38,79 +39,64 @@ def mine(
     audit: Annotated[
         float | None,
         option(
-            "SHARE",
-            "Also hide this share of the positives, and report which modes reject them.",
+            "SHARE", "Also hide this share of the positives, and report which modes reject them."
         ),
     ] = None,
     mode: Annotated[
         str | None,
-        option(
+        limit(
             "MODE",
             "A set of limits: naive, shifted, absolute, margin, percentage, window, adaptive "
             "or judge. The options below replace single ones.",
             default="percentage",
-            panel=LIMITS,
         ),
     ] = None,
     max_positive_ratio: Annotated[
-        float | None,
-        option("X", "Keep s < X s+ (TopK-PercPos); 0 turns it off.", default="0.95", panel=LIMITS),
+        float | None, limit("X", "Keep s < X s+ (TopK-PercPos); 0 turns it off.", default="0.95")
     ] = None,
     positives: Annotated[
         str | None,
-        option(
+        limit(
             "WHICH",
             "Take s+ of several positives as their lowest, mean or highest score.",
             default="lowest",
-            panel=LIMITS,
         ),
     ] = None,
-    margin: Annotated[float | None, option("X", "Keep s < s+ - X.", panel=LIMITS)] = None,
-    adaptive_margin: Annotated[
-        str | None, option("A,B", "Keep s < s+ - (A + B |s+|).", panel=LIMITS)
-    ] = None,
-    max_score: Annotated[float | None, option("X", "Keep s < X.", panel=LIMITS)] = None,
-    min_score: Annotated[float | None, option("X", "Keep s >= X.", panel=LIMITS)] = None,
+    margin: Annotated[float | None, limit("X", "Keep s < s+ - X.")] = None,
+    adaptive_margin: Annotated[str | None, limit("A,B", "Keep s < s+ - (A + B |s+|).")] = None,
+    max_score: Annotated[float | None, limit("X", "Keep s < X.")] = None,
+    min_score: Annotated[float | None, limit("X", "Keep s >= X.")] = None,
     range_min: Annotated[
-        int | None, option("N", "Skip the first N candidates.", default="0", panel=LIMITS)
+        int | None, limit("N", "Skip the first N candidates.", default="0")
     ] = None,
-    range_max: Annotated[int | None, option("N", "Stop after N candidates.", panel=LIMITS)] = None,
+    range_max: Annotated[int | None, limit("N", "Stop after N candidates.")] = None,
     consistency: Annotated[
-        int | None, option("N", "Drop pairs whose positive is not among the first N.", panel=LIMITS)
+        int | None, limit("N", "Drop pairs whose positive is not among the first N.")
     ] = None,
     judge: Annotated[
-        str | None,
-        option("MODEL", "A cross-encoder's folder or hub id, or a run of its scores.", panel=JUDGE),
+        str | None, of_judge("MODEL", "A cross-encoder's folder or hub id, or a run of its scores.")
     ] = None,
     judge_margin: Annotated[
-        float | None, option("X", "Keep J < J+ - X.", default="0.01 in mode judge", panel=JUDGE)
+        float | None, of_judge("X", "Keep J < J+ - X.", default="0.01 in mode judge")
     ] = None,
     judge_depth: Annotated[
-        int | None, option("N", "Judge N candidates of each query.", default="50", panel=JUDGE)
+        int | None, of_judge("N", "Judge N candidates of each query.", default="50")
     ] = None,
     per_query: Annotated[
-        int | None, option("N", "Negatives for each query.", default="4", panel=CHOICE)
+        int | None, of_choice("N", "Negatives for each query.", default="4")
     ] = None,
     sampling: Annotated[
         str | None,
-        option(
-            "HOW",
-            "Choose negatives by top, random or cyclic sampling.",
-            default="top",
-            panel=CHOICE,
-        ),
+        of_choice("HOW", "Choose negatives by top, random or cyclic sampling.", default="top"),
     ] = None,
     step: Annotated[
-        int | None,
-        option("N", "Distance between choices of cyclic sampling.", default="5", panel=CHOICE),
+        int | None, of_choice("N", "Distance between choices of cyclic sampling.", default="5")
     ] = None,
     depth: Annotated[
         int | None,
-        option(
-            "N", "Candidates for each query.", default="100, or what the limits need", panel=CHOICE
-        ),
+        of_choice("N", "Candidates for each query.", default="100, or what the limits need"),
     ] = None,
-    seed: Annotated[int, option("N", "Random seed for sampling and --audit.", panel=CHOICE)] = 13,
+    seed: Annotated[int, of_choice("N", "Random seed for sampling and --audit.")] = 13,
 ) -> None:
     """Mine hard negatives for training.
 
@@ -168,8 +154,7 @@ def distil(
     depth: Annotated[int, option("N", "Score the first N candidates of a run or retriever.")] = 50,
     split: Annotated[str, option("SPLIT", "The split whose queries are scored.")] = "train",
     weight: Annotated[
-        list[float] | None,
-        option("X", "A teacher's weight; one for each.", default="equal"),
+        list[float] | None, option("X", "A teacher's weight; one for each.", default="equal")
     ] = None,
     normalise: Annotated[
         bool, flag("Turn each teacher's scores into z-scores by query.", "--normalise")
@@ -230,13 +215,13 @@ def generate(
     ] = "beams",
     batch: Annotated[int, option("N", "Documents in one batch.")] = 8,
     device: Annotated[str, option("DEVICE", "cpu, cuda, ...")] = "cpu",
-    beams: Annotated[int, option("N", "Beams in each group.", panel=BEAMS)] = 2,
+    beams: Annotated[int, of_beams("N", "Beams in each group.")] = 2,
     penalty: Annotated[
-        float, option("X", "Penalty for a token that an earlier group chose.", panel=BEAMS)
+        float, of_beams("X", "Penalty for a token that an earlier group chose.")
     ] = 1.0,
-    top: Annotated[int, option("N", "Sample from the N likeliest tokens.", panel=SAMPLING)] = 10,
-    temperature: Annotated[float, option("X", "Above 1 is more even.", panel=SAMPLING)] = 1.0,
-    seed: Annotated[int, option("N", "Random seed.", panel=SAMPLING)] = 13,
+    top: Annotated[int, of_sampling("N", "Sample from the N likeliest tokens.")] = 10,
+    temperature: Annotated[float, of_sampling("X", "Above 1 is more even.")] = 1.0,
+    seed: Annotated[int, of_sampling("N", "Random seed.")] = 13,
 ) -> None:
     """Generate queries for documents.
 

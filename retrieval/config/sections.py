@@ -222,7 +222,7 @@ class RankerSection(Section):
 
 
 class ExperimentConfig(Section):
-    """``sluice run``: dataset, trainings, retrievers, rerankers, pipelines, evaluation."""
+    """``sluice run``: dataset, training runs, retrievers, rerankers, pipelines, evaluation."""
 
     dataset: str | dict[str, Any]
     seed: int = 13

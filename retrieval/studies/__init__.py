@@ -1,4 +1,4 @@
-"""Questions about finished systems: judging, robustness, compatibility, reports.
+"""Studies of finished systems: judging, robustness, compatibility and reports.
 
 May import: `retrieval.experiments` and below.
 """

@@ -1,4 +1,4 @@
-"""Whether new encoders can search the indexes of older ones: the compatibility matrix."""
+"""Measures whether new encoders can search the indexes of older ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sluice.retrieval.runs.queries import DEPTH
 class Compatibility:
     """``matrix[i][j]``: the measure with query encoder i on the document index of retriever j.
 
-    None is a cell that cannot be; ``impossible`` says why, by (query encoder, index).
+    A cell is None if the two do not fit; ``impossible`` has the reasons by (query encoder, index).
     ``average`` is AC, the share of pairs i > j with M[i][j] > M[j][j].
     """
 
@@ -60,14 +60,16 @@ def compatibility_matrix(
     average compatibility, is the share of such pairs that are (Biondi et al., 2023). Identical
     models have AC 0, because the inequality is strict.
 
-    A cell whose query vectors are of another kind or width than those of the index's own encoder is
-    None, and its pair is not compatible; vectors of one width are taken for comparable, which is
-    what is measured. Each encoder encodes the queries once.
+    A cell is None, and its pair not compatible, if the query vectors differ in kind or width from
+    those of the index's own encoder. Vectors of the same width are taken to be comparable; whether
+    they are is what is measured. Each encoder encodes the queries once.
     """
     if len(retrievers) < 2:
-        raise ConfigError("compatibility_matrix: give two retrievers or more, the oldest first")
-    wanted = parse_measure(measure)
-    depth = max(DEPTH, depth_of([wanted]) or DEPTH)
+        raise ConfigError(
+            "compatibility_matrix: expected at least two retrievers, the oldest first"
+        )
+    parsed = parse_measure(measure)
+    depth = max(DEPTH, depth_of([parsed]) or DEPTH)
     names = tuple(retrievers)
     states = {name: retriever.state for name, retriever in retrievers.items()}
     texts = [name for name, text in dataset.queries.items() if text.strip()]
@@ -87,16 +89,16 @@ def compatibility_matrix(
                 continue
             queries = asked(dataset, retrievers[index])
             run = states[index].nearest(queries, texts, vectors[encoder], depth)
-            row.append(evaluate(run, dataset.qrels, [wanted]).mean[str(wanted)])
+            row.append(evaluate(run, dataset.qrels, [parsed]).mean[str(parsed)])
         matrix.append(tuple(row))
     pairs = [(matrix[i][j], matrix[j][j]) for i in range(len(names)) for j in range(i)]
     better = [new is not None and old is not None and new > old for new, old in pairs]
-    return Compatibility(names, str(wanted), tuple(matrix), sum(better) / len(better), impossible)
+    return Compatibility(names, str(parsed), tuple(matrix), sum(better) / len(better), impossible)
 
 
-def _misfit(given: Any, own: Any) -> str:
-    """Return why query vectors do not fit an index whose own encoder makes ``own``, or nothing."""
-    if type(given) is not type(own):
-        return f"{type(given).__name__} for an index of {type(own).__name__}"
-    widths = [getattr(vectors, "shape", (0, 0))[1] for vectors in (given, own)]
+def _misfit(vectors: Any, own: Any) -> str:
+    """Return why query vectors do not fit an index whose own encoder produces ``own``, or ""."""
+    if type(vectors) is not type(own):
+        return f"{type(vectors).__name__} for an index of {type(own).__name__}"
+    widths = [getattr(each, "shape", (0, 0))[1] for each in (vectors, own)]
     return "" if widths[0] == widths[1] else f"width {widths[0]:,} for {widths[1]:,}"

@@ -45,7 +45,7 @@ class Panel:
     """A figure's part: title, what its vertical axis shows, and the series in it.
 
     A ``prefix`` is left out of labels; ``best`` marks each series' largest value; ``log`` allows a
-    logarithmic axis; ``targets`` draws the trainings' targets.
+    logarithmic axis; ``targets`` draws the runs' targets.
     """
 
     title: str

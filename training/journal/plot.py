@@ -63,7 +63,7 @@ def plot_trainings(trainings: Sequence[Curves], output: str | Path) -> Path:
 
 
 def _draw(axes: Any, panel: Panel, trainings: Sequence[Curves]) -> None:
-    """Draw a panel: trainings differ by colour, their series by dashes; one's series by colour."""
+    """Draw a panel: runs differ by colour, their series by dashes; a single run's by colour."""
     lowest, highest = math.inf, -math.inf
     for place, training in enumerate(trainings):
         for number, name in enumerate(panel.names):

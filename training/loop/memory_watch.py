@@ -104,7 +104,7 @@ def _group_limits(root: Path) -> Iterator[int]:
             continue
         group = Path(path.lstrip("/"))  # inside a container it may be seen as another one
         for each in (group, *group.parents):
-            with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+            with contextlib.suppress(OSError, ValueError):  # "max" means no limit
                 yield int((base / each / name).read_text(encoding="utf-8"))
 
 

@@ -32,7 +32,7 @@ def type_name(loss: Any) -> str:
 
 
 def describe(loss: Any) -> dict[str, Any]:
-    """Return a loss's name and settings, those of losses inside it too, to compare trainings."""
+    """Return a loss's name and settings with those of inner losses, to compare training runs."""
     if isinstance(loss, Adapted):
         loss = loss.loss
     settings = (

@@ -70,7 +70,7 @@ def _activated(x: Tensor, activation: Activation) -> Tensor:
 
 @functools.cache
 def onednn(device: str, dtype: torch.dtype) -> Any | None:
-    """Return torch's oneDNN operators if they are here and right; they are no public interface."""
+    """Return torch's oneDNN operators, which are not a public API, if they exist and work."""
     if device != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
     operators = torch.ops.mkldnn

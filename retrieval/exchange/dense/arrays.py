@@ -20,7 +20,6 @@ from sluice.retrieval.documents.ids import id_text
 
 ENDINGS = (".txt", ".json", ".npy", ".parquet")
 ID_COLUMNS = ("id", "_id", "doc_id", "docid")
-# What numpy's reader raises for a file that is not an array, or whose header is damaged.
 UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError)
 
 

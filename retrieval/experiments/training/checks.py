@@ -53,7 +53,7 @@ PACKAGES = {"azure_ml": "azureml-mlflow", "comet_ml": "comet_ml", "flyte": "flyt
 
 
 def check_training(section: TrainingSection, where: str, allow: Allow = None) -> None:
-    """Check a training's encoder, loss, negatives and trainer settings, alone and together."""
+    """Check a training run's encoder, loss, negatives and trainer settings, and that they fit."""
     from sluice.training.sparsity.settings import Sparsity
 
     prefix = f"{where}." if where else ""

@@ -34,8 +34,8 @@ class Listwise:
     move along with them: a model that orders windows rightly brings the best
     ``window - step`` to the top in one pass, and the next as many in each further one.
     ``window=None`` is full ranking: all candidates in one prompt. What the model leaves out stays
-    in the order it was in. Windows of all queries are asked together; cost: about candidates / step
-    prompts a query and pass.
+    in the order it was in. Windows of all queries are prompted together; cost: about candidates /
+    step prompts per query and pass.
     (Sun et al., 2023, RankGPT, arXiv 2304.09542.)
     """
 

@@ -1,4 +1,4 @@
-"""Model judges for unjudged documents, and how far their labels agree with people's.
+"""Model judges for unjudged documents, and how well their labels agree with human ones.
 
 May import: `retrieval.experiments` and below.
 """

@@ -1,4 +1,4 @@
-"""Circular evaluation: a judge that also ranks, and so finds its own order right."""
+"""Detects circular evaluation: a judge that is also one of the rankers it judges."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sluice.retrieval.studies.judging.table import known_as
 log = logging.getLogger("sluice")
 
 Names = Collection[str]  # fingerprints, folders and names of models
-INSIDE = ("scorer", "model", "teacher")  # where a scorer keeps the model that it asks
+INSIDE = ("scorer", "model", "teacher")  # attributes that hold a scorer's model
 
 
 @runtime_checkable
 class NamesModels(Protocol):
-    """A scorer that says itself which models it asks, as a ``GradingJudge`` does."""
+    """A scorer that names the models it uses, as a ``GradingJudge`` does."""
 
     @property
     def models(self) -> Names:
@@ -30,27 +30,27 @@ class NamesModels(Protocol):
 
 
 def circular(judge: GradingJudge | Names, systems: Mapping[str, Stage | Names]) -> list[str]:
-    """Return the systems in which a judge ranks too, by fingerprint, folder or name; log a warning.
+    """Return the systems that also rank with the judge's model, and log a warning for each.
 
-    A judge is given itself or by the names of its models, a system as a pipeline or by those of
-    its. An empty list does not say that they are independent: a ranker that was distilled from the
-    judge has another name.
+    ``judge`` is a judge or the names of its models, a system a pipeline or the names of its models;
+    they are compared by fingerprint, folder and name. An empty list does not prove independence: a
+    ranker that was distilled from the judge has another name.
     """
     models = judge if isinstance(judge, Collection) else judge.models
     own = {name for model in models for name in known_as(model)}
-    found = []
-    for system, given in systems.items():
-        names = rankers_in(given) if isinstance(given, Stage) else set(given)
+    circles = []
+    for system, ranker in systems.items():
+        names = rankers_in(ranker) if isinstance(ranker, Stage) else set(ranker)
         shared = own & {each for name in names for each in known_as(name)}
         if shared:
-            found.append(system)
+            circles.append(system)
             log.warning(
-                "circular: %s is ranked by the model that judges it (%s); its score says how well "
-                "it agrees with itself",
+                "circular: %s is ranked by the model that judges it (%s); its score shows how well "
+                "that model agrees with itself",
                 system,
                 min(shared, key=len),
             )
-    return found
+    return circles
 
 
 def rankers_in(stage: Stage) -> set[str]:
@@ -65,9 +65,9 @@ def rankers_in(stage: Stage) -> set[str]:
 
 
 def rankers_of_run(path: Path) -> set[str]:
-    """Return the models behind a run file that an experiment wrote, by folder, name, fingerprint.
+    """Return the models that produced an experiment's run file, by folder, name and fingerprint.
 
-    Empty for a run from elsewhere: nothing says what made it.
+    Empty for a run from elsewhere, which has no record of its models.
     """
     import yaml
 
@@ -94,7 +94,7 @@ def rankers_of_run(path: Path) -> set[str]:
 
 
 def _fingerprints(scorer: Any) -> Iterator[str]:
-    """Yield the fingerprints of a scorer and of what it asks."""
+    """Yield the fingerprints of a scorer and of the models inside it."""
     name = getattr(scorer, "fingerprint", None)
     if isinstance(name, str):
         yield name
@@ -107,7 +107,7 @@ def _fingerprints(scorer: Any) -> Iterator[str]:
 
 
 def _parts(system: str, config: Mapping[str, Any]) -> set[str]:
-    """Return the retrievers and rerankers in a pipeline, those of pipelines it names included."""
+    """Return the retrievers and rerankers in a pipeline, including those of pipelines it names."""
     pipelines = config.get("pipelines") or {}
     found, waiting = set[str](), [system]
     while waiting:

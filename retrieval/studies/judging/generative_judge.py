@@ -1,4 +1,4 @@
-"""A language model as a judge: it reads a scale and its definitions, and names a grade."""
+"""A judge that asks a language model for grades on a defined scale."""
 
 from __future__ import annotations
 
@@ -67,16 +67,17 @@ YES_NO = ("yes", "no")
 class GenerativeJudge:
     """A grading judge that asks a language model.
 
-    ``direct`` asks for the grade; ``criteria`` asks for a grade by each criterion and takes their
-    mean; ``binary_first`` asks whether the document has anything to do with the query, gives 0
-    where no is likelier, and asks for a grade from 1 up of the others. ``order`` is that of the
-    scale in the prompt, whose lines are ``definitions``, grade 0 first.
+    ``direct`` asks for the grade; ``criteria`` asks for a grade by each criterion and takes the
+    mean; ``binary_first`` asks whether the document has anything to do with the query, grades it 0
+    if no is likelier, and else asks for a grade from 1 up. ``order`` is the order of the scale in
+    the prompt; ``definitions`` are its lines, grade 0 first.
 
     With ``answer: probabilities`` a grade is the mean of the possible ones, weighted by how likely
     each is as the first word of the answer; with ``text`` the model writes up to
     ``max_new_tokens`` and the last grade it names counts. ``prompt`` replaces the question for the
-    grade: ``{query}``, ``{document}``, and ``{scale}`` and ``{numbers}`` if you like. A pair
-    without an answer of use has no grade; their count is logged. ``models`` are the model's names.
+    grade, with ``{query}``, ``{document}`` and optionally ``{scale}`` and ``{numbers}``. A pair
+    without a usable answer has no grade; such pairs are counted in a warning. ``models`` are the
+    model's names.
     """
 
     needs_texts = True
@@ -132,7 +133,7 @@ class GenerativeJudge:
         )  # fmt: skip
 
     def scores(self, pairs: Sequence[JudgedPair]) -> Grades:
-        """Return expected grades; NaN where the model gave no answer of use."""
+        """Return expected grades; NaN if the model gave no usable answer."""
         found = np.zeros(len(pairs))
         asked = list(pairs)
         places = np.arange(len(pairs))
@@ -146,7 +147,7 @@ class GenerativeJudge:
         silent = int(np.isnan(found).sum())
         if silent:
             log.warning(
-                "judge %s: %s of %s pairs had no answer that could be read; they get no label",
+                "judge %s: %s of %s pairs got no usable answer and have no label",
                 self.name, f"{silent:,}", f"{len(pairs):,}",
             )  # fmt: skip
         return found
@@ -173,9 +174,9 @@ class GenerativeJudge:
 
 
 def named_grade(text: str, grades: Sequence[int]) -> float:
-    """Return the grade that a text ends on: behind the last "grade", else its only number.
+    """Return the grade that a text ends with: after the last "grade", else its only number.
 
-    NaN where there is none, or one that is not of the scale.
+    NaN if there is none, or if it is not on the scale.
     """
     said = spoken(text)
     named = re.findall(
@@ -204,9 +205,10 @@ def _check(
         raise ConfigError(f"definitions: {definitions!r:.80}; expected 2 to 10, grade 0 first")
     if method == "binary_first" and len(definitions) < 3:
         raise ConfigError(
-            "binary_first: of two grades nothing is left to ask after yes or no; take direct"
+            "binary_first: needs at least 3 grades, because yes or no already "
+            "separates two; use direct"
         )
     if criteria is not None and (method != "criteria" or not criteria):
-        raise ConfigError("criteria: expected names and what they mean, with method: criteria")
+        raise ConfigError("criteria: expected names with their meanings, and method: criteria")
     if prompt is not None and method == "criteria":
-        raise ConfigError("prompt: criteria have their own; give criteria instead")
+        raise ConfigError("prompt: method criteria has its own prompts; set criteria instead")

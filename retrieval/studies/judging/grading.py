@@ -1,4 +1,4 @@
-"""Judges that grade: whatever says how relevant a document is on a scale that people use too."""
+"""Judges that grade documents on the scale of human judgements."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from sluice.training.negatives.judge import JudgedPair, judged
 
 log = logging.getLogger("sluice")
 
-Grades = NDArray[np.float64]  # [pairs], NaN where there is none
+Grades = NDArray[np.float64]  # [pairs], NaN for no grade
 
 
 class GradingJudge(Teacher, Protocol):
-    """A teacher whose scores are grades from 0 to ``highest``, with fractions where it doubts.
+    """A teacher whose scores are grades from 0 to ``highest``; a fraction expresses doubt.
 
-    ``models`` are the fingerprints, folders and names of what it judges by: see ``circularity``.
+    ``models`` are the fingerprints, folders and names of its models: see ``circularity``.
     """
 
     @property
@@ -38,20 +38,20 @@ class GradingJudge(Teacher, Protocol):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """What it judges by, under every name that a ranker could have too."""
+        """The names of its models, under which a ranker might be known too."""
         ...
 
 
 def rounded(grades: Grades) -> NDArray[np.int64]:
-    """Return the labels that grades stand for: the nearest, the higher one of two."""
+    """Round grades to labels, halves up."""
     return np.floor(grades + 0.5).astype(np.int64)
 
 
 class CachedScores:
-    """A teacher whose scores are kept in ``cache`` by its fingerprint and the two texts.
+    """A teacher whose scores are cached by its fingerprint and the two texts.
 
-    They are written ``block`` by block, which is what a kill can cost. A pair that the teacher has
-    no score for is asked again the next time. Scores are rounded to float32, found or made.
+    They are written ``block`` by block, so an interruption loses one block at most. A pair without
+    a score is tried again next time. Scores are rounded to float32, cached or not.
     """
 
     needs_texts = True
@@ -66,11 +66,11 @@ class CachedScores:
 
     @property
     def fingerprint(self) -> str:
-        """That of the teacher: the cache changes no score but by rounding."""
+        """The teacher's fingerprint: the cache only rounds its scores."""
         return self.teacher.fingerprint
 
     def scores(self, pairs: Sequence[JudgedPair]) -> Grades:
-        """Return the teacher's scores, NaN where it has none."""
+        """Return the teacher's scores, NaN for a pair without one."""
         identity = self.fingerprint
 
         def score(places: list[int]) -> NDArray[np.float32]:
@@ -89,28 +89,19 @@ class CachedScores:
 
 
 class CachedGrades(CachedScores):
-    """A grading judge whose grades are kept; see ``CachedScores``."""
+    """A grading judge whose grades are cached; see ``CachedScores``."""
 
     def __init__(self, judge: GradingJudge, cache: ScoreCache, *, block: int = 64) -> None:
         super().__init__(judge, cache, block=block)
-        self.judge = judge
-
-    @property
-    def highest(self) -> int:
-        """The judge's."""
-        return self.judge.highest
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The judge's."""
-        return self.judge.models
+        self.highest = judge.highest
+        self.models = judge.models
 
 
 class ThresholdJudge:
     """A teacher's scores, such as a cross-encoder's, cut into grades.
 
-    The grade is how many of ``thresholds`` a score reaches. They rise; they may be equal, and then
-    the grade between them is not given. Without them the judge is for ``fitted`` only.
+    The grade is the number of ``thresholds`` that a score reaches. They ascend; between equal ones
+    no grade is given. Without thresholds only ``fitted`` can be called.
     """
 
     def __init__(
@@ -136,15 +127,15 @@ class ThresholdJudge:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the teacher's and the thresholds."""
+        """A hash of the teacher's fingerprint and the thresholds."""
         return fingerprint_of("thresholds", self.teacher.fingerprint, self._cuts())
 
     def scores(self, pairs: Sequence[JudgedPair]) -> Grades:
-        """Return whole grades, NaN where the teacher has no score."""
+        """Return integer grades, NaN for a pair without a score."""
         cuts = self._cuts()
-        found = judged(self.teacher, pairs)
-        grades = np.searchsorted(cuts, found, side="right").astype(np.float64)
-        return np.where(np.isnan(found), np.nan, grades)
+        scores = judged(self.teacher, pairs)
+        grades = np.searchsorted(cuts, scores, side="right").astype(np.float64)
+        return np.where(np.isnan(scores), np.nan, grades)
 
     def fitted(self, pairs: Sequence[JudgedPair], grades: Sequence[int]) -> ThresholdJudge:
         """Return the judge with the thresholds that fit labelled pairs: see ``fit_thresholds``."""
@@ -163,12 +154,12 @@ class ThresholdJudge:
 
 
 def fit_thresholds(scores: Grades, grades: NDArray[np.integer]) -> list[float]:
-    """Return the scores from which grade 1, 2, ... is given, as often as people give it.
+    """Return thresholds for grades 1, 2, ... that give each as often as the human labels do.
 
     Each cut lies halfway between two scores, with as many above it as there are labels of the grade
     or more, to within ties (equipercentile linking). It agrees with other queries' labels better
-    than cuts that agree best with these, which may leave a grade out. ``DataError`` where there is
-    no label of 0, or none above, so that nothing tells where grades begin.
+    than cuts that agree best with these, which may leave a grade out. ``DataError`` if there is no
+    label of 0, or none above it.
     """
     values = np.asarray(scores, np.float64)
     labels = np.maximum(np.asarray(grades, np.int64), 0)
@@ -183,7 +174,7 @@ def fit_thresholds(scores: Grades, grades: NDArray[np.integer]) -> list[float]:
     steps = np.flatnonzero(values[1:] > values[:-1]) + 1  # a cut before each of these
     if not len(steps):
         raise DataError(
-            f"thresholds: all {len(values):,} scores are {values[0]:g}; nothing to cut between"
+            f"thresholds: all {len(values):,} scores are {values[0]:g}; expected at least two"
         )
     halves = (values[steps - 1] + values[steps]) / 2.0
     below = [np.count_nonzero(labels < grade) for grade in range(1, highest + 1)]
@@ -191,7 +182,7 @@ def fit_thresholds(scores: Grades, grades: NDArray[np.integer]) -> list[float]:
 
 
 class LabelFile:
-    """A judge that made its labels elsewhere: a qrels file. Grades below 0 are 0."""
+    """A judge that reads its labels from a qrels file. Grades below 0 count as 0."""
 
     needs_texts = False
 
@@ -204,7 +195,7 @@ class LabelFile:
         self.models: tuple[str, ...] = ()
 
     def scores(self, pairs: Sequence[JudgedPair]) -> Grades:
-        """Return the file's grades, NaN for a pair that it lacks."""
+        """Return the file's grades, NaN for a pair without one."""
         found = [self._labels.get(pair.query_id, {}).get(pair.document_id) for pair in pairs]
         return np.array([math.nan if grade is None else max(grade, 0) for grade in found])
 

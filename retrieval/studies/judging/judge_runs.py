@@ -1,4 +1,4 @@
-"""``sluice labels judge``: run files, a dataset and a judge in, a file of labels out."""
+"""Labels the documents of run files with a judge: ``sluice labels judge``."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from sluice.retrieval.studies.judging.table import open_grading_judge
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.table import Table
 
-CACHE_BYTES = 10**12  # labels cost money: none is dropped to make room
+CACHE_BYTES = 10**12  # labels cost money: none is evicted
 CACHE_FILE = "labels.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRuns:
-    """What ``judge_runs`` did: the labels, how they were made, and what they do to scores."""
+    """The result of ``judge_runs``: the labels, how they were made, and their effect on scores."""
 
     output: Path
     judge: str
@@ -54,16 +54,16 @@ class JudgedRuns:
     def __str__(self) -> str:
         grades = ", ".join(f"{count:,} of grade {g}" for g, count in self.labelled.grades.items())
         lines = [
-            f"{self.output}: {self.labelled.size:,} labels by {self.judge} ({grades or 'none'}) of "
-            f"{self.labelled.asked:,} pairs; {self.labelled.unanswered:,} without an answer, "
-            f"{self.labelled.textless:,} without a text; {self.cached:,} were in the cache",
-            f"{self.human:,} labels of people, in a file of their own",
+            f"{self.output}: {self.labelled.size:,} labels by {self.judge} ({grades or 'none'}) "
+            f"for {self.labelled.asked:,} pairs; {self.labelled.unanswered:,} without an answer, "
+            f"{self.labelled.textless:,} without a text; {self.cached:,} from the cache",
+            f"{self.human:,} human labels, in a file of their own",
         ]
         if self.thresholds:
             cuts = ", ".join(f"{cut:.4g}" for cut in self.thresholds)
             lines.append(f"thresholds of the grades from 1 up: {cuts}")
         if self.circular:
-            lines.append(f"circular: the judge ranks in {', '.join(self.circular)}")
+            lines.append(f"circular: the judge also ranks in {', '.join(self.circular)}")
         return "\n".join([*lines, *([str(self.scores)] if self.scores is not None else [])])
 
 
@@ -84,17 +84,17 @@ def judge_runs(
     measures: Sequence[str] = (),
     rankers: Sequence[str] = (),
 ) -> JudgedRuns:
-    """Label pairs of runs by a judge into ``output``; see ``pairs_to_label`` for which.
+    """Label pairs of runs with a judge and write the labels; ``pairs_to_label`` says which pairs.
 
-    ``qrels`` are people's labels, the dataset's own where not given. ``queries`` is the size of a
-    sample of them (by ``seed``), ``fit`` how many set a cross-encoder's thresholds by what people
-    say of them; these are not in the sample, unless only holes are labelled. ``measures`` are
-    computed with and without the labels. ``rankers`` are models behind the runs, where no
-    experiment wrote them: a judge that is one of them is reported. ``cache`` defaults to a file of
-    the user's.
+    ``qrels`` are the human labels, by default the dataset's own. ``queries`` is the size of a
+    sample of the queries (by ``seed``); ``fit`` is the number of queries whose human labels set a
+    cross-encoder's thresholds, which are not in the sample unless only holes are labelled.
+    ``measures`` are computed with and without the labels. ``rankers`` names the models of runs that
+    no experiment wrote: a judge that is one of them is reported. ``cache`` defaults to a file in
+    the user's cache.
     """
     check_output(output)
-    wanted_measures = [parse_measure(text) for text in measures]
+    parsed_measures = [parse_measure(text) for text in measures]
     data = load_dataset(dataset, split)
     human = data.qrels if qrels is None else _other(qrels, output)
     opened = {str(path): Run.load(path) for path in runs}
@@ -103,26 +103,26 @@ def judge_runs(
     lists = [run_on(run, data) for run in opened.values()]
     wanted = pairs_to_label(lists, asked_qrels, k, pairs)
     if not wanted:
-        raise DataError(
-            f"nothing to label: of {len(asked):,} queries no pair is among the {pairs} to {k} of "
-            f"{len(runs):,} runs"
-        )
+        state = "already judged" if pairs == "holes" else "unjudged"
+        if not any(run.get(query) for run in lists for query in asked):
+            raise DataError("nothing to label: no run has a hit for a query with judgements")
+        raise DataError(f"nothing to label: every document in the top {k} is {state}")
     texts = _Texts(data)
-    kept = ScoreCache(cache or cache_root().parent / CACHE_FILE, max_bytes=CACHE_BYTES)
+    store = ScoreCache(cache or cache_root().parent / CACHE_FILE, max_bytes=CACHE_BYTES)
     try:
-        found = open_grading_judge(judge, cache=kept)
+        grader = open_grading_judge(judge, cache=store)
         if fitting:
-            found = _fitted(found, {query: human[query] for query in fitting}, data, texts)
-        before = _hits(found)
-        labelled = label_pairs(found, wanted, data.queries, texts.of)
+            grader = _fitted(grader, {query: human[query] for query in fitting}, data, texts)
+        before = _hits(grader)
+        labelled = label_pairs(grader, wanted, data.queries, texts.of)
         systems = {path: rankers_of_run(Path(path)) | set(rankers) for path in opened}
-        circle = circular(found, systems) if systems else []
+        circle = circular(grader, systems) if systems else []
     finally:
-        kept.close()
-    thresholds = tuple(found.thresholds or ()) if isinstance(found, ThresholdJudge) else ()
+        store.close()
+    thresholds = tuple(grader.thresholds or ()) if isinstance(grader, ThresholdJudge) else ()
     note = {
-        "judge": found.name, "fingerprint": found.fingerprint, "models": list(found.models),
-        "highest": found.highest, "thresholds": list(thresholds), "dataset": data.name,
+        "judge": grader.name, "fingerprint": grader.fingerprint, "models": list(grader.models),
+        "highest": grader.highest, "thresholds": list(thresholds), "dataset": data.name,
         "split": data.split, "runs": list(opened), "k": k, "pairs": pairs, "seed": seed,
         "queries": len(asked), "fitted_on": fitting, "labels": labelled.size,
         "grades": {str(grade): count for grade, count in labelled.grades.items()},
@@ -133,18 +133,18 @@ def judge_runs(
     named = dict(zip(_names(opened), lists, strict=True))
     return JudgedRuns(
         output,
-        found.name,
+        grader.name,
         labelled,
         sum(map(len, human.values())),
-        _hits(found) - before,
+        _hits(grader) - before,
         thresholds,
         tuple(circle),
-        filled_scores(named, asked_qrels, labelled.labels, wanted_measures) if measures else None,
+        filled_scores(named, asked_qrels, labelled.labels, parsed_measures) if measures else None,
     )
 
 
 class _Texts:
-    """Texts of a dataset's documents, found by a pass over the corpus for what is not known yet."""
+    """Texts of a dataset's documents, read in one pass over the corpus for those not read yet."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -160,7 +160,7 @@ class _Texts:
 
 def _other(qrels: Path, output: Path) -> dict[str, dict[str, int]]:
     if qrels.resolve() == output.resolve():
-        raise ConfigError(f"{output}: is the file of people's labels; give another output")
+        raise ConfigError(f"{output}: is the file of human labels; give another output")
     return read_qrels(qrels)
 
 
@@ -169,7 +169,7 @@ def _drawn(
 ) -> tuple[list[str], list[str]]:
     """Return the queries to fit on and those to label, in the qrels' order.
 
-    No query is in both where pairs that people judged are labelled: they would be fitted on.
+    If judged pairs are labelled, no query is in both: the thresholds would be fitted on them.
     """
     names = [query for query, grades in human.items() if grades]
     left = len(names) - (0 if pairs == "holes" else fit)
@@ -177,7 +177,7 @@ def _drawn(
     if fit < 0 or fit > len(names) or not 1 <= count <= left:
         raise ConfigError(
             f"{'all' if size is None else size} queries to label and {fit} to fit on; the qrels "
-            f"have {len(names):,} with judgements"
+            f"have {len(names):,} queries with judgements"
         )
     drawn = random.Random(seed).sample(names, len(names))
     fitting, asked = set(drawn[:fit]), set(drawn[len(drawn) - count :])
@@ -186,7 +186,9 @@ def _drawn(
 
 def _fitted(judge: GradingJudge, human: Qrels, data: Dataset, texts: _Texts) -> GradingJudge:
     if not isinstance(judge, ThresholdJudge):
-        raise ConfigError(f"fit: judge {judge.name} has no thresholds; only a cross-encoder has")
+        raise ConfigError(
+            f"fit: judge {judge.name} has no thresholds to fit; expected a cross-encoder"
+        )
     wanted = {query: list(grades) for query, grades in human.items()}
     pairs = pairs_with_texts(wanted, data.queries, texts.of)
     return judge.fitted(pairs, [human[pair.query_id][pair.document_id] for pair in pairs])

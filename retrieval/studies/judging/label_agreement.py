@@ -1,4 +1,4 @@
-"""Agreement of two sets of labels: kappa, Krippendorff's alpha, and which grade stands for which.
+"""Measures the agreement of two sets of labels: kappa, Krippendorff's alpha, confusion matrix.
 
 Pairs of a query and a document that both sets label are compared. Confidence intervals come from
 a bootstrap over queries, because labels of one query depend on each other.
@@ -28,7 +28,7 @@ MOST_LEVELS = 101  # grades from the lowest to the highest: a matrix has this ma
 
 
 class Estimate(NamedTuple):
-    """A figure and its 95% interval; NaN where it has no value, as kappa of a single grade."""
+    """A figure and its 95% interval; NaN if undefined, as kappa is for a single grade."""
 
     value: float
     low: float
@@ -61,7 +61,7 @@ class LabelAgreement:
     alpha: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything for JSON; a figure without a value is null."""
+        """Return everything for JSON; an undefined figure is null."""
         found = asdict(self)
         for kind in ("kappa", "binary"):
             found[kind] = {
@@ -103,16 +103,16 @@ def label_agreement(
     """Compare two sets of labels on what both label.
 
     ``samples`` bootstrap samples of queries give the intervals (percentiles 2.5 and 97.5). Levels
-    are all whole numbers from the lowest grade to the highest, so that weights are by the
-    difference of grades. ``DataError`` where no pair is in both.
+    are all integers from the lowest grade to the highest, so that weights depend on the difference
+    of grades. ``DataError`` if no pair is in both.
     """
     whole_number(samples, "samples", 1)
     shared = {q: [d for d in first[q] if d in second[q]] for q in first if q in second}
     shared = {query: documents for query, documents in shared.items() if documents}
     if not shared:
         raise DataError(
-            "the two sets of labels share no pair of query and document: there is nothing to "
-            "compare; are they of the same dataset, and does a judge's file hold judged pairs?"
+            "the two sets of labels share no pair of query and document; are they of the same "
+            "dataset, and does the judge's file have judged pairs?"
         )
     one = [np.array([first[q][d] for d in docs], np.int64) for q, docs in shared.items()]
     other = [np.array([second[q][d] for d in docs], np.int64) for q, docs in shared.items()]

@@ -1,7 +1,7 @@
-"""Labels of judges for pairs of runs: those nobody has judged, or those people have judged too.
+"""Labels pairs of queries and documents with a judge, and fills the holes of human qrels.
 
-Labels of machines have files of their own, with a note beside each that says who made them. They
-are put together with people's only in memory, where somebody asks for it.
+A model's labels have files of their own, each with a note about the judge. They are merged with
+human labels in memory only.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Labels: TypeAlias = dict[str, dict[str, int]]
 Texts: TypeAlias = Callable[[Sequence[str]], Mapping[str, str]]  # of documents, by id
 
 WHICH: tuple[Which, ...] = ("holes", "judged", "all")
-AT_ONCE = 1_024  # pairs given to a judge together
-NOTE = ".json"  # behind the name of a file of labels
+AT_ONCE = 1_024  # pairs that a judge gets together
+NOTE = ".json"  # appended to the name of a file of labels
 HEADER = "query-id\tcorpus-id\tscore\n"
 
 
 class Labelled(NamedTuple):
-    """What a judge said: its labels, and the pairs without one.
+    """A judge's labels, and the counts of pairs without one.
 
-    ``unanswered`` pairs got no grade, ``textless`` ones have a document (or a query) that is not in
-    the dataset and were not asked.
+    ``unanswered`` pairs got no grade; ``textless`` ones were skipped, because the document or the
+    query is not in the dataset.
     """
 
     labels: Labels
@@ -54,7 +54,7 @@ class Labelled(NamedTuple):
 
     @property
     def grades(self) -> dict[int, int]:
-        """How many labels there are of each grade, the lowest first."""
+        """The number of labels of each grade, the lowest first."""
         counts = Counter(grade for own in self.labels.values() for grade in own.values())
         return dict(sorted(counts.items()))
 
@@ -62,16 +62,16 @@ class Labelled(NamedTuple):
 def pairs_to_label(
     runs: Sequence[Run], qrels: Qrels, k: int = 10, which: Which = "holes"
 ) -> dict[str, list[str]]:
-    """Return the documents to be labelled by query, over the queries with judgements.
+    """Return the documents to label by query, for the queries with judgements.
 
-    ``holes`` are the unjudged documents among the first ``k`` of any run, ``judged`` the others of
-    these, ``all`` both. Without runs ``judged`` is everything that is judged.
+    ``holes`` are the unjudged documents among the first ``k`` of any run, ``judged`` the judged
+    ones, ``all`` both. Without runs ``judged`` means every judged document.
     """
     whole_number(k, "k", 1)
     if which not in WHICH:
         raise ConfigError(f"pairs: {which!r}; expected one of {', '.join(WHICH)}")
     if not runs and which != "judged":
-        raise ConfigError(f"pairs {which} are those of runs; give a run or more, or take judged")
+        raise ConfigError(f"pairs: {which} needs at least one run; only judged works without")
     wanted: dict[str, list[str]] = {}
     for query, grades in qrels.items():
         if not grades:
@@ -103,10 +103,10 @@ def label_pairs(
     queries: Mapping[str, str],
     texts: Texts,
 ) -> Labelled:
-    """Have a judge label pairs: its grades, rounded to the nearest label.
+    """Label pairs with a judge, whose grades are rounded to the nearest label.
 
-    One of ``open_grading_judge`` with a cache goes on after a kill. ``DataError`` for a grade
-    outside the judge's scale.
+    If the judge has a cache, an interrupted call continues where it stopped. ``DataError`` for a
+    grade outside the judge's scale.
     """
     total = sum(map(len, wanted.values()))
     if judge.needs_texts:
@@ -120,14 +120,14 @@ def label_pairs(
             with counted_by(lambda amount=1: None):
                 grades = judged(judge, part)
             known = np.isfinite(grades)
-            made = rounded(np.where(known, grades, 0.0))
-            if made.min(initial=0) < 0 or made.max(initial=0) > judge.highest:
+            whole = rounded(np.where(known, grades, 0.0))
+            if whole.min(initial=0) < 0 or whole.max(initial=0) > judge.highest:
                 raise DataError(
                     f"judge {judge.name}: grades from {grades[known].min():g} to "
-                    f"{grades[known].max():g}; its scale is 0 to {judge.highest}"
+                    f"{grades[known].max():g}; expected its scale, 0 to {judge.highest}"
                 )
-            for pair, there, grade in zip(part, known.tolist(), made.tolist(), strict=True):
-                if there:
+            for pair, answered, grade in zip(part, known.tolist(), whole.tolist(), strict=True):
+                if answered:
                     labels.setdefault(pair.query_id, {})[pair.document_id] = grade
             advance(len(part))
     count = sum(map(len, labels.values()))
@@ -137,39 +137,39 @@ def label_pairs(
 def write_labels(path: Path, labels: Labels, note: Mapping[str, Any]) -> None:
     """Write a judge's labels as qrels (BEIR's three columns), and ``<path>.json`` about them.
 
-    ``ConfigError`` for a file that is there and has no such note: it may be people's.
+    ``ConfigError`` if the file exists without such a note: its labels may be human.
     """
     check_output(path)
     rows = [(q, doc, grade) for q, grades in labels.items() for doc, grade in grades.items()]
     for query, document, _ in rows:
         for name in (query, document):
             if len(name.split()) != 1 or name.split()[0] != name:
-                raise DataError(f"id {name!r} is empty or holds white space; rename it")
+                raise DataError(f"id {name!r} is empty or contains white space; rename it")
     write_json(path.with_name(path.name + NOTE), dict(note))
     write_text(path, HEADER + "".join(f"{q}\t{doc}\t{grade}\n" for q, doc, grade in rows))
 
 
 def check_output(path: Path) -> None:
-    """Raise ``ConfigError`` where a judge's labels would replace something else."""
+    """Raise ``ConfigError`` if a judge's labels would replace something else."""
     if path.exists() and read_note(path) is None:
         raise ConfigError(
             f"{path}: exists and was not written by sluice labels judge (no {path.name}{NOTE} "
-            "beside it); labels of a judge never replace others: give another output"
+            "next to it); a judge's labels never replace others: give another output"
         )
 
 
 def read_note(path: Path) -> dict[str, Any] | None:
-    """Return what is noted about a judge's labels; None for labels of other origin."""
+    """Return the note about a judge's labels; None for labels of other origin."""
     note = path.with_name(path.name + NOTE)
-    found = read_json(note) if note.is_file() else None
-    return found if isinstance(found, dict) and "judge" in found else None
+    content = read_json(note) if note.is_file() else None
+    return content if isinstance(content, dict) and "judge" in content else None
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """People's judgements with a judge's labels where people have none, and how many of each.
+    """Human judgements with a judge's labels in the holes, and how many there are of each.
 
-    ``overruled`` labels are of pairs that people judged, and do not count.
+    ``overruled`` counts the judge's labels of pairs with a human one, which are not used.
     """
 
     qrels: dict[str, dict[str, int]]
@@ -179,10 +179,10 @@ class Filled:
 
 
 def filled(human: Qrels, machine: Qrels) -> Filled:
-    """Put a judge's labels into the holes of people's judgements, in memory.
+    """Fill the holes of human judgements with a judge's labels, in memory.
 
-    A pair that people judged keeps their grade. Queries without any judgement of people's are left
-    out, so that means stay over the same queries.
+    A human label is never replaced. Queries without any human label are left out, so that means
+    stay over the same queries.
     """
     merged = {query: dict(grades) for query, grades in human.items()}
     added = overruled = 0
@@ -204,21 +204,21 @@ def filled_scores(
     machine: Qrels,
     measures: Iterable[str | Measure],
 ) -> Table:
-    """Score runs by people's judgements alone and with a judge's labels in the holes, side by side.
+    """Score runs by human judgements, and again with the holes filled by a judge's labels.
 
     The columns of measure M are ``M`` and ``M filled``.
     """
-    wanted = list(measures)
+    parsed = list(measures)
     both = filled(human, machine)
     table = Table()
     for name, run in runs.items():
-        alone, more = evaluate(run, human, wanted).mean, evaluate(run, both.qrels, wanted).mean
+        alone, more = evaluate(run, human, parsed).mean, evaluate(run, both.qrels, parsed).mean
         table.rows[name] = {}
         for measure in alone:
             table.rows[name] |= {measure: alone[measure], f"{measure} filled": more[measure]}
             table.columns |= dict.fromkeys((measure, f"{measure} filled"), ".4f")
     table.caption = (
-        f"filled: {both.human:,} labels of people and {both.machine:,} of a judge where people "
-        "have none."
+        f"filled: {both.human:,} human labels, and {both.machine:,} of a judge for pairs without "
+        "one."
     )
     return table

@@ -1,4 +1,4 @@
-"""Agreement of two sets of labels on systems: their order, and whom one set of them favours."""
+"""Compares how two sets of labels rank systems, and which systems each of them favours."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sluice.retrieval.runs.run import Run
 
 
 class SystemBias(NamedTuple):
-    """A system's mean under both sets of labels, and its places from 1 (the better one on a tie).
+    """A system's mean under both sets of labels, and its ranks from 1 (the better one on a tie).
 
-    ``difference`` is second minus first; ``bias`` is that without what all systems have of it.
+    ``difference`` is second minus first; ``bias`` is that minus the mean difference of all systems.
     """
 
     system: str
@@ -34,8 +34,8 @@ class SystemBias(NamedTuple):
 class SystemAgreement:
     """How two sets of labels rank the same systems by one measure, over ``queries`` of both.
 
-    ``tau`` is Kendall's tau-b of the means, None where one set ties all systems. ``rbo`` is
-    rank-biased overlap with ``p``, extrapolated; tied systems stand in the order of their names.
+    ``tau`` is Kendall's tau-b of the means, None if one set ties all systems. ``rbo`` is
+    rank-biased overlap with ``p``, extrapolated; tied systems are ordered by name.
     """
 
     measure: str
@@ -77,17 +77,17 @@ def system_agreement(
     """Rank systems by each measure under two sets of labels, and compare the rankings.
 
     Each set scores with all of its own labels, on the queries that both have. ``ConfigError`` for
-    fewer than two systems, ``DataError`` where the sets share no query.
+    fewer than two systems, ``DataError`` if the sets share no query.
     """
     if len(runs) < 2:
-        raise ConfigError(f"{len(runs)} systems; expected two or more, whose order is compared")
+        raise ConfigError(f"{len(runs)} systems; expected two or more, to compare their order")
     queries = [query for query in first if first[query] and second.get(query)]
     if not queries:
-        raise DataError("the two sets of labels share no query: systems cannot be compared")
-    wanted = [measures] if isinstance(measures, str | Measure) else list(measures)
+        raise DataError("the two sets of labels share no query, so systems cannot be compared")
+    parsed = [measures] if isinstance(measures, str | Measure) else list(measures)
     truths = [{query: labels[query] for query in queries} for labels in (first, second)]
     means = [
-        {name: evaluate(run, truth, wanted).mean for name, run in runs.items()} for truth in truths
+        {name: evaluate(run, truth, parsed).mean for name, run in runs.items()} for truth in truths
     ]
     names = list(next(iter(means[0].values())))
     return [
@@ -102,7 +102,7 @@ def system_agreement(
 
 
 def kendall_tau_b(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Kendall's tau-b of paired values, with ties; None where one side is all tied.
+    """Return Kendall's tau-b of paired values, with ties; None if all values of one side tie.
 
     (concordant - discordant) / sqrt(pairs not tied in the first x those not tied in the second);
     Kendall (1945).

@@ -1,4 +1,4 @@
-"""Grading judges by their YAML keys: a cross-encoder, a language model, or a file of labels."""
+"""Opens grading judges from YAML: a cross-encoder, a language model, or a file of labels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EXPECTED = (
     "a qrels file, a cross-encoder's folder or hub id, a YAML file, or YAML such as "
     "'{type: http, url: ..., model: ...}'"
 )
-CROSS_BLOCK = 1_024  # pairs of a cross-encoder that a kill can cost
+CROSS_BLOCK = 1_024  # pairs of a cross-encoder that an interruption can lose
 
 
 def open_grading_judge(
@@ -42,7 +42,7 @@ def open_grading_judge(
     where: str = "judge",
     cache: ScoreCache | None = None,
 ) -> GradingJudge:
-    """Return the judge that a specification stands for; with ``cache`` it labels no pair twice.
+    """Open the judge of a specification; with ``cache`` it labels no pair twice.
 
     ``named`` is a qrels file, the folder or hub id of a cross-encoder, a component such as
     ``{type: generative, model: ...}`` of ``JUDGES``, or that component as YAML text or file.
@@ -51,14 +51,14 @@ def open_grading_judge(
     judge: GradingJudge = build(spec, JUDGES, where=where)
     if cache is None or not judge.needs_texts:
         return judge
-    if isinstance(judge, ThresholdJudge):  # scores are kept: other thresholds need no new ones
-        kept = CachedScores(judge.teacher, cache, block=CROSS_BLOCK)
-        return ThresholdJudge(kept, judge.thresholds, models=judge.models[:-1])
+    if isinstance(judge, ThresholdJudge):  # scores are cached, so that thresholds can change
+        scores = CachedScores(judge.teacher, cache, block=CROSS_BLOCK)
+        return ThresholdJudge(scores, judge.thresholds, models=judge.models[:-1])
     return CachedGrades(judge, cache)
 
 
 def cross_encoder_judge(model: str, *, thresholds: list[float] | None = None) -> ThresholdJudge:
-    """Return the judge by a cross-encoder's scores, or the similarity of an encoder's vectors."""
+    """Open a judge that cuts the scores of a cross-encoder or an encoder into grades."""
     from sluice.retrieval.training_data.teachers.teachers import open_teacher
 
     return ThresholdJudge(open_teacher(model), thresholds, models=known_as(model))
@@ -75,7 +75,7 @@ def _judge(
     prompt: str | None = None,
     max_new_tokens: int = 256,
 ) -> GenerativeJudge:
-    """Return the judge by a language model, loaded here or behind an endpoint."""
+    """Open a judge that asks a language model, loaded here or behind an endpoint."""
     return GenerativeJudge(
         model.open(),
         name=model.name,
@@ -95,7 +95,7 @@ http_judge = with_model(_judge, HttpLanguageModel)
 
 
 def known_as(model: str) -> tuple[str, ...]:
-    """Return the names of a model: as it is given, and its folder in full where it is one."""
+    """Return the names of a model: as written, and its absolute path if it is a folder."""
     path = Path(model).expanduser()
     return (model, str(path.resolve())) if path.exists() else (model,)
 
@@ -114,7 +114,7 @@ def _component(named: str | Path | Mapping[str, Any], where: str) -> Mapping[str
         return {"type": "file", "path": text}
     elif "{" not in text:
         if not path.is_dir() and (path.suffix or text.count("/") != 1):
-            raise ConfigError(f"{where}: {text!r} is not there; expected {EXPECTED}")
+            raise ConfigError(f"{where}: {text!r} does not exist; expected {EXPECTED}")
         return {"type": "cross_encoder", "model": text}
     try:
         spec = yaml.safe_load(text)

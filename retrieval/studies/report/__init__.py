@@ -1,4 +1,4 @@
-"""`report.html`: the data of the page, and the page.
+"""Writes `report.html`, the page of an evaluation.
 
 May import: `retrieval.experiments` and below.
 """

@@ -1,4 +1,4 @@
-"""Everything one dataset's part of the report shows, as plain values for JSON."""
+"""Collects what the report shows of one dataset, as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -21,98 +21,100 @@ from sluice.retrieval.studies.report.failures import buckets, reranked_depth
 from sluice.retrieval.studies.report.queries import QUERY, choose, cut, details, plotted
 
 LISTED = 300  # queries of a failure bucket that the page lists
-POINTS = 300  # of a training's series
-JOURNALS = ("training", "models")  # folders with trainings
+POINTS = 300  # of a series of a training run
+JOURNALS = ("training", "models")  # folders with training runs
 
 
-def set_data(given: EvaluatedSet, shown: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return one dataset's figures, and apart from them the ``shown`` queries' details."""
-    measures = list(given.systems[0]["measures"])
-    scores = given.scores(measures)
-    depths = _depths(given)
+def set_data(evaluated: EvaluatedSet, shown: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return one dataset's figures, and separately the details of ``shown`` queries."""
+    measures = list(evaluated.systems[0]["measures"])
+    scores = evaluated.scores(measures)
+    depths = _depths(evaluated)
     failures = {
-        name: buckets(run, given.dataset.qrels, given.queries, depths[name], given.dataset.level)
-        for name, run in given.runs.items()
+        name: buckets(
+            run, evaluated.dataset.qrels, evaluated.queries, depths[name], evaluated.dataset.level
+        )
+        for name, run in evaluated.runs.items()
     }
-    places = choose(scores, given.queries, given.baseline, failures, shown)
-    detailed, term_counts = details(given, places)
-    kept = plotted(given.queries, places)
-    drawn = set(kept)
-    table = results_table(given)
+    detailed_places = choose(scores, evaluated.queries, evaluated.baseline, failures, shown)
+    detailed, term_counts = details(evaluated, detailed_places)
+    plotted_places = plotted(evaluated.queries, detailed_places)
+    drawn = set(plotted_places)
+    table = results_table(evaluated)
     data = {
-        "name": given.name,
-        "split": given.results["split"],
-        "baseline": given.baseline,
+        "name": evaluated.name,
+        "split": evaluated.results["split"],
+        "baseline": evaluated.baseline,
         "measures": measures,
-        "queryCount": len(given.queries),
-        "systems": given.systems,
-        "comparisons": list(given.results.get("comparisons", [])),
+        "queryCount": len(evaluated.queries),
+        "systems": evaluated.systems,
+        "comparisons": list(evaluated.results.get("comparisons", [])),
         "table": shown_table(table),
-        "detailed": places,
-        "perQuery": _per_query(given, scores, kept),
+        "detailed": detailed_places,
+        "perQuery": _per_query(evaluated, scores, plotted_places),
         "failures": {
             name: {
-                kind: [len(found), [place for place in found if place in drawn][:LISTED]]
-                for kind, found in of_system.items()
+                kind: [len(places), [place for place in places if place in drawn][:LISTED]]
+                for kind, places in of_system.items()
             }
             for name, of_system in failures.items()
         },
         "reranked": depths,
-        "recall": recall_curves(given),
-        "scores": score_histograms(given),
-        "lengths": document_lengths(given),
+        "recall": recall_curves(evaluated),
+        "scores": score_histograms(evaluated),
+        "lengths": document_lengths(evaluated),
         "termCounts": term_counts,
-        "trainings": trainings(given.folder),
-        "failed": given.failures,
+        "trainings": trainings(evaluated.folder),
+        "failed": evaluated.failures,
     }
     return data, detailed
 
 
-def _depths(given: EvaluatedSet) -> dict[str, int | None]:
-    pipelines = given.config.pipelines
+def _depths(evaluated: EvaluatedSet) -> dict[str, int | None]:
+    pipelines = evaluated.config.pipelines
     return {
         str(system["name"]): reranked_depth(str(system.get("pipeline", system["name"])), pipelines)
-        for system in given.systems
+        for system in evaluated.systems
     }
 
 
 def _per_query(
-    given: EvaluatedSet, scores: Mapping[str, Scores], places: Sequence[int]
+    evaluated: EvaluatedSet, scores: Mapping[str, Scores], places: Sequence[int]
 ) -> dict[str, Any]:
-    queries = [given.queries[place] for place in places]
+    queries = [evaluated.queries[place] for place in places]
     values = {
         measure: {
-            name: figures([found.per_query[measure][query] for query in queries])
-            for name, found in scores.items()
+            name: figures([each.per_query[measure][query] for query in queries])
+            for name, each in scores.items()
         }
         for measure in next(iter(scores.values())).mean
     }
-    texts = [cut(given.dataset.queries.get(query, ""), QUERY) for query in queries]
+    texts = [cut(evaluated.dataset.queries.get(query, ""), QUERY) for query in queries]
     return {"places": list(places), "ids": queries, "texts": texts, "values": values}
 
 
-def results_table(given: EvaluatedSet) -> Table:
-    """Return the results as a table with marks: measures first, then every cost that is known."""
-    measures = list(given.systems[0]["measures"])
+def results_table(evaluated: EvaluatedSet) -> Table:
+    """Return the results as a table with marks: measures first, then the recorded costs."""
+    measures = list(evaluated.systems[0]["measures"])
     table = Table(columns=dict.fromkeys(measures, ".4f"))
     table.rows = {
         str(system["name"]): {m: system["measures"].get(m) for m in measures}
-        for system in given.systems
+        for system in evaluated.systems
     }
-    add_costs(table, {str(system["name"]): system for system in given.systems})
-    tested = list(given.results.get("comparisons", []))
+    add_costs(table, {str(system["name"]): system for system in evaluated.systems})
+    tested = list(evaluated.results.get("comparisons", []))
     for each in tested:
         if each["significant"]:
             table.marks[each["system"], each["measure"]] = MARK
     if tested:
-        table.caption = given.config.evaluate.testing.table_caption(
-            str(tested[0]["baseline"]), len(given.systems) - 1, len(given.queries)
+        table.caption = evaluated.config.evaluate.testing.table_caption(
+            str(tested[0]["baseline"]), len(evaluated.systems) - 1, len(evaluated.queries)
         )
     return table
 
 
 def shown_table(table: Table) -> dict[str, Any]:
-    """Return a table as the page draws it, and the texts it offers to copy."""
+    """Return a table for the page, with the texts to copy."""
     return {
         "systems": table.to_dict()["systems"],
         "columns": table.columns,
@@ -128,32 +130,32 @@ def shown_table(table: Table) -> dict[str, Any]:
 
 def overview(results: Mapping[str, Any]) -> dict[str, Any]:
     """Return a suite's tables by measure, systems by dataset, as its ``results.json`` has them."""
-    made = {}
-    for measure, found in (results.get("tables") or {}).items():
-        columns = [column for column in found["systems"][0] if column != "name"]
+    tables = {}
+    for measure, stored in (results.get("tables") or {}).items():
+        columns = [column for column in stored["systems"][0] if column != "name"]
         table = Table(
             columns=dict.fromkeys(columns, ".4f"),
-            rows={row["name"]: {c: row.get(c) for c in columns} for row in found["systems"]},
-            caption=found.get("caption", ""),
+            rows={row["name"]: {c: row.get(c) for c in columns} for row in stored["systems"]},
+            caption=stored.get("caption", ""),
         )
-        for each in found.get("comparisons", []):
+        for each in stored.get("comparisons", []):
             if each["significant"] and each.get("dataset") in columns:
                 table.marks[each["system"], each["dataset"]] = MARK
-        made[measure] = shown_table(table)
-    return made
+        tables[measure] = shown_table(table)
+    return tables
 
 
 def trainings(folder: Path) -> list[dict[str, Any]]:
-    """Return the curves of every training in an experiment's folder, at most 300 points each."""
+    """Return the curves of an experiment's training runs, at most 300 points each."""
     from sluice.training.journal.curves import METRICS, panels_of, read_trainings
 
     folders = [folder / name for name in JOURNALS if any((folder / name).rglob(METRICS))]
     try:
-        found = read_trainings(folders) if folders else []
-    except DataError:  # a training that has logged nothing yet
+        runs = read_trainings(folders) if folders else []
+    except DataError:  # a training run without log lines
         return []
-    made = []
-    for training in found:
+    curves = []
+    for training in runs:
         panels = []
         for panel in panels_of([training]):
             lines = []
@@ -170,5 +172,5 @@ def trainings(folder: Path) -> list[dict[str, Any]]:
                     }
                 )
             panels.append({"title": panel.title, "axis": panel.axis, "lines": lines})
-        made.append({"name": training.name, "panels": panels})
-    return made
+        curves.append({"name": training.name, "panels": panels})
+    return curves

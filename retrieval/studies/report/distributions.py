@@ -1,4 +1,4 @@
-"""The report's curves and histograms: recall by depth, scores, lengths of documents."""
+"""Computes the report's recall curves and histograms of scores and document lengths."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from sluice.retrieval.studies.report.evaluated import EvaluatedSet
 from sluice.retrieval.studies.report.failures import judged
 
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000)
-SCORED = 100  # ranks whose scores are counted
+SCORED = 100  # ranks whose scores are in the histogram
 BINS = 30
-MEASURED = 20_000  # documents whose length is taken
+MEASURED = 20_000  # documents whose length is measured
 
 
-def recall_curves(given: EvaluatedSet) -> dict[str, Any]:
-    """Return mean recall of each system at ``DEPTHS``, no deeper than its run."""
-    scores = given.scores(f"R@{depth}" for depth in DEPTHS)
+def recall_curves(evaluated: EvaluatedSet) -> dict[str, Any]:
+    """Return each system's mean recall at ``DEPTHS``, as deep as its run."""
+    scores = evaluated.scores(f"R@{depth}" for depth in DEPTHS)
     curves = {}
-    for name, run in given.runs.items():
+    for name, run in evaluated.runs.items():
         deepest = max((len(ranking) for ranking in run.values()), default=0)
         within = [depth for depth in DEPTHS if depth <= deepest] or [DEPTHS[0]]
         curves[name] = [round(scores[name].mean[f"R@{depth}"], 4) for depth in within]
     return {"depths": DEPTHS, "systems": curves}
 
 
-def score_histograms(given: EvaluatedSet) -> dict[str, Any]:
-    """Return by system how the scores of the first 100 hits lie, by what the qrels say of them.
+def score_histograms(evaluated: EvaluatedSet) -> dict[str, Any]:
+    """Return by system a histogram of the scores of the first 100 hits, by judgement.
 
-    The classes are relevant, judged not relevant, and unjudged; each has its count, its mean and
-    its share per bin. Bins are the same for all and span all but 0.2% of the scores at either
-    end, which the outermost take.
+    The classes are relevant, judged not relevant, and unjudged; each has its count, mean and shares
+    per bin. All share the same bins, which span the scores but for 0.2% at either end; these fall
+    into the outermost bins.
     """
-    made = {}
-    for name, run in given.runs.items():
+    histograms = {}
+    for name, run in evaluated.runs.items():
         grades, scores = [], []
-        for query in given.queries:
+        for query in evaluated.queries:
             if query in run:
-                grades.append(judged(run, given.dataset.qrels, query).grades[:SCORED])
+                grades.append(judged(run, evaluated.dataset.qrels, query).grades[:SCORED])
                 scores.append(run[query].scores[:SCORED])
         if scores:
-            made[name] = _by_class(np.concatenate(grades), np.concatenate(scores))
-    return made
+            histograms[name] = _by_class(np.concatenate(grades), np.concatenate(scores))
+    return histograms
 
 
 def _by_class(grades: NDArray[np.int64], scores: NDArray[np.float32]) -> dict[str, Any]:
@@ -65,31 +65,31 @@ def _by_class(grades: NDArray[np.int64], scores: NDArray[np.float32]) -> dict[st
     return {"edges": figures(edges), "classes": classes}
 
 
-def document_lengths(given: EvaluatedSet) -> dict[str, Any] | None:
+def document_lengths(evaluated: EvaluatedSet) -> dict[str, Any] | None:
     """Return histograms of document lengths: of the corpus, and of the relevant documents.
 
-    At most 20,000 documents of the corpus are read, evenly spread where a store allows it. Lengths
-    are in words between white space, and in characters for scripts without it.
+    At most 20,000 documents of the corpus are read, evenly spread if there is a store. Lengths are
+    in words separated by white space, or in characters for scripts without it.
     """
-    qrels = given.dataset.qrels
+    qrels = evaluated.dataset.qrels
     relevant = {doc for grades in qrels.values() for doc, grade in grades.items() if grade > 0}
-    texts, total = _sampled(given)
+    texts, total = _sampled(evaluated)
     if not texts:
         return None
-    found = given.documents(sorted(relevant)[:MEASURED])
-    chosen = [document.full_text for document in found.values()]
+    documents = evaluated.documents(sorted(relevant)[:MEASURED])
+    relevant_texts = [document.full_text for document in documents.values()]
     words = sum(len(text.split()) for text in texts)
     in_words = sum(map(len, texts)) < 15 * max(1, words)
     groups = [
         np.array([len(text.split()) if in_words else len(text) for text in group])
-        for group in (texts, chosen)
+        for group in (texts, relevant_texts)
     ]
     unit = "words" if in_words else "characters"
     return {"unit": unit, "read": len(texts), "total": total, **histogram(groups)}
 
 
-def _sampled(given: EvaluatedSet) -> tuple[list[str], int]:
-    stores = [retriever.store for retriever in given.retrievers.values()]
+def _sampled(evaluated: EvaluatedSet) -> tuple[list[str], int]:
+    stores = [retriever.store for retriever in evaluated.retrievers.values()]
     store = max(stores, key=len, default=None)
     if store is not None:
         live = np.setdiff1d(np.arange(store.rows_total), store.deleted)
@@ -97,7 +97,7 @@ def _sampled(given: EvaluatedSet) -> tuple[list[str], int]:
         return [each.full_text for each in store.documents(rows)], len(live)
     texts = []
     count = 0
-    for count, document in enumerate(given.dataset.corpus, 1):
+    for count, document in enumerate(evaluated.dataset.corpus, 1):
         if count <= MEASURED:
             texts.append(document.full_text)
     return texts, count
@@ -106,8 +106,8 @@ def _sampled(given: EvaluatedSet) -> tuple[list[str], int]:
 def histogram(groups: Sequence[ArrayLike], bins: int = BINS) -> dict[str, Any]:
     """Return shares per bin of several groups of lengths, with their counts, medians and means.
 
-    Bins have whole edges, the same for all groups, up to the 99th percentile of the first group;
-    the last takes what lies beyond, and ``beyond`` is the largest value.
+    All groups share integer bin edges up to the 99th percentile of the first group; larger values
+    fall into the last bin, and ``beyond`` is the largest.
     """
     arrays = [np.asarray(group, dtype=np.int64) for group in groups]
     top = int(np.percentile(arrays[0], 99)) + 1 if len(arrays[0]) else 1
@@ -131,5 +131,5 @@ def histogram(groups: Sequence[ArrayLike], bins: int = BINS) -> dict[str, Any]:
 
 
 def figures(values: ArrayLike | Iterable[float], digits: int = 4) -> list[float]:
-    """Return numbers with ``digits`` significant digits: what a page shows, in few bytes."""
+    """Round numbers to ``digits`` significant digits, to keep the page small."""
     return [float(f"{value:.{digits}g}") for value in np.asarray(values, dtype=np.float64)]

@@ -1,4 +1,4 @@
-"""What a report is made from: one evaluated dataset's folder, opened and checked."""
+"""Opens and checks the output folders that a report is written from."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ log = logging.getLogger("sluice")
 class EvaluatedSet:
     """One dataset's part of an evaluation: ``results.json``, its runs, queries and judgements.
 
-    ``name`` is the dataset's, in a suite that of its folder. ``allow`` names the encoder classes of
-    your own that the retrievers' folders may import. ``failures`` collects what could not be
-    opened, for the page to say.
+    ``name`` is the dataset's name, or that of its folder in a suite. ``allow`` names encoder
+    classes of your own that the retrievers' folders may import. ``failures`` collects what could
+    not be opened, which the page lists.
     """
 
     name: str
@@ -55,9 +55,9 @@ class EvaluatedSet:
     @property
     def baseline(self) -> str:
         """The system that the others are compared with."""
-        asked = self.config.evaluate.baseline
+        baseline = self.config.evaluate.baseline
         names = list(self.runs)
-        return asked if asked in names else names[0]
+        return baseline if baseline in names else names[0]
 
     @cached_property
     def queries(self) -> list[str]:
@@ -66,14 +66,14 @@ class EvaluatedSet:
 
     def scores(self, measures: Iterable[str | Measure]) -> dict[str, Scores]:
         """Score every run by the measures."""
-        wanted = list(measures)
-        found = {name: evaluate(run, self.dataset, wanted) for name, run in self.runs.items()}
-        asked = [str(measure) for measure in dict.fromkeys(map(parse_measure, wanted))]
-        return {name: _renamed(scores, asked) for name, scores in found.items()}
+        parsed = [parse_measure(measure) for measure in measures]
+        scores = {name: evaluate(run, self.dataset, parsed) for name, run in self.runs.items()}
+        names = [str(measure) for measure in dict.fromkeys(parsed)]
+        return {name: _renamed(each, names) for name, each in scores.items()}
 
     @cached_property
     def retrievers(self) -> dict[str, Retriever]:
-        """The retrievers that can be opened, by name; nothing of them is loaded yet."""
+        """The retrievers that can be opened, by name; their models load on first use."""
         found = {}
         for head in sorted((self.folder / "retrievers").glob(f"*/{HEAD}")):
             try:
@@ -83,13 +83,13 @@ class EvaluatedSet:
         return found
 
     def failed(self, part: str, error: Exception) -> None:
-        """Note that a part of the report is left out, and why."""
+        """Log and record that a part of the report is left out, and why."""
         log.warning("report: %s is left out: %s", part, error)
         self.failures.append(f"{part} is left out: {error}")
 
-    def documents(self, wanted: Iterable[str]) -> dict[str, Document]:
-        """Return the documents of these ids that are to be had: from a store, else the corpus."""
-        left = dict.fromkeys(wanted)
+    def documents(self, doc_ids: Iterable[str]) -> dict[str, Document]:
+        """Return documents by id, from the stores or, if there are none, from the corpus."""
+        left = dict.fromkeys(doc_ids)
         found: dict[str, Document] = {}
         for retriever in self.retrievers.values():
             ids = [name for name in left if name not in found]
@@ -101,9 +101,9 @@ class EvaluatedSet:
         return found
 
 
-def _renamed(scores: Scores, asked: list[str]) -> Scores:
-    """Put values under the measures that were asked for: a dataset's level adds to their names."""
-    pairs = list(zip(asked, scores.mean, strict=True))
+def _renamed(scores: Scores, names: list[str]) -> Scores:
+    """Name values by the requested measures; a dataset's level changes the names."""
+    pairs = list(zip(names, scores.mean, strict=True))
     return replace(
         scores,
         mean=ByMeasure({name: scores.mean[own] for name, own in pairs}),
@@ -113,15 +113,15 @@ def _renamed(scores: Scores, asked: list[str]) -> Scores:
 
 def _stored(retriever: Retriever, ids: list[str]) -> dict[str, Document]:
     rows = retriever.store.rows(ids)
-    there = [(name, int(row)) for name, row in zip(ids, rows, strict=True) if row >= 0]
-    documents = retriever.store.documents([row for _, row in there]) if there else []
-    return {name: each for (name, _), each in zip(there, documents, strict=True)}
+    stored = [(name, int(row)) for name, row in zip(ids, rows, strict=True) if row >= 0]
+    documents = retriever.store.documents([row for _, row in stored]) if stored else []
+    return {name: each for (name, _), each in zip(stored, documents, strict=True)}
 
 
 def open_sets(folder: Path, allow: Collection[str] = ()) -> list[EvaluatedSet]:
-    """Open what ``sluice evaluate`` wrote: one dataset, or several under ``datasets/``.
+    """Open an output folder of ``sluice evaluate``: one dataset, or several under ``datasets/``.
 
-    Raises ``DataError`` for a folder without results, and a run that is not there.
+    Raises ``DataError`` if results or a run are missing.
     """
     results = read_results(folder)
     names = results.get("datasets")
@@ -144,10 +144,10 @@ def _opened(
             )
         runs[str(system["name"])] = Run.load(path)
     dataset = load_dataset(config.dataset, str(results["split"]))
-    found = EvaluatedSet(name, folder, results, config, dataset, runs, allow)
+    evaluated = EvaluatedSet(name, folder, results, config, dataset, runs, allow)
     known = results.get("contents")
     if isinstance(known, dict) and known != contents_of(dataset):
-        said = "queries or judgements are not those of the table; evaluate again"
-        log.warning("report: %s: %s", name, said)
-        found.failures.append(f"{name}: {said}")
-    return found
+        change = "queries or judgements have changed since the evaluation; evaluate again"
+        log.warning("report: %s: %s", name, change)
+        evaluated.failures.append(f"{name}: {change}")
+    return evaluated

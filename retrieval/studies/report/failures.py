@@ -1,4 +1,4 @@
-"""Queries that a system fails, by where the relevant documents were lost."""
+"""Sorts failed queries by the stage that lost the relevant documents."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.runs.run import Ranking, Run
 
 TOP = 10  # ranks that a reader looks at
-RERANKED = 100  # documents, unless depth= says otherwise: the default of Rerank
+RERANKED = 100  # documents: the default depth of Rerank
 _DEPTH = re.compile(r"\bdepth\s*=\s*(\d+)")
 _FEEDBACK = re.compile(r"\s*(rm3|prf|normalised)\s*\(")  # they search again
 _EMPTY = Ranking([], [])
 
 
 class Judged(NamedTuple):
-    """One query's run against its judgements: ``grades[rank]`` is -1 where there is none."""
+    """One query's run against its judgements: ``grades[rank]`` is -1 if unjudged."""
 
     grades: NDArray[np.int64]
-    relevant: int  # documents with a grade of 1 or more, found or not
+    relevant: int  # documents with a grade of 1 or more, retrieved or not
 
 
 def judged(run: Run, qrels: Qrels, query: str, level: int = 1) -> Judged:
@@ -35,9 +35,9 @@ def judged(run: Run, qrels: Qrels, query: str, level: int = 1) -> Judged:
 
 
 def reranked_depth(pipeline: str, pipelines: Mapping[str, str]) -> int | None:
-    """Return how many documents a pipeline's last stage reranks at most, None if it is no reranker.
+    """Return the depth of a pipeline's last stage, None if it is not a reranker.
 
-    A name that stands for another pipeline is followed.
+    Names of other pipelines are resolved.
     """
     seen = set[str]()
     while pipeline in pipelines and pipeline not in seen:
@@ -47,22 +47,22 @@ def reranked_depth(pipeline: str, pipelines: Mapping[str, str]) -> int | None:
     inside = last.count("(") != last.count(")")  # the arrow of a part, not of the pipeline
     if not arrow or inside or _FEEDBACK.match(last):
         return None
-    given = _DEPTH.search(last)
-    return int(given[1]) if given else RERANKED
+    depth = _DEPTH.search(last)
+    return int(depth[1]) if depth else RERANKED
 
 
 def buckets(
     run: Run, qrels: Qrels, queries: list[str], depth: int | None, level: int = 1
 ) -> dict[str, list[int]]:
-    """Return places in ``queries`` by what went wrong; a query may be in one of the first three.
+    """Return positions in ``queries`` by kind of failure; the first three kinds exclude each other.
 
-    ``none``: no relevant document in the run. ``lost``: none in the first 10 though one is among
-    the ``depth`` that were reranked (their set is what the first stage returned). ``low``: none in
-    the first 10 though the run has one elsewhere. ``unjudged``: the first document has no
-    judgement, those with the most unjudged in the first 10 before others. Queries without a
-    relevant document (of ``level`` or more) are only in the last.
+    ``none``: no relevant document in the run. ``lost``: none in the first 10 although one is among
+    the ``depth`` reranked documents (which the first stage returned). ``low``: none in the first 10
+    although the run has one further down. ``unjudged``: the first document is unjudged; queries
+    with the most unjudged documents in the first 10 come first. Queries without a relevant document
+    (of ``level`` or more) can only be unjudged.
     """
-    made: dict[str, list[int]] = {"none": [], "lost": [], "low": []}
+    kinds: dict[str, list[int]] = {"none": [], "lost": [], "low": []}
     unjudged: list[tuple[int, int]] = []
     for place, query in enumerate(queries):
         grades, relevant = judged(run, qrels, query, level)
@@ -72,7 +72,7 @@ def buckets(
             continue
         ranks = np.flatnonzero(grades >= level)
         if not len(ranks):
-            made["none"].append(place)
+            kinds["none"].append(place)
         else:
-            made["lost" if depth is not None and ranks[0] < depth else "low"].append(place)
-    return {**made, "unjudged": [place for _, place in sorted(unjudged)]}
+            kinds["lost" if depth is not None and ranks[0] < depth else "low"].append(place)
+    return {**kinds, "unjudged": [place for _, place in sorted(unjudged)]}

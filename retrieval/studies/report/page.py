@@ -1,4 +1,4 @@
-"""The report of an evaluation: one HTML file with everything in it, which asks no network."""
+"""Writes the report of an evaluation: one self-contained HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from sluice.retrieval.studies.report.data import overview, set_data, trainings
 from sluice.retrieval.studies.report.evaluated import open_sets
 
 PAGE = "report.html"
-SHOWN = 700  # queries shown whole, over all datasets
-SHOWN_OF_SET = 200  # and of one dataset at most, unless asked otherwise
+SHOWN = 700  # queries shown with documents, over all datasets
+SHOWN_OF_SET = 200  # of one dataset, by default
 SCRIPTS = ("core.js", "charts.js", "results.js", "queries.js", "figures.js", "page.js")
 _SPECIAL = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 
@@ -34,27 +34,27 @@ def build_report(
     queries: int | None = None,
     allow: Collection[str] = (),
 ) -> Path:
-    """Write the report of what ``sluice evaluate`` wrote to ``folder``; return its path.
+    """Write the report of an output folder of ``sluice evaluate`` and return the path of the page.
 
-    It goes to ``<folder>/report.html`` unless ``output`` names a file. Values are computed again
-    from the runs and the dataset's judgements, so the dataset must be there. ``queries`` of each
-    dataset are shown with their documents: 700 over all datasets, at most 200 of one, unless given.
-    ``allow`` names encoder classes of your own that the retrievers' folders may import.
-    ``DataError`` for a folder without results or runs.
+    ``output`` defaults to ``<folder>/report.html``. Values are recomputed from the runs and the
+    dataset's judgements, so the dataset must be available. ``queries`` of each dataset are shown
+    with their documents, by default 700 over all datasets and at most 200 of one. ``allow`` names
+    encoder classes of your own that the retrievers' folders may import. ``DataError`` for a folder
+    without results or runs.
     """
     folder = Path(folder)
     sets = open_sets(folder, allow)
     shown = min(SHOWN_OF_SET, SHOWN // len(sets)) if queries is None else queries
     shown = whole_number(shown, "queries", 0)
     parts: dict[str, Any] = {}
-    for place, given in enumerate(sets):
-        parts[f"set-{place}"], parts[f"details-{place}"] = set_data(given, shown)
+    for place, evaluated in enumerate(sets):
+        parts[f"set-{place}"], parts[f"details-{place}"] = set_data(evaluated, shown)
     results = read_json(folder / RESULTS)
     origin = results.get("origin") or sets[0].results.get("origin") or {}
     parts["summary"] = {
         "folder": folder.resolve().name,
         "evaluated": str(origin.get("written") or ""),
-        "sets": [given.name for given in sets],
+        "sets": [evaluated.name for evaluated in sets],
         "overview": overview(results),
         "trainings": trainings(folder) if "datasets" in results else [],
         "failed": results.get("failed") or {},
@@ -68,10 +68,10 @@ def build_report(
 
 
 def page(title: str, parts: Mapping[str, Any]) -> str:
-    """Return the page: template, style and scripts of the package around the parts as JSON.
+    """Return the HTML: the package's template, style and scripts, and the parts as JSON.
 
-    The content security policy allows the page's own style and script, by their hashes, and
-    nothing else: no other script runs and nothing is fetched.
+    The content security policy allows only the page's own style and script, by their hashes: no
+    other script runs and nothing is fetched.
     """
     style = _file("page.css")
     inner = "\n".join(_file(name) for name in SCRIPTS)
@@ -89,11 +89,11 @@ def page(title: str, parts: Mapping[str, Any]) -> str:
         ),
         "script": script,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], _file("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _file("page.html"))
 
 
 def as_json(value: Any) -> str:
-    """Return JSON that may stand in an HTML ``script`` element, whatever its texts hold.
+    """Return JSON that is safe inside an HTML ``script`` element, whatever its texts contain.
 
     ``<``, ``>``, ``&``, U+2028, U+2029 and lone surrogates are escaped; numbers that are not finite
     become null.

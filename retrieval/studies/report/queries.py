@@ -1,4 +1,4 @@
-"""The queries that a report shows whole: which they are, and what is told of them."""
+"""Chooses the queries that a report shows in detail, and collects their documents."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def cut(text: str, length: int) -> str:
     line = " ".join(text[: 4 * length].split())
     if len(line) <= length:
         return line
-    whole = line[:length].rsplit(" ", 1)[0]
-    return (whole if len(whole) > length // 2 else line[:length]) + " …"
+    words = line[:length].rsplit(" ", 1)[0]
+    return (words if len(words) > length // 2 else line[:length]) + " …"
 
 
 def plotted(queries: Sequence[str], chosen: Iterable[int]) -> list[int]:
-    """Return the places whose values are stored: all, or the chosen ones and an even sample."""
+    """Return the positions whose values are stored: all, or the chosen ones and an even sample."""
     if len(queries) <= PLOTTED:
         return list(range(len(queries)))
-    kept = set(chosen)
-    spread = np.linspace(0, len(queries) - 1, PLOTTED - len(kept)).astype(int).tolist()
-    return sorted(kept | set(spread))
+    detailed = set(chosen)
+    spread = np.linspace(0, len(queries) - 1, PLOTTED - len(detailed)).astype(int).tolist()
+    return sorted(detailed | set(spread))
 
 
 def choose(
@@ -44,35 +44,35 @@ def choose(
     failures: Mapping[str, Mapping[str, Sequence[int]]],
     count: int,
 ) -> list[int]:
-    """Return the places of ``count`` queries to show whole, ascending.
+    """Return the positions of ``count`` queries to show in detail, ascending.
 
-    Of every four, two are those that differ most from the baseline by the first measure (over the
-    systems in turn, gains and losses alike), one is a failure, and one is of an even sample.
+    Of every four, two differ most from the baseline by the first measure (taking systems in turn,
+    gains and losses alike), one is a failure, and one comes from an even sample.
     """
     measure = next(iter(scores[baseline].mean))
     values = {
-        name: np.array([given.per_query[measure][query] for query in queries])
-        for name, given in scores.items()
+        name: np.array([each.per_query[measure][query] for query in queries])
+        for name, each in scores.items()
     }
     by_difference = []
-    for found in values.values():
-        difference = np.abs(found - values[baseline])
+    for of_system in values.values():
+        difference = np.abs(of_system - values[baseline])
         order = np.argsort(-difference, kind="stable")[: int((difference > 0).sum())]
         by_difference.append(order.tolist())
     spread = np.linspace(0, len(queries) - 1, min(count, len(queries))).astype(int).tolist()
     failed = [places for of_system in failures.values() for places in of_system.values()]
     sources = [_in_turn(by_difference), _in_turn(failed), iter(spread)]
     everything = iter(range(len(queries)))
-    made: dict[int, None] = {}
+    chosen: dict[int, None] = {}
     for source in cycle([sources[0], sources[0], sources[1], sources[2]]):
-        if len(made) >= min(count, len(queries)):
+        if len(chosen) >= min(count, len(queries)):
             break
-        place = next((each for each in source if each not in made), None)
+        place = next((each for each in source if each not in chosen), None)
         if place is None and source is sources[2]:
-            place = next((each for each in everything if each not in made), None)
+            place = next((each for each in everything if each not in chosen), None)
         if place is not None:
-            made[place] = None
-    return sorted(made)
+            chosen[place] = None
+    return sorted(chosen)
 
 
 def _in_turn(lists: Sequence[Sequence[int]]) -> Iterator[int]:
@@ -91,9 +91,9 @@ class Texts:
         """Return the document's number, a new one the first time."""
         return self.numbers.setdefault(doc_id, len(self.numbers))
 
-    def stored(self, given: EvaluatedSet) -> list[list[str]]:
-        """Return id, title and snippet by number; only the id where the text is not to be had."""
-        found = given.documents(self.numbers)
+    def stored(self, evaluated: EvaluatedSet) -> list[list[str]]:
+        """Return id, title and snippet by number, or only the id if the text is not available."""
+        found = evaluated.documents(self.numbers)
         return [
             [name, cut(found[name].title, TITLE), cut(found[name].text, SNIPPET)]
             if name in found
@@ -102,8 +102,10 @@ class Texts:
         ]
 
 
-def details(given: EvaluatedSet, places: Sequence[int]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what is told of the queries at ``places``, and the sparse retrievers' term counts.
+def details(
+    evaluated: EvaluatedSet, places: Sequence[int]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the details of the queries at ``places``, and the sparse retrievers' term counts.
 
     ``{"documents": [[id, title, snippet], ...], "queries": {place: {"top", "relevant", "terms",
     "relevantTotal"}}}``. ``top`` has by system [document, score, grade or null], best first;
@@ -111,31 +113,34 @@ def details(given: EvaluatedSet, places: Sequence[int]) -> tuple[dict[str, Any],
     retriever the query's terms and the parts of its documents' scores.
     """
     texts = Texts()
-    wanted = {given.queries[place]: _documents(given, given.queries[place]) for place in places}
-    parts, counts = term_parts(given, wanted)
+    documents = {
+        evaluated.queries[place]: _documents(evaluated, evaluated.queries[place])
+        for place in places
+    }
+    parts, counts = term_parts(evaluated, documents)
     queries = {}
     for place in places:
-        query = given.queries[place]
-        told = _told(given, query, texts)
-        told["terms"] = {
+        query = evaluated.queries[place]
+        shown = _shown(evaluated, query, texts)
+        shown["terms"] = {
             name: {
                 **found,
                 "documents": {texts.number(doc): part for doc, part in found["documents"].items()},
             }
             for name, found in parts[query].items()
         }
-        queries[place] = told
-    return {"documents": texts.stored(given), "queries": queries}, counts
+        queries[place] = shown
+    return {"documents": texts.stored(evaluated), "queries": queries}, counts
 
 
-def _relevant(given: EvaluatedSet, query: str) -> list[tuple[str, int, list[int]]]:
-    """Return all relevant documents with their grades and ranks by system, 0 for not found."""
-    grades = given.dataset.qrels[query]
+def _relevant(evaluated: EvaluatedSet, query: str) -> list[tuple[str, int, list[int]]]:
+    """Return all relevant documents with grades and ranks by system, 0 if not retrieved."""
+    grades = evaluated.dataset.qrels[query]
     ranks = [
         {doc: rank for rank, doc in enumerate(run[query].doc_ids, 1) if grades.get(doc, 0) > 0}
         if query in run
         else {}
-        for run in given.runs.values()
+        for run in evaluated.runs.values()
     ]
     found = [
         (doc, grade, [of_system.get(doc, 0) for of_system in ranks])
@@ -145,22 +150,22 @@ def _relevant(given: EvaluatedSet, query: str) -> list[tuple[str, int, list[int]
     return sorted(found, key=lambda each: (-each[1], min(filter(None, each[2]), default=10**9)))
 
 
-def _documents(given: EvaluatedSet, query: str) -> list[str]:
-    """Return every document that is shown of a query, once."""
-    found = [run[query].doc_ids[:SHOWN] for run in given.runs.values() if query in run]
-    found.append([doc for doc, _, _ in _relevant(given, query)[:RELEVANT]])
+def _documents(evaluated: EvaluatedSet, query: str) -> list[str]:
+    """Return the documents shown for a query, each once."""
+    found = [run[query].doc_ids[:SHOWN] for run in evaluated.runs.values() if query in run]
+    found.append([doc for doc, _, _ in _relevant(evaluated, query)[:RELEVANT]])
     return list(dict.fromkeys(doc for documents in found for doc in documents))
 
 
-def _told(given: EvaluatedSet, query: str, texts: Texts) -> dict[str, Any]:
-    grades = given.dataset.qrels[query]
+def _shown(evaluated: EvaluatedSet, query: str, texts: Texts) -> dict[str, Any]:
+    grades = evaluated.dataset.qrels[query]
     top = {}
-    for name, run in given.runs.items():
+    for name, run in evaluated.runs.items():
         ranking = run[query][:SHOWN] if query in run else []
         top[name] = [
             [texts.number(doc), figures([score], 5)[0], grades.get(doc)] for doc, score in ranking
         ]
-    relevant = _relevant(given, query)
+    relevant = _relevant(evaluated, query)
     return {
         "top": top,
         "relevantTotal": len(relevant),

@@ -1,4 +1,4 @@
-"""What sparse retrievers know of the report's queries: terms, expansions, parts of scores."""
+"""Explains the report's queries by sparse retrievers: terms, expansions, parts of scores."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.studies.report.distributions import figures, histogram
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet
 
-QUERY_TERMS = 24  # of a query, the heaviest
-DOCUMENT_TERMS = 6  # of a document's score, the largest parts
+QUERY_TERMS = 24  # of a query: the heaviest
+DOCUMENT_TERMS = 6  # of a document's score: the largest parts
 COUNTED = 5000  # documents whose terms are counted
 
-Wanted = Mapping[str, Sequence[str]]  # query id -> documents whose scores are explained
+DocIds = Mapping[str, Sequence[str]]  # query id -> documents whose scores are explained
 
 
 class TermReader:
@@ -45,7 +45,7 @@ class TermReader:
         return self.retriever.encoder
 
     def query(self, text: str, vector: Any) -> dict[str, Any]:
-        """Return a query's heaviest terms; those that its text does not have are expansion."""
+        """Return a query's heaviest terms, marking those that are not in its text as expansion."""
         order = np.lexsort((vector.indices, -vector.data))[:QUERY_TERMS]
         columns = vector.indices[order].tolist()
         tokenizer = getattr(self.encoder, "tokenizer", None)
@@ -62,7 +62,7 @@ class TermReader:
     def parts(self, vector: Any, doc_ids: Sequence[str]) -> dict[str, list[list[Any]]]:
         """Return the largest parts of documents' scores as (term, contribution), largest first.
 
-        Documents that are not in the store, or share no term with the query, have none.
+        Documents that are not in the store, or share no term with the query, are left out.
         """
         ids, rows = self._rows(vector, doc_ids)
         if not len(rows) or not vector.nnz:
@@ -70,7 +70,7 @@ class TermReader:
         weights = np.zeros(vector.shape[1], dtype=np.float32)
         weights[vector.indices] = vector.data
         matrix = self.index.documents(rows)
-        made = {}
+        explained = {}
         for place, doc_id in enumerate(ids):
             begin, end = matrix.indptr[place], matrix.indptr[place + 1]
             columns = matrix.indices[begin:end]
@@ -79,30 +79,30 @@ class TermReader:
             values = weights[columns] * matrix.data[begin:end][known]
             shared = np.flatnonzero(values > 0).tolist()
             texts = self.terms([int(columns[at]) for at in shared])
-            found = [(text, float(values[at])) for text, at in zip(texts, shared, strict=True)]
-            found.sort(key=lambda part: (-part[1], part[0]))
-            if found:
-                made[doc_id] = [
-                    [text, figures([part], 3)[0]] for text, part in found[:DOCUMENT_TERMS]
+            parts = [(text, float(values[at])) for text, at in zip(texts, shared, strict=True)]
+            parts.sort(key=lambda part: (-part[1], part[0]))
+            if parts:
+                explained[doc_id] = [
+                    [text, figures([part], 3)[0]] for text, part in parts[:DOCUMENT_TERMS]
                 ]
-        return made
+        return explained
 
     def _rows(self, vector: Any, doc_ids: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
-        """Return the documents that are there and their rows; of passages, the best one's."""
+        """Return the stored documents and their rows; with passages, the row of the best one."""
         rows = self.store.rows(list(doc_ids))
-        there = rows >= 0
-        rows, ids = rows[there], [doc for doc, has in zip(doc_ids, there, strict=True) if has]
+        stored = rows >= 0
+        rows, ids = rows[stored], [doc for doc, has in zip(doc_ids, stored, strict=True) if has]
         if self.passages is None or not len(rows):
             return ids, rows
         from scipy import sparse
 
         queries = sparse.vstack([vector] * len(rows), format="csr")
         best = self.passages.best_passages(queries, rows).rows[:, 0]
-        kept = [place for place, row in enumerate(best) if row >= 0]
-        return [ids[place] for place in kept], best[kept]
+        valid = [place for place, row in enumerate(best) if row >= 0]
+        return [ids[place] for place in valid], best[valid]
 
     def terms(self, columns: Sequence[int]) -> list[str]:
-        """Return the texts of columns, each asked of the encoder once."""
+        """Return the texts of columns, looking each up once."""
         new = [column for column in columns if column not in self._texts]
         self._texts.update(zip(new, term_texts(self.encoder, new), strict=True))
         return [self._texts[column] for column in columns]
@@ -113,31 +113,31 @@ class TermReader:
         return [int(size) for size in np.diff(self.index.documents(rows).indptr)]
 
 
-def readers(given: EvaluatedSet, texts: list[str]) -> Iterator[tuple[str, TermReader, Any]]:
-    """Yield the sparse retrievers that load, by name, each with the queries' vectors."""
-    for name, retriever in given.retrievers.items():
+def readers(evaluated: EvaluatedSet, texts: list[str]) -> Iterator[tuple[str, TermReader, Any]]:
+    """Yield the sparse retrievers that can be loaded, by name, with the queries' vectors."""
+    for name, retriever in evaluated.retrievers.items():
         try:
             reader = TermReader(retriever)
             if reader.sparse:
                 yield name, reader, reader.encoder.encode_queries(texts)
         except (SluiceError, ImportError, OSError) as error:
-            given.failed(f"terms of {name}", error)
+            evaluated.failed(f"terms of {name}", error)
 
 
 def term_parts(
-    given: EvaluatedSet, wanted: Wanted
+    evaluated: EvaluatedSet, doc_ids_by_query: DocIds
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Explain the documents of each query by every sparse retriever; count terms besides.
+    """Explain the documents of each query by every sparse retriever, and count terms.
 
     Returns ``{query id: {retriever: {"count", "terms", "documents": {id: parts}}}}``, and
     ``{retriever: {"documents", "queries"}}`` with histograms of how many terms they have.
     """
-    explained: dict[str, dict[str, Any]] = {query: {} for query in wanted}
+    explained: dict[str, dict[str, Any]] = {query: {} for query in doc_ids_by_query}
     counts = {}
-    texts = [given.dataset.queries.get(query, "") for query in wanted]
-    for name, reader, vectors in readers(given, texts):
+    texts = [evaluated.dataset.queries.get(query, "") for query in doc_ids_by_query]
+    for name, reader, vectors in readers(evaluated, texts):
         sizes: list[int] = []
-        for place, (query, doc_ids) in enumerate(wanted.items()):
+        for place, (query, doc_ids) in enumerate(doc_ids_by_query.items()):
             vector = vectors[[place]]
             terms = reader.query(texts[place], vector)
             sizes.append(terms["count"])

@@ -1,4 +1,4 @@
-"""What typos and stuffed documents do to a pipeline.
+"""Stress tests: how typos and perturbed documents change a pipeline's results.
 
 May import: `retrieval.experiments` and below.
 """

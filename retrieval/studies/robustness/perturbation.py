@@ -1,6 +1,6 @@
-"""Perturbed queries and documents for stress tests: none is optimised against a ranker.
+"""Perturbs queries and documents for stress tests; nothing is optimised against a ranker.
 
-Each perturbation is a name and depends on that, a seed and the text alone: the same in any order,
+A perturbation depends only on its name, a seed and the text, so it is the same in any order,
 process and system.
 """
 
@@ -16,16 +16,16 @@ from sluice.encoders.lexical.analyzer import analyzer
 from sluice.retrieval.documents.document import Document
 
 LEAST_LETTERS = 4  # of a word that gets a typo
-TYPO_SHARE = 0.25  # of such words in a query, one at least
+TYPO_SHARE = 0.25  # of such words in a query, at least one
 TIMES = 5  # that a query is repeated in a stuffed document
-KEPT = 0.5  # share of the words that a truncation leaves
+TRUNCATED = 0.5  # share of the words that truncation keeps
 _ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 _WORD = re.compile(r"[^\W\d_]+")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
 class Around(NamedTuple):
-    """What a document is perturbed for and with: the query, and a sentence about something else."""
+    """The query that a document is perturbed for, and a sentence about something else."""
 
     query: str
     unrelated: str
@@ -34,21 +34,21 @@ class Around(NamedTuple):
 def perturbed_query(text: str, name: str, seed: int = 0) -> str:
     """Return a query under one of ``QUERY_PERTURBATIONS``.
 
-    Typos go into a quarter of the words of four letters or more, one at least, and leave a word's
-    first letter: a neighbour on the keyboard, two letters swapped, one dropped, one doubled
-    (Zhuang and Zuccon, 2021). ``truncated`` keeps the first half of the words. A query that has
-    nothing to change stays as it is.
+    Typos go into a quarter of the words of four letters or more (at least one) and never change a
+    word's first letter: a neighbour on the keyboard, two letters swapped, one dropped, one doubled
+    (Zhuang and Zuccon, 2021). ``truncated`` keeps the first half of the words. A query with nothing
+    to change is returned unchanged.
     """
-    make = QUERY_PERTURBATIONS[_known(name, QUERY_PERTURBATIONS)]
-    return make(text, Random(f"{seed}/{name}/{text}"))
+    change_text = QUERY_PERTURBATIONS[_known(name, QUERY_PERTURBATIONS)]
+    return change_text(text, Random(f"{seed}/{name}/{text}"))
 
 
 def perturbed_document(document: Document, name: str, around: Around) -> Document:
     """Return a document under one of ``DOCUMENT_PERTURBATIONS``.
 
-    ``stuffed``: the query stands five times before the text. ``sentence-first`` and
-    ``sentence-last``: an unrelated sentence before or behind it. ``truncated``: the first half of
-    the words of the text. ``upper``: title and text in capitals. The title stays in front.
+    ``stuffed`` puts the query five times before the text. ``sentence-first`` and ``sentence-last``
+    add an unrelated sentence before or after it. ``truncated`` keeps the first half of its words.
+    ``upper`` writes title and text in capitals. The title stays in front.
     """
     return DOCUMENT_PERTURBATIONS[_known(name, DOCUMENT_PERTURBATIONS)](document, around)
 
@@ -59,7 +59,7 @@ def first_sentence(text: str) -> str:
 
 
 class StuffingFilter(NamedTuple):
-    """Flags a document that is made of a query's terms by more than ``threshold`` of its own."""
+    """Flags a document if the query's terms are more than a share ``threshold`` of its terms."""
 
     threshold: float
     language: str = "en"
@@ -74,27 +74,28 @@ class StuffingFilter(NamedTuple):
     ) -> StuffingFilter:
         """Return the lowest threshold that flags at most this share of clean (query, text) pairs.
 
-        The pairs should be of the kind to be filtered, such as queries with the documents that a
-        retriever finds for them: these share terms with the query. ``ConfigError`` without any.
+        The pairs should resemble those to filter, such as queries with the documents that a
+        retriever returns for them, which share terms with the query. ``ConfigError`` if there are
+        none.
         """
         if not pairs or not 0 <= false_positives < 1:
             raise ConfigError(
                 f"stuffing filter: {len(pairs)} clean pairs and false_positives={false_positives}; "
-                "expected one pair or more, and a share from 0 to below 1"
+                "expected at least one pair, and a share from 0 to below 1"
             )
         shares = sorted((term_share(*pair, language=language) for pair in pairs), reverse=True)
         return cls(shares[int(false_positives * len(shares))], language)
 
     def flags(self, query: str, text: str) -> bool:
-        """Say whether the document is flagged."""
+        """Return whether the document is flagged."""
         return term_share(query, text, language=self.language) > self.threshold
 
 
 def term_share(query: str, text: str, *, language: str = "en") -> float:
-    """Return which share of a text's terms are the query's: after stop words and stemming."""
+    """Return the share of a text's terms, stopped and stemmed, that are terms of the query."""
     terms = analyzer(language)
-    asked, found = set(terms(query)), terms(text)
-    return sum(term in asked for term in found) / len(found) if found else 0.0
+    of_query, of_text = set(terms(query)), terms(text)
+    return sum(term in of_query for term in of_text) / len(of_text) if of_text else 0.0
 
 
 def _known(name: str, table: Mapping[str, object]) -> str:
@@ -111,7 +112,7 @@ def _neighbours() -> dict[str, str]:
     for number, row in enumerate(_ROWS):
         for place, letter in enumerate(row):
             beside = [row[at] for at in (place - 1, place + 1) if 0 <= at < len(row)]
-            if number:  # a lower row stands half a key to the right
+            if number:  # a lower row is shifted half a key to the right
                 beside += [_ROWS[number - 1][at] for at in (place, place + 1)]
             if number + 1 < len(_ROWS):
                 below = _ROWS[number + 1]
@@ -124,18 +125,18 @@ _NEAR = _neighbours()
 
 
 def _typos(change: Callable[[str, Random], str]) -> Callable[[str, Random], str]:
-    def make(text: str, random: Random) -> str:
-        words = [found for found in _WORD.finditer(text) if len(found[0]) >= LEAST_LETTERS]
+    def change_text(text: str, random: Random) -> str:
+        words = [match for match in _WORD.finditer(text) if len(match[0]) >= LEAST_LETTERS]
         count = max(1, round(TYPO_SHARE * len(words)))
-        for found in sorted(random.sample(words, min(count, len(words))), key=_start, reverse=True):
-            text = text[: found.start()] + change(found[0], random) + text[found.end() :]
+        for match in sorted(random.sample(words, min(count, len(words))), key=_start, reverse=True):
+            text = text[: match.start()] + change(match[0], random) + text[match.end() :]
         return text
 
-    return make
+    return change_text
 
 
-def _start(found: re.Match[str]) -> int:
-    return found.start()
+def _start(match: re.Match[str]) -> int:
+    return match.start()
 
 
 def _neighbour(word: str, random: Random) -> str:
@@ -167,7 +168,7 @@ def _double(word: str, random: Random) -> str:
 
 def _truncated(text: str) -> str:
     words = text.split()
-    return " ".join(words[: max(1, round(KEPT * len(words)))])
+    return " ".join(words[: max(1, round(TRUNCATED * len(words)))])
 
 
 def _stuffed(document: Document, around: Around) -> Document:

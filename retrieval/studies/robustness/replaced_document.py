@@ -1,12 +1,11 @@
-"""A pipeline over a corpus in which one document reads otherwise, nothing else being changed.
+"""Runs a pipeline as if one document had another text.
 
-What a stage returns is what it would return if the document were replaced in the corpus, as far as
-scores of other documents do not depend on it: a retriever's other hits keep their scores (of BM25
-the document frequencies and the average length are those of the clean corpus), and the replaced
-document is scored anew by the retriever's encoder and similarity. Dense vectors are scored exactly,
-as by ``FlatIndex``, also where the retriever's own index is approximate; sparse ones by an index
-of the same settings. Rerankers read the new text, without a deadline. Fusions, cuts and depths
-follow.
+A stage returns what it would return if the document were replaced in the corpus, except that other
+documents keep their scores (BM25 uses the document frequencies and the average length of the clean
+corpus). The replaced document is scored again with the retriever's encoder and similarity: dense
+vectors exactly, as by ``FlatIndex``, even if the retriever's own index is approximate, sparse ones
+by an index with the same settings. Rerankers read the new text, without a deadline. Fusions, cuts
+and depths work on these results.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from sluice.retrieval.runs.order import canonical_order
 from sluice.retrieval.runs.queries import DEPTH, Queries, SelfExcluding
 from sluice.retrieval.runs.run import Ranking, Run, without
 
-Job = tuple[str, Document]  # a query's id, and the document as that query is to find it
+Job = tuple[str, Document]  # a query's id, and the new version of the document for that query
 
 
 class Scene:
-    """Which document reads otherwise at the moment; None leaves the corpus as it is."""
+    """The document that is replaced at the moment; None leaves the corpus unchanged."""
 
     def __init__(self) -> None:
         self.document: Document | None = None
@@ -48,20 +47,20 @@ class AlteredTexts:
 
     def texts(self, document_ids: Sequence[str]) -> list[str]:
         """Return the full texts of documents, in the order of the ids."""
-        found, new = self._store.texts(document_ids), self._scene.document
+        texts, new = self._store.texts(document_ids), self._scene.document
         if new is None:
-            return found
+            return texts
         return [
             new.full_text if name == new.id else text
-            for name, text in zip(document_ids, found, strict=True)
+            for name, text in zip(document_ids, texts, strict=True)
         ]
 
 
 class AlteredRetriever(Stage):
-    """A retriever whose hits include the scene's document at the place of its new score.
+    """A retriever that ranks the scene's document by its new score.
 
-    ``stage`` is run: the retriever itself, or what passes it on, as one with a filter.
-    Its clean lists and new scores are remembered. ``prepare`` scores many documents together.
+    ``stage`` is the retriever itself, or a stage around it such as a filter. Clean rankings and new
+    scores are remembered. ``prepare`` scores many documents together.
     """
 
     def __init__(self, stage: Stage, retriever: Retriever, scene: Scene) -> None:
@@ -69,44 +68,46 @@ class AlteredRetriever(Stage):
         self._retriever = retriever
         self._scene = scene
         self._clean: dict[str, tuple[int, Ranking]] = {}
-        self._scores: dict[Job, float | None] = {}  # None is no hit
+        self._scores: dict[Job, float | None] = {}  # None if the document is not a hit
 
     @property
     def documents(self) -> Texts:
-        """The store, with the new text."""
+        """The store with the new text."""
         return AlteredTexts(self._retriever.documents, self._scene)
 
     @property
     def least_score(self) -> float | None:
-        """The retriever's: the new document's score is of the same similarity."""
+        """The retriever's least score: the new document is scored by the same similarity."""
         return self._retriever.least_score
 
     def prepare(self, queries: Queries, jobs: Sequence[Job]) -> None:
-        """Score each new document for its query; those known already are not scored again."""
-        wanted = [job for job in dict.fromkeys(jobs) if job not in self._scores]
-        asked = list(dict.fromkeys(query for query, _ in wanted if queries[query].strip()))
-        found: dict[Job, float | None] = dict.fromkeys(wanted)
-        if asked:
+        """Score each new document for its query, unless its score is known."""
+        new = [job for job in dict.fromkeys(jobs) if job not in self._scores]
+        texts = list(dict.fromkeys(query for query, _ in new if queries[query].strip()))
+        scores: dict[Job, float | None] = dict.fromkeys(new)
+        if texts:
             state = self._retriever.state
-            index = side_index(state, [document for _, document in wanted])
-            vectors = state.encoder.encode_queries([queries[query] for query in asked])
-        for place, query in enumerate(asked):
-            rows = np.array([row for row, (owner, _) in enumerate(wanted) if owner == query])
+            index = side_index(state, [document for _, document in new])
+            vectors = state.encoder.encode_queries([queries[query] for query in texts])
+        for place, query in enumerate(texts):
+            rows = np.array([row for row, (owner, _) in enumerate(new) if owner == query])
             hits = index.search(vectors[place : place + 1], len(rows), keep=rows)
             for row, score in zip(hits.rows[0].tolist(), hits.scores[0].tolist(), strict=True):
                 if row >= 0:
-                    found[wanted[row]] = score
-        self._scores |= found
+                    scores[new[row]] = score
+        self._scores |= scores
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
-        """Search, and put the new document where its score is."""
+        """Search, and rank the new document by its new score."""
         depth = DEPTH if k is None else k
         excluding = isinstance(queries, SelfExcluding)
-        found = depth + excluding  # as the retriever searches
-        missing = {q: text for q, text in queries.items() if self._clean.get(q, (0,))[0] <= found}
+        searched = depth + excluding  # as the retriever searches
+        missing = {
+            q: text for q, text in queries.items() if self._clean.get(q, (0,))[0] <= searched
+        }
         if missing:
-            for query, ranking in self.stage.run(missing, None, found + 1).items():
-                self._clean[query] = (found + 1, ranking)
+            for query, ranking in self.stage.run(missing, None, searched + 1).items():
+                self._clean[query] = (searched + 1, ranking)
         new = self._scene.document
         if new is not None:
             self.prepare(queries, [(query, new) for query in queries])
@@ -115,12 +116,12 @@ class AlteredRetriever(Stage):
             ranking = self._clean[query][1]
             if new is not None:
                 ranking = _placed(ranking, new.id, self._scores[query, new])
-            ranking = self._cut(ranking, found)
+            ranking = self._cut(ranking, searched)
             rankings[query] = (without(ranking, query) if excluding else ranking)[:depth]
         return Run(rankings, name=self.name)
 
     def _cut(self, ranking: Ranking, depth: int) -> Ranking:
-        """Return the first ``depth``: of those that tie with the last one, the lowest rows."""
+        """Return the first ``depth`` hits; of those that tie with the last, the lowest rows."""
         if not 0 < depth < len(ranking) or ranking.scores[depth - 1] != ranking.scores[depth]:
             return ranking[:depth]
         tied = np.flatnonzero(ranking.scores == ranking.scores[depth])
@@ -147,12 +148,12 @@ class RememberedScores:
 
 
 class AlteredPipeline:
-    """A pipeline with a scene; ``run`` asks it with one document of the corpus replaced.
+    """A pipeline that runs with one document of the corpus replaced.
 
-    Stages are put together anew from altered parts (``Stage.over``); at the bottom is a retriever,
-    or a stage that passes one on. Rerankers of your own read the new text from the store they are
-    attached to. ``ConfigError`` for a stage of which neither can be had, and for one that looks
-    into a retriever's index instead of the text.
+    Stages are rebuilt from altered parts (``Stage.over``), down to a retriever or a stage around
+    one. Rerankers of your own read the new text from the store they are attached to.
+    ``ConfigError`` for a stage that allows neither, and for one that reads a retriever's index
+    instead of the text.
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -171,7 +172,7 @@ class AlteredPipeline:
             scorer.score(pairs)
 
     def run(self, queries: Queries, document: Document | None = None, k: int = DEPTH) -> Run:
-        """Return the lists of ``queries`` where the document of this id reads as given."""
+        """Return the rankings of ``queries`` with the document of this id replaced."""
         self.scene.document = document
         try:
             return self.stage.run(queries, None, k).top(k)
@@ -193,8 +194,8 @@ class AlteredPipeline:
             leaf = AlteredRetriever(stage, retriever, self.scene)
             return self._leaves.setdefault(id(stage), leaf)
         raise ConfigError(
-            f"{stage.name}: a {type(stage).__name__} cannot be asked as if a document read "
-            "otherwise; expected retrievers, cuts, fusions and rerankers of texts"
+            f"{stage.name}: a {type(stage).__name__} cannot run with a replaced document; "
+            "expected retrievers, cuts, fusions and rerankers of texts"
         )
 
     def _reranker(self, stage: Rerank) -> Rerank:
@@ -210,13 +211,13 @@ class AlteredPipeline:
         return made
 
     def _own_reranker(self, stage: Stage) -> Stage:
-        """Return a reranker that is no ``Rerank`` reading the texts of the altered store."""
+        """Attach a reranker other than ``Rerank`` to the altered store."""
         texts = self._documents
         made = stage if texts is None else stage.attached(AlteredTexts(texts, self.scene))
         if made is stage:
             raise ConfigError(
-                f"{stage.name}: a {type(stage).__name__} cannot be asked as if a document read "
-                "otherwise; expected its method attached(documents) to return another that reads "
+                f"{stage.name}: a {type(stage).__name__} cannot run with a replaced document; "
+                "expected its method attached(documents) to return another reranker, which reads "
                 "texts from these documents"
             )
         return made
@@ -224,16 +225,16 @@ class AlteredPipeline:
 
 def _looking(stage: Stage) -> ConfigError:
     return ConfigError(
-        f"{stage.name}: looks into the index of {stage.inner[0].name!r}, where a document "
-        "cannot be replaced; expected a reranker of texts"
+        f"{stage.name}: reads the index of {stage.inner[0].name!r}, where a document cannot be "
+        "replaced; expected a reranker of texts"
     )
 
 
 def side_index(state: RetrieverState, documents: Sequence[Document]) -> Index:
-    """Return an index of documents alone, scored as the retriever's own would score them.
+    """Return an index of these documents that scores them as the retriever's own would.
 
-    Passages are cut and joined as the retriever's are. ``ConfigError`` for vectors that are neither
-    dense nor sparse.
+    Passages are split and aggregated as in the retriever. ``ConfigError`` for vectors that are
+    neither dense nor sparse.
     """
     encoder, passages = state.encoder, state.passages
     cut = [[document] for document in documents]
@@ -263,13 +264,13 @@ def _emptied(index: Index, vectors: Any) -> Index:
         made: Index = inner.empty()
         return made
     raise ConfigError(
-        f"{type(inner).__name__}: vectors of kind {type(vectors).__name__} cannot be scored beside "
-        "the index; expected a dense or a sparse retriever"
+        f"{type(inner).__name__}: cannot score vectors of type {type(vectors).__name__}; expected "
+        "a dense or a sparse retriever"
     )
 
 
 def _placed(ranking: Ranking, doc_id: str, score: float | None) -> Ranking:
-    """Return a ranking, best score first, with one document at the place of its new score."""
+    """Return a ranking with one document at the rank of its new score."""
     kept = [place for place, name in enumerate(ranking.doc_ids) if name != doc_id]
     doc_ids = [ranking.doc_ids[place] for place in kept]
     scores = ranking.scores[kept]

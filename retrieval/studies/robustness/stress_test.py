@@ -1,8 +1,4 @@
-"""How systems stand up to perturbed queries and documents: the stress test's table.
-
-The perturbations are those of ``sluice.retrieval.studies.robustness.perturbation``: none is
-optimised against a ranker.
-"""
+"""Runs systems on perturbed queries and documents and measures what changes."""
 
 from __future__ import annotations
 
@@ -47,8 +43,8 @@ from sluice.retrieval.studies.robustness.table import (
 
 log = logging.getLogger("sluice")
 
-COMPARED = 100  # documents of the lists whose overlap is taken
-SENTENCES = 500  # of the corpus, to draw an unrelated one from
+COMPARED = 100  # depth of the rankings whose overlap is measured
+SENTENCES = 500  # of the corpus, from which an unrelated one is drawn
 PERTURBATIONS = (
     *(f"query:{name}" for name in QUERY_PERTURBATIONS),
     *(f"document:{name}" for name in DOCUMENT_PERTURBATIONS),
@@ -67,51 +63,51 @@ def robustness(
     seed: int = 0,
     alpha: float = 0.05,
 ) -> Robustness:
-    """Perturb queries and documents, one thing at a time, and say what it does to each system.
+    """Perturb queries and documents, one at a time, and measure the effect on each system.
 
     ``queries`` of the dataset are drawn (0 takes all). *Query* perturbations rerun the pipeline on
     the perturbed texts. *Document* perturbations take, for each query, up to ``targets`` documents
-    drawn from the ranks 11 to ``depth`` of the system's own clean list that are not judged
-    relevant, perturb one of them for that query, and ask what the pipeline then returns: the
-    perturbed document is encoded and scored anew in every retriever, and rerankers read its new
-    text, while all other documents and the collection's statistics stay as they are
-    (``sluice.retrieval.studies.robustness.replaced_document``). So it is exact for one document
-    that changes, and says nothing of many that change together. A measure's value is the query's
-    mean over its documents.
+    drawn from ranks 11 to ``depth`` of the system's own clean ranking that are not judged relevant,
+    and run the pipeline with one of them perturbed at a time: every retriever encodes and scores
+    the document again, and rerankers read its new text, while all other documents and the
+    collection's statistics stay as they are (see ``replaced_document``). This is exact for one
+    changed document and tells nothing about many that change together. A measure's value is the
+    query's mean over its documents.
 
     Every change is tested against the clean run by a paired two-sided t-test over queries,
     corrected by Holm over the system's perturbations. The shift of a document is its clean rank
-    less its new one. A system whose documents cannot be replaced has query perturbations only, and
-    the caption says why. ``ConfigError`` for an unknown perturbation and a ``depth`` of 10 or less.
+    minus its new one. A system whose documents cannot be replaced has query perturbations only; the
+    caption gives the reason. ``ConfigError`` for an unknown perturbation and a ``depth`` of 10 or
+    less.
     """
     _check(perturbations, depth, targets, queries)
     grades = [grade for judged in dataset.qrels.values() for grade in judged.values()]
-    wanted = [settled(parse_measure(each), np.array(grades, np.int64)) for each in measures]
+    parsed = [settled(parse_measure(each), np.array(grades, np.int64)) for each in measures]
     chosen = _drawn(dataset, queries, seed)
     unrelated = _unrelated(dataset, chosen, perturbations, seed)
-    found = Robustness({}, {}, {}, Table())
+    result = Robustness({}, {}, {}, Table())
     for name, stage in systems.items():
         log.info("robust %s: %s queries", name, f"{len(chosen):,}")
-        runner = _Runner(name, stage, dataset, chosen, wanted, seed, unrelated)
-        found.outcomes[name] = runner.query_outcomes(perturbations)
+        runner = _Runner(name, stage, dataset, chosen, parsed, seed, unrelated)
+        result.outcomes[name] = runner.query_outcomes(perturbations)
         documents = [each for each in perturbations if each.startswith("document:")]
         named = [each.removeprefix("document:") for each in documents]
         if not named:
             continue
         try:
             pipeline = AlteredPipeline(stage)
-            found.outcomes[name] |= runner.document_outcomes(pipeline, named, targets, depth)
+            result.outcomes[name] |= runner.document_outcomes(pipeline, named, targets, depth)
         except ConfigError as error:
-            found.skipped[name] = str(error)
+            result.skipped[name] = str(error)
             continue
         if (filtering := runner.filtering(depth)) is not None:
-            found.filtering[name] = filtering
-    found.table = outcome_table(found, wanted, alpha)
-    return found
+            result.filtering[name] = filtering
+    result.table = outcome_table(result, parsed, alpha)
+    return result
 
 
 class _Runner:
-    """One system's clean run, and its runs under perturbations."""
+    """One system's clean run and its runs under perturbations."""
 
     def __init__(
         self,
@@ -126,13 +122,13 @@ class _Runner:
         self.name, self.stage, self.dataset = name, stage, dataset
         self.measures, self.seed, self.unrelated = measures, seed, unrelated
         self.limit = depth_for(measures)
-        self.whole = asked(dataset, stage)
-        self.queries = self._texts({query: self.whole[query] for query in chosen})
+        self.every_query = asked(dataset, stage)
+        self.queries = self._texts({query: self.every_query[query] for query in chosen})
         self.clean = stage.run(self.queries, None, self.limit).top(self.limit)
         self.stuffed: list[tuple[str, str]] = []
 
     def _texts(self, texts: dict[str, str]) -> Queries:
-        return type(self.whole)(texts) if isinstance(self.whole, dict) else texts
+        return type(self.every_query)(texts) if isinstance(self.every_query, dict) else texts
 
     def values(self, run: Mapping[str, Ranking]) -> dict[str, Values]:
         """Return the measures of the queries of ``run``, in its order."""
@@ -144,7 +140,7 @@ class _Runner:
         }
 
     def overlap(self, query: str, ranking: Ranking) -> float:
-        """Return the rank-biased overlap of a list with the query's clean one."""
+        """Return the rank-biased overlap of a ranking with the query's clean one."""
         clean = self.clean[query].doc_ids[:COMPARED]
         return rank_biased_overlap(clean, ranking.doc_ids[:COMPARED])
 
@@ -164,7 +160,7 @@ class _Runner:
     def document_outcomes(
         self, pipeline: AlteredPipeline, names: Sequence[str], targets: int, depth: int
     ) -> dict[str, Outcome]:
-        """Return the outcomes of perturbing documents of the clean lists, one at a time."""
+        """Return the outcomes of perturbing documents of the clean rankings, one at a time."""
         drawn = {query: self._targets(query, targets, depth) for query in self.queries}
         documents = self._documents([doc for docs in drawn.values() for doc in docs])
         made: dict[str, Outcome] = {}
@@ -189,8 +185,8 @@ class _Runner:
         slots: list[dict[str, Ranking]] = [{} for _ in range(targets)]
         overlaps: dict[str, list[float]] = {}
         for query, new in jobs:
-            asking = self._texts({query: self.queries[query]})
-            ranking = pipeline.run(asking, new, self.limit)[query]
+            single = self._texts({query: self.queries[query]})
+            ranking = pipeline.run(single, new, self.limit)[query]
             before = _rank(self.clean[query], new.id)
             shifts.append(Shift(query, new.id, before, _rank(ranking, new.id)))
             overlaps.setdefault(query, []).append(self.overlap(query, ranking))
@@ -217,19 +213,23 @@ class _Runner:
     def _documents(self, names: Sequence[str]) -> dict[str, Document]:
         find = getattr(self.stage.documents, "find", None)
         if find is None:
-            raise ConfigError(f"{self.name}: has no store of documents to perturb")
+            raise ConfigError(
+                f"{self.name}: no document store, so there are no documents to perturb"
+            )
         found: dict[str, Document] = {}
         for name in dict.fromkeys(names):
             document = find(name)
             if document is None:
-                raise DataError(f"{self.name}: found document {name!r}, which its store lacks")
+                raise DataError(
+                    f"{self.name}: retrieved document {name!r}, which is not in its store"
+                )
             found[name] = document
         return found
 
     def filtering(self, depth: int) -> Filtering | None:
-        """Fit the stuffing filter on half of the queries' clean lists; say what it flags.
+        """Fit the stuffing filter on half of the queries and measure what it flags on the others.
 
-        Clean documents are of the other half. None where nothing was stuffed, or a half is empty.
+        None if nothing was stuffed, or if a half is empty.
         """
         store = self.stage.documents
         pairs: list[list[tuple[str, str]]] = [[], []]
@@ -256,15 +256,16 @@ def _check(perturbations: Sequence[str], depth: int, targets: int, queries: int)
     whole_number(queries, "queries", 0)
     if whole_number(depth, "depth", 1) <= TOP:
         raise ConfigError(
-            f"depth: {depth}; documents are perturbed from rank {TOP + 1} on: expected more, as 100"
+            f"depth: {depth}; expected more than {TOP}, such as 100, because documents are "
+            f"perturbed from rank {TOP + 1} on"
         )
 
 
 def _drawn(dataset: Dataset, count: int, seed: int) -> list[str]:
-    """Return the queries to ask, in the dataset's order: judged, and with a text."""
+    """Return a sample of the judged queries with a text, in the dataset's order."""
     known = [q for q, text in dataset.queries.items() if text.strip() and dataset.qrels.get(q)]
     if not known:
-        raise ConfigError(f"{dataset.name}: has no judged queries to perturb")
+        raise ConfigError(f"{dataset.name}: no judged queries to perturb")
     if not count or count >= len(known):
         return known
     kept = set(Random(f"{seed}/queries").sample(known, count))
@@ -274,15 +275,12 @@ def _drawn(dataset: Dataset, count: int, seed: int) -> list[str]:
 def _unrelated(
     dataset: Dataset, queries: Sequence[str], perturbations: Sequence[str], seed: int
 ) -> dict[str, str]:
-    """Return for each query the first sentence of a document drawn from the corpus.
-
-    It is of no document with a judgement for the query.
-    """
+    """Return for each query the first sentence of a random document without a judgement for it."""
     if not any(name.startswith("document:sentence") for name in perturbations):
         return dict.fromkeys(queries, "")
     random = Random(f"{seed}/sentences")
     drawn: list[Document] = []
-    for place, document in enumerate(dataset.corpus):  # a sample of equal chances, in one pass
+    for place, document in enumerate(dataset.corpus):  # reservoir sampling
         if len(drawn) < SENTENCES:
             drawn.append(document)
         elif (at := random.randrange(place + 1)) < SENTENCES:

@@ -1,4 +1,4 @@
-"""What perturbations did to systems, and the table of it."""
+"""The outcomes of a stress test, and their table."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sluice.retrieval.evaluation.measures import Measure, over_queries
 from sluice.retrieval.evaluation.table import Table
 
 CLEAN = "clean"
-TOP = 10  # ranks that a document is promoted into
+TOP = 10  # ranks that count as promotion
 
 Values = NDArray[np.float64]
 
 
 class Shift(NamedTuple):
-    """A document's rank, from 1, in the clean list and in the one where it is perturbed.
+    """A document's rank, from 1, in the clean ranking and in the one where it is perturbed.
 
-    A document that is no hit any more has the rank behind the last.
+    A document that is no longer retrieved has the rank after the last.
     """
 
     query: str
@@ -33,7 +33,7 @@ class Shift(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """What one perturbation does to one system; ``values`` are by measure, a number per query."""
+    """One perturbation's effect on one system; ``values`` has a number per query by measure."""
 
     queries: list[str]
     values: dict[str, Values]
@@ -42,12 +42,12 @@ class Outcome:
 
     @property
     def rbo(self) -> float | None:
-        """The mean rank-biased overlap of the first 100 documents with the clean list's."""
+        """The mean rank-biased overlap with the clean ranking, over the first 100 documents."""
         return float(np.mean(self.overlaps)) if self.overlaps else None
 
 
 class Filtering(NamedTuple):
-    """What the stuffing filter does: its threshold, and the shares of documents it flags."""
+    """The stuffing filter's threshold, and the shares of clean and stuffed documents it flags."""
 
     threshold: float
     false_positives: float
@@ -56,7 +56,7 @@ class Filtering(NamedTuple):
 
 @dataclass(slots=True)
 class Robustness:
-    """The outcomes by system and perturbation (``clean`` is the first), and their table."""
+    """The outcomes by system and perturbation (``clean`` comes first), and their table."""
 
     outcomes: dict[str, dict[str, Outcome]]
     filtering: dict[str, Filtering]
@@ -64,13 +64,13 @@ class Robustness:
     table: Table
 
 
-def outcome_table(found: Robustness, measures: Sequence[Measure], alpha: float) -> Table:
+def outcome_table(result: Robustness, measures: Sequence[Measure], alpha: float) -> Table:
     """Return a row for each system and perturbation."""
     table = Table()
     for name in map(str, measures):
         table.columns |= {name: ".4f", f"{name} change": "+.4f", f"{name} p": ".2g"}
     table.columns |= {"RBO": ".3f", "median shift": "+.0f", f"into top {TOP}": ".1%"}
-    for system, outcomes in found.outcomes.items():
+    for system, outcomes in result.outcomes.items():
         for perturbation, outcome in outcomes.items():
             row = table.rows.setdefault(f"{system} {perturbation}", {"RBO": outcome.rbo})
             if outcome.shifts:
@@ -84,7 +84,7 @@ def outcome_table(found: Robustness, measures: Sequence[Measure], alpha: float) 
                     value = over_queries(measure, outcome.values[str(measure)])
                     table.rows[f"{system} {perturbation}"][str(measure)] = value
             _add_tests(table, system, str(measure), outcomes, alpha)
-    table.caption = _caption(found, alpha)
+    table.caption = _caption(result, alpha)
     return table
 
 
@@ -107,27 +107,27 @@ def _add_tests(
         )
         for name, each in perturbed.items()
     ]
-    for found in testing.corrected(family):
-        row = table.rows[found.system]
-        row[f"{measure} change"] = found.difference
-        row[f"{measure} p"] = found.p_corrected
-        if found.significant:
-            table.marks[found.system, f"{measure} change"] = MARK
-        table.comparisons.append(found)
+    for change in testing.corrected(family):
+        row = table.rows[change.system]
+        row[f"{measure} change"] = change.difference
+        row[f"{measure} p"] = change.p_corrected
+        if change.significant:
+            table.marks[change.system, f"{measure} change"] = MARK
+        table.comparisons.append(change)
 
 
-def _caption(found: Robustness, alpha: float) -> str:
-    counts = [len(outcomes[CLEAN].queries) for outcomes in found.outcomes.values()]
+def _caption(result: Robustness, alpha: float) -> str:
+    counts = [len(outcomes[CLEAN].queries) for outcomes in result.outcomes.values()]
     parts = [
         f"{MARK} differs from the system's clean run: paired two-sided t-test, p < {alpha:g}, "
-        f"Holm-corrected over its perturbations; {max(counts, default=0):,} queries. Documents "
-        f"perturbed are not judged relevant and stand below rank {TOP}, one at a time; a positive "
-        "shift is upwards."
+        f"Holm-corrected over its perturbations; {max(counts, default=0):,} queries. Perturbed "
+        f"documents are not judged relevant and rank below {TOP}, one at a time; a positive shift "
+        "is upwards."
     ]
     parts += [
         f"{name}: a stuffing filter (share of query terms above {each.threshold:.2f}) flags "
         f"{each.stuffed:.1%} of the stuffed documents and {each.false_positives:.1%} of clean ones."
-        for name, each in found.filtering.items()
+        for name, each in result.filtering.items()
     ]
-    parts += [f"{name}: no document was perturbed ({why})." for name, why in found.skipped.items()]
+    parts += [f"{name}: no document was perturbed ({why})." for name, why in result.skipped.items()]
     return " ".join(parts)

@@ -174,7 +174,7 @@ def test_robust_refuses_what_looks_inside_or_reads_no_texts() -> None:
 
     retriever = dense()
     for stage in (rm3(sparse()), Normalised(retriever, Normaliser.fit(retriever, ["gold"]))):
-        with pytest.raises(ConfigError, match="looks into the index of"):
+        with pytest.raises(ConfigError, match="reads the index of"):
             AlteredPipeline(stage)
     with pytest.raises(ConfigError, match=r"expected its method attached\(documents\) to return"):
         AlteredPipeline(retriever >> Deaf(Overlap()))

@@ -160,8 +160,8 @@ def test_specifications(tmp_path: Path, pair_bert: Path) -> None:
     spec.write_text("type: http\nurl: http://127.0.0.1:9/v1\nmodel: m\nmethod: criteria\n")
     opened = open_grading_judge(spec, cache=cache)
     assert isinstance(opened, CachedGrades)
-    assert isinstance(opened.judge, GenerativeJudge)
-    assert (opened.judge.method, opened.name, opened.highest) == ("criteria", "m", 3)
+    assert isinstance(opened.teacher, GenerativeJudge)
+    assert (opened.teacher.method, opened.name, opened.highest) == ("criteria", "m", 3)
     same = open_grading_judge(
         "{type: http, url: 'http://127.0.0.1:9/v1', model: m, method: criteria}"
     )
@@ -172,7 +172,7 @@ def test_specifications(tmp_path: Path, pair_bert: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("no-such.tsv", "is not there; expected a qrels file"),
+        ("no-such.tsv", "does not exist; expected a qrels file"),
         ("{type: oracle}", "unknown type 'oracle'"),
         ("{type: http, url: x, model: m, metod: direct}", "did you mean 'method'"),
         ("{type: http, url: 'http://x', model: m, method: vote}", "method"),

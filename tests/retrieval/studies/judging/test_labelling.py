@@ -57,7 +57,7 @@ def test_which_pairs_are_labelled() -> None:
     assert pairs_to_label(RUNS, HUMAN, 3, "judged") == {"q": ["a", "b"]}
     assert pairs_to_label(RUNS, HUMAN, 1, "all") == {"q": ["a", "z"], "r": ["w"]}
     assert pairs_to_label([], HUMAN, 1, "judged") == {"q": ["a", "b"], "r": ["a"]}
-    with pytest.raises(ConfigError, match="give a run or more"):
+    with pytest.raises(ConfigError, match="needs at least one run"):
         pairs_to_label([], HUMAN)
     with pytest.raises(ConfigError, match="expected one of holes, judged, all"):
         pairs_to_label(RUNS, HUMAN, 3, "some")  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def test_labels_are_rounded_and_everything_is_counted() -> None:
     assert found.labels == {"q": {"x": 3, "y": 1, "z": 1}}
     assert (found.asked, found.unanswered, found.textless, found.size) == (6, 1, 2, 3)
     assert found.grades == {1: 2, 3: 1}
-    with pytest.raises(DataError, match="scale is 0 to 3"):
+    with pytest.raises(DataError, match="its scale, 0 to 3"):
         label_pairs(Named(), {"q": ["w"]}, {"q": "query"}, texts_of)
 
 
@@ -103,7 +103,7 @@ def test_labels_fill_holes_in_memory() -> None:
         assert table.rows[run.name]["nDCG@3"] == alone["nDCG@3"]
         assert table.rows[run.name]["nDCG@3 filled"] == more["nDCG@3"]
     assert table.rows["two"]["nDCG@3 filled"] > table.rows["two"]["nDCG@3"]  # type: ignore[operator]
-    assert "3 labels of people and 1 of a judge" in table.caption
+    assert "3 human labels, and 1 of a judge" in table.caption
 
 
 class Scorer:
@@ -217,16 +217,16 @@ def test_the_command_labels_holes(
     assert note["labels"] == sum(map(len, made.values()))
     assert note["unanswered"] > 0
     assert f"{note['labels']:,} labels by offline.tsv" in out
-    assert f"{sum(map(len, human.values())):,} labels of people" in out
+    assert f"{sum(map(len, human.values())):,} human labels" in out
     assert "P@10 filled" in out
     code, _, err = sluice(*words[:-2], "--qrels", output)
     assert code == 2
-    assert "people's labels" in err
+    assert "human labels" in err
     code, _, err = sluice(
         "labels", "judge", "--dataset", folder, "--judge", labels, "--output", output
     )
     assert code == 2
-    assert "give a run or more" in err
+    assert "needs at least one run" in err
     code, _, err = sluice(*words, "--fit", 2)
     assert code == 2
     assert "has no thresholds" in err
@@ -246,7 +246,7 @@ def test_a_cross_encoder_is_fitted_on_other_queries_and_scores_no_pair_twice(
     assert not output.exists()
     code, out, err = sluice(*words, "--pairs", "judged")
     assert code == 0, err
-    assert "0 were in the cache" in out
+    assert "0 from the cache" in out
     note, made = read_note(output), read_qrels(output)
     assert note is not None
     assert len(note["fitted_on"]) == 4
@@ -255,12 +255,12 @@ def test_a_cross_encoder_is_fitted_on_other_queries_and_scores_no_pair_twice(
     assert {q: set(grades) for q, grades in made.items()} == {q: set(human[q]) for q in made}
     first = output.read_bytes()
     code, out, _ = sluice(*words, "--pairs", "judged")
-    assert f"{note['labels']} were in the cache" in out
+    assert f"{note['labels']} from the cache" in out
     assert output.read_bytes() == first
     code, out, err = sluice(*words, run, "--ranker", pair_bert, "--queries", 8)
     assert code == 0, err  # of holes, all queries are labelled, those fitted on too
     assert set(read_qrels(output)) == set(human)
-    assert f"circular: the judge ranks in {run}" in out
+    assert f"circular: the judge also ranks in {run}" in out
 
 
 def test_the_commands_of_agreement_and_grades(

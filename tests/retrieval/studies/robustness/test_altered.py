@@ -119,7 +119,7 @@ def test_what_cannot_be_altered_is_named() -> None:
         def run(self, queries: Any, given: Run | None = None, k: int | None = None) -> Run:
             return retriever.run(queries, given, k)
 
-    with pytest.raises(ConfigError, match="own: a Own cannot be asked"):
+    with pytest.raises(ConfigError, match="own: a Own cannot run with a replaced document"):
         AlteredPipeline(Own() | retriever)
-    with pytest.raises(ConfigError, match="looks into the index of 'dense'"):
+    with pytest.raises(ConfigError, match="reads the index of 'dense'"):
         AlteredPipeline(retriever >> Rerank(VectorDot(retriever)))

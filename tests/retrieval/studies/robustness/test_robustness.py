@@ -108,7 +108,7 @@ def test_a_system_whose_documents_cannot_be_replaced_is_said(
     )
     assert list(found.table.rows) == ["looking clean", "looking query:upper"]
     assert "looking: no document was perturbed" in found.table.caption
-    assert "looks into the index of 'dense'" in found.table.caption
+    assert "reads the index of 'dense'" in found.table.caption
 
 
 def test_measures_that_are_no_means_and_grades_of_all_queries(
@@ -142,7 +142,7 @@ def test_lists_too_short_to_draw_from_leave_the_row_empty(
 def test_bad_settings_are_named(dataset: Dataset, systems: dict[str, Stage]) -> None:
     with pytest.raises(ConfigError, match="did you mean 'query:upper'"):
         robustness(systems, dataset, perturbations=["query:uper"])
-    with pytest.raises(ConfigError, match="depth: 10; documents are perturbed from rank 11 on"):
+    with pytest.raises(ConfigError, match="depth: 10; expected more than 10"):
         robustness(systems, dataset, depth=10)
 
 
