@@ -12,14 +12,9 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.retrieval.runs.rank_overlap import (
         RankSimilarity as RankSimilarity,
-    )
-    from sluice.retrieval.runs.rank_overlap import (
         compare_rankings as compare_rankings,
-    )
-    from sluice.retrieval.runs.rank_overlap import (
         rank_biased_overlap as rank_biased_overlap,
     )
-    from sluice.retrieval.runs.run import Ranking as Ranking
-    from sluice.retrieval.runs.run import Run as Run
+    from sluice.retrieval.runs.run import Ranking as Ranking, Run as Run
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)
