@@ -77,8 +77,8 @@ class TowerEncoder:
             self.layer_count = document.layer_count  # absent where a number is another layer
             self.embed_layers = self._embed_layers
         for side, tower in self.towers.items():  # a tower reads one side; saved, it has one length
-            for kept in (tower.prompts, tower.lengths, tower.prompt_tokens):
-                values: dict[str, Any] = kept
+            for settings in (tower.prompts, tower.lengths, tower.prompt_tokens):
+                values: dict[str, Any] = settings
                 values.update(dict.fromkeys(SIDES, values[side]))
 
     @classmethod
@@ -113,7 +113,7 @@ class TowerEncoder:
         folder = model_folder(str(model))
         if not is_router(folder):
             raise ModelError(
-                f"{folder}: has no towers; give both, query: {{type: dense, model: ...}} and "
+                f"{folder}: no towers; give both, query: {{type: dense, model: ...}} and "
                 "document: {type: dense, model: ...}"
             )
         return cls(
@@ -263,7 +263,7 @@ def check_towers(query: Tower, document: Tower) -> None:
 
 
 class _Towers(nn.ModuleDict):
-    """Both modules; a frozen one stays in evaluation mode, whatever the training asks."""
+    """Both modules; a frozen one stays in evaluation mode, even while the other trains."""
 
     def __init__(self, modules: Mapping[str, nn.Module], freeze: Frozen) -> None:
         super().__init__(modules)

@@ -1,4 +1,4 @@
-"""What computes a model: torch on a device, ONNX Runtime or OpenVINO, and the export to them.
+"""Runs models: torch on a device, ONNX Runtime or OpenVINO, and the export to them.
 
 May import: `encoders.model_files` and below.
 """

@@ -16,11 +16,12 @@ from sluice.encoders.backends.devices import Dtype, Engine, pick_dtype
 from sluice.encoders.backends.graph import MODEL_FILE, graph_path
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.files import file_hash
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.identity import versions
 
 Output: TypeAlias = Literal["last_hidden_state", "head_states", "logits"]
 ENGINES = ("torch", "onnx", "openvino")
-# What the graph of each kind of encoder computes.
+# The output of the graph of each kind of encoder.
 OUTPUTS: dict[str, Output] = {
     "dense": "last_hidden_state",
     "splade": "head_states",
@@ -32,15 +33,15 @@ _PACKAGES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 class Backend(Protocol):
     """A model's graph, without what comes after it: pooling, vocabulary product, activation."""
 
-    name: str  # the engine, its arithmetic and the file: what vectors depend on
+    name: str  # the engine, its arithmetic and the file, on which vectors depend
 
     def __call__(self, features: Mapping[str, Tensor]) -> Tensor:
-        """Run padded features: ``input_ids`` and ``attention_mask`` ``[n, length]``, whole numbers.
+        """Run padded features: ``input_ids`` and ``attention_mask`` ``[n, length]``, integers.
 
-        ``token_type_ids`` may be among them; a graph that takes them gets zeros without. Returns
+        ``token_type_ids`` are optional; without them a graph that takes them gets zeros. Returns
         float32 on the CPU: last hidden states ``[n, length, hidden]`` (dense), the language-model
         head's states before its decoder ``[n, length, hidden]`` (SPLADE), or logits ``[n, 1]``
-        (cross-encoder). What stands at padded places means nothing. Safe in threads.
+        (cross-encoder). Values at padding are undefined. Safe in threads.
         """
         ...
 
@@ -57,10 +58,10 @@ def open_backend(
 ) -> Backend:
     """Open the exported graph of a local model folder.
 
-    ``output`` is what the encoder needs of it (``OUTPUTS``), ``threads`` defaults to torch's
+    ``output`` is the one the encoder needs (``OUTPUTS``), ``threads`` defaults to torch's
     number, ``file`` to ``onnx/model.onnx``. ONNX Runtime computes in float32, OpenVINO also in
-    bfloat16. ``weights`` is the ``weights_hash()`` of the folder's model: a graph that was exported
-    from other weights is refused. Raises ``ConfigError`` for settings that an engine does not have
+    bfloat16. ``weights`` is the ``weights_hash()`` of the folder's model: a graph exported from
+    other weights is refused. Raises ``ConfigError`` for settings that an engine does not support
     and a folder without the file, ``MissingPackageError``, and ``ModelError`` for a graph that is
     damaged or of another kind of encoder.
     """
@@ -70,11 +71,11 @@ def open_backend(
     chosen = pick_dtype(dtype, torch.device("cpu"))
     if engine == "onnx" and chosen is torch.bfloat16 and dtype != "auto":
         raise ConfigError(
-            "dtype: 'bfloat16' is not for backend 'onnx', which computes in float32; take backend "
+            "dtype: 'bfloat16' is not for backend 'onnx', which computes in float32; use backend "
             "'openvino' or 'torch', or dtype 'float32'"
         )
-    if threads is not None and (type(threads) is not int or threads < 1):
-        raise ConfigError(f"threads: {threads!r}; expected 1 or more, or nothing for torch's")
+    if threads is not None:
+        threads = whole_number(threads, "threads", 1)
     need_packages(engine)
     from sluice.encoders.backends.graph import read_graph
 
@@ -98,7 +99,7 @@ def check_engine(engine: str) -> None:
 
 
 def need_packages(engine: str) -> None:
-    """Raise ``MissingPackageError``, which has the line that installs it, for what is not there."""
+    """Raise ``MissingPackageError`` for an engine whose packages are not installed."""
     for package in _PACKAGES.get(engine, ()):
         if importlib.util.find_spec(package) is None:
             raise MissingPackageError(package, engine, f"backend {engine!r}")
@@ -108,9 +109,9 @@ def need_packages(engine: str) -> None:
 class ChosenBackend:
     """An engine on one file of a model folder.
 
-    ``mark`` is what the encoder's fingerprint must hold of it: None for the model's own float32
-    graph; a quantised one gives other vectors, so it is told apart by its contents. ``weights`` are
-    the ``versions`` of those that the graph was made from, None where they are not watched.
+    ``mark`` is its part in the encoder's fingerprint: None for the model's own float32 graph; the
+    hash of a quantised one, whose vectors differ. ``weights`` are the ``versions`` of those that
+    the graph was exported from, None to ignore changes.
     """
 
     engine: Engine
@@ -126,24 +127,24 @@ class ChosenBackend:
         return self.run.name
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Copy the graph into a model folder; return what the folder's ``sluice.json`` notes."""
+        """Copy the graph into a model folder; return the notes for ``sluice.json``."""
         source = graph_path(self.folder, self.file)
         place = folder / self.file
         place.parent.mkdir(parents=True, exist_ok=True)
-        for part in source.parent.glob(f"{source.name}*"):  # large weights lie in a file beside it
+        for part in source.parent.glob(f"{source.name}*"):  # large weights are in a file beside it
             shutil.copyfile(part, place.with_name(part.name))
         return {"backend": self.engine, "backend_file": self.file}
 
 
 class BackedModel(Protocol):
-    """A model that a back end can run: what ``choose_backend`` reads of it, and sets."""
+    """A model that a back end can run, as ``choose_backend`` sees it."""
 
     kind: str
     module: nn.Module
     backend: ChosenBackend | None
 
     def weights_hash(self) -> str:
-        """Return a hash of the weights, which the exported graph must have been made from."""
+        """Return a hash of the weights that the graph must have been exported from."""
         ...
 
 
@@ -156,19 +157,19 @@ def choose_backend(
     dtype: Dtype,
     noted: dict[str, Any],
 ) -> None:
-    """Set an encoder's back end: the one asked for, else the one its folder notes, else torch."""
+    """Set an encoder's back end: ``engine``, else the one its folder notes, else torch."""
     if engine is None and file is not None:
         raise ConfigError(f"backend_file: {file!r} needs backend: onnx or openvino")
-    wanted: Any = noted.get("backend", "torch") if engine is None else engine
-    check_engine(wanted)
-    if wanted == "torch":
+    chosen: Any = noted.get("backend", "torch") if engine is None else engine
+    check_engine(chosen)
+    if chosen == "torch":
         if file is not None:
             raise ConfigError(f"backend_file: {file!r} is for backend onnx or openvino")
         return
     placed = file or noted.get("backend_file") or MODEL_FILE
     run = open_backend(
         folder,
-        wanted,
+        chosen,
         OUTPUTS[encoder.kind],
         dtype=dtype,
         file=placed,
@@ -176,4 +177,4 @@ def choose_backend(
     )
     mark = None if placed == MODEL_FILE else file_hash(graph_path(folder, placed))
     weights = versions(encoder.module.parameters())
-    encoder.backend = ChosenBackend(wanted, folder, placed, run, mark, weights)
+    encoder.backend = ChosenBackend(chosen, folder, placed, run, mark, weights)

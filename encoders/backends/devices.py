@@ -13,14 +13,14 @@ Engine: TypeAlias = Literal["torch", "onnx", "openvino"]
 
 
 def pick_device(device: str) -> torch.device:
-    """Return the device a name stands for; ``auto`` is CUDA, then MPS, then the CPU."""
+    """Return the device of a name; ``auto`` is CUDA, else MPS, else the CPU."""
     if device == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-        torch.zeros(1, device=chosen).cpu()  # fails where torch or the machine has no such device
+        torch.zeros(1, device=chosen).cpu()  # fails if torch or the machine has no such device
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         line = str(error).partition("\n")[0]
         raise ConfigError(f"device: {device!r} cannot be used here: {line}") from error
@@ -28,7 +28,7 @@ def pick_device(device: str) -> torch.device:
 
 
 def pick_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
-    """Return the arithmetic type: float32, or bfloat16 (``auto``: where the hardware has it)."""
+    """Return the arithmetic type: float32, or bfloat16 (``auto``: if the hardware supports it)."""
     if dtype == "auto":
         if device.type == "cuda":
             fast = torch.cuda.is_bf16_supported()

@@ -33,17 +33,33 @@ from sluice.encoders.model_files.locate import model_folder
 Quantisation: TypeAlias = Literal["int8"]
 QUANTISED_FILES = {"int8": "onnx/model_qint8.onnx"}
 OPSET = 17
-LOWEST_COSINE = 0.9999  # a float32 graph below computes something else than torch
+LOWEST_COSINE = 0.9999  # a float32 graph below it differs from torch
 LARGEST_RELATIVE = 1e-3
-# The exporter that traces: in a tenth of a second what the newer one takes seconds and a further
-# package for, and right for every architecture in the tests.
+# The tracing exporter takes a tenth of a second, the newer one seconds and another package; it is
+# right for every architecture in the tests.
 _KNOWN_WARNINGS = (
     (DeprecationWarning, "You are using the legacy TorchScript-based ONNX export"),
     (DeprecationWarning, "The feature will be removed"),
     (UserWarning, "Exporting aten::index operator of advanced indexing"),
     (UserWarning, "Constant folding"),
 )
-LENGTHS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 510)  # words of the sample's texts
+LENGTHS = (
+    0,
+    1,
+    2,
+    3,
+    5,
+    8,
+    13,
+    21,
+    34,
+    55,
+    89,
+    144,
+    233,
+    377,
+    510,
+)  # words in the texts of the sample
 _WORDS = (
     "water gold river stone sluice gravel the of a search query document engine reads 1987 old "
     "records about protein folding in cells, heart disease and diabetes, compilers that inline "
@@ -54,7 +70,7 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What was written: the folder, the kind of encoder, and each file's bytes and difference."""
+    """An export: the folder, the kind of encoder, and each file's bytes and difference."""
 
     folder: Path
     kind: str
@@ -67,7 +83,7 @@ class ExportReport:
         for file, difference in self.differences.items():
             line = (
                 f"{file}: {self.bytes[file] / 1e6:,.1f} MB; on {difference.texts} texts, {unit} "
-                f"differ from torch's by {difference.largest:.3g} at the most (of up to "
+                f"differ from torch's by at most {difference.largest:.3g} (of up to "
                 f"{difference.span:.3g})"
             )
             if self.kind != "cross_encoder":
@@ -85,12 +101,12 @@ def export_onnx(
 ) -> ExportReport:
     """Write a dense, SPLADE or cross-encoder with its graph as ``onnx/model.onnx``, in one step.
 
-    ``model`` is an encoder or a folder or hub id. The folder is what ``save_pretrained`` writes,
-    so it opens with any back end, and in sentence-transformers. The graph is run on a fixed sample
-    of texts of every length and on ``texts`` and compared with torch; one that computes something
-    else is a ``ModelError``, and nothing is written. ``quantise="int8"`` puts
-    ``onnx/model_qint8.onnx`` (8-bit weights a channel, activations quantised as they come) beside
-    it: look at its difference before use. Raises ``ConfigError`` for other settings and an
+    ``model`` is an encoder, a folder or a hub id. The folder is as ``save_pretrained`` writes it,
+    so it opens with any back end, and in sentence-transformers. The graph is compared with torch
+    on a fixed sample of texts of every length and on ``texts``; if it differs, a ``ModelError``
+    is raised and nothing is written. ``quantise="int8"`` puts
+    ``onnx/model_qint8.onnx`` (8-bit weights per channel, activations quantised at run time)
+    beside it: look at its difference before use. Raises ``ConfigError`` for other settings and an
     ``output`` that is the model's own folder or not a model's, ``MissingPackageError``.
     """
     if quantise is not None and quantise not in QUANTISED_FILES:
@@ -119,11 +135,11 @@ def export_onnx(
 
 
 def write_graph(encoder: Any, path: Path) -> None:
-    """Trace an encoder's network in float32 into an ONNX file, batch and length left open."""
+    """Trace an encoder's network in float32 into an ONNX file, for any batch and length."""
     kind = encoder.kind
     network = copy.deepcopy(encoder.model).cpu().float().eval()
     if getattr(network.config, "_attn_implementation", "eager") != "eager":
-        with quiet_transformers():  # MPNet's says that it has but one
+        with quiet_transformers():  # MPNet reports that it has only one
             network.set_attn_implementation("eager")
     names = input_names(encoder)
     traced = _Traced(network, names, "last_hidden_state" if kind == "dense" else "logits")
@@ -171,13 +187,13 @@ class _Traced(nn.Module):
 
     def forward(self, *features: Tensor) -> Tensor:
         """Return hidden states, head states or logits of padded features."""
-        given = dict(zip(self._names, features, strict=True))
-        found: Tensor = getattr(self.network(**given, return_dict=True), self._output)
-        return found
+        inputs = dict(zip(self._names, features, strict=True))
+        output: Tensor = getattr(self.network(**inputs, return_dict=True), self._output)
+        return output
 
 
 def _example(encoder: Any) -> dict[str, Tensor]:
-    """Return two texts of unlike length: what the trace is taken from."""
+    """Return two texts of different lengths to trace."""
     special = set(encoder.tokenizer.all_special_ids)
     size = int(encoder.model.config.vocab_size)
     token = next((number for number in range(size) if number not in special), 0)
@@ -189,19 +205,21 @@ def _example(encoder: Any) -> dict[str, Tensor]:
 
 
 def _opened(model: Any, output: Path) -> Any:
-    """Return the encoder; a folder is opened, and may not be what is written."""
+    """Return the encoder, opened from its folder, which may not be the output."""
     encoder = model
     if isinstance(model, str | Path):
         from sluice.encoders.model_files.registry import kind_of, open_encoder
 
         source = model_folder(str(model))
         if output.resolve() in (source.resolve(), *source.resolve().parents):
-            raise ConfigError(f"{output}: is or holds the model itself; give a folder of its own")
+            raise ConfigError(f"{output}: is or contains the model itself; give another folder")
         kind = kind_of(source)
         if kind == "towers":
             raise ConfigError(f"{source}: has two towers; export {source}/query and /document")
         if kind not in OUTPUTS:
-            raise ConfigError(f"{source}: of type {kind}, which has no network to export as ONNX")
+            raise ConfigError(
+                f"{source}: an encoder of type {kind} has no network to export as ONNX"
+            )
         encoder = open_encoder(source, device="cpu")
     if getattr(encoder, "kind", None) not in OUTPUTS:
         raise ConfigError(
@@ -213,10 +231,10 @@ def _opened(model: Any, output: Path) -> Any:
 
 @contextlib.contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """Silence what the exporter says of every model; other warnings pass."""
+    """Silence the warnings that the exporter logs for every model."""
     with warnings.catch_warnings():
-        # A condition is traced as it came out: right for inputs with padding, as ours are; and
-        # what was traced is checked.
+        # A condition is traced with its current outcome: right for inputs with padding, as ours;
+        # and the graph is compared with torch afterwards.
         warnings.filterwarnings("ignore", message="Converting a tensor to a Python boolean")
         for category, start in _KNOWN_WARNINGS:
             warnings.filterwarnings("ignore", message=start, category=category)
@@ -249,11 +267,11 @@ def _is_no_advice(record: logging.LogRecord) -> bool:
 
 
 def _check(difference: Difference, name: str) -> None:
-    """Refuse a float32 graph that is not torch's; NaN fails every comparison."""
+    """Refuse a float32 graph that differs from torch; NaN fails every comparison."""
     if difference.cosine >= LOWEST_COSINE and difference.relative <= LARGEST_RELATIVE:
         return
     raise ModelError(
-        f"{name}: the exported graph computes something else than torch: largest difference "
+        f"{name}: the exported graph differs from torch: largest difference "
         f"{difference.largest:.3g} of {difference.span:.3g}, smallest cosine "
         f"{difference.cosine:.6f}; nothing was written: use backend 'torch'"
     )
@@ -263,8 +281,8 @@ def _check(difference: Difference, name: str) -> None:
 class Difference:
     """How far a graph's outputs are from torch's: of vectors, term weights or logits.
 
-    ``largest`` is the largest absolute difference of a single number, ``span`` the largest absolute
-    number torch gave, ``cosine`` the smallest cosine of a text's two vectors (cross-encoders: 1).
+    ``largest`` is the largest absolute difference of a single number, ``span`` torch's largest
+    absolute number, ``cosine`` the smallest cosine of a text's two vectors (cross-encoders: 1).
     """
 
     texts: int
@@ -274,12 +292,12 @@ class Difference:
 
     @property
     def relative(self) -> float:
-        """The largest difference as a share of the largest number; NaN where a graph gave NaN."""
+        """The largest difference as a share of the largest number; NaN if the graph's is."""
         return self.largest / self.span if self.span else self.largest
 
 
 def sample_texts() -> list[str]:
-    """Return the fixed sample: texts of 0 to 510 words, so of every length up to a model's."""
+    """Return the fixed sample: texts of 0 to 510 words, for every length up to a model's."""
     words = _WORDS.split()
     return [
         " ".join(words[(7 * place + at) % len(words)] for at in range(length))
@@ -288,7 +306,7 @@ def sample_texts() -> list[str]:
 
 
 def through(encoder: Any, backend: Backend | None) -> Any:
-    """Return the encoder over a back end; over None, it runs torch's own padded pass in float32."""
+    """Return the encoder on a back end; None is torch's own padded pass in float32."""
     twin = copy.copy(encoder)  # the parameters are shared
     twin.dtype = torch.float32
     twin.packed = False
@@ -301,27 +319,27 @@ def compared(encoder: Any, backend: Backend, texts: Sequence[str]) -> Difference
     ours, theirs = through(encoder, None), through(encoder, backend)
     if encoder.kind == "cross_encoder":
         pairs = list(zip(texts, reversed(texts), strict=True))
-        expected, found = ours.score(pairs), theirs.score(pairs)
+        expected, actual = ours.score(pairs), theirs.score(pairs)
         cosine = 1.0
     else:
-        expected, found = _rows(ours, texts), _rows(theirs, texts)
-        cosine = float(np.min(_cosines(expected, found), initial=1.0))
-    largest = float(np.abs(expected - found).max(initial=0.0))
+        expected, actual = _rows(ours, texts), _rows(theirs, texts)
+        cosine = float(np.min(_cosines(expected, actual), initial=1.0))
+    largest = float(np.abs(expected - actual).max(initial=0.0))
     return Difference(len(texts), largest, float(np.abs(expected).max(initial=0.0)), cosine)
 
 
 def _rows(encoder: Any, texts: Sequence[str]) -> NDArray[np.float64]:
-    found = encoder.encode_documents(texts)
-    rows = found if isinstance(found, np.ndarray) else found.toarray()
+    vectors = encoder.encode_documents(texts)
+    rows = vectors if isinstance(vectors, np.ndarray) else vectors.toarray()
     exact: NDArray[np.float64] = rows.astype(np.float64)
     return exact
 
 
-def _cosines(expected: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:
+def _cosines(expected: NDArray[np.float64], actual: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the cosine of each pair of rows: 1 for two rows of zeros, 0 for one."""
-    products = (expected * found).sum(axis=1)
-    norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(found, axis=1)
+    products = (expected * actual).sum(axis=1)
+    norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(actual, axis=1)
     cosines: NDArray[np.float64] = np.zeros(len(expected))
     np.divide(products, norms, out=cosines, where=norms != 0)
-    cosines[~expected.any(axis=1) & ~found.any(axis=1)] = 1.0
+    cosines[~expected.any(axis=1) & ~actual.any(axis=1)] = 1.0
     return cosines

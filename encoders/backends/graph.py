@@ -1,4 +1,4 @@
-"""An ONNX file of somebody's folder: looked through before an engine gets it."""
+"""Checks an untrusted ONNX file before an engine opens it."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ class OnnxGraph:
 
     @property
     def name(self) -> str:
-        """What tells the vectors it makes from those of another file, such as one in int8."""
+        """File name and hash, which distinguish its vectors from those of another file."""
         return f"{self.path.name} {file_hash(self.path)}"
 
     def feed(self, features: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
         """Return the inputs' arrays, int64 ``[n, length]``."""
-        given = dict(features)
-        types = given.get("token_type_ids")
+        inputs = dict(features)
+        types = inputs.get("token_type_ids")
         if "token_type_ids" not in self.inputs:
             if types is not None and bool(types.any()):
                 raise ModelError(
-                    f"{self.path}: takes no token_type_ids, and the model tells its two texts "
-                    "apart by them; export it again with `sluice model export`"
+                    f"{self.path}: takes no token_type_ids, by which the model distinguishes "
+                    "its two texts; export it again with `sluice model export`"
                 )
         elif types is None:
-            given["token_type_ids"] = torch.zeros_like(given["input_ids"])
-        arrays = {name: given[name].to("cpu", torch.int64).numpy() for name in self.inputs}
+            inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
+        arrays = {name: inputs[name].to("cpu", torch.int64).numpy() for name in self.inputs}
         return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
 
 def read_graph(
     folder: Path, output: str, *, file: str | None = None, weights: str | None = None
 ) -> OnnxGraph:
-    """Check the ONNX file of a model folder and return what an engine needs to open it.
+    """Check the ONNX file of a model folder and return it.
 
     The file and the weights it may keep beside it must lie inside the folder. Raises
-    ``ConfigError`` where there is none, ``ModelError`` for one that is damaged, of other weights,
-    or has other inputs or outputs than ``output``.
+    ``ConfigError`` without a file, ``ModelError`` for one that is damaged, of other weights, or
+    with other inputs or outputs than ``output``.
     """
     path = graph_path(folder, file)
     model = _parsed(path)
@@ -71,14 +71,14 @@ def read_graph(
             "with `sluice model export`"
         )
     inputs = _input_names(model.graph, path)
-    found = {value.name: value for value in model.graph.output}
-    name = next((name for name in _ALIASES.get(output, (output,)) if name in found), None)
+    outputs = {value.name: value for value in model.graph.output}
+    name = next((name for name in _ALIASES.get(output, (output,)) if name in outputs), None)
     if name is None:
         raise ModelError(
-            f"{path}: its outputs are {', '.join(found)}; expected {output}: it was exported from "
-            "another kind of encoder, or by another tool; export it with `sluice model export`"
+            f"{path}: its outputs are {', '.join(outputs)}; expected {output}: it was exported "
+            "from another kind of encoder, or by another tool; export it with `sluice model export`"
         )
-    rank = len(found[name].type.tensor_type.shape.dim)
+    rank = len(outputs[name].type.tensor_type.shape.dim)
     if rank not in (0, _RANKS[output]):  # 0: the file does not say
         raise ModelError(
             f"{path}: {name} has {rank} dimensions, expected {_RANKS[output]}; export the model "
@@ -89,18 +89,17 @@ def read_graph(
 
 def graph_path(folder: Path, file: str | None) -> Path:
     """Return the path of a folder's graph; it must be inside the folder and exist."""
-    wanted = Path(MODEL_FILE if file is None else file)
-    if wanted.is_absolute() or ".." in wanted.parts:
+    relative = Path(MODEL_FILE if file is None else file)
+    if relative.is_absolute() or ".." in relative.parts:
         raise ConfigError(f"file: {file!r} leads out of the model's folder; give a path inside it")
     for home in dict.fromkeys((folder, transformer_folder(folder))):
-        path = home / wanted
+        path = home / relative
         if path.is_file():
             if not path.resolve().is_relative_to(folder.resolve()):
                 raise ModelError(f"{path}: is a link that leads out of the model's folder")
             return path
     raise ConfigError(
-        f"{folder}: has no {wanted}; make a folder that has one: "
-        f"sluice model export {folder} OUTPUT"
+        f"{folder}: no {relative}; write a folder with one: sluice model export {folder} OUTPUT"
     )
 
 
@@ -114,15 +113,15 @@ def _parsed(path: Path) -> Any:
         raise ModelError(
             f"{path}: not readable as ONNX ({error}); export the model again"
         ) from error
-    if not model.graph.node:  # an empty file is a valid message
-        raise ModelError(f"{path}: has no graph in it; export the model again")
+    if not model.graph.node:  # an empty file is a valid protobuf message
+        raise ModelError(f"{path}: contains no graph; export the model again")
     return model
 
 
 def _check_outside_data(model: Any, path: Path, folder: Path) -> None:
     """Check that weights kept in files of their own are files of this folder.
 
-    A path may also stand for an address in memory (``*/_ORT_MEM_ADDR_/*``), which OpenVINO reads.
+    A path may also be an address in memory (``*/_ORT_MEM_ADDR_/*``), which OpenVINO reads.
     """
     for tensor in _tensors(model):
         for entry in tensor.external_data:
@@ -133,8 +132,8 @@ def _check_outside_data(model: Any, path: Path, folder: Path) -> None:
             odd = "*" in entry.value or ".." in Path(entry.value).parts
             if odd or not inside or not place.is_file():
                 raise ModelError(
-                    f"{path}: {tensor.name!r} is kept in {entry.value!r}, which is not in the "
-                    "model's folder"
+                    f"{path}: {tensor.name!r} is kept in {entry.value!r}, which is not a file of "
+                    "the model's folder"
                 )
 
 
@@ -154,14 +153,14 @@ def _input_names(graph: Any, path: Path) -> tuple[str, ...]:
     import onnx
 
     stored = {tensor.name for tensor in graph.initializer}  # old files list weights as inputs
-    found = [value for value in graph.input if value.name not in stored]
-    names = [value.name for value in found]
+    inputs = [value for value in graph.input if value.name not in stored]
+    names = [value.name for value in inputs]
     if set(names) - set(INPUTS) or not {"input_ids", "attention_mask"} <= set(names):
         raise ModelError(
             f"{path}: its inputs are {', '.join(names)}; expected input_ids, attention_mask and "
-            "token_type_ids or not; export the model with `sluice model export`"
+            "optionally token_type_ids; export the model with `sluice model export`"
         )
-    for value in found:
+    for value in inputs:
         if value.type.tensor_type.elem_type != onnx.TensorProto.INT64:
             raise ModelError(f"{path}: {value.name} is not of type int64; export the model again")
     return tuple(names)

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU, in float32 (or int8 where the file is quantised)."""
+"""Runs a graph in ONNX Runtime on the CPU, in float32 (int8 if the file is quantised)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OnnxBackend:
     def __call__(self, features: Mapping[str, Tensor]) -> Tensor:
         """Run padded features: see ``Backend``."""
         try:
-            found = self._session.run([self._graph.output], self._graph.feed(features))[0]
+            output = self._session.run([self._graph.output], self._graph.feed(features))[0]
         except ModelError:
             raise
         except Exception as error:
@@ -46,7 +46,7 @@ class OnnxBackend:
                 f"{self._graph.path}: ONNX Runtime failed on a batch of "
                 f"{tuple(features['input_ids'].shape)} tokens: {_first_line(error)}"
             ) from error
-        return torch.from_numpy(found).float()
+        return torch.from_numpy(output).float()
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU, in float32 or bfloat16, from the same ONNX file."""
+"""Runs a graph in OpenVINO on the CPU, in float32 or bfloat16, from the same ONNX file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TELEMETRY = "openvino_telemetry"
 
 
 class OpenVinoBackend:
-    """A ``Backend`` on OpenVINO's CPU plug-in, one stream, ``half``: in bfloat16."""
+    """A ``Backend`` on OpenVINO's CPU plug-in, one stream; ``half`` is bfloat16."""
 
     def __init__(self, graph: OnnxGraph, *, threads: int, half: bool) -> None:
         openvino = import_openvino()
@@ -25,7 +25,7 @@ class OpenVinoBackend:
         # Part of what cached vectors depend on.
         self.name = f"openvino {graph.name} {'bfloat16' if half else 'float32'}"
         settings = {
-            # Left to itself, it takes bfloat16 wherever the processor has it.
+            # By default it uses bfloat16 if the processor supports it.
             "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
             "INFERENCE_NUM_THREADS": threads,
             "PERFORMANCE_HINT": "LATENCY",
@@ -51,15 +51,14 @@ class OpenVinoBackend:
                     f"{self._graph.path}: OpenVINO failed on a batch of "
                     f"{tuple(features['input_ids'].shape)} tokens: {_last_line(error)}"
                 ) from error
-            found = self._request.get_tensor(self._graph.output).data
-            return torch.tensor(found, dtype=torch.float32)  # the next run writes over it
+            output = self._request.get_tensor(self._graph.output).data
+            return torch.tensor(output, dtype=torch.float32)  # the next run overwrites it
 
 
 def import_openvino() -> Any:
-    """Import OpenVINO without its telemetry, which else reports to its maker on import.
+    """Import OpenVINO without its telemetry, which would report to its maker on import.
 
-    It does without the telemetry package where that is not installed; this makes it look so, for
-    this import only.
+    It works without the telemetry package; this hides the package, for this import only.
     """
     if "openvino" in sys.modules or _TELEMETRY in sys.modules:
         import openvino
@@ -74,6 +73,6 @@ def import_openvino() -> Any:
 
 
 def _last_line(error: Exception) -> str:
-    """Return the last line: before it stand the places in OpenVINO's own source."""
+    """Return the last line; those before are places in OpenVINO's source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else repr(error)

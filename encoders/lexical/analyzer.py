@@ -1,4 +1,4 @@
-"""Text to index terms: Lucene's English analyser, Snowball stemmers, character n-grams.
+"""Analyses text into index terms: Lucene's English analyser, Snowball stemmers, character n-grams.
 
 Words are those of Unicode's text segmentation (UAX #29, word boundaries) as Lucene's
 StandardTokenizer applies it: runs of letters and digits, also across underscores, across one of
@@ -24,7 +24,7 @@ STOP_WORDS = frozenset({  # Lucene's English ones
     "they", "this", "to", "was", "will", "with",
 })  # fmt: skip
 LONGEST_WORD = 255
-CACHED_WORDS = 1_000_000  # about 150 MB at most; then the cache starts afresh
+CACHED_WORDS = 1_000_000  # about 150 MB at most; then the cache is emptied
 
 SNOWBALL = {
     "ar": "arabic", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german", "el": "greek",
@@ -40,7 +40,7 @@ OTHERS = {
     "japanese": "cjk", "ko": "cjk", "korean": "cjk", "th": "th", "thai": "th", "none": "none",
 }  # fmt: skip
 
-# What stands inside a regular expression's [...], named after Unicode's word-break properties.
+# Contents of a regular expression's [...], named after Unicode's word-break properties.
 HAN = "\u2e80-\u2fdf\u3005\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 HAN += "\U00020000-\U000323af"
 HIRAGANA = "\u3041-\u3096\u309d-\u309f"
@@ -71,8 +71,8 @@ class Analyzer:
 
     ``analyzer(language)`` makes one. The term of each distinct word is remembered, because
     stemming is by far the slowest step. ``words`` splits a text, in lower case, and ``term`` turns
-    a word into its term, or into "" when it is to be left out. ``lower`` is set where ``words`` is
-    no more than the words of a text put into lower case by it; such a text may be cut at spaces.
+    a word into its term, or into "" to leave it out. ``lower`` is set if ``words`` only splits the
+    text that ``lower`` lower-cased; such a text may be cut at spaces.
     """
 
     __slots__ = ("_terms", "language", "lower", "term", "words")
@@ -122,28 +122,28 @@ def analyzer(language: str) -> Analyzer:
     """
     name = language.strip().lower() if isinstance(language, str) else ""
     known = {**SNOWBALL, **{algorithm: algorithm for algorithm in SNOWBALL.values()}, **OTHERS}
-    found = known.get(name)
-    if found is None or not (found in OTHERS or found in Stemmer.algorithms()):
+    algorithm = known.get(name)
+    if algorithm is None or not (algorithm in OTHERS or algorithm in Stemmer.algorithms()):
         raise ConfigError(
             f"language: unknown language {language!r}; expected one of "
             f"{', '.join(sorted(known))}{suggest(name, known)}"
         )
-    return _analyzer(found)
+    return _analyzer(algorithm)
 
 
 @cache
-def _analyzer(found: str) -> Analyzer:
-    """Return the one analyser of a language, so that all encoders share its remembered terms."""
-    if found == "en":
-        return _plain(found, str.lower, _english(_stemmer("porter")))
-    if found == "cjk":
-        return Analyzer(found, _grams(HAN + HIRAGANA + KATAKANA + HANGUL, 2, "NFKC"), str)
-    if found == "th":
-        return Analyzer(found, _grams(THAI, 3, "NFC"), str)
-    if found == "none":
-        return _plain(found, str.lower, str)
-    lower = _turkish_lower if found == "turkish" else str.lower
-    return _plain(found, lower, _snowball(_stemmer(found)))
+def _analyzer(algorithm: str) -> Analyzer:
+    """Return the one analyser of a language, so that all encoders share its cached terms."""
+    if algorithm == "en":
+        return _plain(algorithm, str.lower, _english(_stemmer("porter")))
+    if algorithm == "cjk":
+        return Analyzer(algorithm, _grams(HAN + HIRAGANA + KATAKANA + HANGUL, 2, "NFKC"), str)
+    if algorithm == "th":
+        return Analyzer(algorithm, _grams(THAI, 3, "NFC"), str)
+    if algorithm == "none":
+        return _plain(algorithm, str.lower, str)
+    lower = _turkish_lower if algorithm == "turkish" else str.lower
+    return _plain(algorithm, lower, _snowball(_stemmer(algorithm)))
 
 
 def _plain(language: str, lower: Term, term: Term) -> Analyzer:
@@ -277,7 +277,7 @@ def _word(
     mark: str = "",
     katakana: str = "",
 ) -> str:
-    """Return the pattern of a word from what stands inside its character classes.
+    """Return the pattern of a word from the contents of its character classes.
 
     Marks belong to the character before them (rule WB4). The first branch, letters and nothing
     else, is a shortcut for most words; the second is rules WB5 to WB13.
@@ -298,7 +298,7 @@ def _kinds(limit: int) -> dict[str, str]:
     """Return the classes of letters (L), digits (N) and marks (M) up to ``limit``.
 
     UAX #29's ALetter, Numeric, and Extend or Format, from the interpreter's general categories.
-    Ideographs above U+20000 do not count as letters; beyond them there are only marks.
+    Ideographs above U+20000 do not count as letters, and only marks follow them.
     """
     elsewhere = re.compile(f"[{HAN}{HIRAGANA}{KATAKANA}{NO_SPACES}]").match
     kinds = {"L": "a-zA-Z", "N": "0-9\u066b", "M": "\u200c\u200d\uff9e\uff9f"}

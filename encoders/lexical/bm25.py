@@ -1,4 +1,4 @@
-"""BM25 as a sparse encoder: documents carry term frequency and length, queries carry idf.
+"""BM25 as a sparse encoder: term frequency and length in documents, idf in queries.
 
 The score of Lucene's BM25 is a dot product. With tf the count of a term in a document, dl the
 document's number of terms, avgdl the average of dl, N documents and df of them with the term:
@@ -6,16 +6,15 @@ document's number of terms, avgdl the average of dl, N documents and df of them 
     document weight = tf / (tf + k1 * (1 - b + b * dl / avgdl))
     query weight    = count in the query * ln(1 + (N - df + 0.5) / (df + 0.5))
 
-so one inverted index serves BM25 and learned sparse encoders, and added documents change only the
-query's side and, slowly, avgdl. (Robertson and Zaragoza, 2009; Lucene since version 8 leaves out
-the constant factor k1 + 1.)
+so the same inverted index serves BM25 and learned sparse encoders, and adding documents changes
+only the queries' weights and, slowly, avgdl. (Robertson and Zaragoza, 2009; Lucene since version 8
+leaves out the constant factor k1 + 1.)
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -23,14 +22,15 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 
-from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
+from sluice.encoders.foundation.errors import DataError, IndexFormatError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.generations import new_generation, open_generation
+from sluice.encoders.foundation.numbers import finite_number
 from sluice.encoders.lexical.analyzer import analyzer
 from sluice.encoders.lexical.fields import Fields, Totals
 from sluice.encoders.lexical.term_counts import Column, TermCounts, counted
 
-FORMAT, VERSION = "sluice.bm25", 2  # 2: with fields; without them still 1 is written
+FORMAT, VERSION = "sluice.bm25", 2  # 2: with fields; without them 1 is written
 Weights = np.ndarray[tuple[int], np.dtype[np.float64]]
 Input = str | Mapping[str, str]  # a document: its text, or with ``fields`` the text of each
 
@@ -49,7 +49,7 @@ class _Vocabulary(dict[str, int]):
 
 
 class BM25Encoder:
-    """Lucene's BM25 in the form of an encoder of sparse vectors; the similarity is the dot product.
+    """Lucene's BM25 as an encoder of sparse vectors; the similarity is the dot product.
 
     ``k1`` >= 0 damps repetitions, ``b`` in [0, 1] is the strength of length normalisation; the
     defaults are Anserini's. ``language`` chooses the analyser, see
@@ -57,9 +57,9 @@ class BM25Encoder:
     lengths are exact where Lucene keeps one byte.
 
     ``fields``, names and weights such as ``{"title": 1.0, "text": 1.0}``, scores each field by its
-    own N (the documents that have a term in it), df and avgdl, as Lucene does, and adds the scores
-    up by weight. Documents are then mappings of field names to texts, and the terms of a field
-    stand in the vocabulary as ``title:gold``. A query is one text, asked of every field.
+    own N (the documents with a term in it), df and avgdl, as Lucene does, and returns the weighted
+    sum. Documents are then mappings of field names to texts, and the vocabulary has the terms of a
+    field as ``title:gold``. A query is one text, searched in every field.
 
     ``fit`` or ``fit_documents`` comes first. Vectors have one column per term of the vocabulary, in
     order of first appearance; ``add_documents`` appends columns and never moves one.
@@ -72,8 +72,8 @@ class BM25Encoder:
         language: str = "en",
         fields: Mapping[str, float] | None = None,
     ) -> None:
-        self.k1 = _number("k1", k1, math.inf)
-        self.b = _number("b", b, 1.0)
+        self.k1 = finite_number(k1, "bm25.k1", 0)
+        self.b = finite_number(b, "bm25.b", 0, 1)
         self._analyzer = analyzer(language)
         self.language = self._analyzer.language
         self._fields = Fields(fields)
@@ -111,7 +111,7 @@ class BM25Encoder:
 
     @property
     def average_length(self) -> float:
-        """The avgdl in use, fields added up: of the last fit, whatever has changed since."""
+        """The avgdl in use, that of the last fit, summed over fields."""
         return float(self._averages.sum())
 
     @property
@@ -123,7 +123,7 @@ class BM25Encoder:
         return self._fingerprint
 
     def fit(self, texts: Iterable[Input]) -> Self:
-        """Count the terms of ``texts``, which are read once and not kept; return the encoder.
+        """Count the terms of ``texts``, which are read once; return the encoder.
 
         Raises ``ConfigError`` for a field that no document has.
         """
@@ -133,22 +133,22 @@ class BM25Encoder:
     def fit_documents(self, texts: Iterable[Input]) -> sp.csr_array:
         """Fit on ``texts`` and return their vectors; each text is analysed once.
 
-        Memory beside the result: 8 bytes for each pair of a document and one of its terms.
+        Memory besides the result: 8 bytes for each pair of a document and one of its terms.
         """
-        kept: list[TermCounts] = []
-        self._fit(texts, kept.append)
-        return self._impacts(kept)
+        chunks: list[TermCounts] = []
+        self._fit(texts, chunks.append)
+        return self._impacts(chunks)
 
     def encode_documents(self, texts: Sequence[Input]) -> sp.csr_array:
         """Return documents' vectors [n, vocabulary] under the avgdl in use.
 
-        Terms outside the vocabulary are left out, though they count for the length.
+        Terms outside the vocabulary are left out, but count for the length.
         """
         rows = self._fields.parted(texts)
         return self._impacts(list(self._counted(rows, self._terms().get)))
 
     def encode_queries(self, texts: Sequence[str]) -> sp.csr_array:
-        """Return queries' vectors [n, vocabulary]: count times idf, of terms some document has."""
+        """Return queries' vectors [n, vocabulary]: count times idf, for terms in documents."""
         chunks = list(self._counted(self._fields.repeated(texts), self._terms().get))
 
         def weights(counts: TermCounts) -> Weights:
@@ -159,26 +159,26 @@ class BM25Encoder:
         return matrix
 
     def add_documents(self, texts: Iterable[Input]) -> sp.csr_array:
-        """Count ``texts`` in, let the vocabulary grow, and return the new documents' vectors.
+        """Add ``texts`` to the counts, extend the vocabulary, and return the new vectors.
 
         idf becomes what a fit on all documents would give. avgdl stays that of the last fit, so
         that old and new vectors agree; fit again (when the index is rebuilt) once the average
         length has drifted. After a fit on no terms at all, the first addition sets it.
         """
-        vocabulary, totals, kept = self._terms(), self._totals, list[TermCounts]()
+        vocabulary, totals, chunks = self._terms(), self._totals, list[TermCounts]()
         size = len(vocabulary)
         try:
             for counts in self._counted(self._fields.parted(texts), vocabulary.__getitem__):
                 totals = totals.plus(counts, len(vocabulary), self._fields)
-                kept.append(counts)
+                chunks.append(counts)
         except BaseException:
             vocabulary.shrink(size)  # a bad line among the texts leaves the encoder as it was
             raise
         self._set(vocabulary, totals, np.where(self._averages, self._averages, totals.averages()))
-        return self._impacts(kept)
+        return self._impacts(chunks)
 
     def remove_documents(self, texts: Iterable[Input]) -> None:
-        """Count ``texts``, which must have been counted in before, out again.
+        """Subtract ``texts``, which must have been fitted or added before, from the counts.
 
         Their terms keep their columns. Raises ``DataError``, and changes nothing, for texts that
         cannot be among the documents counted so far.
@@ -190,8 +190,8 @@ class BM25Encoder:
             sizes = np.concatenate([totals.frequencies, totals.holders, totals.lengths])
             if unknown or sizes.min(initial=totals.documents) < 0:
                 raise DataError(
-                    "remove_documents: among the texts is one that was never fitted or added; "
-                    "expected exactly the texts that were; nothing was removed"
+                    "remove_documents: one of the texts was never fitted or added; "
+                    "give exactly the texts that were; nothing was removed"
                 )
         self._set(vocabulary, totals, self._averages)
 
@@ -216,8 +216,8 @@ class BM25Encoder:
         vocabulary = _Vocabulary(zip(terms, range(len(terms)), strict=True))
         if not len(vocabulary) == len(terms) == len(frequencies):
             raise IndexFormatError(
-                f"{folder}: {len(terms):,} lines, {len(vocabulary):,} distinct, in vocabulary.txt "
-                f"and {len(frequencies):,} document frequencies; expected as many of each: rebuild"
+                f"{folder}: {len(terms):,} lines, {len(vocabulary):,} distinct, in vocabulary.txt, "
+                f"but {len(frequencies):,} document frequencies; expected equal numbers: rebuild"
             )
         documents = int(facts["documents"])
         holders = np.array(facts["holders"] if fields else [documents], np.int64)
@@ -227,7 +227,7 @@ class BM25Encoder:
         return encoder
 
     def idf(self) -> Weights:
-        """Return the weight of each column in a query that has its term once; 0 of a lost term.
+        """Return the weight of each column in a query with its term once; 0 for a removed term.
 
         ``ln(1 + (N - df + 0.5) / (df + 0.5))``, times the weight of the column's field.
         """
@@ -242,14 +242,14 @@ class BM25Encoder:
         return np.where(frequency > 0, idf * field_weights[field], 0.0)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return an encoder of its own: of its parts only the vocabulary is ever changed."""
-        made = copy.copy(self)
-        made._vocabulary = None if self._vocabulary is None else _Vocabulary(self._vocabulary)
-        return made
+        """Return an independent encoder; only the vocabulary is ever changed in place."""
+        other = copy.copy(self)
+        other._vocabulary = None if self._vocabulary is None else _Vocabulary(self._vocabulary)
+        return other
 
     def _fit(self, texts: Iterable[Input], keep: Callable[[TermCounts], None] | None) -> None:
         vocabulary, totals = _Vocabulary(), Totals.none(self._fields)
-        # A later fit is of a corpus that changed: it may have lost its last document with a field.
+        # A later fit is on a changed corpus, which may have lost its last document with a field.
         rows = self._fields.parted(texts, complete=self._vocabulary is None)
         for counts in self._counted(rows, vocabulary.__getitem__):
             totals = totals.plus(counts, len(vocabulary), self._fields)
@@ -269,7 +269,7 @@ class BM25Encoder:
     def _terms(self) -> _Vocabulary:
         if self._vocabulary is None:
             raise ModelError(
-                "BM25Encoder: it has counted no documents yet; call fit(texts) or "
+                "BM25Encoder: not fitted yet; call fit(texts) or "
                 "fit_documents(texts) first, or load one with from_pretrained(path)"
             )
         return self._vocabulary
@@ -284,8 +284,8 @@ class BM25Encoder:
             else:
                 damping = np.repeat(damping, counts.sizes)
             frequency = counts.counts.astype(np.float64)
-            found: Weights = frequency / (frequency + damping)
-            return found
+            weights: Weights = frequency / (frequency + damping)
+            return weights
 
         return _matrix(chunks, impacts, self.dim)
 
@@ -306,7 +306,7 @@ class BM25Encoder:
         return terms.encode("utf-8"), self._totals.frequencies.tobytes()
 
     def terms(self, columns: Sequence[int]) -> list[str]:
-        """Return the terms of columns of the vectors, as the analyser left them."""
+        """Return the analysed terms of columns of the vectors."""
         terms = list(self._terms())
         return [terms[column] for column in columns]
 
@@ -330,10 +330,3 @@ def _matrix(
     matrix.has_sorted_indices = True
     matrix.has_canonical_format = True
     return matrix
-
-
-def _number(name: str, value: float, most: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-        upper = "" if most == math.inf else f" and at most {most:g}"
-        raise ConfigError(f"bm25.{name}: {value!r}; expected a number of at least 0{upper}")
-    return float(value)

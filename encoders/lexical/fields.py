@@ -1,13 +1,12 @@
-"""The fields that BM25 reads of a document, and their weights.
+"""The fields that BM25 reads from a document, their weights, and their statistics.
 
 A field is scored by its own statistics, and a document's score is the weighted sum over its fields
 (Lucene's query over several fields). As vectors: a column is a term in a field, written
-``title:gold``, and the weight stands on the query's side, so one inverted index serves.
+``title:gold``, and the weight is on the query's side, so one inverted index is enough.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, suggest
+from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.lexical.term_counts import TAGS, TermCounts
 
 SEPARATOR = ":"
@@ -31,7 +31,7 @@ class Fields:
         self.prefixes = [f"{name}{SEPARATOR}" if self.named else "" for name in self.weights]
 
     def of(self, vocabulary: Collection[str], known: Any) -> np.ndarray[tuple[int], Any]:
-        """Return the number of each column's field; ``known`` are those of the first columns."""
+        """Return the number of each column's field; ``known`` has those of the first columns."""
         if not self.named:
             return np.zeros(len(vocabulary), np.int8)
         number = {name: place for place, name in enumerate(self.weights)}
@@ -39,13 +39,14 @@ class Fields:
         for term in islice(vocabulary, len(known), None):
             if (field := number.get(term.partition(SEPARATOR)[0])) is None:
                 raise IndexFormatError(
-                    f"bm25.fields: the term {term!r} is of none of {', '.join(number)}; rebuild"
+                    f"bm25.fields: the term {term!r} belongs to none of {', '.join(number)}; "
+                    "rebuild"
                 )
             new.append(field)
         return np.concatenate([known, np.array(new, np.int8)])
 
     def holders(self, lengths: Lengths) -> np.ndarray[tuple[int], Any]:
-        """Return how many of the documents each field's N counts: those that have the field."""
+        """Return N of each field: the number of documents with the field."""
         if not self.named:  # empty ones too
             return np.array([len(lengths)])
         return np.asarray(np.count_nonzero(lengths, axis=0))
@@ -61,10 +62,10 @@ class Fields:
             yield (text,) * times
 
     def parted(self, documents: Iterable[Any], *, complete: bool = False) -> Iterator[Any]:
-        """Yield the tuple of each document's fields, those it lacks empty.
+        """Yield the tuple of each document's fields, empty for those it lacks.
 
-        Raises ``DataError`` for anything but a mapping of names to texts; with ``complete`` also
-        ``ConfigError``, after the last document, for a field that is in none of them.
+        Raises ``DataError`` unless a document is a mapping of names to texts; with ``complete``
+        also ``ConfigError``, after the last document, if no document has some field.
         """
         if not self.named:
             yield from self.repeated(documents)
@@ -97,17 +98,16 @@ def _checked(weights: Mapping[str, float]) -> dict[str, float]:
     if not isinstance(weights, Mapping) or not 1 <= len(weights) <= len(TAGS):
         raise ConfigError(
             f"bm25.fields: {weights!r}; expected a mapping of 1 to {len(TAGS)} names to weights, "
-            "such as {title: 1.0, text: 1.0}, or none to score title and text as one"
+            "such as {title: 1.0, text: 1.0}, or null to score title and text as one"
         )
     for name, weight in weights.items():
         if not isinstance(name, str) or not name or SEPARATOR in name or not name.isprintable():
             raise ConfigError(
-                f"bm25.fields: the name {name!r}; expected a text in one line without '{SEPARATOR}'"
+                f"bm25.fields: the name {name!r}; expected one line of text without '{SEPARATOR}'"
             )
-        number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not number or not 0 < weight < math.inf:
+        if not is_number(weight) or weight <= 0:
             raise ConfigError(
-                f"bm25.fields.{name}: {weight!r}; expected a number above 0: leave a field out "
+                f"bm25.fields.{name}: {weight!r}; expected a number above 0: leave out a field "
                 "that should not count"
             )
     return {name: float(weight) for name, weight in weights.items()}
@@ -115,7 +115,7 @@ def _checked(weights: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What BM25 counts over a collection."""
+    """BM25's counts over a collection."""
 
     frequencies: np.ndarray[tuple[int], np.dtype[np.int64]]  # [vocabulary] documents with the term
     documents: int
@@ -123,7 +123,7 @@ class Totals:
     lengths: np.ndarray[tuple[int], np.dtype[np.int64]]  # [fields] terms of all documents together
 
     def plus(self, counts: TermCounts, width: int, fields: Fields, sign: int = 1) -> Totals:
-        """Return the totals with ``counts`` added, or taken away; at ``width`` terms."""
+        """Return the totals with ``counts`` added or subtracted, for ``width`` terms."""
         frequencies = sign * np.bincount(counts.terms, minlength=width)
         frequencies[: len(self.frequencies)] += self.frequencies
         return Totals(
@@ -140,5 +140,5 @@ class Totals:
         return cls(np.zeros(0, np.int64), 0, none, none)
 
     def averages(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Return avgdl of each field, 0 where no document has it."""
+        """Return avgdl of each field, 0 if no document has it."""
         return self.lengths / np.maximum(self.holders, 1)

@@ -20,13 +20,13 @@ from sluice.encoders.lexical.analyzer import CACHED_WORDS, LONGEST_WORD, Analyze
 
 BATCH_CHARACTERS = 1 << 15  # cut into pieces together: these stay in the processor's cache
 CHUNK_WORDS = 1 << 19  # counted together: about 20 MB of working arrays
-# In place of a column: no term; a term without a column; a text ends; several terms, and lower.
+# Instead of a column: no term; a term without a column; end of a text; several terms (and below).
 LEFT_OUT, UNKNOWN, ENDED, SEVERAL = -1, -2, -3, -4
 Integers = np.ndarray[tuple[int], np.dtype[Any]]
 Column = Callable[[str], int | None]
-END = b"A"  # stands behind each text: what is in lower case has no capitals of ASCII
+END = b"A"  # after each text: lower-cased text has no ASCII capitals
 TAGS = [letter.encode() for letter in string.ascii_uppercase[1:]]  # before pieces of a field
-MIDDLE = b".':,;"  # these may stand inside a word, though never at its end
+MIDDLE = b".':,;"  # may occur inside a word, but never at its end
 KEPT = (string.ascii_letters + string.digits + "_").encode() + MIDDLE
 TABLE = bytes(byte if byte >= 0x80 or byte in KEPT else 0x20 for byte in range(0x100))
 
@@ -36,13 +36,13 @@ class TermCounts:
     """The distinct terms of each of some documents, one after the other, columns ascending."""
 
     terms: Integers  # [entries] int32, columns of the vocabulary
-    counts: Integers  # [entries] int32, how often the term stands in its document
+    counts: Integers  # [entries] int32, how often the term occurs in its document
     sizes: Integers  # [documents] int64, entries of each document
     lengths: Any  # [documents, fields] int64, terms of each, those without a column included
 
 
 class _Columns(dict[bytes, int]):
-    """Piece to column, or to one of the codes below zero; analysed when it is first met."""
+    """Maps a piece to its column or one of the negative codes, analysing it the first time."""
 
     def __init__(self, analyzer: Analyzer, column: Column, prefixes: Sequence[str]) -> None:
         super().__init__()
@@ -59,20 +59,20 @@ class _Columns(dict[bytes, int]):
         prefix, untagged = self._prefix, piece
         if self._prefixes:
             prefix, untagged = self._prefixes[piece[:1]], piece[1:]
-        found = []
+        columns = []
         for term in terms(untagged, self._analyzer):
             if term:
                 column = self._column(prefix + term)
-                found.append(UNKNOWN if column is None else column)
-        code = found[0] if found else LEFT_OUT
-        if len(found) > 1:
+                columns.append(UNKNOWN if column is None else column)
+        code = columns[0] if columns else LEFT_OUT
+        if len(columns) > 1:
             code = SEVERAL - len(self.several)
-            self.several.append(found)
+            self.several.append(columns)
         self[piece] = code
         return code
 
     def forget(self) -> None:
-        """Start afresh; codes given before mean nothing any more."""
+        """Empty the map; earlier codes are no longer valid."""
         self.clear()
         self.several.clear()
         self[END] = ENDED
@@ -97,7 +97,7 @@ def counted(
 ) -> Iterator[TermCounts]:
     """Yield the counts of ``documents`` in chunks of about half a million words.
 
-    A document is a text for each of ``prefixes``; a prefix stands before the terms of its text.
+    A document is a text for each of ``prefixes``; a prefix precedes the terms of its text.
     ``column`` gives a term's column, or None to leave it out of all but the length.
     """
     columns = _Columns(analyzer, column, prefixes)
@@ -124,8 +124,8 @@ def counted(
 def coded(texts: Iterable[str], analyzer: Analyzer, column: Column) -> Iterator[Integers]:
     """Yield the terms of ``texts`` in their order, some texts at a time, as int32.
 
-    A term is its column, or ``UNKNOWN`` where ``column`` has none; ``ENDED`` stands behind each
-    text. Terms that the analyser leaves out are not there.
+    A term is its column, or ``UNKNOWN`` if ``column`` has none; ``ENDED`` follows each text. Terms
+    that the analyser leaves out are absent.
     """
     columns = _Columns(analyzer, column, ("",))
     some, characters = list[str](), 0
@@ -164,7 +164,7 @@ def _chunk(parts: list[Integers], fields: int) -> TermCounts:
 
 
 def pieces(texts: Sequence[str], fields: int, analyzer: Analyzer) -> list[bytes]:
-    """Return the pieces of ``texts``, one text after the other, with ``END`` behind each.
+    """Return the pieces of ``texts``, one text after the other, with ``END`` after each.
 
     With several ``fields`` the texts belong to them in turn, and field n's pieces begin with
     ``TAGS[n]``.
@@ -180,7 +180,7 @@ def pieces(texts: Sequence[str], fields: int, analyzer: Analyzer) -> list[bytes]
 
 
 def terms(piece: bytes, analyzer: Analyzer) -> list[str]:
-    """Return the terms of an untagged piece, in order; those left out are empty."""
+    """Return the terms of an untagged piece, in order; empty for those left out."""
     core = piece.strip(MIDDLE)
     if core.isalnum() and len(core) <= LONGEST_WORD:  # ASCII's letters and digits: one word
         return [analyzer.term(core.decode())]
@@ -189,7 +189,7 @@ def terms(piece: bytes, analyzer: Analyzer) -> list[str]:
 
 
 def _spaced(texts: Sequence[str], analyzer: Analyzer) -> bytes:
-    if analyzer.lower is None:  # not to be cut at spaces: the words themselves are the pieces
+    if analyzer.lower is None:  # not cut at spaces: the words themselves are the pieces
         parts = [" ".join([*analyzer.words(text), "A "]) for text in texts]
         return "".join(parts).encode("utf-8", "surrogatepass")
     lowered = " A ".join([*map(analyzer.lower, texts), ""])

@@ -1,4 +1,4 @@
-"""An encoder of queries for imported vectors: a text's tokens, looked up in a vocabulary."""
+"""An encoder of queries for imported vectors, which looks up tokens in a vocabulary."""
 
 from __future__ import annotations
 
@@ -53,8 +53,11 @@ class VocabularyEncoder:
     def fingerprint(self) -> str:
         """A hash of the terms in their order, and of the language."""
         if self._fingerprint is None or self._fingerprint[0] != self.dim:
-            made = fingerprint_of("sluice.vocabulary", list(self._columns), self.language)
-            self._fingerprint = (self.dim, made)
+            terms = list(self._columns)
+            self._fingerprint = (
+                self.dim,
+                fingerprint_of("sluice.vocabulary", terms, self.language),
+            )
         return self._fingerprint[1]
 
     def column(self, term: str) -> int:
@@ -74,14 +77,14 @@ class VocabularyEncoder:
         counts: list[int] = []
         ends = [0]
         for text in texts:
-            found = Counter(
+            frequencies = Counter(
                 column
                 for token in self._split(text)
                 if (column := self._columns.get(token)) is not None
             )
-            for column in sorted(found):
+            for column in sorted(frequencies):
                 indices.append(column)
-                counts.append(found[column])
+                counts.append(frequencies[column])
             ends.append(len(indices))
         return sp.csr_array(
             (np.array(counts, np.float32), np.array(indices, np.int32), np.array(ends, np.int64)),
@@ -89,10 +92,10 @@ class VocabularyEncoder:
         )
 
     def encode_documents(self, texts: Sequence[str]) -> sp.csr_array:
-        """Raise ``ModelError`` for any text: the model that weighed the documents is not here."""
+        """Raise ``ModelError`` for any text: the model of the documents is not available."""
         if len(texts):
             raise ModelError(
-                "VocabularyEncoder: it encodes queries only, because the vectors of the documents "
+                "VocabularyEncoder: encodes queries only, because the vectors of the documents "
                 "were imported; import the vectors of new documents too, or build a retriever "
                 "with the encoder that made them"
             )

@@ -1,4 +1,4 @@
-"""Cross-encoders: one score for a (query, document) pair read together."""
+"""Cross-encoders: one score for a query and a document read together."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class CrossEncoder(TransformerModel):
         super().__init__(model, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.model = model
         self.max_length = max_length
-        # DistilBERT knows no segments, and RoBERTa's tokenizer gives none.
+        # DistilBERT has no segments, and RoBERTa's tokenizer returns none.
         known = inspect.signature(model.forward).parameters
         self._segments = "token_type_ids" in set(tokenizer.model_input_names) & set(known)
-        if model.config.pad_token_id is None:  # where decoder models find the last token
+        if model.config.pad_token_id is None:  # by which decoders find the last token
             model.config.pad_token_id = self.tokenizer.pad_token_id
 
     @classmethod
@@ -71,11 +71,11 @@ class CrossEncoder(TransformerModel):
         backend_file: str | None = None,
         seed: int = 13,
     ) -> CrossEncoder:
-        """Load a cross-encoder, or any encoder under a fresh one-label head drawn by ``seed``.
+        """Load a cross-encoder, or any encoder with a new one-label head drawn by ``seed``.
 
-        ``max_length`` is in tokens, both texts and special tokens together; the document is cut
-        first, as long as it is the longer one. A fresh head is logged as a warning.
-        ``backend`` is as in ``DenseEncoder``.
+        ``max_length`` is in tokens, of both texts and special tokens together; the longer text,
+        usually the document, is cut first. A new head is logged as a warning. ``backend`` is as in
+        ``DenseEncoder``.
         """
         from transformers import AutoModelForSequenceClassification
 
@@ -84,7 +84,8 @@ class CrossEncoder(TransformerModel):
         )
         if drawn:
             log.warning(
-                "%s: has no one-label head: a fresh one was drawn; train it before use", folder
+                "%s: no one-label head, so a new one was drawn at random; train it before use",
+                folder,
             )
         layout = read_layout(folder)
         usual, limit = lengths_of(tokenizer, network.config, layout.max_length)
@@ -142,8 +143,8 @@ class CrossEncoder(TransformerModel):
     def embed_texts(self, features: Features) -> Tensor:
         """Return the last layer's state of each text's first token, float32 ``[n, hidden]``.
 
-        Gradients flow. Of a decoder, whose first token sees no other, it is the last one's state:
-        that which its head reads.
+        With gradients. For a decoder, whose first token sees no other, it is the last token's
+        state, which its head reads.
         """
         states: Tensor = self.model.base_model(**features).last_hidden_state
         if not hasattr(self.model, "score"):  # what transformers calls a decoder's head
@@ -195,7 +196,7 @@ class CrossEncoder(TransformerModel):
             config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
             save(self.model, folder)
             limit = int(self.tokenizer.model_max_length)
-            self.tokenizer.model_max_length = self.max_length  # where CrossEncoder looks for it
+            self.tokenizer.model_max_length = self.max_length  # where CrossEncoder reads it
             self.tokenizer.save_pretrained(folder)
             self.tokenizer.model_max_length = limit
             write_lower_case(folder, lowers(self.tokenizer))

@@ -1,4 +1,4 @@
-"""A transformers model that reads prompts: with an encoder and a decoder, or a decoder alone."""
+"""A language model of transformers weights: a decoder, or an encoder with a decoder."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from sluice.encoders.rerankers.prompt import Prompt, fitted
 from sluice.encoders.transformer.model import TransformerModel
 from sluice.encoders.transformer.tokens import Ids, TokenBatch, Tokens, token_batches
 
-SHOWN_FROM = 200  # prompts; fewer stay silent
+SHOWN_FROM = 200  # prompts; fewer show no progress
 CHUNK = 2_048  # prompts fitted and sorted together
-USUAL_CONTEXT = 4_096  # tokens, of models that could read more
+USUAL_CONTEXT = 4_096  # tokens, for models that could read more
 
 
 class LocalLanguageModel(TransformerModel):
     """A ``LanguageModel`` of transformers weights.
 
-    A prompt is one user's message of the tokenizer's chat template, where there is one and ``chat``
-    does not say otherwise, with thinking switched off. Queries and documents are cut to
-    ``document_length`` tokens each, if it is given, and all of them as far as the prompt needs to
-    fit ``context_length``, answer included. What they hold of special tokens' names is taken out.
+    A prompt is one user message in the tokenizer's chat template (if it has one and unless ``chat``
+    is False), with thinking switched off. Queries and documents are cut to ``document_length``
+    tokens each, if set, and further as needed for the prompt and its answer to fit
+    ``context_length``. Names of special tokens are removed from them.
 
-    A pass is the model's own, padded: on the left for a decoder alone. Cost: one pass a prompt for
-    an answer, one more pass for each token of a completion.
+    A pass is the model's own, padded (on the left for a decoder). Cost: one pass per prompt for an
+    answer, and one per token of a completion.
     """
 
     kind = "language_model"
@@ -55,7 +55,7 @@ class LocalLanguageModel(TransformerModel):
         self.encoder_decoder = bool(model.config.is_encoder_decoder)
         self.chat = tokenizer.chat_template is not None if chat is None else chat
         if self.chat and tokenizer.chat_template is None:
-            raise ConfigError("chat: true, and the tokenizer has no chat template")
+            raise ConfigError("chat: true, but the tokenizer has no chat template")
         usual, longest = lengths_of(tokenizer, model.config)
         bounded = isinstance(getattr(model.config, "max_position_embeddings", None), int)
         self.context_length = min(longest, USUAL_CONTEXT) if bounded else usual
@@ -65,7 +65,7 @@ class LocalLanguageModel(TransformerModel):
                 raise ConfigError(f"context_length: {context_length}; the model takes 8{limit}")
             self.context_length = context_length
         if document_length is not None and document_length < 1:
-            raise ConfigError(f"document_length: {document_length}; expected 1 token or more")
+            raise ConfigError(f"document_length: {document_length}; expected 1 or more tokens")
         self.document_length = document_length
         self._ends = end_tokens(model, tokenizer)
         self._special = _special_names(tokenizer)
@@ -107,7 +107,7 @@ class LocalLanguageModel(TransformerModel):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of weights, tokenizer, and what decides which tokens are read."""
+        """A hash of weights, tokenizer, and the settings that decide which tokens are read."""
         settings = [self.kind, self.context_length, self.document_length, self.chat]
         template = self.tokenizer.chat_template if self.chat else None
         return fingerprint_of(self.weights_hash(), settings, template)
@@ -115,66 +115,66 @@ class LocalLanguageModel(TransformerModel):
     def answers(self, prompts: Sequence[Prompt], choices: Sequence[str]) -> NDArray[np.floating]:
         """Return log-probabilities ``[prompts, choices]`` of the choices' tokens, normalised.
 
-        They are those of the first token that tells the choices apart, in the first prompt's
-        context; the tokens before it, if all have them, are put behind the prompts. ``ConfigError``
-        for choices that the tokenizer begins alike.
+        They are those of the first token in which the choices differ, in the first prompt's
+        context; the tokens before it, common to all, are appended to the prompts. ``ConfigError``
+        for choices that begin with the same token.
         """
-        found = np.zeros((len(prompts), len(choices)))
+        answers = np.zeros((len(prompts), len(choices)))
         if not prompts:
-            return found
+            return answers
         before, own = self._choice_tokens(prompts[0], choices)
         for batch in self._batches(prompts, len(before) + 1):
             with self.arithmetic():
                 logits = self._read(batch, before, keep=False).logits[:, own]
-                found[batch.rows] = logits.float().log_softmax(dim=-1).cpu().numpy()
-        return found
+                answers[batch.rows] = logits.float().log_softmax(dim=-1).cpu().numpy()
+        return answers
 
     def completions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[str]:
-        """Return what the model writes to each prompt, the likeliest token each time."""
-        found = [""] * len(prompts)
+        """Return the model's answer to each prompt, always taking the most likely token."""
+        answers = [""] * len(prompts)
         for batch in self._batches(prompts, max_new_tokens):
             with self.arithmetic():
                 read = self._read(batch, (), keep=True)
                 written = read.greedy(max_new_tokens, self._ends)
             for row, tokens in zip(batch.rows.tolist(), written, strict=True):
-                found[row] = str(self.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
-        return found
+                answers[row] = str(self.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
+        return answers
 
     def prompt_tokens(self, prompts: Sequence[Prompt], new_tokens: int = 1) -> list[Ids]:
-        """Return the tokens of prompts, each cut so that ``new_tokens`` more have room."""
+        """Return the tokens of prompts, each cut to leave room for ``new_tokens`` more."""
         measure = _Tokenized(self)
         room = self.context_length - (0 if self.encoder_decoder else new_tokens)
         clean = [p.having([self._special.sub(" ", slot) for slot in p.slots]) for p in prompts]
         if self.document_length is not None:
             clean = [p.having(measure.cut(p.slots, self.document_length)) for p in clean]
-        found = self.token_ids([prompt.text for prompt in clean])
-        for place, ids in enumerate(found):
+        tokens = self.token_ids([prompt.text for prompt in clean])
+        for place, ids in enumerate(tokens):
             if len(ids) > room:
                 shorter = fitted(clean[place], room, measure)
-                found[place] = self.token_ids([shorter.text])[0]
-        return found
+                tokens[place] = self.token_ids([shorter.text])[0]
+        return tokens
 
     def token_ids(self, texts: Sequence[str]) -> list[Ids]:
-        """Return the tokens of whole prompts, with what the template or tokenizer puts around."""
+        """Return the tokens of prompts, with those that the template or tokenizer adds."""
         if self.chat:
             texts = [self._message(text) for text in texts]
         plain = self.tokenizer(
             list(texts), add_special_tokens=not self.chat, truncation=False, verbose=False
         )["input_ids"]
-        if not self.chat and not self.encoder_decoder:  # a decoder goes on from the text itself
+        if not self.chat and not self.encoder_decoder:  # a decoder continues the text itself
             special = set(self.tokenizer.all_special_ids)
             plain = [_without_end(ids, special) for ids in plain]
         padding = [int(self.tokenizer.pad_token_id)]
         return [np.asarray(ids or padding, np.int32) for ids in plain]
 
     def _message(self, text: str) -> str:
-        made: str = self.tokenizer.apply_chat_template(
+        message: str = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": text}],
             tokenize=False,
             add_generation_prompt=True,
-            enable_thinking=False,  # known to templates of models that would think first
+            enable_thinking=False,  # read by templates of models that think first
         )
-        return made
+        return message
 
     def _choice_tokens(self, prompt: Prompt, choices: Sequence[str]) -> tuple[list[int], list[int]]:
         """Return the tokens that all choices begin with, and the next one of each."""
@@ -194,8 +194,8 @@ class LocalLanguageModel(TransformerModel):
         own = [ids[same] if same < len(ids) else -1 for ids in tokens]
         if -1 in own or len(set(own)) < len(own):
             raise ConfigError(
-                f"answers: {', '.join(map(repr, choices))} begin with the same token for this "
-                "model; give others that do not"
+                f"answers: {', '.join(map(repr, choices))} begin with the same token in this "
+                "model; give answers that begin differently"
             )
         return tokens[0][:same], own
 
@@ -233,7 +233,7 @@ class _Tokenized:
         return len(self._model.token_ids([prompt.text])[0])
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        return [len(found) for found in self._ends(texts)]
+        return [len(ends) for ends in self._ends(texts)]
 
     def cut(self, texts: Sequence[str], length: int) -> list[str]:
         ends = self._ends(texts)
@@ -243,25 +243,25 @@ class _Tokenized:
         ]
 
     def _ends(self, texts: Sequence[str]) -> list[Any]:
-        """Return where in each text its tokens end, in characters."""
+        """Return the character position at which each token of a text ends."""
         new = [text for text in dict.fromkeys(texts) if text not in self._known]
         if new:
             tokenizer = self._model.tokenizer
             fast = bool(tokenizer.is_fast)
-            found = tokenizer(
+            encoded = tokenizer(
                 new, add_special_tokens=False, return_offsets_mapping=fast, verbose=False
             )
             for place, text in enumerate(new):
-                count = len(found["input_ids"][place])
+                count = len(encoded["input_ids"][place])
                 if fast:
-                    self._known[text] = [end for _, end in found["offset_mapping"][place]]
-                else:  # no offsets: as if all its tokens were of one length
+                    self._known[text] = [end for _, end in encoded["offset_mapping"][place]]
+                else:  # no offsets: assumes tokens of equal length
                     self._known[text] = [len(text) * n // count for n in range(1, count + 1)]
         return [self._known[text] for text in texts]
 
 
 def _special_names(tokenizer: Any) -> re.Pattern[str]:
-    """Return what finds the names of a tokenizer's special tokens in a text."""
+    """Return a pattern for the names of a tokenizer's special tokens."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     names = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
     longest_first = sorted(filter(str.strip, names), key=len, reverse=True)
@@ -269,7 +269,7 @@ def _special_names(tokenizer: Any) -> re.Pattern[str]:
 
 
 def _without_end(ids: list[int], special: Collection[int]) -> list[int]:
-    """Return ids without the special tokens that a tokenizer puts behind a text."""
+    """Return ids without the special tokens that a tokenizer appends to a text."""
     end = len(ids)
     while end and ids[end - 1] in special:
         end -= 1

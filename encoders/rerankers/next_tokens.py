@@ -1,4 +1,4 @@
-"""A language model token by token: logits of what comes next, and the likeliest continuation."""
+"""Runs a language model token by token: logits of the next token, and greedy completions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sluice.encoders.foundation.errors import ModelError
 
 
 class NextTokens:
-    """The prompts of one batch, which a transformers model goes on from.
+    """The prompts of one batch, which a transformers model continues.
 
-    ``texts`` are the prompts' tokens and ``before`` those that every answer begins with. With
-    ``keep`` the keys and values of what was read are kept, for ``after``. A decoder alone reads
-    prompts padded on the left, and gives logits of the last place only, where it knows how.
+    ``texts`` are the prompts' tokens and ``before`` those that every answer begins with. ``keep``
+    keeps the keys and values read so far, for ``after``. A decoder reads prompts padded on the
+    left, and returns logits of the last position only, if its class can.
     """
 
     def __init__(
@@ -51,23 +51,23 @@ class NextTokens:
         self.logits = self._passed()
 
     def after(self, tokens: Tensor) -> None:
-        """Go on with one token of each prompt ``[n]``."""
+        """Continue each prompt with one token, ``[n]``."""
         self._tokens = tokens[:, None]
         if not self.encoder_decoder:
             self._mask = torch.cat([self._mask, torch.ones_like(self._mask[:, :1])], dim=1)
         self.logits = self._passed()
 
     def _passed(self) -> Tensor:
-        """Return the logits ``[n, vocabulary]`` behind the tokens."""
+        """Return the logits ``[n, vocabulary]`` after the tokens."""
         options = dict(self._fixed)
         if self.encoder_decoder:
             options["decoder_input_ids"] = self._tokens
         else:
             options["input_ids"] = self._tokens
-            if "position_ids" in self._knows:  # padding on the left takes no place
+            if "position_ids" in self._knows:  # padding on the left takes no position
                 places = (self._mask.cumsum(dim=1) - 1).clamp_min(0)
                 options["position_ids"] = places[:, -self._tokens.shape[1] :]
-            if "logits_to_keep" in self._knows:  # a prompt's would be gigabytes
+            if "logits_to_keep" in self._knows:  # all logits of a prompt would take gigabytes
                 options["logits_to_keep"] = 1
         if self._cache is not None:
             options["past_key_values"] = self._cache
@@ -77,30 +77,30 @@ class NextTokens:
         return logits
 
     def greedy(self, most: int, ends: Collection[int]) -> list[list[int]]:
-        """Return the likeliest token each time, ``most`` times, or until one of ``ends``."""
-        found: list[list[int]] = [[] for _ in range(len(self._tokens))]
-        running = set(range(len(found)))
+        """Return the most likely tokens, at most ``most`` of them or until one of ``ends``."""
+        written: list[list[int]] = [[] for _ in range(len(self._tokens))]
+        running = set(range(len(written)))
         for left in range(most, 0, -1):
             tokens = self.logits.argmax(dim=-1)
             for row, token in enumerate(tokens.tolist()):
                 if token in ends:
                     running.discard(row)
                 elif row in running:
-                    found[row].append(token)
+                    written[row].append(token)
             if not running or left == 1:
                 break
             self.after(tokens)
-        return found
+        return written
 
 
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the tokens that end what a model writes, as its folder says."""
-    found: set[int] = set()
+    """Return the tokens that end a model's answers, from its configuration."""
+    ends: set[int] = set()
     for home in (getattr(model, "generation_config", None), model.config, tokenizer):
         tokens = getattr(home, "eos_token_id", None)
         if tokens is not None:
-            found |= {int(token) for token in (tokens if isinstance(tokens, list) else [tokens])}
-    return frozenset(found)
+            ends |= {int(token) for token in (tokens if isinstance(tokens, list) else [tokens])}
+    return frozenset(ends)
 
 
 def _first_token(config: Any) -> int:

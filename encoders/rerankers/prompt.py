@@ -12,7 +12,7 @@ Filling: TypeAlias = str | int | Sequence[str]  # a text, a number, a numbered l
 
 
 class Prompt(NamedTuple):
-    """What a language model reads: ``frame[0] slots[0] frame[1] ... frame[n]``.
+    """The input of a language model: ``frame[0] slots[0] frame[1] ... frame[n]``.
 
     The slots are queries and documents, the only parts that are ever cut.
     """
@@ -22,7 +22,7 @@ class Prompt(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The whole."""
+        """The complete text."""
         parts = [self.frame[0]]
         for slot, words in zip(self.slots, self.frame[1:], strict=True):
             parts += [slot, words]
@@ -36,9 +36,9 @@ class Prompt(NamedTuple):
 class Template:
     """A prompt with names in braces, such as ``{query}`` and ``{document}``, for texts.
 
-    Each name of ``needed`` stands in it at least once, those of ``known`` may; other braces are
-    text. Raises ``ConfigError`` for a template without a name it needs. What is filled in is never
-    searched for names again.
+    Each name in ``needed`` occurs at least once, those in ``known`` may; other braces are text.
+    Raises ``ConfigError`` for a template without a name it needs. Names in the texts filled in are
+    ignored.
     """
 
     def __init__(self, text: str, needed: Sequence[str], known: Sequence[str] = ()) -> None:
@@ -47,12 +47,12 @@ class Template:
             raise ConfigError(f"prompt: {text!r}; expected text with {_braced(needed)}")
         self.text = text
         self._parts = re.split(r"\{(" + "|".join(map(re.escape, names)) + r")\}", text)
-        found = self._parts[1::2]
+        used = self._parts[1::2]
         for name in needed:
-            if name not in found:
+            if name not in used:
                 others = [other for other in re.findall(r"\{(\w+)\}", text) if other not in names]
                 near = next((other for other in others if suggest(other, [name])), None)
-                hint = f"; {{{near}}} is none of its names" if near else ""
+                hint = f"; {{{near}}} is unknown" if near else ""
                 raise ConfigError(
                     f"prompt: has no {{{name}}}; expected text with {_braced(needed)}{hint}"
                 )
@@ -60,7 +60,7 @@ class Template:
     def fill(self, values: Mapping[str, Filling]) -> Prompt:
         """Return the prompt with the values of its names.
 
-        A list of texts is written one a line, each behind its number in brackets, from 1.
+        A list of texts is written one per line, each after its number in brackets, from 1.
         """
         frame, slots = [self._parts[0]], list[str]()
         for name, words in zip(self._parts[1::2], self._parts[2::2], strict=True):
@@ -91,14 +91,14 @@ def _braced(names: Sequence[str]) -> str:
 
 
 class Measure(Protocol):
-    """How long texts and prompts are, in tokens."""
+    """Measures texts and prompts in tokens."""
 
     def whole(self, prompt: Prompt) -> int:
-        """Return the tokens of a prompt, with all that is put around it."""
+        """Return the number of tokens of a prompt, with those added around it."""
         ...
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of texts."""
+        """Return the number of tokens of each text."""
         ...
 
     def cut(self, texts: Sequence[str], length: int) -> list[str]:
@@ -107,9 +107,9 @@ class Measure(Protocol):
 
 
 def common_length(lengths: Sequence[int], room: int) -> int:
-    """Return the largest length such that texts cut to it take ``room`` together at most.
+    """Return the largest length such that texts cut to it take at most ``room`` together.
 
-    Texts that are shorter keep all of theirs, and leave the others more.
+    Shorter texts stay complete, and leave more room for the others.
     """
     left = max(0, room)
     ordered = sorted(lengths)
@@ -124,7 +124,7 @@ def common_length(lengths: Sequence[int], room: int) -> int:
 def fitted(prompt: Prompt, room: int, measure: Measure) -> Prompt:
     """Return the prompt with its texts cut, as little as needed, so that it takes ``room`` tokens.
 
-    ``ConfigError`` where its fixed words alone take more.
+    ``ConfigError`` if its fixed words alone take more.
     """
     over = measure.whole(prompt) - room
     if over <= 0:
@@ -139,8 +139,8 @@ def fitted(prompt: Prompt, room: int, measure: Measure) -> Prompt:
             return shorter
         if length == 0:
             raise ConfigError(
-                f"prompt: {room + over:,} tokens without any query or document, and there is room "
-                f"for {room:,}; shorten it, or raise context_length"
+                f"prompt: {room + over:,} tokens without any query or document, but there is room "
+                f"for {room:,} only; shorten it, or raise context_length"
             )
-        # Words may join at a cut, so that a token more is needed than was counted.
+        # Words may join at a cut, which may then need one more token than counted.
         space = min(space, sum(min(own, length) for own in lengths)) - over

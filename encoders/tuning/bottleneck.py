@@ -1,4 +1,4 @@
-"""Tuning by bottleneck adapters behind the sublayers of every block."""
+"""Tunes by bottleneck adapters after the sublayers of every block."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.adapters import AddedModule
 from sluice.encoders.tuning.places import places_of
 
@@ -33,18 +34,17 @@ class Bottleneck(AddedModule):
 
 @dataclass(frozen=True, slots=True)
 class Bottlenecks:
-    """Adapters of ``hidden / reduction`` dimensions behind attention, feed-forward network or both.
+    """Adapters of ``hidden / reduction`` dimensions after attention, feed-forward network or both.
 
-    They change what a sublayer gives before it is added to its input (both places: Houlsby et al.,
-    2019; ``places: [mlp]``: Pfeiffer et al., 2021). They cannot be merged.
+    They change the output of a sublayer before it is added to its input (both places: Houlsby et
+    al., 2019; ``places: [mlp]``: Pfeiffer et al., 2021). They cannot be merged.
     """
 
     reduction: int = 16
     places: tuple[str, ...] = _PLACES
 
     def __post_init__(self) -> None:
-        if self.reduction < 1:
-            raise ConfigError(f"adapter.reduction: {self.reduction!r}, expected 1 or more")
+        whole_number(self.reduction, "adapter.reduction", 1)
         for place in self.places:
             if place not in _PLACES:
                 raise ConfigError(
@@ -55,9 +55,9 @@ class Bottlenecks:
             raise ConfigError("adapter.places: [], expected attention, mlp, or both")
 
     def install(self, model: Any) -> list[nn.Parameter]:
-        """Put the adapters into a model's blocks; return what is trained."""
-        width, found = int(model.config.hidden_size), places_of(model)
-        ends = {"attention": found.attended, "mlp": found.outer}
+        """Put the adapters into a model's blocks; return the parameters to train."""
+        width, layers = int(model.config.hidden_size), places_of(model)
+        ends = {"attention": layers.attended, "mlp": layers.outer}
         for place in self.places:
             if not ends[place]:
                 raise ConfigError(

@@ -1,4 +1,4 @@
-"""Tuning through peft, merged exactly into the weights afterwards: LoRA and (IA)^3."""
+"""Tunes by LoRA or (IA)^3 through peft, both merged exactly into the weights afterwards."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.tuning.places import FUSED, KEYS_AND_VALUES, places_of, targets_of
 
 
@@ -19,8 +20,8 @@ class LowRank:
     """LoRA: ``W + alpha / rank * B A`` with ``B`` zero at the start (Hu et al., 2022).
 
     ``targets`` are ``all-linear`` (every linear layer of the blocks), ``attention``, or endings of
-    names (``[query, value]``, ``[attention.output.dense]``); ``dropout`` is that of the input of
-    ``A``. Of a MiniLM, rank 8 trains 0.7% with ``attention`` and 1.4% with ``all-linear``.
+    names (``[query, value]``, ``[attention.output.dense]``); ``dropout`` applies to the input of
+    ``A``. In a MiniLM, rank 8 trains 0.7% with ``attention`` and 1.4% with ``all-linear``.
     """
 
     rank: int = 8
@@ -29,15 +30,14 @@ class LowRank:
     targets: str | list[str] = "all-linear"
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ConfigError(f"lora.rank: {self.rank!r}, expected 1 or more")
+        whole_number(self.rank, "lora.rank", 1)
         if not (math.isfinite(self.alpha) and self.alpha > 0):
             raise ConfigError(f"lora.alpha: {self.alpha!r}, expected a number above 0")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"lora.dropout: {self.dropout!r}, expected 0 or more and below 1")
 
     def install(self, model: Any) -> list[nn.Parameter]:
-        """Put LoRA into a model's blocks; return what is trained."""
+        """Put LoRA into a model's blocks; return the parameters to train."""
         names = targets_of(places_of(model), self.targets, "lora.targets")
         _need_peft("lora")
         from peft import LoraConfig
@@ -54,14 +54,14 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True)
 class LearnedScales:
-    """(IA)^3: keys, values and what enters the last feed-forward layer are scaled, from 1 on.
+    """(IA)^3: scales keys, values and the input of the last feed-forward layer, from 1 on.
 
-    Where query, key and value are one layer, all three are scaled. (Liu et al., 2022, arXiv
+    If query, key and value are one layer, all three are scaled. (Liu et al., 2022, arXiv
     2205.05638.)
     """
 
     def install(self, model: Any) -> list[nn.Parameter]:
-        """Put the scales into a model's blocks; return what is trained."""
+        """Put the scales into a model's blocks; return the parameters to train."""
         places = places_of(model)
         scaled = [n for n in places.attention if n.rpartition(".")[2] in KEYS_AND_VALUES | FUSED]
         if not scaled:
@@ -86,7 +86,7 @@ def _need_peft(kind: str) -> None:
 
 
 def _transposed(model: Any, names: list[str]) -> bool:
-    """Return whether the layers keep their weights as GPT-2 does, ``[in, out]``."""
+    """Return whether the layers store their weights like GPT-2, ``[in, out]``."""
     return all(isinstance(model.get_submodule(name), Conv1D) for name in names)
 
 

@@ -1,4 +1,4 @@
-"""Where in a transformer tuning goes: the linear layers of its blocks, by what they do."""
+"""Finds the linear layers of a transformer's blocks, by what they do, for tuning."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FUSED = {"c_attn", "Wqkv", "query_key_value", "qkv_proj"}  # query, key and valu
 
 
 class Places(NamedTuple):
-    """Names in the model of the linear layers of its blocks, embeddings and heads left out.
+    """Names of the linear layers of a model's blocks, without embeddings and heads.
 
-    ``attended`` and ``outer`` are those that end attention and feed-forward network, one a block;
+    ``attended`` and ``outer`` end attention and feed-forward network, one in each block;
     ``attending`` are the modules inside which attention itself is computed.
     """
 
@@ -30,33 +30,33 @@ class Places(NamedTuple):
 
 
 def places_of(model: Any) -> Places:
-    """Return the places of a transformer, found by structure and not by a table of families.
+    """Return the places of a transformer, found by structure instead of a table of families.
 
-    In a block, attention is what stands below a name with ``attn`` or ``attention``, the rest is
-    the feed-forward network; each ends in its last layer that gives hidden states. Raises
-    ``ConfigError`` where a model is built otherwise.
+    In a block, layers below a name with ``attn`` or ``attention`` are attention, the others the
+    feed-forward network; each ends in its last layer that returns hidden states. Raises
+    ``ConfigError`` for a model built differently.
     """
     trunk = model.base_model
     hidden = int(model.config.hidden_size)
     stem = next(name for name, module in model.named_modules() if module is trunk)
-    found = Places([], [], [], [], [])
+    places = Places([], [], [], [], [])
     for block, part in _blocks(trunk):
         start = f"{stem}.{block}" if stem else block
         inside = {n: m for n, m in part.named_modules() if isinstance(m, nn.Linear | Conv1D)}
         attention = [name for name in inside if "attn" in name or "attention" in name]
         rest = [name for name in inside if name not in attention]
-        found.linears.extend(f"{start}.{name}" for name in inside)
-        found.attention.extend(f"{start}.{name}" for name in attention)
-        for names, ends in ((attention, found.attended), (rest, found.outer)):
+        places.linears.extend(f"{start}.{name}" for name in inside)
+        places.attention.extend(f"{start}.{name}" for name in attention)
+        for names, ends in ((attention, places.attended), (rest, places.outer)):
             last = [name for name in names if _width(inside[name]) == hidden][-1:]
             ends.extend(f"{start}.{name}" for name in last)
-        found.attending.extend(f"{start}.{name.rpartition('.')[0]}" for name in attention[:1])
-    if not found.attention:
+        places.attending.extend(f"{start}.{name.rpartition('.')[0]}" for name in attention[:1])
+    if not places.attention:
         raise ConfigError(
-            f"{type(trunk).__name__}: no blocks with linear attention layers were found in it; "
+            f"{type(trunk).__name__}: no blocks with linear attention layers; "
             "expected a transformer"
         )
-    return found
+    return places
 
 
 def targets_of(places: Places, targets: str | list[str], where: str) -> list[str]:
@@ -65,9 +65,9 @@ def targets_of(places: Places, targets: str | list[str], where: str) -> list[str
         return places.linears
     if targets == "attention":
         return places.attention
-    asked = [targets] if isinstance(targets, str) else list(targets)
+    endings = [targets] if isinstance(targets, str) else list(targets)
     chosen: list[str] = []
-    for ending in asked:
+    for ending in endings:
         fitting = [n for n in places.linears if n == ending or n.endswith(f".{ending}")]
         if not fitting:
             known = sorted({name.rpartition(".")[2] for name in places.linears})

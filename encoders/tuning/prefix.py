@@ -1,4 +1,4 @@
-"""Tuning by a prefix: learned pairs of keys and values that every token attends to."""
+"""Tunes by a prefix: learned pairs of keys and values that every token attends to."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NAME = "sluice_prefix_"
 class PrefixPairs(AddedModule):
     """Keys and values ``[heads, tokens, size]``, and a gate for each of ``gates`` query heads.
 
-    ``tanh(gate) softmax(q K^T) V`` is added to what attention gives; gates start at zero, so the
-    model starts unchanged.
+    ``tanh(gate) softmax(q K^T) V`` is added to the output of attention; gates start at zero, so
+    the model starts unchanged.
     """
 
     def __init__(self, tokens: int, heads: int, gates: int, size: int) -> None:
@@ -36,7 +36,7 @@ class PrefixPairs(AddedModule):
         self.gates = nn.Parameter(torch.zeros(gates))
 
     def forward(self, queries: Tensor, scale: float) -> Tensor:
-        """Return what is added.
+        """Return the states to add.
 
         ``queries`` are ``[n, gates, length, size]``, the result is ``[n, length, gates, size]``.
         """
@@ -66,15 +66,15 @@ class Prefix:
             raise ConfigError(f"prefix.tokens: {self.tokens!r}, expected 1 or more")
 
     def install(self, model: Any) -> list[nn.Parameter]:
-        """Put the pairs into a model's blocks; return what is trained."""
+        """Put the pairs into a model's blocks; return the parameters to train."""
         config = model.config
         modules = [model.get_submodule(name) for name in places_of(model).attending]
         by_interface = all("ALL_ATTENTION_FUNCTIONS" in _source(module) for module in modules)
         usual = config._attn_implementation
         if not by_interface or usual not in _USUAL:
             raise ConfigError(
-                f"prefix: {type(model).__name__} computes its attention by itself, and no prefix "
-                "can be put into it; use lora or adapter"
+                f"prefix: {type(model).__name__} computes its attention by itself, without room "
+                "for a prefix; use lora or adapter"
             )
         gates = int(config.num_attention_heads)
         heads = int(getattr(config, "num_key_value_heads", None) or gates)
@@ -111,7 +111,7 @@ def _with_prefix(
     return output + added.to(output.dtype), weights
 
 
-# Here, so that they are known wherever a model with a prefix is unpickled.
+# At import, so that a model with a prefix can be unpickled anywhere.
 _USUAL = {"sdpa": _over_sdpa, "eager": _over_eager}
 for _name, _function in _USUAL.items():
     AttentionInterface.register(NAME + _name, _function)

@@ -1,4 +1,4 @@
-"""Model soup: the mean of the weights of models that were trained from one start."""
+"""Averages the weights of models trained from the same start (model soups)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.model_files.layout import FLOORS, SIDECAR, read_object
 from sluice.encoders.model_files.locate import model_folder
 
-COMPARED = (".json", ".txt", ".model")  # what decides the vectors beside the weights
+COMPARED = (".json", ".txt", ".model")  # files that decide the vectors besides the weights
 GRAPHS = ("onnx", "openvino")  # exported from the weights of one model
-OWN = (MANIFEST, "special_tokens_map.json")  # where a model came from, and what others repeat
-# Keys that say who wrote a file, and with what.
+OWN = (MANIFEST, "special_tokens_map.json")  # a model's origin, and copies of other files
+# Keys about the tools that wrote a file.
 VOLATILE = frozenset(
     {"_name_or_path", "name_or_path", "transformers_version", "__version__", "backend",
      "backend_file", "truncation", "padding"}
@@ -32,9 +32,9 @@ VOLATILE = frozenset(
 
 
 class GreedySoup(NamedTuple):
-    """What a greedy soup took: models and their own scores, the best first, and the soup's.
+    """A greedy soup: the models ``chosen`` for it, and its score ``value``.
 
-    ``chosen`` names those in it, ``scores`` has (model, its own score) of all.
+    ``scores`` are all models with their own scores, the best first.
     """
 
     path: Path
@@ -46,20 +46,20 @@ class GreedySoup(NamedTuple):
 def soup(
     models: Sequence[str | Path], output: str | Path, *, weights: Sequence[float] | None = None
 ) -> Path:
-    """Write the model whose every weight is the weighted mean of the models', and return its path.
+    """Write a model whose weights are the weighted mean of the models' weights; return its path.
 
-    ``weights`` are made to sum to 1; without them the mean is uniform. Means are taken in float64,
-    so that a model with itself gives itself. Everything else is the first model's; exported graphs
-    are left out. (Wortsman et al., 2022, arXiv 2203.05482.)
+    ``weights`` are scaled to sum to 1; without them the mean is uniform. Means are in float64, so
+    that a soup of equal models is that model. Everything else is the first model's; exported
+    graphs are left out. (Wortsman et al., 2022, arXiv 2203.05482.)
 
-    Raises ``ModelError`` where the models' tensors, tokenizers or settings differ, naming what;
-    ``ConfigError`` for weights that are no share of anything.
+    Raises ``ModelError`` that names the difference if the models' tensors, tokenizers or settings
+    differ; ``ConfigError`` for weights that are negative, not finite or all zero.
     """
     folders = [model_folder(str(model)) for model in models]
     shares = _shares(len(folders), weights)
     target = Path(output)
     if any(target.resolve() == folder.resolve() for folder in folders):
-        raise ConfigError(f"output: {target} is one of the models; give a folder of its own")
+        raise ConfigError(f"output: {target} is one of the models; give another folder")
     first = folders[0]
     files = _tensor_files(first)
     for other in folders[1:]:
@@ -73,19 +73,19 @@ def soup(
             save_file(_mean(folders, shares, file), draft / file, {"format": "pt"})
         sidecar = read_object(draft / SIDECAR)
         if "backend" in sidecar:
-            kept = {k: v for k, v in sidecar.items() if k not in ("backend", "backend_file")}
-            write_json(draft / SIDECAR, kept)
+            plain = {k: v for k, v in sidecar.items() if k not in ("backend", "backend_file")}
+            write_json(draft / SIDECAR, plain)
     return target
 
 
 def greedy_soup(
     models: Sequence[str | Path], output: str | Path, score: Callable[[Path], float]
 ) -> GreedySoup:
-    """Write a soup of the models that make it better, and return what it took.
+    """Write a soup of the models that improve it.
 
     Models are tried from the best one down by their own ``score(folder)`` (higher is better), and
-    one stays if the uniform soup with it scores no less than without: the soup is never worse than
-    the best model by that measure. (Wortsman et al., 2022, algorithm 1.)
+    one is taken if the uniform soup scores no less with it: by that measure the soup is never
+    worse than the best model. (Wortsman et al., 2022, algorithm 1.)
     """
     names = [str(model) for model in models]
     _shares(len(names), None)
@@ -104,18 +104,18 @@ def greedy_soup(
 
 def _shares(count: int, weights: Sequence[float] | None) -> list[float]:
     if not count:
-        raise ConfigError("soup: no models; give two or more that were trained from one start")
-    given = [1.0] * count if weights is None else [float(weight) for weight in weights]
-    if len(given) != count:
-        raise ConfigError(f"weights: {len(given)} for {count} models; expected one for each")
-    if not all(math.isfinite(weight) and weight >= 0 for weight in given) or not sum(given):
-        raise ConfigError(f"weights: {given}; expected numbers of 0 or above, one above 0")
-    return [weight / sum(given) for weight in given]
+        raise ConfigError("soup: no models; give two or more trained from the same start")
+    shares = [1.0] * count if weights is None else [float(weight) for weight in weights]
+    if len(shares) != count:
+        raise ConfigError(f"weights: {len(shares)} for {count} models; expected one for each")
+    if not all(math.isfinite(weight) and weight >= 0 for weight in shares) or not sum(shares):
+        raise ConfigError(f"weights: {shares}; expected numbers of 0 or more, at least one above 0")
+    return [weight / sum(shares) for weight in shares]
 
 
 def _mean(folders: Sequence[Path], shares: Sequence[float], file: Path) -> dict[str, Tensor]:
     """Return the weighted mean of each tensor of a file that every model has."""
-    made: dict[str, Tensor] = {}
+    means: dict[str, Tensor] = {}
     with safe_open(folders[0] / file, framework="pt") as first:
         names = sorted(first.keys())
         opened = [first, *(safe_open(folder / file, framework="pt") for folder in folders[1:])]
@@ -128,8 +128,8 @@ def _mean(folders: Sequence[Path], shares: Sequence[float], file: Path) -> dict[
                 )
         for name in names:
             tensors = [reader.get_tensor(name) for reader in opened]
-            made[name] = _mixed(tensors, shares, folders, f"{file}: {name}")
-    return made
+            means[name] = _mixed(tensors, shares, folders, f"{file}: {name}")
+    return means
 
 
 def _mixed(
@@ -143,7 +143,7 @@ def _mixed(
                 f"{first.dtype} {list(first.shape)}; a soup needs equal models"
             )
         if not first.is_floating_point() and not torch.equal(tensor, first):
-            raise ModelError(f"{folder}: {what} holds other whole numbers than in {folders[0]}")
+            raise ModelError(f"{folder}: {what} has other integers than in {folders[0]}")
     if not first.is_floating_point():
         return first
     total = torch.zeros(first.shape, dtype=torch.float64)
@@ -153,10 +153,10 @@ def _mixed(
 
 
 def _tensor_files(folder: Path) -> list[Path]:
-    found = [path for path in _below(folder) if path.suffix == ".safetensors"]
-    if not found:
-        raise ModelError(f"{folder}: has no *.safetensors; a soup is made of trained models")
-    return found
+    files = [path for path in _below(folder) if path.suffix == ".safetensors"]
+    if not files:
+        raise ModelError(f"{folder}: no *.safetensors; a soup is made of trained models")
+    return files
 
 
 def _check_settings(first: Path, other: Path) -> None:
@@ -164,7 +164,7 @@ def _check_settings(first: Path, other: Path) -> None:
     left, right = _below(first), _below(other)
     if missing := sorted(set(left) ^ set(right)):
         holder, lacks = (first, other) if missing[0] in left else (other, first)
-        raise ModelError(f"{lacks}: has no {missing[0]}, {holder} has; a soup needs equal models")
+        raise ModelError(f"{lacks}: no {missing[0]}, unlike {holder}; a soup needs equal models")
     for file in left:
         if file.suffix == ".json":
             a, b = (_settled(read_model_json(folder / file)) for folder in (first, other))
@@ -178,10 +178,10 @@ def _check_settings(first: Path, other: Path) -> None:
 
 def _below(folder: Path) -> list[Path]:
     """Return the files that decide a model's vectors, below its folder."""
-    found = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     return sorted(
         path
-        for path in found
+        for path in files
         if path.suffix in (*COMPARED, ".safetensors")
         and path.parts[0] not in GRAPHS
         and path.name not in OWN
@@ -190,7 +190,7 @@ def _below(folder: Path) -> list[Path]:
 
 
 def _settled(value: Any) -> Any:
-    """Return settings without what says who wrote them."""
+    """Return settings without the keys about the tools that wrote them."""
     if isinstance(value, dict):
         return {key: _settled(item) for key, item in value.items() if key not in VOLATILE}
     return [_settled(item) for item in value] if isinstance(value, list) else value

@@ -13,6 +13,7 @@ from torch.autograd.graph import increment_version
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.adapters import Tuned, added_modules, low_rank_layers
 from sluice.encoders.model_files.layers import layer_list
 from sluice.encoders.table import TUNINGS
@@ -23,34 +24,36 @@ log = logging.getLogger("sluice")
 def tune(
     encoder: Any, settings: Mapping[str, Any], *, where: str = "tuning", seed: int = 13
 ) -> Tuned:
-    """Leave only what ``{type: lora, ...}`` names to train in an encoder, in place; log its share.
+    """Train only the parameters that ``{type: lora, ...}`` chooses, in place; log their share.
 
     Types: ``lora`` (``sluice.encoders.tuning.low_rank``), ``ia3``, ``adapter``
-    (``sluice.encoders.tuning.bottleneck``), ``prefix``, ``bitfit``, ``ln_tuning``. The encoder's
-    vectors stay what they are until it is trained. A dense encoder's projection and a
-    cross-encoder's head are trained as before, SPLADE's head is not (``bitfit``: its biases are).
-    Of two towers both are tuned, a frozen one is left alone. What starts at random is drawn by
-    ``seed``. Learning rates are about ten times those of a full training; none is set here.
+    (``sluice.encoders.tuning.bottleneck``), ``prefix``, ``bitfit``, ``ln_tuning``. The vectors do
+    not change until the encoder is trained. A dense encoder's projection and a cross-encoder's head
+    are trained as before, SPLADE's head is not (``bitfit``: its biases are). Both towers are tuned,
+    but not a frozen one. New parameters are drawn by ``seed``. Learning rates are about ten times
+    those of training all parameters; none is set here.
 
     A saved encoder is merged (``lora``, ``ia3``) or plain (``bitfit``, ``ln_tuning``); ``adapter``
-    and ``prefix`` cannot be merged: they lie in ``adapter/`` of the folder, from where
-    ``from_pretrained`` takes them, and sentence-transformers does not.
+    and ``prefix`` cannot be merged: they are saved in ``adapter/`` of the folder, which
+    ``from_pretrained`` reads and sentence-transformers does not.
 
-    Raises ``ConfigError`` for settings that do not fit the model, or one that is tuned already;
-    ``MissingPackageError`` where peft is needed and not installed.
+    Raises ``ConfigError`` for settings that do not fit the model, or a model that is already tuned;
+    ``MissingPackageError`` if peft is needed and not installed.
     """
     method = build(settings, TUNINGS, where=where)
     models = [m for m in _models(encoder) if any(p.requires_grad for p in m.parameters())]
     if not models:
-        raise ConfigError(f"{where}: no parameter of the encoder is trained, so none can be tuned")
+        raise ConfigError(
+            f"{where}: no parameter of the encoder is trainable, so none can be tuned"
+        )
     for model in models:
         if hasattr(model, "tuned"):
             raise ConfigError(
-                f"{where}: the encoder carries a tuning ({model.tuned.kind}) already; merge it "
-                "first (sluice.encoders.tuning.tune.merge), or start from a model without one"
+                f"{where}: the encoder is already tuned ({model.tuned.kind}); merge it "
+                "first (sluice.encoders.tuning.tune.merge), or start from an untuned model"
             )
     chosen: set[nn.Parameter] = set(_heads(encoder))
-    held = {p: p.requires_grad for p in encoder.module.parameters()}
+    trainable = {p: p.requires_grad for p in encoder.module.parameters()}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -59,8 +62,8 @@ def tune(
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
     for parameter in encoder.module.parameters():
-        parameter.requires_grad_(parameter in chosen and held.get(parameter, True))
-    frozen = tuple(p for p, trained in held.items() if trained and not p.requires_grad)
+        parameter.requires_grad_(parameter in chosen and trainable.get(parameter, True))
+    frozen = tuple(p for p, trained in trainable.items() if trained and not p.requires_grad)
     tuned = Tuned.of(encoder.module, settings, frozen)
     for model in models:
         model.train(model.training)  # new parts are in training mode
@@ -76,8 +79,8 @@ def tune(
 def merge(encoder: Any) -> None:
     """Merge a tuned encoder's LoRA or (IA)^3 into its weights, and free what tuning froze.
 
-    Vectors stay what they are, within rounding. ``adapter`` and ``prefix`` stay where they are. An
-    encoder that is not tuned is left alone.
+    Vectors stay the same, within rounding. ``adapter`` and ``prefix`` stay beside the weights. An
+    encoder that is not tuned stays as it is.
     """
     for model in _models(encoder):
         tuned: Tuned | None = getattr(model, "tuned", None)
@@ -106,23 +109,23 @@ def _models(encoder: Any) -> list[Any]:
 
 
 def _heads(encoder: Any) -> list[nn.Parameter]:
-    """Return the trained parameters of an encoder's heads: they are trained on, whatever is tuned.
+    """Return the parameters of an encoder's heads, which stay trainable under any tuning.
 
-    Those beside the transformer (a projection), and of a classifier all but the blocks below it.
+    Those beside the transformer (a projection), and in a classifier all but the blocks below it.
     """
-    kept: set[int] = set()
+    body: set[int] = set()
     for model in _models(encoder):
         below = model.base_model if encoder.kind == "cross_encoder" else model
-        kept.update(id(p) for name, p in below.named_parameters() if "pooler" not in name)
-    return [p for p in encoder.module.parameters() if p.requires_grad and id(p) not in kept]
+        body.update(id(p) for name, p in below.named_parameters() if "pooler" not in name)
+    return [p for p in encoder.module.parameters() if p.requires_grad and id(p) not in body]
 
 
 @dataclass(frozen=True, slots=True)
 class Biases:
-    """BitFit: only biases are trained, those of a SPLADE head too (Ben Zaken et al., 2022)."""
+    """BitFit: only biases are trained, also in a SPLADE head (Ben Zaken et al., 2022)."""
 
     def install(self, model: Any) -> list[nn.Parameter]:
-        """Return what is trained; nothing is added."""
+        """Return the parameters to train; nothing is added."""
         chosen = [p for name, p in model.named_parameters() if name.rpartition(".")[2] == "bias"]
         if not chosen:
             raise ConfigError(f"bitfit: {type(model).__name__} has no biases; use lora")
@@ -134,7 +137,7 @@ class Norms:
     """Only the layer norms are trained, scale and bias (Zhao et al., 2023, arXiv 2312.11420)."""
 
     def install(self, model: Any) -> list[nn.Parameter]:
-        """Return what is trained; nothing is added."""
+        """Return the parameters to train; nothing is added."""
         norms = [m for m in model.base_model.modules() if type(m).__name__.endswith("Norm")]
         chosen = [parameter for norm in norms for parameter in norm.parameters()]
         if not chosen:
@@ -145,20 +148,19 @@ class Norms:
 def freeze(encoder: Any, *, layers: int = 0, embeddings: bool = False) -> list[str]:
     """Freeze the lowest ``layers`` of an encoder, with ``embeddings`` also its embeddings.
 
-    Returns the names of the parameters, as ``encoder.module`` names them, that no longer need a
-    gradient. A vocabulary product that is tied to the word embeddings is frozen with them. Of
-    separate towers it freezes both. Raises ``ConfigError`` for more layers than there are.
+    Returns the names of the frozen parameters in ``encoder.module``. A vocabulary product that is
+    tied to the word embeddings is frozen with them. Separate towers are both frozen. Raises
+    ``ConfigError`` for more layers than there are.
     """
-    if type(layers) is not int or layers < 0:
-        raise ConfigError(f"freeze.layers: {layers!r}; expected a whole number, 0 or more")
+    whole_number(layers, "freeze.layers", 0)
     for network in _networks(encoder):
-        found = layer_list(network.base_model)
-        if found is None:
+        holder_and_layers = layer_list(network.base_model)
+        if holder_and_layers is None:
             count = network.config.num_hidden_layers
             raise ModelError(
                 f"{type(network).__name__}: has no list of {count} layers to freeze from"
             )
-        stack = found[1]
+        stack = holder_and_layers[1]
         if layers > len(stack):
             raise ConfigError(
                 f"freeze.layers: {layers}; {type(network).__name__} has {len(stack)} layers"
@@ -171,10 +173,10 @@ def freeze(encoder: Any, *, layers: int = 0, embeddings: bool = False) -> list[s
 
 
 def _embeddings(network: Any) -> nn.Module:
-    """Return all that comes before the first layer: of words, positions and segments."""
-    whole = getattr(network.base_model, "embeddings", None)
-    found: nn.Module = whole if isinstance(whole, nn.Module) else network.get_input_embeddings()
-    return found
+    """Return the embeddings of words, positions and segments."""
+    own = getattr(network.base_model, "embeddings", None)
+    embeddings: nn.Module = own if isinstance(own, nn.Module) else network.get_input_embeddings()
+    return embeddings
 
 
 def _networks(encoder: Any) -> list[Any]:

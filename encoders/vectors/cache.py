@@ -47,7 +47,7 @@ DEFAULT_BYTES = 20_000_000_000
 def vector_identity(encoder: Any, store: Store, side: Side = "document") -> dict[str, str]:
     """Return what vectors on disk depend on: the encoder, its arithmetic, the side, the form.
 
-    Not the device, the batches or the number of threads, whose differences are in the last bits.
+    Not the device, batches or number of threads, which change only the last bits.
     """
     backend = getattr(encoder, "backend", None)
     return {
@@ -61,7 +61,7 @@ def vector_identity(encoder: Any, store: Store, side: Side = "document") -> dict
 
 
 def _type_in_key(encoder: Any) -> str:
-    """Return an encoder's type as keys have it: a name that no move of a module changes."""
+    """Return an encoder's type for keys: a name that does not change when a module moves."""
     name = type_name(encoder, ENCODERS)
     if name not in _FORMER_CLASSES:
         return name
@@ -71,12 +71,12 @@ def _type_in_key(encoder: Any) -> str:
 class VectorCache:
     """The stored vectors of one identity (encoder, dtype, form), in a folder of its own.
 
-    ``locate`` tells where texts' vectors are, ``put`` adds some as one file, ``gather`` reads them.
-    What is read is always the stored form, so a first run and a later one see the same bits.
-    Several processes may write at once; each sees the shards that were there when it opened, and
-    its own. A damaged shard is removed, and its texts count as missing. Memory: 24 bytes a text.
+    ``locate`` finds texts' vectors, ``put`` adds some as one file, ``gather`` reads them. Reading
+    always returns the stored form, so a first run and a later one see the same bits. Several
+    processes may write at once; each sees its own shards and those that existed when it opened. A
+    damaged shard is removed, and its texts count as missing. Memory: 24 bytes a text.
 
-    Use as a context manager: inside it nobody evicts the folder.
+    Use as a context manager: inside it the folder is not evicted.
     """
 
     def __init__(self, root: Path, identity: Mapping[str, str]) -> None:
@@ -97,8 +97,8 @@ class VectorCache:
         except OSError as error:
             self._held.close()
             raise ConfigError(
-                f"{self.root}: vectors cannot be cached there ({error.strerror}); give another "
-                "folder by $SLUICE_CACHE or cache:"
+                f"{self.root}: vectors cannot be cached there ({error.strerror}); set another "
+                "folder with $SLUICE_CACHE or cache:"
             ) from error
         os.utime(self.folder)  # the least recently used go first
         self._check_manifest()
@@ -112,13 +112,13 @@ class VectorCache:
         return len(self._directory)
 
     def read(self) -> None:
-        """Look what the folder holds; to only look, without the lock, no ``with`` is needed."""
+        """Read which vectors the folder has; without ``with``, this works without the lock."""
         texts, places = [], []
         for path in sorted(self.folder.glob(f"[!.]*{SUFFIX}")):
             try:
                 shard = Shard(path)
                 if shard.facts.get("key") != self.key:
-                    raise IndexFormatError(f"{path}: of another encoder or form")
+                    raise IndexFormatError(f"{path}: belongs to another encoder or form")
                 hashes = np.array(shard.array("hashes"))
             except IndexFormatError as error:
                 _discard(path, error)
@@ -139,19 +139,19 @@ class VectorCache:
             write_json(path, expected)
             return
         try:
-            found = read_json(path)
+            identity = read_json(path)
         except IndexFormatError as error:
-            log.warning("%s; it is written again", error)
+            log.warning("%s; the manifest is rewritten", error)
             write_json(path, expected)
             return
-        if found != expected:
+        if identity != expected:
             raise IndexFormatError(
-                f"{path}: the vectors of {found}, expected {expected}; the folder was edited or "
+                f"{path}: the vectors of {identity}, expected {expected}; the folder was edited or "
                 "moved: delete it"
             )
 
     def locate(self, hashes: Hashes) -> Places:
-        """Return where the vector of each text lies, -1 where it has to be made."""
+        """Return where the vector of each text is, -1 if it is missing."""
         while True:
             places = self._directory.find(hashes)
             touched = set(np.unique(places[places >= 0] >> ROW_BITS).tolist())
@@ -179,14 +179,14 @@ class VectorCache:
         write_shard(path, {"key": self.key, "width": width, "dense": dense}, arrays)
         shard = Shard(path)
         if shard.array("hashes").tobytes() != hashes.tobytes():
-            raise IndexFormatError(f"{path}: holds other texts than its name says; delete it")
+            raise IndexFormatError(f"{path}: its texts do not match its name; delete it")
         self._directory.add(hashes, self._placed(shard, len(hashes)))
 
     def gather(self, places: Places) -> Vectors:
-        """Return the vectors of places that ``locate`` told, float32, in their order."""
+        """Return the vectors of places from ``locate``, float32, in their order."""
         numbers, rows = places >> ROW_BITS, places & ((1 << ROW_BITS) - 1)
-        found = np.unique(numbers).tolist()
-        facts = [self._shards[number].facts for number in found]
+        touched = np.unique(numbers).tolist()
+        facts = [self._shards[number].facts for number in touched]
         widths, kinds = {int(each["width"]) for each in facts}, {each["dense"] for each in facts}
         if len(kinds) > 1 or (True in kinds and len(widths) > 1):
             raise DataError(
@@ -194,14 +194,14 @@ class VectorCache:
                 "encoder's fingerprint has to change with its dimensions"
             )
         parts, order = [], []
-        for number in found:
+        for number in touched:
             here = np.flatnonzero(numbers == number)
             parts.append(self._rows(number, rows[here], max(widths)))
             order.append(here)
         return parts[0] if len(parts) == 1 else put_together(parts, order)
 
     def _rows(self, number: int, rows: Places, width: int) -> Vectors:
-        """Read rows of one shard; its mapping ends here, so that memory does not fill with it."""
+        """Read rows of one shard; its mapping ends here, so that it does not fill the memory."""
         shard = self._shards[number]
         names = ["values", *(["scales"] if self.store == "int8" else [])]
         if shard.facts["dense"]:
@@ -211,15 +211,15 @@ class VectorCache:
 
 
 def _discard(path: Path, error: Exception) -> None:
-    log.warning("%s; its texts are encoded again", error)
+    log.warning("%s; its texts will be encoded again", error)
     path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def used_key(root: Path, key: str) -> Iterator[None]:
-    """Hold a key's folder so that nobody evicts it; drafts of killed writers are removed."""
+    """Keep a key's folder from eviction, and remove the drafts of killed writers."""
     with (root / f".{key}.lock").open("w") as handle:
-        if _locked(handle.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):  # nobody else is in there
+        if _locked(handle.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):  # no other process uses it
             for draft in (root / key).glob(f"{DRAFT}*"):
                 draft.unlink(missing_ok=True)
         fcntl.flock(handle, fcntl.LOCK_SH)
@@ -228,7 +228,7 @@ def used_key(root: Path, key: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unused_key(root: Path, key: str) -> Iterator[bool]:
-    """Yield whether nobody uses a key's folder; inside, nobody can begin to."""
+    """Yield whether no process uses a key's folder; none can start to inside the block."""
     with (root / f".{key}.lock").open("w") as handle:
         yield _locked(handle.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -242,7 +242,7 @@ def _locked(handle: int, how: int) -> bool:
 
 
 class CachedKey(NamedTuple):
-    """One encoder's vectors in one form: folder, size, last use, and what the manifest says."""
+    """One encoder's vectors in one form: folder, size, last use, and facts of the manifest."""
 
     path: Path
     bytes: int
@@ -260,7 +260,7 @@ def cache_root() -> Path:
 
 
 def cache_bound() -> int:
-    """Return how many bytes the cache may have, from ``$SLUICE_CACHE_BYTES``."""
+    """Return the largest size of the cache in bytes, from ``$SLUICE_CACHE_BYTES``."""
     text = os.environ.get(BOUND, "")
     if not text:
         return DEFAULT_BYTES
@@ -274,23 +274,23 @@ def cache_bound() -> int:
 
 
 def cached_keys(root: Path) -> list[CachedKey]:
-    """Return what the cache holds, least recently used first."""
-    found = []
+    """Return the keys in the cache, least recently used first."""
+    keys = []
     for folder in root.iterdir() if root.is_dir() else ():
         try:
             manifest = read_json(folder / MANIFEST)
             size = sum(file.stat().st_size for file in folder.iterdir())
             used = folder.stat().st_mtime
-        except (IndexFormatError, OSError):  # not ours, or going away just now
+        except (IndexFormatError, OSError):  # not ours, or just being removed
             continue
         if isinstance(manifest, dict) and manifest.get("format") == FORMAT:
             names = (str(manifest.get(name, "")) for name in ("encoder", "fingerprint", "store"))
-            found.append(CachedKey(folder, size, used, *names))
-    return sorted(found, key=lambda each: (each.used, each.path.name))
+            keys.append(CachedKey(folder, size, used, *names))
+    return sorted(keys, key=lambda each: (each.used, each.path.name))
 
 
 def keep_within(root: Path, bound: int) -> list[CachedKey]:
-    """Remove least recently used keys until the rest is within ``bound`` bytes; return those gone.
+    """Remove least recently used keys until ``bound`` bytes are left, and return them.
 
     A key in use stays, whatever its size.
     """
@@ -307,7 +307,7 @@ def keep_within(root: Path, bound: int) -> list[CachedKey]:
 
 
 def removed(key: CachedKey) -> bool:
-    """Remove a key's folder unless a process uses it; say whether it went."""
+    """Remove a key's folder unless a process uses it; return whether it was removed."""
     with unused_key(key.path.parent, key.path.name) as unused:
         if unused:
             shutil.rmtree(key.path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Where each text's vector lies, by the text's hash: sorted arrays, 24 bytes a text."""
+"""Finds the place of each text's vector by the text's hash: sorted arrays, 24 bytes a text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def text_hashes(texts: Iterable[str | Mapping[str, str]]) -> Hashes:
 
 
 class HashDirectory:
-    """From hashes to places, for millions of texts; of a hash added twice either place is found."""
+    """Maps hashes to places, for millions of texts; a hash added twice has either place."""
 
     def __init__(self) -> None:
         self._levels: list[tuple[Hashes, Places]] = []
@@ -37,7 +37,7 @@ class HashDirectory:
         return sum(len(places) for _, places in self._levels)
 
     def add(self, hashes: Hashes, places: Places) -> None:
-        """Add texts; joined like the digits of a binary counter, so that few levels are searched.
+        """Add texts; levels join like the digits of a binary counter, so that few are searched.
 
         Each text is sorted O(log n) times.
         """

@@ -1,4 +1,4 @@
-"""How vectors lie on disk: float32, float16 or int8, dense or sparse, and back to float32."""
+"""Converts vectors to their form on disk (float32, float16 or int8) and back to float32."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ LARGEST_INT8 = 127
 
 
 def checked_vectors(vectors: Any, count: int, who: str) -> Vectors:
-    """Return an encoder's answer as float32 ``[count, width]``, or say what is wrong with it."""
-    found: Any = vectors  # one of scipy's many sparse classes, or a numpy array
+    """Return an encoder's vectors as float32 ``[count, width]``; an error names what is wrong."""
+    matrix: Any = vectors  # one of scipy's many sparse classes, or a numpy array
     if sp.issparse(vectors):
-        found = sp.csr_array(found).astype(np.float32, copy=False)
-        values = found.data
+        matrix = sp.csr_array(matrix).astype(np.float32, copy=False)
+        values = matrix.data
     elif isinstance(vectors, np.ndarray) and vectors.ndim == 2:
-        found = values = np.ascontiguousarray(vectors, np.float32)
+        matrix = values = np.ascontiguousarray(vectors, np.float32)
     else:
         shape = f" of shape {vectors.shape}" if isinstance(vectors, np.ndarray) else ""
         raise ModelError(
             f"{who}: encode_documents returned {type(vectors).__name__}{shape}, expected an array "
             "[texts, dim] or a scipy.sparse.csr_array"
         )
-    if found.shape[0] != count:
-        raise ModelError(f"{who}: {found.shape[0]:,} vectors for {count:,} texts; give one each")
+    if matrix.shape[0] != count:
+        raise ModelError(f"{who}: {matrix.shape[0]:,} vectors for {count:,} texts; give one each")
     if not np.isfinite(values).all():
-        raise DataError(f"{who}: a vector is not finite (NaN or infinite); nothing of it is stored")
-    checked: Vectors = found
+        raise DataError(f"{who}: a vector is not finite (NaN or infinite); it was not stored")
+    checked: Vectors = matrix
     return checked
 
 
 def stored_form(vectors: Vectors, store: Store) -> dict[str, Values]:
-    """Return the arrays that stand for the vectors on disk.
+    """Return the arrays that represent the vectors on disk.
 
-    int8 has a scale for each vector, its largest value / 127 (rounding errs by half of it at most).
-    ``DataError`` for a value float16 cannot hold.
+    int8 has a scale for each vector, its largest value / 127 (the rounding error is at most half of
+    it). ``DataError`` for a value too large for float16.
     """
     if isinstance(vectors, np.ndarray):
         lines = np.full(len(vectors), vectors.shape[1])
@@ -88,10 +88,10 @@ def _encoded(
 
 def dense_rows(arrays: Mapping[str, Values], rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return stored dense vectors ``[n, dim]`` of rows, in their order, as float32."""
-    found = np.asarray(arrays["values"][rows], np.float32)
+    vectors = np.asarray(arrays["values"][rows], np.float32)
     if "scales" in arrays:
-        found *= np.asarray(arrays["scales"][rows])[:, None]
-    return found
+        vectors *= np.asarray(arrays["scales"][rows])[:, None]
+    return vectors
 
 
 def sparse_rows(arrays: Mapping[str, Values], rows: NDArray[np.int64], width: int) -> sp.csr_array:
@@ -103,14 +103,14 @@ def sparse_rows(arrays: Mapping[str, Values], rows: NDArray[np.int64], width: in
     values = np.asarray(arrays["values"][places], np.float32)
     if "scales" in arrays:
         values *= np.repeat(np.asarray(arrays["scales"][rows]), lengths)
-    found = sp.csr_array((values, arrays["terms"][places], ends), shape=(len(rows), width))
-    if values.size and not values.all():  # what int8 rounded to nothing
-        found.eliminate_zeros()
-    return found
+    vectors = sp.csr_array((values, arrays["terms"][places], ends), shape=(len(rows), width))
+    if values.size and not values.all():  # int8 rounded some to zero
+        vectors.eliminate_zeros()
+    return vectors
 
 
 def put_together(parts: Sequence[Vectors], order: Sequence[NDArray[np.int64]]) -> Vectors:
-    """Return one matrix of parts whose rows belong to the places in ``order``."""
+    """Return one matrix of parts whose rows belong at the positions in ``order``."""
     matrices: Any = parts
     back = np.argsort(np.concatenate(order), kind="stable")
     if isinstance(parts[0], np.ndarray):

@@ -1,4 +1,4 @@
-"""Several processes that encode documents together, each with its own copy of the encoder."""
+"""Encodes documents in several processes, each with its own copy of the encoder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRACE = 5.0  # seconds a process may take to end by itself
 
 
 class Worker(NamedTuple):
-    """A process that encodes, and the way to talk to it."""
+    """An encoding process and the connection to it."""
 
     process: subprocess.Popen[bytes]
     channel: Connection
@@ -38,9 +38,9 @@ class Worker(NamedTuple):
 class EncodingPool:
     """Encodes documents in ``workers`` processes, on ``devices`` in turn (None: the encoder's own).
 
-    Each process opens the encoder from a saved folder and has its share of the threads. Texts are
-    dealt out in turn, so which process encodes what depends on the texts' order alone, and two runs
-    give the same bits. A process that dies is a ``ModelError``.
+    Each process opens the encoder from a saved folder and gets its share of the threads. Texts are
+    dealt out in turn, so which process encodes a text depends on the order of texts alone, and two
+    runs return the same bits. A process that dies is a ``ModelError``.
     """
 
     def __init__(self, encoder: Any, workers: int, devices: Sequence[str] = ()) -> None:
@@ -59,11 +59,11 @@ class EncodingPool:
                 device = self._devices[number % len(self._devices)]
                 self._workers.append(self._started(folder / "encoder", device))
             for worker in self._workers:
-                found = self._received(worker)
-                if found != self._fingerprint:
+                fingerprint = self._received(worker)
+                if fingerprint != self._fingerprint:
                     raise ModelError(
-                        f"workers: {_named(self._encoder)} saved and opened again has the "
-                        f"fingerprint {found[:12]} instead of {self._fingerprint[:12]}; its "
+                        f"workers: {_named(self._encoder)} saved and reopened has the "
+                        f"fingerprint {fingerprint[:12]} instead of {self._fingerprint[:12]}; its "
                         "save_pretrained leaves something out: use workers: 1"
                     )
         except BaseException:
@@ -173,7 +173,7 @@ def _died(process: subprocess.Popen[bytes]) -> ModelError:
         cause = f"ended with exit code {code}; what it printed is above"
     return ModelError(
         f"workers: an encoding process {cause}; use fewer workers, or a smaller batch_tokens. "
-        "What was encoded before is kept: the same command goes on from there"
+        "Encoded texts are kept: the same command continues from there"
     )
 
 

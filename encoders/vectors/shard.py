@@ -1,4 +1,4 @@
-"""One immutable file of vectors and the hashes of their texts, written in one step, checksummed."""
+"""Reads and writes shards: immutable, checksummed files of vectors and their texts' hashes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAGIC = b"sluicev1"
 ALIGNMENT = 64  # bytes: of every array's start
 BLOCK = 1 << 20  # bytes checked at a time
 SUFFIX = ".vectors"
-DRAFT = ".draft-"  # begins the names of files that are being written
+DRAFT = ".draft-"  # the prefix of files that are being written
 LARGEST_HEADER = 1 << 20
 DTYPES = frozenset(("<f4", "<f2", "|i1", "<i4", "<i8", "|S16"))  # never one of objects
 
@@ -61,9 +61,9 @@ def write_shard(path: Path, facts: Mapping[str, Any], arrays: Arrays) -> None:
 
 
 class Shard:
-    """A shard's file: the header is read and the size checked; arrays are mapped when asked for.
+    """A shard's file: opening reads the header and checks the size; arrays are mapped on demand.
 
-    ``IndexFormatError`` for a file that is no shard, or is shorter or longer than it says.
+    ``IndexFormatError`` for a file that is not a shard, or not of the size in its header.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,7 +72,7 @@ class Shard:
             start = stream.read(16)
             length = int.from_bytes(start[8:], "little")
             if start[:8] != MAGIC or length > LARGEST_HEADER:
-                raise IndexFormatError(f"{path}: does not begin as a file of vectors does")
+                raise IndexFormatError(f"{path}: is not a file of vectors")
             header = stream.read(length)
         try:
             self.facts: dict[str, Any] = json.loads(header)
@@ -83,22 +83,22 @@ class Shard:
             size = 16 + length + int(self.facts["bytes"]) + 4
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise IndexFormatError(f"{path}: its header is damaged ({error})") from None
-        found = path.stat().st_size
-        if found != size:
-            raise IndexFormatError(f"{path}: {found:,} bytes, its header says {size:,}")
+        actual = path.stat().st_size
+        if actual != size:
+            raise IndexFormatError(f"{path}: {actual:,} bytes, expected {size:,} by its header")
 
     def array(self, name: str) -> NDArray[Any]:
         """Return an array, mapped into memory as long as it is referred to."""
         try:
             dtype, shape, offset = self._entries[name]
         except KeyError:
-            raise IndexFormatError(f"{self.path}: holds no array {name!r}") from None
+            raise IndexFormatError(f"{self.path}: has no array {name!r}") from None
         if 0 in shape:
             return np.empty(shape, dtype)
         return np.memmap(self.path, dtype, mode="r", offset=offset, shape=shape)
 
     def verify(self) -> None:
-        """Raise ``IndexFormatError`` unless the checksum is that of the content."""
+        """Raise ``IndexFormatError`` unless the checksum matches the content."""
         left, checksum = self.path.stat().st_size - 4, 0
         with self.path.open("rb") as stream:
             while left > 0:
@@ -109,7 +109,7 @@ class Shard:
                 left -= len(block)
             stored = stream.read(4)
         if left or stored != checksum.to_bytes(4, "little"):
-            raise IndexFormatError(f"{self.path}: its checksum is not that of its content")
+            raise IndexFormatError(f"{self.path}: its checksum does not match its content")
 
 
 def _known(dtype: Any) -> np.dtype[Any]:

@@ -1,4 +1,4 @@
-"""One process of an ``EncodingPool``: opens the encoder, then encodes what it is sent."""
+"""A process of an ``EncodingPool``: opens the encoder and encodes the texts it receives."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sluice.encoders.table import ENCODERS
 def serve(channel: Connection) -> None:
     """Answer lists of texts with ("advance", count)s and ("vectors", vectors), until the end.
 
-    The first message is (folder, own class, options); its answer is the fingerprint. Anything that
-    fails is answered with ("error", (name of the exception, message)).
+    The first message is (folder, own class, options); its answer is the fingerprint. The answer to
+    anything that fails is ("error", (name of the exception, message)).
     """
     try:
-        encoder = opened_again(*channel.recv())
+        encoder = reopened(*channel.recv())
         channel.send(("ready", str(encoder.fingerprint)))
         while True:
             texts = channel.recv()
@@ -35,11 +35,11 @@ def serve(channel: Connection) -> None:
         channel.send(("error", (type(error).__name__, str(error))))
 
 
-def opened_again(folder: str, own: str, given: dict[str, Any]) -> Any:
-    """Open a saved encoder with those of the options that its type takes."""
+def reopened(folder: str, own: str, options: dict[str, Any]) -> Any:
+    """Open a saved encoder with the options that its type takes."""
     make = resolve(own).from_pretrained if own else open_encoder
     takes = inspect.signature(_factory(folder) if not own else make).parameters
-    return make(Path(folder), **{name: value for name, value in given.items() if name in takes})
+    return make(Path(folder), **{name: value for name, value in options.items() if name in takes})
 
 
 def _factory(folder: str) -> Any:

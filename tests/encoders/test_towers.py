@@ -14,7 +14,7 @@ from tiny_models import save_model
 from sluice.encoders import DenseEncoder, SpladeEncoder, TowerEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import kind_of, open_encoder
-from sluice.encoders.vectors.worker import opened_again
+from sluice.encoders.vectors.worker import reopened
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_towers_that_do_not_compare_are_refused(
 def test_folders_of_the_other_kind_say_what_opens_them(
     bert: Path, small: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ModelError, match="has no towers; give both"):
+    with pytest.raises(ModelError, match="no towers; give both"):
         TowerEncoder.from_pretrained(bert)
     with pytest.raises(ConfigError, match="needs query and document"):
         TowerEncoder.from_pretrained(query={"type": "dense", "model": str(bert)})
@@ -224,7 +224,7 @@ def test_another_process_would_open_the_same(
 ) -> None:
     towers = dense_towers(bert, small)
     towers.save_pretrained(tmp_path / "towers")
-    again = opened_again(str(tmp_path / "towers"), "", {"dtype": "bfloat16", "batch_tokens": 9})
+    again = reopened(str(tmp_path / "towers"), "", {"dtype": "bfloat16", "batch_tokens": 9})
     assert (again.dtype, again.batch_tokens) == (torch.bfloat16, 9)
     again.batch_tokens = 64
     assert again.query.batch_tokens == 64

@@ -1,4 +1,4 @@
-"""Attention inside each of the texts that lie end to end in a packed batch."""
+"""Computes attention inside each text of a packed batch."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ _FAMILIES: dict[str, Callable[[Any], Parts]] = {
 def vocabulary_head(model: Any) -> Head | None:
     """Return a masked language model's head, as ``forward`` applies it to its trunk's states.
 
-    None for a class that is not known here.
+    None for an unknown class.
     """
     kind = type(model).__name__
     if kind == "BertForMaskedLM":
@@ -221,7 +221,7 @@ def vocabulary_head(model: Any) -> Head | None:
 def classification_head(model: Any) -> Head | None:
     """Return a sequence classifier's head as a function of first tokens' states ``[n, hidden]``.
 
-    None for a class that is not known here.
+    None for an unknown class.
     """
     kind = type(model).__name__
     if kind == "BertForSequenceClassification":

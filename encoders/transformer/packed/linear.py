@@ -1,4 +1,4 @@
-"""Linear layers over packed weights: oneDNN's kernels where this torch has them, else torch's own.
+"""Linear layers with packed weights, by oneDNN's kernels if this torch has them, else by torch's.
 
 On CPUs that MKL does not tune for, oneDNN's float32 product is up to twice as fast as the one
 behind ``torch.nn.functional.linear``; its bfloat16 product gains about a fifth from weights that
@@ -70,7 +70,7 @@ def _activated(x: Tensor, activation: Activation) -> Tensor:
 
 @functools.cache
 def onednn(device: str, dtype: torch.dtype) -> Any | None:
-    """Return torch's oneDNN operators, which are not a public API, if they exist and work."""
+    """Return torch's oneDNN operators if present and correct; they are not a public interface."""
     if device != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
     operators = torch.ops.mkldnn
@@ -97,7 +97,7 @@ def onednn(device: str, dtype: torch.dtype) -> Any | None:
 
 
 def activation_of(module: Any) -> Activation | None:
-    """Return the name of an activation module or function; None for one that is not known here."""
+    """Return the name of an activation module or function; None for an unknown one."""
     if module is functional.gelu:
         return "gelu"
     kind = type(module)

@@ -4,7 +4,7 @@ On CPUs that MKL does not tune for, oneDNN's float32 product is about twice as f
 behind ``torch.nn.functional.linear``, and torch's autograd never uses it. The weights stay the
 module's own parameters, in their own type; ``dtype`` is that of the products, as under autocast.
 
-``torch.nn.functional.dropout`` draws a number for every element, up to a fifth of a training step
+``torch.nn.functional.dropout`` draws a number for every element, up to a fifth of a step's time
 on a CPU; here 16 bits are drawn. The result depends on torch's random state alone, whatever the
 number of threads, so that a pass can be repeated.
 """

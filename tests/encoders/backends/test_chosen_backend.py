@@ -85,7 +85,7 @@ def test_a_retriever_keeps_its_back_end(exported: Path, tmp_path: Path) -> None:
         ({"backend": "onyx"}, "did you mean 'onnx'"),
         ({"backend_file": INT8}, "needs backend"),
         ({"backend": "torch", "backend_file": INT8}, "is for backend onnx"),
-        ({"backend": "onnx", "backend_file": "onnx/none.onnx"}, "has no onnx/none.onnx"),
+        ({"backend": "onnx", "backend_file": "onnx/none.onnx"}, "no onnx/none.onnx"),
         ({"backend": "onnx", "dtype": "bfloat16"}, "computes in float32"),
     ],
 )

@@ -240,7 +240,7 @@ def test_bad_arguments() -> None:
     for k1 in (-1, math.nan, "0.9", True):
         with pytest.raises(ConfigError, match=r"bm25\.k1"):
             BM25Encoder(k1=k1)
-    with pytest.raises(ConfigError, match=r"bm25\.b: 1\.5; expected .* at most 1"):
+    with pytest.raises(ConfigError, match=r"bm25\.b is 1\.5, expected a number from 0 to 1"):
         BM25Encoder(b=1.5)
     with pytest.raises(ConfigError, match="language"):
         BM25Encoder(language="xx")
@@ -287,7 +287,7 @@ def test_idf_is_the_weight_of_one_occurrence(fields: dict[str, float] | None) ->
     encoder.remove_documents(given[2:])
     query = encoder.encode_queries(["gold river stone sluice"]).toarray()[0]
     np.testing.assert_array_equal(encoder.idf().astype(np.float32), query)
-    with pytest.raises(ModelError, match="counted no documents"):
+    with pytest.raises(ModelError, match="not fitted yet"):
         BM25Encoder().idf()
 
 

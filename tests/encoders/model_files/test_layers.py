@@ -83,7 +83,7 @@ def test_the_last_layers_vectors_are_those_of_embed(deep: Path, texts: list[str]
     assert all(grad is not None and grad.isfinite().all() for grad in grads)
     assert not any(p.grad.any() for p in encoder.model.encoder.layer[3].parameters())
     assert encoder.network() is not None  # nothing is left behind that stops the packed pass
-    with pytest.raises(ConfigError, match="layer 5: the model has 1 to 4"):
+    with pytest.raises(ConfigError, match="layer 5: the model has layers 1 to 4"):
         encoder.embed_layers(features, "document", (4, 5))
 
 

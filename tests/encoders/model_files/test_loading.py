@@ -55,7 +55,7 @@ def test_a_fresh_head_is_a_warning_and_a_missing_one_for_splade_an_error(
         assert not caplog.records
         CrossEncoder.from_pretrained(bert)
     assert [record.message.split(": ", 1)[1] for record in caplog.records] == [
-        "has no one-label head: a fresh one was drawn; train it before use"
+        "no one-label head, so a new one was drawn at random; train it before use"
     ]
     shutil.copytree(bert, tmp_path / "m")
     change(tmp_path / "m" / "config.json", architectures=["BertForMaskedLM"])

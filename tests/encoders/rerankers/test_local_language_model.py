@@ -143,7 +143,7 @@ def test_choices_of_several_tokens(gpt2: Path) -> None:
         logits = model.model(given).logits[0, -1, [vocabulary["##x"], vocabulary["##y"]]]
     assert found[0] == pytest.approx(logits.log_softmax(-1).numpy(), abs=1e-4)
     for choices in (["1", "12"], ["abc", "abd", "ax"], ["yes", "YES"]):
-        with pytest.raises(ConfigError, match=r"begin with the same token.*give others"):
+        with pytest.raises(ConfigError, match=r"begin with the same token.*give answers that"):
             model.answers([prompt], choices)
 
 
@@ -304,7 +304,7 @@ def test_templates() -> None:
     assert prompt.text == "{count}: [1] a\n[2] {query} (2, {count}, {x})"
     assert prompt.slots == ("{count}", "a", "{query}", "{count}")
     assert template.fill({"query": "q", "documents": [], "count": 0}).text == "q:  (0, q, {x})"
-    with pytest.raises(ConfigError, match=r"no \{documents\}.*\{document\} is none"):
+    with pytest.raises(ConfigError, match=r"no \{documents\}.*\{document\} is unknown"):
         Template("{query} {document}", ["query", "documents"])
     with pytest.raises(ConfigError, match="expected text"):
         Template(5, ["query"])  # type: ignore[arg-type]
