@@ -356,7 +356,7 @@ def checked(values: Mapping[str, Any], kind: type[Config]) -> Config:
 
 
 def json_schema() -> str:
-    """Return the JSON schema of the YAML files, for editors: an experiment, a training, a tuning.
+    """Return the JSON schema of the YAML files, for editors.
 
     ``sluice evaluate`` takes an experiment over several datasets too.
     """

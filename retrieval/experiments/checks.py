@@ -29,7 +29,7 @@ def check_experiment(
 ) -> None:
     """Raise ``ConfigError`` for every fault that can be known before any work.
 
-    ``trainings=False`` skips the section ``train``: for an experiment that is only opened.
+    An experiment that is only opened skips the section ``train``.
     """
     _check_names(config)
     check_measures(config.evaluate.measures, "evaluate.measures")

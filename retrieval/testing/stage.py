@@ -183,7 +183,7 @@ def run_twice(world: World) -> None:
 
 
 def one_query_at_a_time(world: World) -> None:
-    """A query's ranking does not depend on the other queries it is asked with."""
+    """A query's ranking does not depend on the queries it is searched with."""
     alone: dict[str, Ranking] = {}
     for query, text in world.queries.items():
         alone.update(world.stage.run({query: text}, world.given))

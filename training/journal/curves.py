@@ -1,4 +1,4 @@
-"""Reads the journals of trainings as series over steps, and sorts them into panels."""
+"""Reads the journals of training runs as series over steps, and sorts them into panels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.numbers import is_number
 
-METRICS = "metrics.jsonl"  # the journal, in a training's folder
+METRICS = "metrics.jsonl"  # the journal, in the output folder of a training run
 TRAINING = "training.json"  # beside it: what is trained there, with its settings
 SUMMARY = ("step", "epoch", "total_flos", "train_")  # of a line: no series
 SHORT_TARGETS = {"query": "target_query_terms", "document": "target_doc_terms"}
@@ -80,7 +80,7 @@ _PANELS: tuple[tuple[str, str, tuple[str, ...], dict[str, Any]], ...] = (
 
 
 def read_trainings(folders: Iterable[str | Path]) -> list[Curves]:
-    """Read all trainings in the folders, each that of one training or an experiment's output.
+    """Read all training runs in the folders, each that of one training or an experiment's output.
 
     Each is named by the shortest end of its path that is unique. Raises ``DataError`` for a folder
     without a journal.

@@ -27,7 +27,7 @@ DECADES = 100  # a range as wide as this is drawn on a logarithmic axis
 
 
 def plot_trainings(trainings: Sequence[Curves], output: str | Path) -> Path:
-    """Draw the trainings' curves into a file; its ending chooses the format: svg, png or pdf.
+    """Draw the curves of training runs into a file; its ending chooses the format: svg, png or pdf.
 
     Equal curves make equal files. Raises ``ConfigError`` for another ending and
     ``MissingPackageError`` without matplotlib.

@@ -219,7 +219,10 @@ def test_other_bad_input_ends_in_one_line(sluice: Call, config: Path, tmp_path: 
         (("run", config, "retrievers.bm25.encoder={type: dense, model: ./none}"), "./none"),
         (("index", config, "--only", "bm52"), "did you mean 'bm25'"),
         (("train", config), "unknown key"),
-        (("mine", tmp_path / "none", tmp_path / "data", "--output", "n.jsonl"), "no retriever"),
+        (
+            ("mine", tmp_path / "none", tmp_path / "data", "--output", "n.jsonl"),
+            "not a pipeline or retriever",
+        ),
         (("data", "nowhere"), "nowhere"),
         (("run", config, "evaluate.split=tset"), "did you mean 'test'"),
     ]

@@ -23,7 +23,7 @@ def test_hubness_by_definition() -> None:
     assert hubness(Run({"q": Ranking([], [])})) == (0.0, 0, 0.0, ())
     assert hubness(Run({"q": {"a": 1.0}})).skewness == 0
     assert hubness(Run({}), documents=5) == (0.0, 0, 1.0, ())
-    with pytest.raises(ConfigError, match="documents: 2, but the run has 5"):
+    with pytest.raises(ConfigError, match="documents: 2, but the run's first hits are 5"):
         hubness(run, k=2, documents=2)
     with pytest.raises(ConfigError, match="k"):
         hubness(run, k=0)

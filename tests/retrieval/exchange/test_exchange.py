@@ -274,7 +274,7 @@ def test_only_a_folder_of_vectors_is_written_over(tmp_path: Path) -> None:
     model.mkdir()
     (model / "config.json").write_text("{}")
     for folder in (model, tmp_path / "r" / "index", tmp_path / "r"):
-        with pytest.raises(ConfigError, match="only what was saved in the same form"):
+        with pytest.raises(ConfigError, match="only a folder saved in the same form"):
             export_retriever(bm25, folder, "vectors")
     assert (model / "config.json").exists()
     assert len(Retriever.open(tmp_path / "r").search("gold")) > 0

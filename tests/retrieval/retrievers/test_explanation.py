@@ -92,7 +92,7 @@ def test_the_planners_choice_is_told(tmp_path: Path) -> None:
     assert made["terms"][0].keys() == {"term", "query_weight", "impact", "contribution"}
     by_block = found.plan._replace(engine="blocks", scored_blocks=1234, blocks=5000)
     assert found._replace(plan=by_block).plan_text.endswith(", 1,234 of 5,000 blocks scored")
-    assert "no document carries" in retriever.explain("zzz", "d00").plan_text
+    assert "no document has a term" in retriever.explain("zzz", "d00").plan_text
 
 
 def test_an_index_without_a_planner_is_explained_too(monkeypatch: pytest.MonkeyPatch) -> None:

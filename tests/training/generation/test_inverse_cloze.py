@@ -222,9 +222,9 @@ class TestFresh:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"layers": 0}, "layers: 0"),
+            ({"layers": 0}, "layers is 0"),
             ({"hidden": 30, "heads": 4}, "hidden: 30, expected a multiple of heads: 4"),
-            ({"vocabulary": 5}, "vocabulary: 5"),
+            ({"vocabulary": 5}, "vocabulary is 5"),
         ],
     )
     def test_bad_sizes(self, options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ class TestFresh:
         assert not (tmp_path / "model").exists()
 
     def test_no_texts(self, tmp_path: Path) -> None:
-        with pytest.raises(ModelError, match="there are none"):
+        with pytest.raises(ModelError, match="no texts"):
             fresh_model(["", " "], tmp_path / "model", **SMALL)
 
     def test_from_a_config(self, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_folder_of_an_array(tmp_path: Path) -> None:
     same(tmp_path / "v" / "vectors.npy")
     write_dense_vectors(tmp_path / "v", ["a"], [VECTORS[:1]], "npy")
     same(tmp_path / "v", ["a"], VECTORS[:1])
-    with pytest.raises(ConfigError, match="only what was saved"):
+    with pytest.raises(ConfigError, match="only a folder saved"):
         write_dense_vectors(tmp_path, IDS, [VECTORS], "npy")
 
 

@@ -287,7 +287,7 @@ def test_damaged_gzip_is_one_clear_error(tmp_path: Path) -> None:
     ("spoil", "message"),
     [
         (lambda m: m * 0.5, "some weights are not integers"),
-        (lambda m: m * -1, "not negative"),
+        (lambda m: m * -1, "of at least 0"),
         (lambda m: m * np.float32(np.nan), "nan"),
         (lambda m: m * 2.0**30, "31 bits"),
         (lambda m: sp.hstack([m, m], format="csr"), "4 columns, but 2 terms"),

@@ -18,7 +18,7 @@ from tiny_models import save_model
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.retrieval import Rerank, Retriever
-from sluice.retrieval.experiments.checks import _Scorer
+from sluice.retrieval.experiments.checks import _AnyScorer
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.tracing import tracing
 from sluice.retrieval.stages.rerankers.cached import BLOCK, Cached, cached
@@ -109,12 +109,12 @@ def test_hits_and_misses_are_counted_and_noted(tmp_path: Path) -> None:
 
 def test_checking_an_expression_makes_no_file(tmp_path: Path) -> None:
     file = tmp_path / "scores.sqlite"
-    stage = parse(f"cached(cross, file={str(file)!r})", {"cross": _Scorer})
+    stage = parse(f"cached(cross, file={str(file)!r})", {"cross": _AnyScorer})
     assert stage.needs_candidates
     assert not file.exists()
     for wrong in ("", ", file=''", ", file='x', max_bytes=5", ", file='x', size=1"):
         with pytest.raises(ConfigError):
-            parse(f"cached(cross{wrong})", {"cross": _Scorer})
+            parse(f"cached(cross{wrong})", {"cross": _AnyScorer})
     nested = parse(f"cached(cached(cross, file='x'), file={str(file)!r})", {"cross": Counting})
     assert isinstance(nested.scorer.scorer, Cached)
     with pytest.raises(ConfigError, match="is a stage"):

@@ -15,7 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.transformer.token_vectors import token_vectors
 from sluice.retrieval import Rerank, Retriever
 from sluice.retrieval.config.components import make_encoder
-from sluice.retrieval.experiments.checks import _Named, _Scorer
+from sluice.retrieval.experiments.checks import _AnyScorer, _AnyStage
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.stages.rerankers import max_sim as token_similarity
 from sluice.retrieval.stages.rerankers.cached import cached
@@ -183,7 +183,7 @@ def test_passages_refuse_what_makes_no_sense() -> None:
         with pytest.raises(ConfigError, match="passages"):
             PassageScorer(Parts(), **wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="is a stage"):
-        PassageScorer(_Named("bm25"))  # type: ignore[arg-type]
+        PassageScorer(_AnyStage("bm25"))  # type: ignore[arg-type]
 
     class Short:
         def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
@@ -261,7 +261,7 @@ def test_weights_come_from_a_bm25_retriever() -> None:
 
 
 def test_expressions_of_scorers_over_scorers() -> None:
-    names = {"bm25": lambda: _Named("bm25"), "cross": _Scorer}
+    names = {"bm25": lambda: _AnyStage("bm25"), "cross": _AnyScorer}
     text = (
         "bm25 >> passages(cached(cross, file='s'), how='sum', length=100, depth=40) "
         ">> summarised(passages(cross), bm25, words=80, decay=0.2, depth=10)"

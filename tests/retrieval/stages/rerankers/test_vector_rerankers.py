@@ -16,7 +16,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.indexing import FaissIndex, FlatIndex
 from sluice.retrieval import Document, Passages, Rerank, Retriever, Run
-from sluice.retrieval.experiments.checks import _Named
+from sluice.retrieval.experiments.checks import _AnyStage
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.runs.run import Ranking
 from sluice.retrieval.stages.rerankers import stored_vectors
@@ -171,7 +171,7 @@ def test_pair_head_equals_its_forward(bm25: Retriever, dense: Retriever, tmp_pat
 
 
 def test_expressions_are_checked_without_looking_at_parts() -> None:
-    names = {"bm25": lambda: _Named("bm25"), "dense": lambda: _Named("dense")}
+    names = {"bm25": lambda: _AnyStage("bm25"), "dense": lambda: _AnyStage("dense")}
     stage = parse("bm25 >> dot(dense, depth=20) >> pair_head(dense, model='m', depth=5)", names)
     assert [part.name for part in stage.inner[0].inner] == ["bm25", "dot(depth=20)"]
     assert stage.inner[1].inner[0].name == "dense"
