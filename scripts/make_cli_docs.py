@@ -21,7 +21,7 @@ OPTIONS: dict[str, Any] = {"resilient_parsing": True, "terminal_width": 80}
 HEAD = """# The command line
 
 Made from the help of the verbs by `scripts/make_cli_docs.py`; a test keeps the two the same.
-`sluice VERB -h` prints the same text. `python -m sluice.retrieval.cli` is `sluice`.
+`sluice VERB -h` prints the same text. `python -m sluice` is `sluice`.
 """
 
 

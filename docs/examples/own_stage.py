@@ -1,4 +1,4 @@
-"""A stage of your own: the stage it is put around is asked with synonyms added to the query."""
+"""A stage of your own: it adds synonyms to each query and searches the stage it wraps."""
 
 from sluice import BM25Encoder, Document, Retriever, Stage
 from sluice.retrieval.testing import check_stage

@@ -15,7 +15,8 @@ def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], l
 
     ``package`` is its ``__name__``. Its public names are those that its ``__init__`` imports under
     ``if TYPE_CHECKING:``, where type checkers see them; this call is the ``else`` of that block. A
-    name's module is imported at its first use, so that importing the package loads nothing.
+    name's module is imported at its first use, so that importing the package loads nothing. The
+    source of the ``__init__`` is read: an installation without sources has no public names.
     """
     home_of = _imports_of(Path(str(sys.modules[package].__file__)))
     public = sorted(home_of)

@@ -1,6 +1,6 @@
 """BM25 as a sparse encoder: analysis, vocabulary, term counts, fields.
 
-May import: `encoders.foundation`.
+May import: `encoders.model_files` and below.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Model folders: finding them, reading and writing their files.
 
-May import: `encoders.foundation`, `encoders.table`.
+May import: `encoders.foundation`, `encoders.encoder`, `encoders.table`.
 """
 
 from __future__ import annotations

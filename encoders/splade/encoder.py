@@ -54,7 +54,7 @@ class SpladeEncoder(TextEncoder):
 
     ``query_model`` is the same network (``shared``) or a table: with ``bow`` (SPLADE-doc) a query
     is the set of its own tokens with weight 1; with ``idf`` they weigh ``idf`` ``[vocab]``, which
-    ``encoders.fit_idf`` counts in a corpus and ``train_idf`` trains, at ``idf_learning_rate``.
+    ``sluice.encoders.fit_idf`` counts in a corpus and ``train_idf`` trains (``idf_learning_rate``).
     ``lexical`` keeps only the text's own tokens, on one side or both. For documents,
     ``prune_below`` drops weights below a value and ``prune_ratio`` below a share of the largest;
     ``query_top_k`` and ``document_top_k`` keep only the heaviest terms (ties: the lower term id).
@@ -196,7 +196,7 @@ class SpladeEncoder(TextEncoder):
 
         Arguments left at None come from the folder; so do the query weights of ``idf``, which are 1
         if it has none (``fit_idf`` counts them). A model without a language-model head is a
-        ``ModelError``: ``encoders.start_splade`` adds one. ``backend`` is as in ``DenseEncoder``.
+        ``ModelError``: ``start_splade`` adds one. ``backend`` is as in ``DenseEncoder``.
         """
         from transformers import AutoModelForMaskedLM
 
@@ -268,7 +268,7 @@ class SpladeEncoder(TextEncoder):
 
     @property
     def needs_idf(self) -> bool:
-        """Whether ``encoders.fit_idf`` has yet to count the query weights."""
+        """Whether ``sluice.encoders.fit_idf`` has yet to count the query weights."""
         return self.query_model == "idf" and not (self.queries is None or self.queries.counted)
 
     @property

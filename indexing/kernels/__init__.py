@@ -1,4 +1,4 @@
 """numba kernels and threads that several indexes use: exact scores, heaps, summation, prefetching.
 
-May import: `encoders.foundation`.
+May import: `indexing.hits`, `encoders.foundation`.
 """

@@ -1,6 +1,7 @@
 """The Trainer: arguments, objective, gradient cache, checkpoints, refreshed negatives.
 
-May import: `training.batches`, `training.negatives`, `training.sparsity`, `training.journal`.
+May import: `training.losses`, `training.batches`, `training.negatives`, `training.sparsity`,
+`training.journal`, `indexing`.
 """
 
 from __future__ import annotations

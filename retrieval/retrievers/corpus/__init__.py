@@ -1,6 +1,6 @@
 """From a stream of documents to a filled index: encoding, passages, estimates.
 
-May import: `retrieval.documents`, `retrieval.runs`.
+May import: `retrieval.documents`, `retrieval.runs`, `indexing`, `encoders`.
 """
 
 from __future__ import annotations

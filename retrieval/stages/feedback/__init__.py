@@ -1,4 +1,4 @@
 """Pseudo-relevance feedback: RM3 for terms, Rocchio for vectors.
 
-May import: `retrieval.retrievers` and below.
+May import: `retrieval.stages.rerankers`, `retrieval.retrievers` and below.
 """

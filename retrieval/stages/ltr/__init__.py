@@ -1,6 +1,6 @@
 """Learning to rank over features of a candidate list.
 
-May import: `retrieval.retrievers` and below.
+May import: `retrieval.stages.rerankers`, `retrieval.retrievers` and below.
 """
 
 from __future__ import annotations

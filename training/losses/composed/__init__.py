@@ -1,4 +1,4 @@
 """Losses around other losses: sums, Matryoshka, mixing, DSE, CLP, QBD.
 
-May import: the other rooms of `training.losses`.
+May import: the other rooms of `training.losses`, `training.batches`, `encoders`.
 """

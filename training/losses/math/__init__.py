@@ -1,4 +1,4 @@
 """What several losses compute: reductions, scales, pair sums, log-sum-exp in chunks.
 
-May import: torch alone.
+May import: `training.protocol`, `encoders.foundation`.
 """

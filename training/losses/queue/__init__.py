@@ -1,4 +1,4 @@
 """Momentum contrast: a slow encoder and a queue of its vectors as further negatives.
 
-May import: `training.losses.base`, `training.losses.math`, `training.batches`.
+May import: the other rooms of `training.losses`, `training.batches`.
 """
