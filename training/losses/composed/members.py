@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -17,7 +18,7 @@ T = TypeVar("T")
 Members = Sequence[tuple[str, LossBase]]
 
 
-class Composed(LossBase):
+class Composed(LossBase, ABC):
     """Combines every hook of its members.
 
     Where they must agree there is one value; what one of them needs, all get; calls are forwarded
@@ -25,9 +26,9 @@ class Composed(LossBase):
     Raises ``ConfigError`` naming the members that do not go together.
     """
 
+    @abstractmethod
     def _members(self) -> Members:
         """Return the losses it is made of, with their names."""
-        raise NotImplementedError
 
     def _deciding(self) -> Members:
         """Return the members that decide which documents a query is compared with."""
