@@ -151,8 +151,7 @@ class Experiment:
         It makes no difference whether the model exists already. Queries are compared by their
         texts. Refused are any tested query with the text and id of a train query, and more than
         ``STRAYS`` of the tested queries with the text of a train query. Fewer, with other ids,
-        are warned of: collections have a few (NFCorpus 4 of 323, SciFact 2 of 300), and every
-        published result is trained on them.
+        are warned of: collections come with a few (NFCorpus 4 of 323, SciFact 2 of 300).
         """
         kind = "pipelines" if self.config.pipelines else "retrievers"
         made_from = {node for name in self.systems for node in self.needs.closure(f"{kind}.{name}")}
