@@ -139,9 +139,9 @@ class SpladeEncoder(TextEncoder):
         self.top_k = {"query": query_top_k, "document": document_top_k}
         self.prune_below = prune_below
         self.prune_ratio = prune_ratio
-        self.prune_quantile = prune_quantile
+        self.prune_quantile: float | None = prune_quantile
         self.term_floors = term_floors
-        self.learning_rates = (
+        self.learning_rates: dict[str, float] = (
             {} if idf_learning_rate is None else {"queries.weights": idf_learning_rate}
         )
         self._decoder = decoder
@@ -364,7 +364,8 @@ class SpladeEncoder(TextEncoder):
     def raises(self, side: Side) -> bool:
         """Whether ``raise_bias`` changes how many terms are active on this side."""
         shared = side == "document" or self.queries is None
-        return shared and bool(getattr(self._decoder.bias, "requires_grad", False))
+        bias = self._decoder.bias
+        return shared and bias is not None and bias.requires_grad
 
     def raise_bias(self, amount: float) -> None:
         """Add ``amount`` to the logits of all terms: more of them are active."""
