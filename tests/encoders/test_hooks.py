@@ -17,7 +17,7 @@ from sluice.encoders.vectors.cache import vector_identity
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("encoders", "indexing", "training", "retrieval")
-OF_ARRAYS = ("device", "dtype")  # which others have too
+OF_ARRAYS = ("device", "dtype", "kind")  # which others have too
 # Where objects of users come in, and where encoders are checked.
 BORDERS = ("encoders/encoder.py", "retrieval/pipelines/scorer.py", "retrieval/testing/encoder.py")
 DERIVED = ("engine", "fits_documents")
@@ -69,7 +69,8 @@ def test_a_bare_encoder_has_the_defaults() -> None:
     for name in (*HOOKS, *DERIVED):
         assert getattr(hooks, name) == getattr(base, name), name
     assert (hooks.similarity, hooks.dim, hooks.fits_documents) == ("dot", None, False)
-    assert encodes(Bare()) and not encodes(hooks)
+    assert encodes(Bare())
+    assert not encodes(hooks)
     identity = vector_identity(Bare(), "float32")
     assert (identity["dtype"], identity["backend"]) == ("", "")
 
@@ -93,7 +94,8 @@ def test_a_users_own_hooks_are_read_and_other_things_of_their_names_are_not() ->
     own = Own()
     hooks = hooks_of(own)
     assert (hooks.dim, hooks.similarity, hooks.hidden) == (2, "dot", None)
-    assert hooks.add_documents is not None and hooks.fit_documents is None
+    assert hooks.add_documents is not None
+    assert hooks.fit_documents is None
     hooks.add_documents(["a", "b"])
     assert own.learnt == 2
     own.dim = 3  # read anew each time
@@ -132,4 +134,5 @@ def test_what_the_types_of_the_table_say(bert: Path, masked_bert: Path) -> None:
     towers = TowerEncoder(dense, DenseEncoder.from_pretrained(bert))
     assert list(towers.towers) == ["query", "document"]
     assert (towers.terms, towers.head_parameters, towers.learning_rates) == (None, (), {})
-    assert towers.embed_layers is not None and towers.layer_count == dense.layer_count
+    assert towers.embed_layers is not None
+    assert towers.layer_count == dense.layer_count

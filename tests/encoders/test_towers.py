@@ -57,7 +57,8 @@ def test_each_side_is_its_tower(bert: Path, small: Path, texts: list[str]) -> No
         assert towers.token_ids(texts, side) == alone.token_ids(texts, side)
     assert towers.terms is None
     # The same number is another layer.
-    assert towers.embed_layers is None and towers.layer_count is None
+    assert towers.embed_layers is None
+    assert towers.layer_count is None
 
 
 def test_the_same_model_twice_is_two_copies(bert: Path, texts: list[str]) -> None:

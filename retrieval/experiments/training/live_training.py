@@ -35,7 +35,8 @@ def frozen_documents(encoder: Any, *, where: str) -> Any:
                 "tower must not change: set encoder.freeze: document"
             )
         return encoder
-    if not isinstance(encoder, BiEncoder):
+    encodes_apart = isinstance(encoder, BiEncoder)
+    if not encodes_apart:
         raise ConfigError(f"{where}negatives: live candidates are for encoders of queries alone")
     log.info("%snegatives: live: the document encoder is frozen, and saved as a tower", where)
     return TowerEncoder(encoder, copy.deepcopy(encoder), freeze="document")

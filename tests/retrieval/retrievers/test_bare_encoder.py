@@ -75,12 +75,14 @@ def test_built_searched_changed_and_opened(passages: Passages | None, tmp_path: 
     retriever = Retriever.build(Bare(), DOCUMENTS, path=tmp_path / "r", passages=passages)
     assert best(retriever, "dense sentences")[0] == "b"
     assert retriever.least_score is None
-    assert best(prf(retriever, k=1), "dense")[0] == "b"  # type: ignore[arg-type]
+    if passages is None or passages.aggregate != "max":
+        assert prf(retriever, k=1).search("dense", k=1)[0].doc_id == "b"
     assert retriever.add([Document("d", "", "a violin")]) == 1
     assert best(retriever, "violin")[0] == "d"
     assert retriever.delete(["b"]) == 1
     retriever.compact()
-    assert len(retriever) == 3 and "b" not in best(retriever, "dense sentences")
+    assert len(retriever) == 3
+    assert "b" not in best(retriever, "dense sentences")
     with pytest.raises(ConfigError, match="explain needs a sparse index"):
         retriever.explain("violin", "d")
     allowed = f"{Bare.__module__}:{Bare.__qualname__}"
