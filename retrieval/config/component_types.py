@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final
 
@@ -15,6 +16,7 @@ from sluice.indexing.table import INDEXES
 from sluice.retrieval.pipelines.table import SCORERS
 from sluice.training.losses import LOSSES
 
+OWN_TYPE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # module:Class
 REFUSED = "refused"  # the type of a fault whose message needs no words of pydantic's
 
 EXAMPLES: Final = {
@@ -29,14 +31,21 @@ NEGATIVES: Final = ("live", "mined")
 class ComponentType:
     """``{type: name, ...arguments}`` of some types, or a name alone; ``module:Class`` is one too.
 
-    ``default`` is the type of a component that does not say.
+    ``default`` is the type of a component that does not say. ``read`` makes the mapping of a name;
+    with ``lists`` it is given lists of texts too.
     """
 
     def __init__(
-        self, names: Iterable[str], *, default: str = "", read: Callable[[str], Any] | None = None
+        self,
+        names: Iterable[str],
+        *,
+        default: str = "",
+        read: Callable[[Any], Any] | None = None,
+        lists: bool = False,
     ) -> None:
         self.names = sorted(names)
         self.default = default
+        self.lists = lists
         self._read = read or (lambda name: {"type": name})
 
     def __get_pydantic_core_schema__(
@@ -55,10 +64,14 @@ class ComponentType:
         mapping: JsonSchemaValue = {"type": "object", "properties": {"type": name}}
         if not self.default:
             mapping["required"] = ["type"]
-        return {"anyOf": [name if not self.default else {"type": "string"}, mapping]}
+        options: list[JsonSchemaValue] = [name if not self.default else {"type": "string"}]
+        if self.lists:
+            options.append({"type": "array", "items": {"type": "string"}, "minItems": 1})
+        return {"anyOf": [*options, mapping]}
 
     def _as_mapping(self, value: Any) -> Any:
-        if isinstance(value, str) and value:
+        texts = self.lists and isinstance(value, list) and all(isinstance(t, str) for t in value)
+        if value and (isinstance(value, str) or texts):
             return self._read(value)
         if not isinstance(value, dict):
             raise PydanticCustomError(REFUSED, "{value}; expected a type's name or {form}", {
@@ -67,14 +80,27 @@ class ComponentType:
         return value
 
 
-def _examples(text: str) -> dict[str, Any]:
-    """Read ``examples: pairs.csv`` as the file it names."""
-    return {"type": text} if text in EXAMPLES or ":" in text else {"type": "file", "file": text}
+def _examples(named: str | list[str]) -> dict[str, Any]:
+    """Read ``examples: pairs.csv`` as the file it names, and a list as several files."""
+    if isinstance(named, str) and (named in EXAMPLES or OWN_TYPE.fullmatch(named)):
+        return {"type": named}
+    return {"type": "file", "file": named}
 
 
-Encoder = Annotated[dict[str, Any], ComponentType(ENCODERS)]
-TrainedEncoder = Annotated[dict[str, Any], ComponentType([*ENCODERS, *RERANKERS])]
-Examples = Annotated[dict[str, Any], ComponentType(EXAMPLES, default="file", read=_examples)]
+def _encoder(name: str) -> dict[str, Any]:
+    """Read ``encoder: bm25`` as that type; the name of a model is not one."""
+    if "/" in name and ":" not in name:
+        raise PydanticCustomError(REFUSED, "{value}; a model is named with its type: {form}", {
+            "value": f"{name!r:.60}", "form": f"{{type: dense, model: {name}}}",
+        })  # fmt: skip
+    return {"type": name}
+
+
+Encoder = Annotated[dict[str, Any], ComponentType(ENCODERS, read=_encoder)]
+TrainedEncoder = Annotated[dict[str, Any], ComponentType([*ENCODERS, *RERANKERS], read=_encoder)]
+Examples = Annotated[
+    dict[str, Any], ComponentType(EXAMPLES, default="file", read=_examples, lists=True)
+]
 IndexSpec = Annotated[dict[str, Any], ComponentType(INDEXES)]
 Loss = Annotated[dict[str, Any], ComponentType(LOSSES)]
 Negatives = Annotated[dict[str, Any], ComponentType(NEGATIVES)]

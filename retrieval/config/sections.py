@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -27,6 +26,7 @@ from pydantic_core.core_schema import no_info_wrap_validator_function
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.retrieval.config.component_types import (
+    OWN_TYPE,
     REFUSED,
     Encoder,
     Examples,
@@ -45,7 +45,6 @@ Component = dict[str, Any]  # {type: name, ...arguments}
 ConfigSource = str | Path | Mapping[str, Any]  # a YAML file, or its content
 
 TESTING = SignificanceTest()  # its defaults are the config's
-OWN_TYPE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # module:Class
 # What pydantic adds to the place of a fault in a union: the option that did not fit.
 OPTIONS = ("str", "bool", "dict", "lax-or-strict", "function-before", "RetrieverSection")
 EXPECTED = {  # by pydantic's types of faults
@@ -272,9 +271,12 @@ class TuneConfig(ExperimentConfig):
 
 
 class TrainConfig(TrainingSection):
-    """``sluice train``: one training; the model goes to ``<output>/model``."""
+    """``sluice train``: one training; the model goes to ``<output>/model``.
 
-    dataset: str | dict[str, Any]
+    ``dataset`` may be left out where ``examples`` bring their own texts and nothing needs a corpus.
+    """
+
+    dataset: str | dict[str, Any] | None = None
     output: str
     seed: int = 13
 

@@ -23,6 +23,7 @@ from sluice.retrieval.config.components import (
     make_loss,
     vector_kind,
 )
+from sluice.retrieval.config.other_names import losses_for
 from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.live_training import check_live
@@ -102,8 +103,8 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
     encoders = loss.encoders
     if encoders is not None and kind in (*ENCODERS, *RERANKERS) and kind not in encoders:
         raise ConfigError(
-            f"{prefix}loss: {name} trains {', '.join(encoders)}; for a {kind} encoder use info_nce "
-            "or one of the other losses"
+            f"{prefix}loss: {name} trains {', '.join(encoders)}; a {kind} encoder takes "
+            f"{', '.join(losses_for(kind))}"
         )
     if loss.needs_teacher and section.teacher is None and section.examples is None:
         raise ConfigError(
