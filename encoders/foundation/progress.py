@@ -125,8 +125,9 @@ def _lines(label: str, total: int | None, unit: str, also: Rate | None) -> Itera
         if now - last >= LOG_EVERY:
             last = now
             rate = done / (now - start)
-            known = total and rate
-            left = f" of {total:,}, {duration((total - done) / rate)} left" if known else ""
+            left = ""
+            if total and rate:
+                left = f" of {total:,}, {duration((total - done) / rate)} left"
             log.info("%s: %s%s (%s)", label, f"{done:,}", left, _rates(rate, unit, also))
 
     yield advance
