@@ -101,8 +101,8 @@ def columns_of(
     """Return what the columns of a file hold, from its first record; None if that is not clear.
 
     ``told`` says it for some. Of two columns, one known by its name makes the other the rest of the
-    pair; two unknown ones are query and positive in that order. ``DataError`` if a column that is
-    told does not exist, or what is told leaves the other half of the pair open.
+    pair; two unknown ones are query and positive in that order. ``DataError`` if a column named in
+    ``told`` does not exist, or the other half of the pair stays open.
     """
     for role, names in (told or {}).items():
         for name in _listed(names):
