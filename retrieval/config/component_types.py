@@ -11,6 +11,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_before_validator_function
 
+from sluice.encoders.foundation.errors import suggest
 from sluice.encoders.table import ENCODERS, RERANKERS, TUNINGS
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.pipelines.table import SCORERS
@@ -88,12 +89,15 @@ def _examples(named: str | list[str]) -> dict[str, Any]:
 
 
 def _encoder(name: str) -> dict[str, Any]:
-    """Read ``encoder: bm25`` as that type; the name of a model is not one."""
-    if "/" in name and ":" not in name:
-        raise PydanticCustomError(REFUSED, "{value}; a model is named with its type: {form}", {
-            "value": f"{name!r:.60}", "form": f"{{type: dense, model: {name}}}",
-        })  # fmt: skip
-    return {"type": name}
+    """Read ``encoder: bm25`` as that type; any other name may be a model's, which is none."""
+    known = sorted({*ENCODERS, *RERANKERS})
+    if ":" in name or name in known or suggest(name, known):
+        return {"type": name}
+    form = "{value}; expected one of {known}, or a model with its type: {model}"
+    raise PydanticCustomError(REFUSED, form, {
+        "value": f"{name!r:.60}", "known": ", ".join(known),
+        "model": f"{{type: dense, model: {name}}}",
+    })  # fmt: skip
 
 
 Encoder = Annotated[dict[str, Any], ComponentType(ENCODERS, read=_encoder)]

@@ -96,7 +96,8 @@ def train_model(job: TrainingJob) -> Path:
     with first_process():
         if rank() == 0:
             _begin(work_path, job.keys.key)
-        data = training_data(section, job.open_dataset(), job.seed, where)
+        dataset = job.open_dataset()
+        data = training_data(section, dataset, job.seed, where)
         train = data.train
         encoder = _starting_encoder(job, train)
         loss = make_loss(section.loss, where=f"{where}loss")
@@ -116,7 +117,8 @@ def train_model(job: TrainingJob) -> Path:
             examples = maker.make(encoder)
             if hasattr(encoder, "tokenize_pairs") or loss.negatives == "own":
                 alone = f"{section.loss['type']} learns from each query's own documents"
-                refuse_unlearnable(examples, alone, where=f"{where}examples")
+                minable = dataset is not None
+                refuse_unlearnable(examples, alone, f"{where}examples", minable=minable)
     report = _fitted(job, encoder, examples, loss, data, maker, live)
     wait()  # every process has read the best checkpoint, which is removed below
     if rank() == 0:

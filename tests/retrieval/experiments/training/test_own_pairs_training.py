@@ -17,7 +17,7 @@ from small_world import documents, write_beir
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import read_json
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.retrieval import Retriever, train
+from sluice.retrieval import Retriever, index, jobs, train
 from sluice.retrieval.experiments.training.summary import training_summary, without_folders
 
 WORLD = documents(40)
@@ -86,6 +86,10 @@ def test_without_dev_evaluation_every_pair_is_trained_on(config: dict[str, Any])
     rows = pd.DataFrame([pair[:2] for pair in PAIRS], columns=["query", "positive"])
     folder = train({**config, "examples": rows})
     assert read_json(folder / "manifest.json")["examples"] == 40
+    experiment = {"output": config["output"], "train": {"ft": {"examples": rows}, "x": None}}
+    trained = jobs._with_rows_written(experiment)["train"]
+    written = Path(config["output"]) / "training" / "ft" / "pairs.jsonl"
+    assert trained == {"ft": {"examples": {"type": "file", "file": str(written)}}, "x": None}
     before = (folder / "manifest.json").stat().st_mtime_ns
     assert train({**config, "examples": rows}) == folder
     assert (folder / "manifest.json").stat().st_mtime_ns == before  # made before: the same rows
@@ -155,6 +159,17 @@ def test_a_file_of_no_known_columns_is_refused_before_any_work(
     config["encoder"] = {"type": "dense", "model": "no/model"}
     with pytest.raises(DataError, match=r"odd\.jsonl:1: unknown format.*say which column is which"):
         train({**config, "examples": str(tmp_path / "odd.jsonl")})
+
+
+def test_splade_from_a_plain_model_is_refused_before_any_work(
+    config: dict[str, Any], bert: Path
+) -> None:
+    encoder = {"type": "splade", "model": str(bert)}
+    with pytest.raises(ConfigError, match=r"^encoder.model: .*write start: true beside model"):
+        train({**config, "encoder": encoder})
+    values = {"dataset": "no such dataset", "retrievers": {"s": {"encoder": encoder}}}
+    with pytest.raises(ConfigError, match=r"^retrievers.s.encoder.model: .*train one under train"):
+        index(values)
 
 
 def test_too_few_pairs_to_hold_out(config: dict[str, Any]) -> None:

@@ -35,6 +35,8 @@ def write(path: Path, names: list[str], *rows: list[str]) -> Path:
         (["id", "title", "search query", "Text"], ["7", "x", "where is gold", "in the river"],
          PAIR),
         (["Frage", "Antwort"], ["where is gold", "in the river"], PAIR),
+        (["nr", "Frage", "Antwort"], ["7", "where is gold", "in the river"], PAIR),
+        (["title", "Customer question", "Our reply"], ["x", "where is gold", "in the river"], PAIR),
         (["Frage", "doc"], ["where is gold", "in the river"], PAIR),
         (["q", "p", "n"], ["where is gold", "in the river", "in the sky"], TRIPLE),
         (["anchor", "positive", "hard_negative_1", "hard_negative_2"],
@@ -157,7 +159,7 @@ def test_rows_in_memory_stay_the_same_file(tmp_path: Path, dataset: Dataset) -> 
         (pd.DataFrame({"query": []}), "examples: no rows"),
         ([("q", "p"), ("q",)], r"row 1: \('q',\); expected a data frame"),
         ([3], "row 0: 3; expected"),
-        (object(), "examples: a object; expected a data frame"),
+        (object(), "examples: of type object; expected a data frame"),
     ],
 )
 def test_rows_that_are_none(rows: Any, message: str, tmp_path: Path) -> None:
