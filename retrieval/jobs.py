@@ -21,6 +21,7 @@ from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.preparation import check_output, prepare
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.experiments.training.job import TrainingJob, train_model
 from sluice.retrieval.retrievers.candidate_lists import (
@@ -104,6 +105,8 @@ def index(
     """Build the retrievers of an experiment (or those named) and return them."""
     experiment = _experiment(config, overrides)
     names = _retrievers(experiment, config, only)
+    with named_file(experiment.file):
+        prepare(experiment, names)
     built = [experiment.retriever(name) for name in names]
     experiment.write_settings(only)
     return built
@@ -141,6 +144,7 @@ def train(config: ConfigSource, overrides: Sequence[str] = ()) -> Path:
     settings, file = config_of(config, TrainConfig, overrides)
     output = Path(settings.output)
     with named_file(file):
+        check_output(output)
         check_training(settings, "")
         for place, lists in named_sources(settings.negatives or {}, "negatives.retriever"):
             if isinstance(lists, str):

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from sluice.encoders.foundation.files import fingerprint_of, write_json, write_text
+from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.evaluation.comparison import compare_scores, differences
@@ -13,6 +14,7 @@ from sluice.retrieval.evaluation.measures import depth_for, parse_measure
 from sluice.retrieval.evaluation.scores import Scores, evaluate
 from sluice.retrieval.evaluation.table import Table, add_costs
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.experiments.system import SystemResult, system_result
 
 
@@ -72,6 +74,7 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
     config = experiment.config.evaluate
     start = time.monotonic()
     dataset = experiment.dataset(config.split)
+    prepare(experiment)
     experiment.refuse_tested()
     measures = [parse_measure(text) for text in config.measures]
     depth = depth_for(measures)
@@ -95,7 +98,7 @@ def _report(experiment: Experiment, dataset: Dataset, table: Table) -> str:
     lines = [
         f"# {experiment.output.name}",
         "",
-        f"Dataset {dataset.name}, split {dataset.split}: {len(dataset.queries):,} queries.",
+        f"Dataset {dataset.name}, split {dataset.split}: {plural(len(dataset.queries), 'query')}.",
         "",
         table.to_markdown().rstrip(),
         "",

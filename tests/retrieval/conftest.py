@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from command_line import Call
+from command_line import Call, joined
 from small_world import WordEncoder, documents
 
 from sluice.encoders import BM25Encoder
@@ -13,7 +13,9 @@ from sluice.retrieval import Retriever, cli
 
 
 @pytest.fixture
-def sluice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
+    """The command line, with what a user sees."""
+
     def call(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["sluice", *map(str, words)])
         capsys.readouterr()
@@ -24,6 +26,17 @@ def sluice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
     yield call
     logging.basicConfig(force=True)
+
+
+@pytest.fixture
+def sluice(shell: Call) -> Call:
+    """The command line, with the lines of an error joined by semicolons."""
+
+    def call(*words: object) -> tuple[int, str, str]:
+        code, out, err = shell(*words)
+        return code, out, joined(err)
+
+    return call
 
 
 @pytest.fixture(scope="module")

@@ -221,7 +221,7 @@ def test_other_bad_input_ends_in_one_line(sluice: Call, config: Path, tmp_path: 
         (("train", config), "unknown key"),
         (
             ("mine", tmp_path / "none", tmp_path / "data", "--output", "n.jsonl"),
-            "not a pipeline or retriever",
+            "does not exist",
         ),
         (("data", "nowhere"), "nowhere"),
         (("run", config, "evaluate.split=tset"), "did you mean 'test'"),
