@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.config.recipes import recipe_or_file
 from sluice.retrieval.config.sections import (
     ConfigSource,
     ExperimentConfig,
@@ -66,7 +67,7 @@ def suite(config: ConfigSource, overrides: Sequence[str] = ()) -> Suite | None:
     """Evaluate a config whose ``dataset`` names several, see ``evaluate_suite``; else None."""
     from sluice.retrieval.experiments.suite import evaluate_suite, is_suite
 
-    file = None if isinstance(config, Mapping) else Path(config)
+    file = None if isinstance(config, Mapping) else recipe_or_file(config)
     values = dict(config) if isinstance(config, Mapping) else load_values(config, overrides)
     return evaluate_suite(values, file=file) if is_suite(values.get("dataset")) else None
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_before_validator_function
 
-from sluice.encoders.table import ENCODERS, RERANKERS, TUNINGS
-from sluice.indexing.table import INDEXES
-from sluice.retrieval.pipelines.table import SCORERS
-from sluice.training.losses import LOSSES
-
+COMPONENT = "component"  # the mark of a component in pydantic's JSON schema
 REFUSED = "refused"  # the type of a fault whose message needs no words of pydantic's
 
 EXAMPLES: Final = {
@@ -27,15 +23,16 @@ NEGATIVES: Final = ("live", "mined")
 
 
 class ComponentType:
-    """``{type: name, ...arguments}`` of some types, or a name alone; ``module:Class`` is one too.
+    """``{type: name, ...arguments}``, or a name alone; ``module:Class`` is one too.
 
-    ``default`` is the type of a component that does not say.
+    ``kind`` is what `sluice config list` calls its types, ``default`` the type of a component that
+    does not say.
     """
 
     def __init__(
-        self, names: Iterable[str], *, default: str = "", read: Callable[[str], Any] | None = None
+        self, kind: str, *, default: str = "", read: Callable[[str], Any] | None = None
     ) -> None:
-        self.names = sorted(names)
+        self.kind = kind
         self.default = default
         self._read = read or (lambda name: {"type": name})
 
@@ -48,14 +45,8 @@ class ComponentType:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Return the JSON schema: the names, and mappings with one of them as ``type``."""
-        name: JsonSchemaValue = {
-            "anyOf": [{"enum": self.names}, {"type": "string", "pattern": ":"}]
-        }
-        mapping: JsonSchemaValue = {"type": "object", "properties": {"type": name}}
-        if not self.default:
-            mapping["required"] = ["type"]
-        return {"anyOf": [name if not self.default else {"type": "string"}, mapping]}
+        """Return a mark that ``retrieval.config.schema`` replaces: which kind, and which texts."""
+        return {COMPONENT: self.kind, "any_text": bool(self.default)}
 
     def _as_mapping(self, value: Any) -> Any:
         if isinstance(value, str) and value:
@@ -72,11 +63,16 @@ def _examples(text: str) -> dict[str, Any]:
     return {"type": text} if text in EXAMPLES or ":" in text else {"type": "file", "file": text}
 
 
-Encoder = Annotated[dict[str, Any], ComponentType(ENCODERS)]
-TrainedEncoder = Annotated[dict[str, Any], ComponentType([*ENCODERS, *RERANKERS])]
-Examples = Annotated[dict[str, Any], ComponentType(EXAMPLES, default="file", read=_examples)]
-IndexSpec = Annotated[dict[str, Any], ComponentType(INDEXES)]
-Loss = Annotated[dict[str, Any], ComponentType(LOSSES)]
-Negatives = Annotated[dict[str, Any], ComponentType(NEGATIVES)]
-Scorer = Annotated[dict[str, Any], ComponentType(SCORERS)]
-Tuning = Annotated[dict[str, Any], ComponentType(TUNINGS)]
+DatasetName = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "dataset"})]
+Encoder = Annotated[dict[str, Any], ComponentType("encoders")]
+TrainedEncoder = Annotated[dict[str, Any], ComponentType("trained_encoders")]
+Examples = Annotated[dict[str, Any], ComponentType("examples", default="file", read=_examples)]
+IndexSpec = Annotated[dict[str, Any], ComponentType("indexes")]
+Loss = Annotated[dict[str, Any], ComponentType("losses")]
+Negatives = Annotated[dict[str, Any], ComponentType("negatives")]
+Ranker = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "rankers"})]
+Scorer = Annotated[dict[str, Any], ComponentType("rerankers")]
+SparsitySettings = Annotated[dict[str, Any], WithJsonSchema({COMPONENT: "sparsity"})]
+Teacher = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "teachers"})]
+TrainerSettings = Annotated[dict[str, Any], WithJsonSchema({COMPONENT: "trainer"})]
+Tuning = Annotated[dict[str, Any], ComponentType("tunings")]
