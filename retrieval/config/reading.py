@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,12 +12,12 @@ import yaml
 from pydantic import ValidationError
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.config.component_types import OWN_TYPE
 from sluice.retrieval.config.faults import messages
 from sluice.retrieval.config.recipes import SUFFIXES, recipe_or_file, recipes
 from sluice.retrieval.config.section import Section
 
 ConfigSource = str | Path | Mapping[str, Any]  # a YAML file, or its content
-OWN_TYPE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # module:Class
 
 Config = TypeVar("Config", bound=Section)
 

@@ -333,6 +333,10 @@ class TuneConfig(ExperimentConfig):
 class TrainConfig(TrainingSection):
     """`sluice train`: one training run; the model goes to OUTPUT/model."""
 
-    dataset: DatasetName = Field(description="The collection to train on.")
+    dataset: DatasetName | None = Field(
+        default=None,
+        description="The collection to train on; left out where examples bring their own texts and "
+        "nothing needs a corpus.",
+    )
     output: str = Field(description="The folder of the model and of the training run's files.")
     seed: int = Field(default=13, description="The seed of everything that is drawn.")

@@ -193,9 +193,8 @@ def _linked(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if COMPONENT in value:
-        kind = value[COMPONENT]
-        rest = {k: v for k, v in value.items() if k not in (COMPONENT, "any_text")}
-        return {**_marked(kind, bool(value.get("any_text"))), **rest}
+        rest = {k: v for k, v in value.items() if k not in (COMPONENT, "any_text", "lists")}
+        return {**_marked(value), **rest}
     kept = {}
     for key, inner in value.items():
         if key == "title" and isinstance(inner, str) and "properties" not in value:
@@ -207,13 +206,17 @@ def _linked(value: Any) -> Any:
     return kept
 
 
-def _marked(kind: str, any_text: bool) -> Schema:
+def _marked(mark: Schema) -> Schema:
     """Return the schema of a component's place: a mapping, or a text that stands for one."""
+    kind = mark[COMPONENT]
     mapping = {"$ref": f"#/$defs/{kind}"}
+    texts: list[Schema] = [{"type": "string"}]
     if kind in ("sparsity", "trainer"):
         return mapping
-    if any_text or kind in ("dataset", "teachers"):
-        return {"anyOf": [{"type": "string"}, mapping]}
+    if mark.get("lists"):
+        texts.append({"type": "array", "items": {"type": "string"}, "minItems": 1})
+    if mark.get("any_text") or kind in ("dataset", "teachers"):
+        return {"anyOf": [*texts, mapping]}
     if kind == "rankers":
         return {"anyOf": [{"enum": ["auto", *RANKERS]}, mapping]}
     if kind == "negatives":

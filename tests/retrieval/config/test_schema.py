@@ -104,6 +104,7 @@ def encoded(**encoder: object) -> dict[str, Any]:
         {**BM25, "dataset": {"corpus": "c.jsonl", "queries": {"dev": "d.tsv"}, "qrels": "q.txt"}},
         TRAINING,
         {**TRAINING, "examples": "pairs.csv"},
+        {"output": "x", "encoder": "dense", "loss": "info_nce", "examples": ["a.csv", "b.csv"]},
         {**TRAINING, "examples": {"file": "pairs.csv", "positives": "together"}},
         {**TRAINING, "encoder": {"type": "dense", "start": {"type": "fresh", "layers": 2}}},
         {**TRAINING, "loss": {"type": "matryoshka", "loss": {"type": "info_nce"}}},
