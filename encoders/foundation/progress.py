@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
+from sluice.encoders.foundation.numbers import duration
+
 log = logging.getLogger("sluice")
 LOG_EVERY = 15.0  # seconds between plain log lines
 
@@ -123,10 +125,12 @@ def _lines(label: str, total: int | None, unit: str, also: Rate | None) -> Itera
         if now - last >= LOG_EVERY:
             last = now
             rate = done / (now - start)
-            left = f" of {total:,}, {(total - done) / rate:,.0f} s left" if total and rate else ""
+            left = ""
+            if total and rate:
+                left = f" of {total:,}, {duration((total - done) / rate)} left"
             log.info("%s: %s%s (%s)", label, f"{done:,}", left, _rates(rate, unit, also))
 
     yield advance
     seconds = time.monotonic() - start
     rates = f" ({_rates(done / max(seconds, 1e-9), unit, also)})" if also else ""
-    log.info("%s: %s %s in %.1f s%s", label, f"{done:,}", unit, seconds, rates)
+    log.info("%s: %s %s in %s%s", label, f"{done:,}", unit, duration(seconds), rates)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.build import build
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sluice.retrieval.config.components import Allow
     from sluice.retrieval.config.sections import TrainingSection
     from sluice.retrieval.datasets.dataset import Dataset
+    from sluice.retrieval.training_data.files.rows import Row
     from sluice.training import Example
 
 
@@ -44,12 +45,22 @@ def source_of(section: TrainingSection) -> Mapping[str, Any] | None:
 
 
 def check_examples(spec: Mapping[str, Any], where: str, allow: Allow = None) -> None:
-    """Check a section ``examples`` before any work: its keys, and that its files exist."""
+    """Check a section ``examples`` before any work: its keys, its files and their first rows."""
     source = _source(spec, where, allow)
     for path in getattr(source, "paths", ()):
         if not path.is_file():
             names = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
             raise ConfigError(f"{where}.file: no file {path}{suggest(path.name, names)}")
+    for _ in _first_rows(source):
+        pass
+
+
+def first_rows(spec: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the first row of every file that a section ``examples`` names.
+
+    ``DataError`` for a file that is empty or of no known format.
+    """
+    return _first_rows(_source(spec, "examples", None))
 
 
 def example_files(spec: Mapping[str, Any] | None) -> list[Path]:
@@ -74,6 +85,11 @@ def refuse_unlearnable(examples: list[Example], alone: str, where: str = "exampl
             f"{where}: none of {len(examples):,} examples has a negative, and {alone}; give "
             "rows with negatives, or mine some: negatives: {type: mined, retriever: ...}"
         )
+
+
+def _first_rows(source: Any) -> Iterator[Row]:
+    rows: Callable[[], Iterator[Row]] = getattr(source, "first_rows", lambda: iter(()))
+    return rows()
 
 
 def _source(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from sluice.encoders.foundation.files import write_text
+from sluice.encoders.foundation.numbers import duration
 from sluice.training.journal.curves import METRICS
 
 log = logging.getLogger("sluice")
@@ -57,7 +58,7 @@ class Journal(TrainerCallback):  # type: ignore[misc]
         words = [f"step {step:,} of {total:,}"]
         if first < step < total:
             left = (time.monotonic() - start) / (step - first) * (total - step)
-            words.append(f"{left:,.0f} s left")
+            words.append(f"{duration(left)} left")
         words += [
             f"{name} {value:.4g}"
             for name, value in line.items()

@@ -31,9 +31,10 @@ from sluice.retrieval.experiments.training.live_training import (
     live_examples,
 )
 from sluice.retrieval.retrievers.dataset_runs import run_on
+from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.training_data.example_sources import changes, refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingExamples
-from sluice.retrieval.training_data.files.corpus_examples import splits_of
+from sluice.retrieval.training_data.own_pairs import TrainingData, training_data
 
 if TYPE_CHECKING:
     from sluice.training import Example
@@ -55,11 +56,12 @@ class TrainingJob:
     The model goes to ``model_path``; checkpoints, ``metrics.jsonl``, the mining report and the
     negatives' provenance to ``work_path``. ``where`` is put before the keys in errors. ``source``
     and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained in the same
-    experiment to folders. ``keys`` hash everything that decides the result.
+    experiment to folders. ``keys`` hash everything that decides the result. ``open_dataset``
+    returns None where the examples bring all texts.
     """
 
     section: TrainingSection
-    open_dataset: Callable[[], Dataset]
+    open_dataset: Callable[[], Dataset | None]
     model_path: Path
     work_path: Path
     seed: int
@@ -91,12 +93,13 @@ def train_model(job: TrainingJob) -> Path:
     with first_process():
         if rank() == 0:
             _begin(work_path, job.keys.key)
-        train, dev = splits_of(section, job.open_dataset(), job.seed)
+        data = training_data(section, job.open_dataset(), job.seed, where)
+        train = data.train
         encoder = _starting_encoder(job, train)
         loss = make_loss(section.loss, where=f"{where}loss")
         maker = TrainingExamples(
             section, train, seed=job.seed, work_path=work_path, where=where, source=job.source,
-            judge=job.judge, model=job.model, answered=loss.wants_answered,
+            judge=job.judge, model=job.model, answered=loss.wants_answered, read=data.examples,
         )  # fmt: skip
         live = None
         with_live = (section.negatives or {}).get("type") == "live"
@@ -111,7 +114,7 @@ def train_model(job: TrainingJob) -> Path:
             if hasattr(encoder, "tokenize_pairs") or loss.negatives == "own":
                 alone = f"{section.loss['type']} learns from each query's own documents"
                 refuse_unlearnable(examples, alone, where=f"{where}examples")
-    report = _fitted(job, encoder, examples, loss, dev, maker, live)
+    report = _fitted(job, encoder, examples, loss, data, maker, live)
     wait()  # every process has read the best checkpoint, which is removed below
     if rank() == 0:
         _save(encoder, loss, section, model_path)
@@ -228,12 +231,19 @@ def _aimed(start: Any, sparsity: Mapping[str, Any] | None) -> Any:
     return {**aimed, **settings} if isinstance(settings, Mapping) else start
 
 
+def _by_words(dev: Dataset) -> Retriever:
+    """Return BM25 over a corpus in memory, which finds what a cross-encoder reranks."""
+    from sluice.encoders.lexical.bm25 import BM25Encoder
+
+    return Retriever.build(BM25Encoder(), dev.corpus)
+
+
 def _fitted(
     job: TrainingJob,
     encoder: Any,
     examples: list[Example],
     loss: LossBase,
-    dev: Dataset,
+    data: TrainingData,
     maker: TrainingExamples,
     live: Any,
 ) -> Any:
@@ -244,14 +254,18 @@ def _fitted(
     if section.evaluate is not None:
         candidates = None
         if hasattr(encoder, "tokenize_pairs"):
-            if maker.lists is None:
+            lists = _by_words(data.dev) if data.held_out else maker.lists
+            if lists is None:
                 raise ConfigError(
                     f"{job.where}evaluate: a cross-encoder reranks what the negatives' retriever "
                     "finds; give negatives, or leave evaluate out"
                 )
-            candidates = run_on(maker.lists, dev, max(PAIR_DEPTH, dev_depth(section.evaluate)))
+            depth = max(PAIR_DEPTH, dev_depth(section.evaluate))
+            candidates = run_on(lists, data.dev, depth)
         settings = {
-            "evaluate": dev_evaluation(dev, section.evaluate, seed=job.seed, candidates=candidates),
+            "evaluate": dev_evaluation(
+                data.dev, section.evaluate, seed=job.seed, candidates=candidates
+            ),
             "evaluate_every": section.evaluate.every,
             "metric": dev_measure(section.evaluate),
             "patience": section.evaluate.patience,
