@@ -108,7 +108,7 @@ def index(
     experiment = _experiment(config, overrides)
     names = _retrievers(experiment, config, only)
     with named_file(experiment.file):
-        prepare(experiment, names)
+        prepare(experiment, [f"retrievers.{name}" for name in names])
     built = [experiment.retriever(name) for name in names]
     experiment.write_settings(only)
     return built

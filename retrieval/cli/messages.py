@@ -1,4 +1,4 @@
-"""Writes errors for people: a short first line, then one clause a line, the remedy last."""
+"""Writes for people: errors with a short first line and the remedy last; tables that fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from sluice.retrieval.evaluation.table import Table
 
 INDENT = "  "
 WIDEST = 100  # columns of an error on a wide terminal
@@ -42,10 +47,38 @@ REMEDIES = {
 }
 
 
+def say(text: str) -> None:
+    """Print a text, its lines broken at spaces to fit the terminal."""
+    typer.echo(
+        "\n".join(
+            line
+            for part in text.split("\n")
+            for line in textwrap.wrap(
+                part, _columns(), break_long_words=False, break_on_hyphens=False
+            )
+            or [""]
+        )
+    )
+
+
+def show(table: Table) -> list[str]:
+    """Print a table that fits the terminal; return the columns that it leaves out."""
+    from sluice.retrieval.evaluation.terminal_table import fitted
+
+    text, left_out = fitted(table, _columns())
+    typer.echo(text)
+    return left_out
+
+
+def _columns() -> int:
+    """Return the terminal's width: $COLUMNS, else what it says, else 80."""
+    return max(shutil.get_terminal_size().columns, 40)
+
+
 def write_error(message: str) -> None:
     """Write an error to stderr: red on a terminal that has colours, and as wide as it is."""
     terminal = sys.stderr.isatty()
-    width = min(shutil.get_terminal_size().columns, WIDEST) if terminal else None
+    width = min(_columns(), WIDEST) if terminal else None
     text = shown(message, width)
     if terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
         text = text.replace("error:", f"{RED}error:{PLAIN}", 1)

@@ -6,15 +6,18 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
+from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_before_validator_function
+
+from sluice.retrieval.evaluation.measures import measure_names
 
 COMPONENT = "component"  # the mark of a component in pydantic's JSON schema
 OWN_TYPE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # module:Class
 REFUSED = "refused"  # the type of a fault whose message needs no words of pydantic's
 
+TEXT: Final = {"type": "string"}
 EXAMPLES: Final = {
     "bfs": "sluice.retrieval.training_data.files.corpus_examples:BodyExamples",
     "file": "sluice.retrieval.training_data.files.examples:FileExamples",
@@ -84,6 +87,11 @@ def _encoder(name: str) -> dict[str, Any]:
     return {"type": name}
 
 
+def _measures(named: Any) -> Any:
+    """Read ``measures: ndcg@10, map`` as the list it means."""
+    return measure_names([named]) if isinstance(named, str) else named
+
+
 DatasetName = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "dataset"})]
 Encoder = Annotated[dict[str, Any], ComponentType("encoders", read=_encoder)]
 TrainedEncoder = Annotated[dict[str, Any], ComponentType("trained_encoders", read=_encoder)]
@@ -92,6 +100,11 @@ Examples = Annotated[
 ]
 IndexSpec = Annotated[dict[str, Any], ComponentType("indexes")]
 Loss = Annotated[dict[str, Any], ComponentType("losses")]
+Measures = Annotated[
+    list[str],
+    BeforeValidator(_measures),
+    WithJsonSchema({"anyOf": [TEXT, {"type": "array", "items": TEXT, "minItems": 1}]}),
+]
 Negatives = Annotated[dict[str, Any], ComponentType("negatives")]
 Ranker = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "rankers"})]
 Scorer = Annotated[dict[str, Any], ComponentType("rerankers")]

@@ -81,6 +81,12 @@ class Measure:
         return self.name + (f"({','.join(options)})" if options else "") + (f"@{at}" if at else "")
 
 
+def measure_names(texts: Iterable[str]) -> list[str]:
+    """Return the names in texts such as ``nDCG@10, AP``; a comma within brackets separates none."""
+    names = (name.strip() for text in texts for name in re.split(r",(?![^(]*\))", text))
+    return [name for name in names if name]
+
+
 def parse_measure(text: str | Measure) -> Measure:
     """Return the measure a text names: ``nDCG@10``, ``ndcg_cut_10``, ``map``, ``P(rel=2)@5``, ...
 

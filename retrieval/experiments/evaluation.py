@@ -14,6 +14,7 @@ from sluice.retrieval.evaluation.measures import depth_for, parse_measure
 from sluice.retrieval.evaluation.scores import Scores, evaluate
 from sluice.retrieval.evaluation.table import Table, add_costs
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.next_steps import next_steps
 from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.experiments.system import SystemResult, system_result
 
@@ -108,24 +109,6 @@ def _report(experiment: Experiment, dataset: Dataset, table: Table) -> str:
         "",
         "## What to try next",
         "",
-        *(f"- {line}" for line in next_steps(experiment)),
+        *(f"- {step.purpose}: `{step.command}`" for step in next_steps(experiment, table)),
     ]
     return "\n".join(lines) + "\n"
-
-
-def next_steps(experiment: Experiment) -> list[str]:
-    """Return commands to try next, with this experiment's own names in them."""
-    output, last = experiment.output, experiment.systems[-1]
-    first = next(iter(experiment.config.retrievers))
-    config = str(experiment.file) if experiment.file else "experiment.yaml"
-    runs = f"{output}/runs/{experiment.systems[0]}.trec.gz {output}/runs/{last}.trec.gz"
-    compared = [f"two runs against each other: `sluice compare {runs} --qrels QRELS`"]
-    return [
-        f'search: `sluice search {output} "your question" --pipeline {last}`',
-        f'one retriever alone: `sluice search {output}/retrievers/{first} "your question"`',
-        f"the same on your data: `sluice run {config} dataset=FOLDER output=runs/mine` "
-        "(a folder in BEIR layout)",
-        f"other settings: `sluice run {config} evaluate.test=fisher` reuses everything made so far",
-        *(compared if len(experiment.systems) > 1 else []),
-        f'from Python: `load_pipeline("{output}", "{last}").search("your question", k=10)`',
-    ]

@@ -16,23 +16,26 @@ from sluice.retrieval.experiments.experiment import Experiment
 WITH_MODELS = ("dense", "splade", "towers", "vocabulary", "cross_encoder", "generative", "max_sim")
 
 
-def prepare(experiment: Experiment, names: Iterable[str] | None = None) -> None:
+def prepare(experiment: Experiment, nodes: Iterable[str] | None = None) -> None:
     """Raise a ``SluiceError`` if the output is no folder or a model that is needed is not found.
 
-    ``names`` are the systems or retrievers to be made, by default all systems. Models of what is
-    made already are not looked for; one that is only on the hub is downloaded now.
+    ``nodes`` are what will be made, such as ``retrievers.bm25``; by default all systems, of which
+    one that has been evaluated needs no reranker. Models of what is there are not looked for; one
+    that is only on the hub is downloaded now.
     """
     check_output(experiment.output)
     needs, config = experiment.needs, experiment.config
-    systems = experiment.systems if names is None else list(names)
-    sections = {name: "pipelines" if name in config.pipelines else "retrievers" for name in systems}
-    if names is not None:
-        sections = dict.fromkeys(systems, "retrievers")
-    for name, section in sections.items():
+    wanted: set[str] = set()
+    for node in nodes if nodes is not None else ():
+        wanted.update(needs.closure(node))
+    for name in experiment.systems if nodes is None else ():
+        kind = "pipelines" if name in config.pipelines else "retrievers"
         evaluated = (experiment.output / "runs" / f"{name}.json").exists()
-        for node in dict.fromkeys(needs.closure(f"{section}.{name}")):
-            for key, component in _components(experiment, node, evaluated=evaluated):
-                _find(key, component, trained=config.train)
+        below = needs.closure(f"{kind}.{name}")
+        wanted.update(n for n in below if not (evaluated and n.startswith("rerankers.")))
+    for node in sorted(wanted):
+        for key, component in _components(experiment, node):
+            _find(key, component, trained=config.train)
 
 
 def check_output(output: Path) -> None:
@@ -44,17 +47,14 @@ def check_output(output: Path) -> None:
             return
 
 
-def _components(
-    experiment: Experiment, node: str, *, evaluated: bool
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _components(experiment: Experiment, node: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the components whose models a node needs before it is there, with their keys."""
     kind, _, name = node.partition(".")
     if kind == "pipelines":
         return
     section = getattr(experiment.config, kind)[name]
     if kind == "rerankers":
-        if not evaluated:
-            yield node, section
+        yield node, section
     elif kind == "retrievers":
         if not experiment.is_built(name):
             yield f"{node}.encoder", section.encoder

@@ -169,7 +169,7 @@ def test_faults_are_named(tmp_path: Path, path: str, value: object, message: str
     [
         ("a: [1", "not valid YAML"),
         ("- a", "expected keys and values"),
-        ("", "expected keys and values"),
+        ("", "empty; `sluice config init`"),
         ("[" * 5000, "not valid YAML"),
         ("seed: 2020-13-45", "not valid YAML.*month"),
         (b"dataset: \xff", "UTF-8"),
