@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from sluice.encoders.foundation.progress import on_terminal
+
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.table import Table
 
@@ -20,7 +22,7 @@ INDENT = "  "
 WIDEST = 100  # columns of an error on a wide terminal
 RED, PLAIN = "\033[31m", "\033[0m"
 
-# What the parser says, and how it is said here.
+# The parser's messages, and what is written in their place.
 USAGE = (
     (r"Missing (?:argument|option) '(.+)'\.", r"\1 is missing"),
     (r"Invalid value for '(.+?)'(?: / '.+?')?: (.+)", r"\1: \2"),
@@ -77,10 +79,10 @@ def _columns() -> int:
 
 def write_error(message: str) -> None:
     """Write an error to stderr: red on a terminal that has colours, and as wide as it is."""
-    terminal = sys.stderr.isatty()
+    terminal = on_terminal()
     width = min(_columns(), WIDEST) if terminal else None
     text = shown(message, width)
-    if terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
+    if terminal and not os.environ.get("NO_COLOR"):
         text = text.replace("error:", f"{RED}error:{PLAIN}", 1)
     sys.stderr.write(text + "\n")
 
@@ -108,7 +110,7 @@ def shown(message: str, width: int | None = None) -> str:
 def clauses(text: str) -> Iterator[str]:
     """Yield the parts of a message between semicolons; those in quotes or brackets separate none.
 
-    An apostrophe within or after a word is no quote.
+    An apostrophe within or after a word opens no quote.
     """
     quote, depth, start = "", 0, 0
     for place, char in enumerate(text):

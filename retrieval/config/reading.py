@@ -45,17 +45,17 @@ def config_of(
 
 
 def _refuse_other_kind(values: Mapping[str, Any], kind: type[Section], source: str) -> None:
-    """Raise ``ConfigError`` for an experiment where a training is expected, and for the reverse."""
+    """Raise ``ConfigError`` if an experiment is given for a training run, or the reverse."""
     keys = kind.model_fields
     if "loss" in keys and values.keys() & {"retrievers", "pipelines"} and "loss" not in values:
         raise ConfigError(
-            f"an experiment, not one training (it has no loss); `sluice run {source}` reads it, "
-            "and trains what stands under train"
+            f"an experiment, not one training run (it has no loss); `sluice run {source}` reads "
+            "it, and trains what stands under train"
         )
     if "retrievers" in keys and {"encoder", "loss"} <= values.keys():
         raise ConfigError(
-            f"one training, not an experiment (it has encoder and loss); `sluice train {source}` "
-            "reads it"
+            f"one training run, not an experiment (it has encoder and loss); `sluice train "
+            f"{source}` reads it"
         )
 
 

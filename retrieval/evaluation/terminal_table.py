@@ -18,8 +18,8 @@ GAP = 2  # columns between two columns
 def fitted(table: Table, width: int) -> tuple[str, list[str]]:
     """Return a table as text at most ``width`` columns wide, and the columns it leaves out.
 
-    Costs are left out before measures, and two measures stay. What is too wide even so goes on
-    below, as further columns of the same systems.
+    Costs are left out before measures, and two measures stay. What is still too wide is
+    written below, as further columns of the same systems.
     """
     dropped: list[str] = []
     for column in _droppable(table):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.files import fingerprint_of, write_json, write_text
@@ -51,10 +52,17 @@ class Evaluation:
             "dataset": self.dataset.name,
             "split": self.dataset.split,
             "contents": contents_of(self.dataset),
+            "place": place_of(self.dataset),
             "systems": systems,
             "comparisons": self.table.to_dict()["comparisons"],
             "origin": provenance(config.model_dump(), seconds=self.seconds),
         }
+
+
+def place_of(dataset: Dataset) -> str | None:
+    """Return the absolute path of the folder a dataset is read from; None without one."""
+    path = getattr(dataset.source, "path", None)
+    return str(path.absolute()) if isinstance(path, Path) and path.is_dir() else None
 
 
 def contents_of(dataset: Dataset) -> dict[str, str]:

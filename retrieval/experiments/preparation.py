@@ -17,7 +17,7 @@ WITH_MODELS = ("dense", "splade", "towers", "vocabulary", "cross_encoder", "gene
 
 
 def prepare(experiment: Experiment, nodes: Iterable[str] | None = None) -> None:
-    """Raise a ``SluiceError`` if the output is no folder or a model that is needed is not found.
+    """Raise a ``SluiceError`` if the output is a file or a model that is needed is not found.
 
     ``nodes`` are what will be made, such as ``retrievers.bm25``; by default all systems, of which
     one that has been evaluated needs no reranker. Models of what is there are not looked for; one

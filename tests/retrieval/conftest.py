@@ -1,31 +1,11 @@
 """Fixtures of the retrieval tests: the command line, and two retrievers over the small world."""
 
-import logging
-import sys
-from collections.abc import Iterator
-
 import pytest
 from command_line import Call, joined
 from small_world import WordEncoder, documents
 
 from sluice.encoders import BM25Encoder
-from sluice.retrieval import Retriever, cli
-
-
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
-    """The command line, with what a user sees."""
-
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["sluice", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    yield call
-    logging.basicConfig(force=True)
+from sluice.retrieval import Retriever
 
 
 @pytest.fixture
