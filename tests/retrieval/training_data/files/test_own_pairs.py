@@ -59,6 +59,11 @@ def test_pairs_without_a_header(tmp_path: Path, dataset: Dataset) -> None:
     assert plain(read(path, dataset)[0]) == PAIR
 
 
+def test_csv_with_semicolons(tmp_path: Path, dataset: Dataset) -> None:
+    (tmp_path / "a.csv").write_text('query;positive\n"where is gold";in the river\n')
+    assert plain(read(tmp_path / "a.csv", dataset)[0]) == PAIR
+
+
 def test_a_header_of_known_names_in_tsv(tmp_path: Path, dataset: Dataset) -> None:
     path = write(tmp_path / "a.tsv", ["id", "Query", "n"], ["7", "where is gold", "in the sky"])
     with pytest.raises(DataError, match="unknown format"):
