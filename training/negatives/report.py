@@ -42,14 +42,13 @@ class Histogram:
         width = -(-top // BINS)
         return cls.over(values, list(range(0, top + width, width)))
 
-    @property
-    def middle(self) -> str:
-        """The bin of the median, such as ``0-9``; empty if nothing was counted."""
+    def median(self, offset: int = 0) -> str:
+        """Return the bin of the median, such as ``0-9``, shifted; empty if nothing was counted."""
         total, below = sum(self.counts), 0
         for low, high, count in zip(self.edges, self.edges[1:], self.counts, strict=False):
             below += count
             if count and 2 * below >= total:
-                return _spelled(low, high, self._integers)
+                return _spelled(low + offset, high + offset, self._integers)
         return ""
 
     @property
@@ -161,11 +160,12 @@ class MiningReport:
             more = [f"{others:,} for other reasons"] if others else []
             lines.append(f"  dropped: {'; '.join([*shown, *more])}")
         if self.kept and any(self.ranks.counts):
-            ratio = self.ratios.middle
+            ratio = self.ratios.median()
             scored = f", at {ratio} of the positive's score" if any(self.ratios.counts) else ""
-            lines.append(f"  typical: rank {self.ranks.middle}{scored}")
+            lines.append(f"  typical: rank {self.ranks.median(1)}{scored}")
         if self.short:
-            lines.append(f"  missing: {self.shortage}")
+            missing, few = sum(self.short.values()), plural(len(self.short), "query")
+            lines.append(f"  missing: {missing:,} negatives, of {few}")
         odd = [f"{count:,} {text}" for count, text in self._oddities() if count]
         if self.positive_share:
             odd.append(f"{self.positive_share:.2%} of the negatives are known positives")
