@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from command_line import Call
 from sentence_transformers import SentenceTransformer
 from small_world import documents, write_beir
 
@@ -42,7 +43,7 @@ def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
 
 
 def test_a_file_of_pairs_trains_a_model_that_searches(
-    config: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    config: dict[str, Any], tmp_path: Path, sluice: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
     config["evaluate"] = {"measures": ["ndcg@10"], "every": 1}
     with caplog.at_level(logging.INFO, "sluice"):
@@ -57,8 +58,11 @@ def test_a_file_of_pairs_trains_a_model_that_searches(
     retriever = Retriever.build(encoder, WORLD)
     assert len(list(retriever.search(PAIRS[0][0], k=3))) == 3
     check_card((folder / "README.md").read_text(encoding="utf-8"), folder, tmp_path)
-    assert train(config) == folder
-    lines = training_summary(folder).splitlines()
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
+    code, out, err = sluice("train", tmp_path / "mine.yaml")
+    assert (code, "already trained with these settings" in err) == (0, True)
+    assert out == f"{training_summary(folder)}\n"
+    lines = out.splitlines()
     assert lines[:2] == [
         "dense encoder from bert, trained with info_nce",
         "  examples  36 from pairs.csv; 4 queries held out for dev",
