@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.config.recipes import recipe_or_file
 from sluice.retrieval.config.sections import (
     ConfigSource,
     ExperimentConfig,
@@ -21,6 +22,7 @@ from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.preparation import check_output, prepare
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.experiments.training.job import TrainingJob, train_model
 from sluice.retrieval.retrievers.candidate_lists import (
@@ -35,6 +37,7 @@ from sluice.retrieval.training_data.mining import (
     mining_of,
     write_mined,
 )
+from sluice.retrieval.training_data.own_pairs import check_without_dataset
 from sluice.retrieval.training_data.teachers.teachers import check_there
 
 if TYPE_CHECKING:
@@ -66,7 +69,7 @@ def suite(config: ConfigSource, overrides: Sequence[str] = ()) -> Suite | None:
     """Evaluate a config whose ``dataset`` names several, see ``evaluate_suite``; else None."""
     from sluice.retrieval.experiments.suite import evaluate_suite, is_suite
 
-    file = None if isinstance(config, Mapping) else Path(config)
+    file = None if isinstance(config, Mapping) else recipe_or_file(config)
     values = dict(config) if isinstance(config, Mapping) else load_values(config, overrides)
     return evaluate_suite(values, file=file) if is_suite(values.get("dataset")) else None
 
@@ -75,7 +78,7 @@ def tune(config: ConfigSource, overrides: Sequence[str] = ()) -> tuple[Table, Tu
     """Find the best pipeline of an experiment's parts within a budget; see ``tune_experiment``."""
     from sluice.retrieval.experiments.tuning.experiment import tune_experiment
 
-    settings, file = config_of(config, TuneConfig, overrides)
+    settings, file = config_of(_with_rows_written(config), TuneConfig, overrides)
     with named_file(file):
         return tune_experiment(settings, Experiment(settings, file=file))
 
@@ -104,6 +107,8 @@ def index(
     """Build the retrievers of an experiment (or those named) and return them."""
     experiment = _experiment(config, overrides)
     names = _retrievers(experiment, config, only)
+    with named_file(experiment.file):
+        prepare(experiment, [f"retrievers.{name}" for name in names])
     built = [experiment.retriever(name) for name in names]
     experiment.write_settings(only)
     return built
@@ -137,28 +142,38 @@ def _retrievers(
 
 
 def train(config: ConfigSource, overrides: Sequence[str] = ()) -> Path:
-    """Train one model and return its folder, ``<output>/model``."""
-    settings, file = config_of(config, TrainConfig, overrides)
+    """Train one model and return its folder, ``<output>/model``.
+
+    In a config from Python ``examples`` may be rows: a pandas or polars frame, an Arrow table, a
+    Hugging Face dataset, or a list of (query, positive) and negatives. They are written to
+    ``<output>/training/pairs.jsonl``.
+    """
+    settings, file = config_of(_with_rows_written(config), TrainConfig, overrides)
     output = Path(settings.output)
     with named_file(file):
-        check_training(settings, "")
+        check_output(output)
+        dataset = settings.dataset
+        check_training(settings, "", with_dataset=dataset is not None)
+        if dataset is None:
+            check_without_dataset(settings)
         for place, lists in named_sources(settings.negatives or {}, "negatives.retriever"):
             if isinstance(lists, str):
                 check_lists(lists, place, ())
         check_there(settings.teacher, "teacher")
         check_there((settings.negatives or {}).get("judge"), "negatives.judge")
-        if isinstance(settings.dataset, dict) and settings.dataset.get("split", "train") != "train":
+        if isinstance(dataset, dict) and dataset.get("split", "train") != "train":
             raise ConfigError(
-                f"dataset.split: {settings.dataset['split']!r}: training on the test is refused: "
+                f"dataset.split: {dataset['split']!r}: training on the test is refused: "
                 "leave split out, and the train split is used"
             )
-        # An experiment without names: lists are inline, folders or runs.
+        # An experiment without names: lists are inline, folders or runs. It is asked for no dataset
+        # where the training has none.
         alone = Experiment(
-            ExperimentConfig(dataset=settings.dataset, output=settings.output, seed=settings.seed)
+            ExperimentConfig(dataset=dataset or {}, output=settings.output, seed=settings.seed)
         )
         job = TrainingJob(
             settings,
-            lambda: load_dataset(settings.dataset, None),
+            lambda: None if dataset is None else load_dataset(dataset, None),
             model_path=output / "model",
             work_path=output / "training",
             seed=settings.seed,
@@ -214,6 +229,24 @@ def _sources(source: str | Sequence[str]) -> Stage | Run:
     return Sources([(path, open_lists(path, "mine")) for path in paths])
 
 
+def _with_rows_written(config: ConfigSource) -> ConfigSource:
+    """Return a config whose training examples are files; rows in memory are written there."""
+    if not isinstance(config, Mapping) or not isinstance(config.get("output", ""), (str, Path)):
+        return config
+    from sluice.retrieval.training_data.files.in_memory import with_rows_written
+
+    folder = Path(config.get("output") or ExperimentConfig.model_fields["output"].default)
+    values = with_rows_written(config, folder / "training", "examples")
+    if isinstance(values.get("train"), Mapping):
+        values["train"] = {
+            name: with_rows_written(section, folder / "training" / name, f"train.{name}.examples")
+            if isinstance(section, Mapping)
+            else section
+            for name, section in values["train"].items()
+        }
+    return values
+
+
 def _experiment(config: ConfigSource, overrides: Sequence[str]) -> Experiment:
-    settings, file = config_of(config, ExperimentConfig, overrides)
+    settings, file = config_of(_with_rows_written(config), ExperimentConfig, overrides)
     return Experiment(settings, file=file)

@@ -1,9 +1,10 @@
-"""Checks numbers from callers (counts, cutoffs, seeds, weights), and writes counts."""
+"""Checks numbers from callers (counts, cutoffs, seeds, weights); writes counts and times."""
 
 from __future__ import annotations
 
 import math
 import operator
+from itertools import pairwise
 from numbers import Real
 from typing import Any
 
@@ -54,3 +55,27 @@ def plural(count: int, noun: str) -> str:
         return f"1 {noun}"
     regular = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{count:,} {regular}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it: ``0.4 s``, ``12 s``, ``2 min 14 s``, ``1 h 5 min``."""
+    if seconds < 9.95:
+        return f"{max(seconds, 0.0):.1f} s"
+    whole = round(seconds)
+    units = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+    for (size, name), (below, lesser) in pairwise(units):
+        if whole >= size:
+            rest = round(whole % size / below)
+            if rest * below == size:  # 59.7 minutes: one more of the larger unit
+                return duration(whole - whole % size + size)
+            return f"{whole // size:,} {name}" + (f" {rest} {lesser}" if rest else "")
+    return f"{whole} s"
+
+
+def spelled_bytes(size: float) -> str:
+    """Return a size as text: ``1.5 GB``, in powers of 1,000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
+
+from sluice.encoders.foundation.numbers import duration
 
 log = logging.getLogger("sluice")
 LOG_EVERY = 15.0  # seconds between plain log lines
@@ -52,12 +55,18 @@ def progress(
         yield outer
     elif not show:
         yield lambda amount=1: None
-    elif sys.stderr.isatty():
+    elif on_terminal():
         with _bar(label, total, unit, also) as advance:
             yield advance
     else:
         with _lines(label, total, unit, also) as advance:
             yield advance
+
+
+def on_terminal() -> bool:
+    """Return whether stderr is a terminal that somebody watches: not with $CI or TERM=dumb."""
+    watched = os.environ.get("CI", "") in ("", "0", "false")
+    return watched and os.environ.get("TERM") != "dumb" and sys.stderr.isatty()
 
 
 @contextmanager
@@ -123,10 +132,12 @@ def _lines(label: str, total: int | None, unit: str, also: Rate | None) -> Itera
         if now - last >= LOG_EVERY:
             last = now
             rate = done / (now - start)
-            left = f" of {total:,}, {(total - done) / rate:,.0f} s left" if total and rate else ""
+            left = ""
+            if total and rate:
+                left = f" of {total:,}, {duration((total - done) / rate)} left"
             log.info("%s: %s%s (%s)", label, f"{done:,}", left, _rates(rate, unit, also))
 
     yield advance
     seconds = time.monotonic() - start
     rates = f" ({_rates(done / max(seconds, 1e-9), unit, also)})" if also else ""
-    log.info("%s: %s %s in %.1f s%s", label, f"{done:,}", unit, seconds, rates)
+    log.info("%s: %s %s in %s%s", label, f"{done:,}", unit, duration(seconds), rates)

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sluice.retrieval.cli import (
+    config,
     data,
     diagnose,
     exchange,
@@ -45,7 +46,7 @@ GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
     "teach": (TRAINING, training_data.TEACH, training_data.TEACH_COMMANDS),
     "fit": (TRAINING, fit.__doc__ or "", fit.COMMANDS),
     "model": (TRAINING, model.__doc__ or "", model.COMMANDS),
-    "config": (FILES, data.CONFIG, data.CONFIG_COMMANDS),
+    "config": (EXPERIMENTS, config.__doc__ or "", config.COMMANDS),
 }
 
 FIRST_LINE = 45  # characters of a verb's first line, which fits into the list of verbs
@@ -64,7 +65,7 @@ class Verb(TyperCommand):
             takes_overrides = any(each.name == "overrides" for each in self.params)
             if isinstance(name, str) and name.startswith("--") and takes_overrides:
                 key = name.removeprefix("--").replace("-", "_")
-                error.message = f"No such option: {name}. For a key of the file: {key}=VALUE."  # type: ignore[attr-defined]
+                error.remedy = f"for a key of the file, write {key}=VALUE behind it"  # type: ignore[attr-defined]
             raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

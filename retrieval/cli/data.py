@@ -1,4 +1,4 @@
-"""The verbs for datasets, cached vectors and the schema of the YAML files."""
+"""The verbs for datasets and cached vectors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ import typer
 from sluice.retrieval.cli.options import Command, DatasetName, argument, check_choice, option
 
 ACTIONS = ("list", "clear")
-CONFIG = """Help with the YAML files of experiments.
-
-An editor that knows the schema completes keys and marks errors while you write.
-"""
 
 
 def data(
@@ -80,27 +76,4 @@ def cache(
         typer.echo(f"{root}: {sum(key.bytes for key in keys) / 1e6:,.1f} MB")
 
 
-def schema(
-    output: Annotated[Path | None, option("FILE", "The file to write.", default="print it")] = None,
-) -> None:
-    """Print the JSON schema of experiment files.
-
-    Name it in the first line of a YAML file for editors with a YAML language server:
-    `# yaml-language-server: $schema=sluice.schema.json`.
-
-    Example:
-      sluice config schema --output sluice.schema.json
-    """
-    from sluice.retrieval.config.sections import json_schema
-
-    if output is None:
-        typer.echo(json_schema(), nl=False)
-        return
-    from sluice.encoders.foundation.files import write_text
-
-    write_text(output, json_schema())
-    typer.echo(f"{output}: the schema of experiment files")
-
-
 COMMANDS: dict[str, Command] = {"data": data, "cache": cache}
-CONFIG_COMMANDS: dict[str, Command] = {"schema": schema}

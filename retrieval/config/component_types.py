@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_before_validator_function
 
-from sluice.encoders.table import ENCODERS, RERANKERS, TUNINGS
-from sluice.indexing.table import INDEXES
-from sluice.retrieval.pipelines.table import SCORERS
-from sluice.training.losses import LOSSES
+from sluice.encoders.foundation.errors import suggest
+from sluice.encoders.table import ENCODERS, RERANKERS
+from sluice.retrieval.evaluation.measures import measure_names
 
+COMPONENT = "component"  # the mark of a component in pydantic's JSON schema
+OWN_TYPE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # module:Class
 REFUSED = "refused"  # the type of a fault whose message needs no words of pydantic's
 
+TEXT: Final = {"type": "string"}
 EXAMPLES: Final = {
     "bfs": "sluice.retrieval.training_data.files.corpus_examples:BodyExamples",
     "file": "sluice.retrieval.training_data.files.examples:FileExamples",
@@ -27,16 +30,24 @@ NEGATIVES: Final = ("live", "mined")
 
 
 class ComponentType:
-    """``{type: name, ...arguments}`` of some types, or a name alone; ``module:Class`` is one too.
+    """``{type: name, ...arguments}``, or a name alone; ``module:Class`` is one too.
 
-    ``default`` is the type of a component that does not say.
+    ``kind`` is what `sluice config list` calls its types, ``default`` the type of a component that
+    does not say. ``read`` makes the mapping of a name; with ``lists`` it is given lists of texts
+    too.
     """
 
     def __init__(
-        self, names: Iterable[str], *, default: str = "", read: Callable[[str], Any] | None = None
+        self,
+        kind: str,
+        *,
+        default: str = "",
+        read: Callable[[Any], Any] | None = None,
+        lists: bool = False,
     ) -> None:
-        self.names = sorted(names)
+        self.kind = kind
         self.default = default
+        self.lists = lists
         self._read = read or (lambda name: {"type": name})
 
     def __get_pydantic_core_schema__(
@@ -48,17 +59,12 @@ class ComponentType:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Return the JSON schema: the names, and mappings with one of them as ``type``."""
-        name: JsonSchemaValue = {
-            "anyOf": [{"enum": self.names}, {"type": "string", "pattern": ":"}]
-        }
-        mapping: JsonSchemaValue = {"type": "object", "properties": {"type": name}}
-        if not self.default:
-            mapping["required"] = ["type"]
-        return {"anyOf": [name if not self.default else {"type": "string"}, mapping]}
+        """Return a mark that ``retrieval.config.schema`` replaces: which kind, and which texts."""
+        return {COMPONENT: self.kind, "any_text": bool(self.default), "lists": self.lists}
 
     def _as_mapping(self, value: Any) -> Any:
-        if isinstance(value, str) and value:
+        texts = self.lists and isinstance(value, list) and all(isinstance(t, str) for t in value)
+        if value and (isinstance(value, str) or texts):
             return self._read(value)
         if not isinstance(value, dict):
             raise PydanticCustomError(REFUSED, "{value}; expected a type's name or {form}", {
@@ -67,16 +73,47 @@ class ComponentType:
         return value
 
 
-def _examples(text: str) -> dict[str, Any]:
-    """Read ``examples: pairs.csv`` as the file it names."""
-    return {"type": text} if text in EXAMPLES or ":" in text else {"type": "file", "file": text}
+def _examples(named: str | list[str]) -> dict[str, Any]:
+    """Read ``examples: pairs.csv`` as the file it names, and a list as several files."""
+    if isinstance(named, str) and (named in EXAMPLES or OWN_TYPE.fullmatch(named)):
+        return {"type": named}
+    return {"type": "file", "file": named}
 
 
-Encoder = Annotated[dict[str, Any], ComponentType(ENCODERS)]
-TrainedEncoder = Annotated[dict[str, Any], ComponentType([*ENCODERS, *RERANKERS])]
-Examples = Annotated[dict[str, Any], ComponentType(EXAMPLES, default="file", read=_examples)]
-IndexSpec = Annotated[dict[str, Any], ComponentType(INDEXES)]
-Loss = Annotated[dict[str, Any], ComponentType(LOSSES)]
-Negatives = Annotated[dict[str, Any], ComponentType(NEGATIVES)]
-Scorer = Annotated[dict[str, Any], ComponentType(SCORERS)]
-Tuning = Annotated[dict[str, Any], ComponentType(TUNINGS)]
+def _encoder(name: str) -> dict[str, Any]:
+    """Read ``encoder: bm25`` as that type; any other name may be a model's, which is none."""
+    known = sorted({*ENCODERS, *RERANKERS})
+    if ":" in name or name in known or suggest(name, known):
+        return {"type": name}
+    form = "{value}; expected one of {known}, or a model with its type: {model}"
+    raise PydanticCustomError(REFUSED, form, {
+        "value": f"{name!r:.60}", "known": ", ".join(known),
+        "model": f"{{type: dense, model: {name}}}",
+    })  # fmt: skip
+
+
+def _measures(named: Any) -> Any:
+    """Read ``measures: ndcg@10, map`` as the list it means."""
+    return measure_names([named]) if isinstance(named, str) else named
+
+
+DatasetName = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "dataset"})]
+Encoder = Annotated[dict[str, Any], ComponentType("encoders", read=_encoder)]
+TrainedEncoder = Annotated[dict[str, Any], ComponentType("trained_encoders", read=_encoder)]
+Examples = Annotated[
+    dict[str, Any], ComponentType("examples", default="file", read=_examples, lists=True)
+]
+IndexSpec = Annotated[dict[str, Any], ComponentType("indexes")]
+Loss = Annotated[dict[str, Any], ComponentType("losses")]
+Measures = Annotated[
+    list[str],
+    BeforeValidator(_measures),
+    WithJsonSchema({"anyOf": [TEXT, {"type": "array", "items": TEXT, "minItems": 1}]}),
+]
+Negatives = Annotated[dict[str, Any], ComponentType("negatives")]
+Ranker = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "rankers"})]
+Scorer = Annotated[dict[str, Any], ComponentType("rerankers")]
+SparsitySettings = Annotated[dict[str, Any], WithJsonSchema({COMPONENT: "sparsity"})]
+Teacher = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "teachers"})]
+TrainerSettings = Annotated[dict[str, Any], WithJsonSchema({COMPONENT: "trainer"})]
+Tuning = Annotated[dict[str, Any], ComponentType("tunings")]

@@ -9,6 +9,7 @@ from sluice.encoders.foundation.build import build, check
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS
 from sluice.indexing.table import INDEXES
+from sluice.retrieval.config.other_names import other_index, refuse_other_loss
 from sluice.retrieval.config.sections import PruneSection, RetrieverSection
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import parse_measure
@@ -24,29 +25,6 @@ DENSE_ENCODERS = ("dense", "precomputed")
 SPARSE_ENCODERS = ("bm25", "splade", "vocabulary")
 DENSE_INDEXES = ("flat", "faiss", "auto", "funnel", "augmented")
 SPARSE_INDEXES = ("inverted",)
-
-# What other libraries call an index or a loss, with the component that it is here.
-INDEX_NAMES = {
-    "hnsw": "HNSW is {type: faiss, factory: HNSW32}",
-    "ivf": "IVF is {type: faiss, factory: 'IVF1024,Flat'}",
-    "pq": "product quantisation is {type: faiss, factory: PQ32}",
-    "ivfpq": "IVF with product quantisation is {type: faiss, factory: 'IVF1024,PQ32'}",
-}
-LOSS_NAMES = {  # of sentence-transformers, in lower case, without Cached, Sparse and Loss
-    "binarycrossentropy": "bce",
-    "distillkldiv": "kl_div",
-    "lambda": "lambda_loss",
-    "listmle": "list_mle",
-    "listnet": "list_net",
-    "marginmse": "margin_mse",
-    "matryoshka": "matryoshka",
-    "matryoshka2d": "matryoshka_2d",
-    "multiplenegativesranking": "info_nce",
-    "multiplenegativesrankingsymmetric": "info_nce",
-    "plistmle": "list_mle",
-    "ranknet": "rank_net",
-    "splade": "info_nce, with sparsity",
-}
 
 
 def make_encoder(spec: Mapping[str, Any], *, where: str, model: Callable[[str], str]) -> Any:
@@ -101,9 +79,8 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
     if spec is None:
         return
     name = str(spec.get("type")) if isinstance(spec, Mapping) else ""
-    alias = INDEX_NAMES.get(name.lower().replace("_", "").replace("-", ""))
-    if alias is not None and name not in INDEXES:
-        raise ConfigError(f"{where}.type: unknown type {name!r}; {alias}")
+    if name not in INDEXES and other_index(name):
+        raise ConfigError(f"{where}.type: unknown type {name!r}; {other_index(name)}")
     check(spec, INDEXES, where=where, allow=allow)
     kind = vector_kind(encoder)
     sides = ((DENSE_ENCODERS, "sparse", SPARSE_INDEXES, DENSE_INDEXES[:3]),
@@ -129,11 +106,7 @@ def pruned(section: PruneSection | None, corpus: Iterable[Document]) -> Iterable
 
 def make_loss(spec: Mapping[str, Any], *, where: str, allow: Allow = None) -> LossBase:
     """Make the loss a component describes."""
-    name = str(spec.get("type", ""))
-    plain = name.lower().removesuffix("loss").removeprefix("cached").removeprefix("sparse")
-    alias = LOSS_NAMES.get(plain)
-    if alias is not None and name not in LOSSES:
-        raise ConfigError(f"{where}.type: unknown type {name!r}; here it is called {alias}")
+    refuse_other_loss(str(spec.get("type", "")), where)
     return as_loss(build(spec, LOSSES, where=where, allow=allow), where)
 
 
@@ -151,6 +124,22 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
     check_index(section.index, section.encoder, where=f"{where}.index", allow=allow)
     if section.search:
         _check_search(section, f"{where}.search")
+
+
+def check_head(spec: Mapping[str, Any], where: str, remedy: str) -> None:
+    """Raise ``ConfigError`` for SPLADE from a model on this machine that has no head for it."""
+    model = spec.get("model")
+    if spec.get("type") != "splade" or START_KEY in spec or not isinstance(model, str):
+        return
+    from sluice.encoders.model_files.locate import local_folder
+    from sluice.encoders.splade.folder import has_mlm_head
+
+    folder = local_folder(model)
+    if folder is not None and (folder / "config.json").exists() and not has_mlm_head(folder):
+        raise ConfigError(
+            f"{where}.model: {model} has no masked-language-model head, which SPLADE needs; "
+            f"{remedy}"
+        )
 
 
 def _check_search(section: RetrieverSection, where: str) -> None:

@@ -30,6 +30,12 @@ LEAST_AP = 1e-5  # trec_eval's MIN_GEO_MEAN: what a query counts at least in the
 EPSILON = 1e-5  # trec_eval's INFAP_EPSILON
 MOST_EXPONENTIAL = 1000  # the greatest grade whose power of two, summed, is still a float64
 
+COUNTED = {
+    "retrieved": "documents retrieved",
+    "relevant": "relevant documents",
+    "found": "relevant documents retrieved",
+}
+
 
 class Setting(NamedTuple):
     """What a measure is computed with; ``text`` names it in messages."""
@@ -96,6 +102,7 @@ def _of_relevant(compute: Callable[[_Counts], Values]) -> Callable[[Judgements, 
             )
         )
 
+    values.__doc__ = compute.__doc__
     return values
 
 
@@ -192,7 +199,11 @@ def _rank_biased(of: _Counts) -> Values:
 
 
 def _as_float(column: str) -> Callable[[_Counts], Values]:
-    return lambda of: np.asarray(getattr(of, column), dtype=np.float64)
+    def count(of: _Counts) -> Values:
+        return np.asarray(getattr(of, column), dtype=np.float64)
+
+    count.__doc__ = f"Return the number of {COUNTED[column]}, added up over the queries."
+    return count
 
 
 # Measures of grades, and of what is judged at all.
@@ -346,7 +357,7 @@ MEASURES: dict[str, Entry] = {
     "R_cap": Entry(
         _of_relevant(_capped_recall), ("recall_cap", "capped_recall", "relative_p"), "needed"
     ),
-    "Success": Entry(_of_relevant(_success), ("hit", "hits", "hit_rate"), "needed"),
+    "Success": Entry(_of_relevant(_success), ("hit", "hits", "hit_rate", "accuracy"), "needed"),
     "AP": Entry(_of_relevant(_average_precision), ("map", "map_cut"), "optional"),
     "GMAP": Entry(_of_relevant(_log_average_precision), ("gm_map",), over="geometric"),
     "RR": Entry(

@@ -145,7 +145,8 @@ class Dependencies:
             files.append(corpus_contents(self.config.dataset))
             files += [] if section.prune is None else [path_contents(section.prune.scores)]
         elif isinstance(section, TrainingSection):
-            files.append(training_contents(self.config.dataset))
+            dataset = self.config.dataset  # {}: of a training run without one
+            files += [training_contents(dataset)] if dataset else []
             files += [path_contents(str(file)) for file in example_files(section.examples)]
         for encoder in _encoders(section):
             model = encoder.get("model")

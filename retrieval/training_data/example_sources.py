@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.build import build
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sluice.retrieval.config.components import Allow
     from sluice.retrieval.config.sections import TrainingSection
     from sluice.retrieval.datasets.dataset import Dataset
+    from sluice.retrieval.training_data.files.rows import Row
     from sluice.training import Example
 
 
@@ -43,12 +44,22 @@ def source_of(section: TrainingSection) -> Mapping[str, Any] | None:
 
 
 def check_examples(spec: Mapping[str, Any], where: str, allow: Allow = None) -> None:
-    """Check a section ``examples`` before any work: its keys, and that its files exist."""
+    """Check a section ``examples`` before any work: its keys, its files and their first rows."""
     source = _source(spec, where, allow)
     for path in source.paths:
         if not path.is_file():
             names = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
             raise ConfigError(f"{where}.file: no file {path}{suggest(path.name, names)}")
+    for _ in source.first_rows():
+        pass
+
+
+def first_rows(spec: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the first row of every file that a section ``examples`` names.
+
+    ``DataError`` for a file that is empty or of no known format.
+    """
+    return _source(spec, "examples", None).first_rows()
 
 
 def example_files(spec: Mapping[str, Any] | None) -> list[Path]:
@@ -61,16 +72,20 @@ def changes(spec: Mapping[str, Any] | None) -> bool:
     return spec is not None and _source(spec, "examples", None).changes
 
 
-def refuse_unlearnable(examples: list[Example], alone: str, where: str = "examples") -> None:
+def refuse_unlearnable(
+    examples: list[Example], alone: str, where: str = "examples", *, minable: bool = True
+) -> None:
     """Raise ``DataError`` if no example has a negative of its own.
 
     For cross-encoders and losses over a query's own documents; ``alone`` says which, in a clause.
+    ``minable``: there is a corpus to mine negatives from.
     """
     negative = any(label <= 0 for example in examples for label in example.labels)
     if not negative and not any(len(set(example.labels)) > 1 for example in examples):
         raise DataError(
             f"{where}: none of {len(examples):,} examples has a negative, and {alone}; give "
-            "rows with negatives, or mine some: negatives: {type: mined, retriever: ...}"
+            "rows with negatives, or mine some"
+            f"{'' if minable else ' (with a dataset)'}: negatives: {{type: mined, retriever: ...}}"
         )
 
 

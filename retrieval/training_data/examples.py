@@ -40,7 +40,8 @@ class TrainingExamples:
 
     ``source`` and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained
     in the experiment to folders. With ``answered`` each document comes with another query that it
-    answers, where the judgements have one. Reports and provenance go to ``work_path``.
+    answers, where the judgements have one. ``read`` are the section's examples where they have been
+    read already. Reports and provenance go to ``work_path``.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class TrainingExamples:
         judge: OpenJudge,
         model: Callable[[str], str],
         answered: bool = False,
+        read: Sequence[Example] = (),
     ) -> None:
         self.section = section
         self.train = train
@@ -63,6 +65,7 @@ class TrainingExamples:
         self.where = where
         self.model = model
         self.answered = answered
+        self.read = list(read)
         self._texts: dict[str, str] = {}
         self._judge: Judge | None = None
         self._lists: Stage | Run | None = None
@@ -111,7 +114,7 @@ class TrainingExamples:
     def _from_section(self, spec: Mapping[str, Any], encoder: Any, step: int) -> list[Example]:
         """Examples of a section ``examples``, with negatives mined for their queries, if any."""
         where = f"{self.where}examples"
-        examples = file_examples(spec, self.train, self.seed, epoch=step, where=where)
+        examples = self.read or file_examples(spec, self.train, self.seed, epoch=step, where=where)
         if not self.mined:
             return examples
         mined = self._mine(encoder, step, dataset_of_examples(examples, self.train))

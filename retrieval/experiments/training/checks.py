@@ -16,6 +16,7 @@ from sluice.retrieval.config.component_types import NEGATIVES
 from sluice.retrieval.config.components import (
     START_KEY,
     Allow,
+    check_head,
     check_index,
     check_measures,
     check_retriever,
@@ -23,6 +24,7 @@ from sluice.retrieval.config.components import (
     make_loss,
     vector_kind,
 )
+from sluice.retrieval.config.other_names import losses_for
 from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.live_training import check_live
@@ -52,8 +54,13 @@ RETRIEVER = (
 PACKAGES = {"azure_ml": "azureml-mlflow", "comet_ml": "comet_ml", "flyte": "flytekit"}
 
 
-def check_training(section: TrainingSection, where: str, allow: Allow = None) -> None:
-    """Check a training run's encoder, loss, negatives and trainer settings, and that they fit."""
+def check_training(
+    section: TrainingSection, where: str, allow: Allow = None, *, with_dataset: bool = True
+) -> None:
+    """Check a training run's encoder, loss, negatives and trainer settings, and that they fit.
+
+    Without a dataset a cross-encoder is evaluated over its examples' documents.
+    """
     from sluice.training.sparsity.settings import Sparsity
 
     prefix = f"{where}." if where else ""
@@ -76,6 +83,7 @@ def check_training(section: TrainingSection, where: str, allow: Allow = None) ->
         raise ConfigError(
             f"{prefix}encoder.{START_KEY}: only splade encoders take a start (others: type fresh)"
         )
+    check_head(section.encoder, f"{prefix}encoder", f"write {START_KEY}: true beside model")
     if section.sparsity is not None:
         if kind in ("dense", "cross_encoder"):
             raise ConfigError(f"{prefix}sparsity: is for splade; a {kind} encoder has no terms")
@@ -92,7 +100,8 @@ def check_training(section: TrainingSection, where: str, allow: Allow = None) ->
     if section.evaluate is not None:
         check_measures(section.evaluate.measures, f"{prefix}evaluate.measures")
     _check_trainer(section, prefix)
-    check_combinations(section, _check_loss(section, prefix, allow), mining, prefix)
+    loss = _check_loss(section, prefix, allow)
+    check_combinations(section, loss, mining, prefix, with_dataset=with_dataset)
 
 
 def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase:
@@ -102,8 +111,8 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
     encoders = loss.encoders
     if encoders is not None and kind in (*ENCODERS, *RERANKERS) and kind not in encoders:
         raise ConfigError(
-            f"{prefix}loss: {name} trains {', '.join(encoders)}; for a {kind} encoder use info_nce "
-            "or one of the other losses"
+            f"{prefix}loss: {name} trains {', '.join(encoders)}; a {kind} encoder takes "
+            f"{', '.join(losses_for(kind))}"
         )
     if loss.needs_teacher and section.teacher is None and section.examples is None:
         raise ConfigError(
@@ -214,7 +223,12 @@ def _check_reporting(report_to: Any, where: str) -> None:
 
 
 def check_combinations(
-    section: TrainingSection, loss: LossBase, mining: Mining | None, prefix: str
+    section: TrainingSection,
+    loss: LossBase,
+    mining: Mining | None,
+    prefix: str,
+    *,
+    with_dataset: bool = True,
 ) -> None:
     """Raise ``ConfigError`` where parts contradict each other, or one would change nothing.
 
@@ -226,7 +240,8 @@ def check_combinations(
         _check_live(section, kind, prefix)
     elif negatives.get("refresh") is not None and mining is not None:
         _check_refresh(section, mining, prefix)
-    if kind == "cross_encoder" and section.evaluate is not None and not negatives:
+    reranks = kind == "cross_encoder" and section.evaluate is not None
+    if reranks and not negatives and with_dataset:
         raise ConfigError(
             f"{prefix}evaluate: a cross-encoder reranks what the negatives' retriever finds; give "
             "negatives, or leave evaluate out"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import read_json, write_json
+from sluice.encoders.foundation.files import read_json, write_json, write_text
 from sluice.encoders.foundation.folder_swap import settle
 from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.foundation.provenance import provenance
@@ -31,10 +31,13 @@ from sluice.retrieval.experiments.training.live_training import (
     live_candidates,
     live_examples,
 )
+from sluice.retrieval.experiments.training.model_card import CARD, model_card
+from sluice.retrieval.experiments.training.summary import KEY, facts_of, training_summary
 from sluice.retrieval.retrievers.dataset_runs import run_on
+from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.training_data.example_sources import changes, refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingExamples
-from sluice.retrieval.training_data.files.corpus_examples import splits_of
+from sluice.retrieval.training_data.own_pairs import TrainingData, training_data
 from sluice.training.protocol import PairEncoder
 
 if TYPE_CHECKING:
@@ -57,11 +60,12 @@ class TrainingJob:
     The model goes to ``model_path``; checkpoints, ``metrics.jsonl``, the mining report and the
     negatives' provenance to ``work_path``. ``where`` is put before the keys in errors. ``source``
     and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained in the same
-    experiment to folders. ``keys`` hash everything that decides the result.
+    experiment to folders. ``keys`` hash everything that decides the result. ``open_dataset``
+    returns None where the examples bring all texts.
     """
 
     section: TrainingSection
-    open_dataset: Callable[[], Dataset]
+    open_dataset: Callable[[], Dataset | None]
     model_path: Path
     work_path: Path
     seed: int
@@ -87,18 +91,21 @@ def train_model(job: TrainingJob) -> Path:
 
     section, model_path, work_path, where = job.section, job.model_path, job.work_path, job.where
     if made_before(model_path, job.keys.key):
+        log.info("%s: already trained with these settings", model_path)
         return model_path
     start_processes()
     start = time.monotonic()
     with first_process():
         if rank() == 0:
             _begin(work_path, job.keys.key)
-        train, dev = splits_of(section, job.open_dataset(), job.seed)
+        dataset = job.open_dataset()
+        data = training_data(section, dataset, job.seed, where)
+        train = data.train
         encoder = _starting_encoder(job, train)
         loss = make_loss(section.loss, where=f"{where}loss")
         maker = TrainingExamples(
             section, train, seed=job.seed, work_path=work_path, where=where, source=job.source,
-            judge=job.judge, model=job.model, answered=loss.wants_answered,
+            judge=job.judge, model=job.model, answered=loss.wants_answered, read=data.examples,
         )  # fmt: skip
         live = None
         with_live = (section.negatives or {}).get("type") == "live"
@@ -112,11 +119,16 @@ def train_model(job: TrainingJob) -> Path:
             examples = maker.make(encoder)
             if isinstance(encoder, PairEncoder) or loss.negatives == "own":
                 alone = f"{section.loss['type']} learns from each query's own documents"
-                refuse_unlearnable(examples, alone, where=f"{where}examples")
-    report = _fitted(job, encoder, examples, loss, dev, maker, live)
+                minable = dataset is not None
+                refuse_unlearnable(examples, alone, f"{where}examples", minable=minable)
+    report = _fitted(job, encoder, examples, loss, data, maker, live)
     wait()  # every process has read the best checkpoint, which is removed below
     if rank() == 0:
         _save(encoder, loss, section, model_path)
+        seconds = time.monotonic() - start
+        facts = facts_of(section, data, len(examples), report, seconds)
+        card = model_card(section, facts, encoder, report.history, job.seed)
+        write_text(model_path / CARD, card)
         settings = {"training": section.model_dump(), "dataset": train.name, "seed": job.seed}
         manifest = {
             **job.keys._asdict(),
@@ -125,13 +137,14 @@ def train_model(job: TrainingJob) -> Path:
             "best_value": report.best_value,
             "examples": len(examples),
             "fingerprint": encoder.fingerprint,
-            **provenance(settings, seconds=time.monotonic() - start),
+            KEY: facts,
+            **provenance(settings, seconds=seconds),
         }
         write_json(model_path / MANIFEST, manifest)
         _remove(work_path, ("checkpoint-*",))
+        if where:  # of an experiment; `sluice train` prints it
+            log.info("%s: %s", where.rstrip("."), training_summary(model_path))
     wait()
-    name = where.rstrip(".") or "training"
-    log.info("%s: %d steps in %.0f s, in %s", name, report.steps, report.seconds, model_path)
     return model_path
 
 
@@ -230,12 +243,19 @@ def _aimed(start: Any, sparsity: Mapping[str, Any] | None) -> Any:
     return {**aimed, **settings} if isinstance(settings, Mapping) else start
 
 
+def _by_words(dev: Dataset) -> Retriever:
+    """Return BM25 over a corpus in memory, which finds what a cross-encoder reranks."""
+    from sluice.encoders.lexical.bm25 import BM25Encoder
+
+    return Retriever.build(BM25Encoder(), dev.corpus)
+
+
 def _fitted(
     job: TrainingJob,
     encoder: Any,
     examples: list[Example],
     loss: LossBase,
-    dev: Dataset,
+    data: TrainingData,
     maker: TrainingExamples,
     live: Any,
 ) -> Any:
@@ -246,14 +266,18 @@ def _fitted(
     if section.evaluate is not None:
         candidates = None
         if isinstance(encoder, PairEncoder):
-            if maker.lists is None:
+            lists = _by_words(data.dev) if data.held_out else maker.lists
+            if lists is None:
                 raise ConfigError(
                     f"{job.where}evaluate: a cross-encoder reranks what the negatives' retriever "
                     "finds; give negatives, or leave evaluate out"
                 )
-            candidates = run_on(maker.lists, dev, max(PAIR_DEPTH, dev_depth(section.evaluate)))
+            depth = max(PAIR_DEPTH, dev_depth(section.evaluate))
+            candidates = run_on(lists, data.dev, depth)
         settings = {
-            "evaluate": dev_evaluation(dev, section.evaluate, seed=job.seed, candidates=candidates),
+            "evaluate": dev_evaluation(
+                data.dev, section.evaluate, seed=job.seed, candidates=candidates
+            ),
             "evaluate_every": section.evaluate.every,
             "metric": dev_measure(section.evaluate),
             "patience": section.evaluate.patience,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.numbers import duration, whole_number
 from sluice.encoders.foundation.progress import counted_by
 from sluice.encoders.vectors.forms import EXACT, STORES, Store
 
@@ -98,7 +98,7 @@ class EncodingEstimate(NamedTuple):
         if self.tokens is not None:
             parts.append(f"about {self.missing * self.tokens:,.0f} tokens")
         if self.seconds is not None:
-            parts.append(f"about {_spelled(self.seconds)}")
+            parts.append(f"about {duration(self.seconds)}")
         if self.disk_bytes is not None:
             parts.append(f"{self.disk_bytes / 1e6:,.1f} MB on disk")
         if self.memory_bytes is not None:
@@ -175,11 +175,3 @@ def _peak_memory() -> int:
     """Return the most memory this process has had: the model's, and of its larger batches."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
-
-
-def _spelled(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:,.0f} s"
-    if seconds < 7_200:
-        return f"{seconds / 60:,.0f} min"
-    return f"{seconds / 3600:,.1f} h"

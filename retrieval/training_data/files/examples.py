@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.datasets.source import find_split
+from sluice.retrieval.training_data.files.columns import check_columns
 from sluice.retrieval.training_data.files.formats import FORMATS, rows_of
 from sluice.retrieval.training_data.files.rows import Labelled, Row
 from sluice.retrieval.training_data.files.source import ExampleSource
@@ -38,6 +39,8 @@ class FileExamples(ExampleSource):
     positive, negative_1 to negative_n, and a label or score: csv, tsv, jsonl, parquet), ``triples``
     (tsv of texts), ``id_triples`` and ``scored_triples`` (tsv of ids), ``tevatron``, ``msmarco``
     (jsonl of ids), ``graded`` (query, document, grade). Ids without texts are the dataset's.
+    ``columns`` says what columns of other names hold: ``query``, ``positive``, ``negative`` (one or
+    a list), ``label``; those it does not say are guessed, and the log names them.
 
     ``per_query`` limits the negatives of an example: to the first of a row (``top``) or to as many
     at random, by seed; a row with fewer keeps them all. ``positives: each`` makes one example of
@@ -52,8 +55,16 @@ class FileExamples(ExampleSource):
     positives: Literal["each", "together"] = "each"
     scores: bool = True
     rows: int | None = None
+    columns: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        if self.columns is not None:
+            check_columns(self.columns)
+            if self.format != "auto":
+                raise ConfigError(
+                    f"columns: is for files of columns, and format: {self.format} has its own "
+                    "names; leave format out"
+                )
         known = ("auto", *FORMATS)
         if self.format not in known:
             raise ConfigError(
@@ -76,6 +87,12 @@ class FileExamples(ExampleSource):
         names = [self.file] if isinstance(self.file, str) else self.file
         return [Path(name).expanduser() for name in names]
 
+    def first_rows(self) -> Iterator[Row]:
+        """Yield the first row of every file; ``DataError`` for a file of no known format."""
+        for path in self.paths:
+            _, rows = rows_of(path, self.format, self.columns)
+            yield next(rows)
+
     def examples(self, dataset: Dataset, seed: int) -> list[Example]:
         """Return the files' examples, in their order.
 
@@ -95,7 +112,7 @@ class FileExamples(ExampleSource):
 
     def _rows(self) -> Iterator[Row]:
         for path in self.paths:
-            name, rows = rows_of(path, self.format)
+            name, rows = rows_of(path, self.format, self.columns)
             with progress(f"read {path.name} ({name})", None, "rows") as advance:
                 for count, row in enumerate(rows, 1):
                     yield row

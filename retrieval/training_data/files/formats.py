@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval.training_data.files.columns import (
+    GRADE,
+    NEGATIVE,
+    QUERY,
+    REMEDY,
+    columns_of,
+    names_in,
+    renamed,
+)
 from sluice.retrieval.training_data.files.records import read_records
 from sluice.retrieval.training_data.files.rows import (
     NO_SCORE,
@@ -27,27 +35,34 @@ from sluice.retrieval.training_data.files.rows import (
     texts_of,
 )
 
-QUERY = ("query", "anchor", "question", "query_text", "sentence1")
 QUERY_ID = ("query_id", "query-id", "qid", "_query_id")
 DOCUMENT = ("document", "passage", "text", "doc", "positive", "answer", "sentence2")
 DOCUMENT_ID = ("doc_id", "document_id", "docid", "corpus-id", "corpus_id", "pid")
-GRADE = ("grade", "label", "score", "relevance", "similarity")
 POSITIVE = ("positive", "positive_1", "pos")
 TEACHER = ("scores", "labels", "label", "score", "margin")
-NEGATIVE = re.compile(r"negative(_\d+)?|neg(_\d+)?")
 
 
-def rows_of(path: Path, form: str = "auto") -> tuple[str, Iterator[Row]]:
-    """Return the name of a file's format and the stream of its rows.
+def rows_of(
+    path: Path, form: str = "auto", columns: Mapping[str, Any] | None = None
+) -> tuple[str, Iterator[Row]]:
+    """Return a file's format, or what its columns hold, in words, and the stream of its rows.
 
-    ``auto`` looks at the first row. Raises ``DataError`` with file and line for an empty file, and
-    for a row that is not of the format.
+    ``auto`` looks at the first row; ``columns`` says what some of its columns hold. Raises
+    ``DataError`` with file and line for an empty file, and for a row that is not of the format.
     """
-    records = read_records(path)
+    records = read_records(path, names_in(columns))
     first = list(islice(records, 1))
     if not first:
         raise DataError(f"{path}: empty; expected at least one row")
-    name = _detected(*first[0]) if form == "auto" else form
+    name = form
+    if form == "auto":
+        name = "" if columns else _detected(*first[0])
+        if not name:
+            named = columns_of(*first[0], columns)
+            if named is None:
+                raise _unknown(*first[0])
+            rows = renamed(chain(first, records), named)
+            return str(named), (_columns(place, value) for place, value in rows)
     make = FORMATS[name]
     return name, (make(place, value) for place, value in chain(first, records))
 
@@ -86,6 +101,8 @@ _SIDES = ("pos", "neg")
 def _columns(place: str, value: Mapping[str, Any]) -> Row:
     """Sentence-transformers' columns: anchor, positive, negative_1..n, and a teacher's scores.
 
+    An empty negative is none.
+
     Scores are one for each document, or margins of the positive over each negative: of those only
     differences are known, so the positive gets 0 and a negative minus its margin.
     """
@@ -93,7 +110,7 @@ def _columns(place: str, value: Mapping[str, Any]) -> Row:
     positives = texts_of(place, field_of(place, value, POSITIVE, "positive"), "positive")
     negatives: list[str] = []
     for key in value:
-        if NEGATIVE.fullmatch(key) and value[key] is not None:
+        if NEGATIVE.fullmatch(key) and value[key] is not None and value[key] != "":
             negatives += texts_of(place, value[key], key)
     score = field_of(place, value, TEACHER, "score", needed=False)
     if isinstance(score, str):
@@ -253,7 +270,7 @@ FORMATS: dict[str, Callable[[str, Mapping[str, Any]], Row]] = {
 
 
 def _detected(place: str, value: Mapping[str, Any]) -> str:
-    """Return the format of a file by its first row."""
+    """Return the format of a file by its first row; empty for columns of other names."""
     keys = value.keys()
     if keys & {"positive_passages", "positive_document_ids"}:
         return "tevatron"
@@ -267,11 +284,20 @@ def _detected(place: str, value: Mapping[str, Any]) -> str:
             return "scored_triples"
         if len(fields) >= 3:
             return "triples" if any(" " in field.strip() for field in fields) else "id_triples"
-    elif keys & {"positive", "positive_1"}:
+    elif keys & {"positive", "positive_1"} and keys & set(QUERY):
         return "columns"
     elif keys & {*QUERY, *QUERY_ID} and keys & {*DOCUMENT, *DOCUMENT_ID} and keys & set(GRADE):
         return "graded"
-    raise DataError(
-        f"{place}: unknown format (fields {', '.join(list(keys)[:8])}); expected one of "
-        f"{', '.join(FORMATS)}: rename the fields as in one of them, or set format"
+    return ""
+
+
+def _unknown(place: str, value: Mapping[str, Any]) -> DataError:
+    if any(name.isdigit() for name in value):
+        return DataError(
+            f"{place}: {len(value)} fields without a header; expected a first line with the "
+            "columns' names, or query, positive and negatives in this order"
+        )
+    return DataError(
+        f"{place}: unknown format (fields {', '.join(list(value)[:8])}); say which column is "
+        f"which: {REMEDY}, or set format to one of {', '.join(FORMATS)}"
     )

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import csv
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.documents.jsonl import open_bytes, read_lines, read_objects
+from sluice.retrieval.training_data.files.columns import is_header
 
 Record = tuple[str, dict[str, Any]]  # file:line, and the fields by name
 
 BATCH = 1024  # rows of a parquet file decoded together
 FIELD = 1 << 30  # characters a csv field may have; Python's own limit of 131,072 is a long document
-FIRST_NAMES = {"anchor", "query", "query_id", "query-id", "question", "qid", "sentence1"}
+DELIMITERS = ";\t|"  # of csv files whose first line has no comma
+FIRST_NAMES = {"query_id", "query-id", "qid"}  # of a header, beside the names of queries
 
 
 def form_of(path: Path) -> str:
@@ -31,12 +34,12 @@ def form_of(path: Path) -> str:
     return names[suffix]
 
 
-def read_records(path: Path) -> Iterator[Record]:
+def read_records(path: Path, told: Collection[str] = ()) -> Iterator[Record]:
     """Stream the rows of a file as fields by name.
 
-    A tsv file without a header, such as MS MARCO's, has fields named ``"0"``, ``"1"``, ... Only
-    csv has quoting. Raises ``DataError`` with file and line for text that is not UTF-8, broken
-    JSON, and a row with too many or too few fields.
+    ``told`` are names of columns that it has. A tsv file without a header, such as MS MARCO's, has
+    fields named ``"0"``, ``"1"``, ... Only csv has quoting. Raises ``DataError`` with file and line
+    for text that is not UTF-8, broken JSON, and a row with too many or too few fields.
     """
     form = form_of(path)
     if form == "jsonl":
@@ -45,23 +48,33 @@ def read_records(path: Path) -> Iterator[Record]:
     elif form == "parquet":
         yield from _parquet(path)
     elif form == "tsv":
-        yield from _named(path, ((n, line.split("\t")) for n, line in read_lines(path)))
+        lines = ((n, line.split("\t")) for n, line in read_lines(path))
+        yield from _named(path, lines, told)
     else:
-        yield from _named(path, _csv(path))
+        yield from _named(path, _csv(path), told)
 
 
-def _named(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[Record]:
+def _named(
+    path: Path, rows: Iterator[tuple[int, list[str]]], told: Collection[str]
+) -> Iterator[Record]:
     names: list[str] | None = None
+    csv_file = form_of(path) == "csv"
     for number, fields in rows:
         if names is None:
-            first = [field.strip().lower() for field in fields]
-            if first[0] in FIRST_NAMES:
+            first = fields[0].strip().lower()
+            if first in FIRST_NAMES or is_header(fields, told, needed=csv_file):
                 names = [field.strip() for field in fields]
                 continue
-            if form_of(path) == "csv":
+            if told:
+                columns = ", ".join(repr(field[:40]) for field in fields[:8])
                 raise DataError(
-                    f"{path}:{number}: begins with {fields[0]!r:.60}; expected a header whose "
-                    "first column is anchor or query, as in anchor,positive,negative_1"
+                    f"{path}:{number}: none of {', '.join(map(repr, told))} is in the first line, "
+                    f"which has {columns}; columns: needs a header with these names"
+                )
+            if csv_file:
+                raise DataError(
+                    f"{path}:{number}: begins with {fields[0]!r:.60}; expected a header with the "
+                    "columns' names, as in query,positive,negative_1"
                 )
             names = [str(place) for place in range(len(fields))]
         if len(fields) != len(names):
@@ -74,7 +87,10 @@ def _named(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[Record
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(FIELD)
-    reader = csv.reader(_decoded(path), strict=True)
+    stream = _decoded(path)
+    first = next(stream, "")
+    others = [mark for mark in DELIMITERS if mark in first and "," not in first]
+    reader = csv.reader(chain([first], stream), strict=True, delimiter=(others or [","])[0])
     try:
         for fields in reader:
             if fields:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.errors import ConfigError
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluice.retrieval.datasets.dataset import Dataset
+    from sluice.retrieval.training_data.files.rows import Row
     from sluice.training import Example
 
 
@@ -31,6 +32,10 @@ class ExampleSource:
     def paths(self) -> Sequence[Path]:
         """The files it reads, which must exist; they decide what is learnt."""
         return ()
+
+    def first_rows(self) -> Iterator[Row]:
+        """Yield the rows that show before any work whether its files can be read."""
+        return iter(())
 
     def of_epoch(self, dataset: Dataset, seed: int, epoch: int) -> list[Example]:
         """Return the examples of an epoch, the same ones in each unless the source changes."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.numbers import finite_number, is_number, whole_number
+from sluice.encoders.foundation.numbers import duration, finite_number, is_number, whole_number
 
 
 @pytest.mark.parametrize("value", [0, -3, 2.5, np.float32(1.5), np.int64(7)])
@@ -35,3 +35,15 @@ def test_ranges_are_named() -> None:
         whole_number(True, "k", 1)
     with pytest.raises(ConfigError, match=r"k is 2\.0, expected a whole number, 1 to 3"):
         whole_number(2.0, "k", 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.6, "1 min"), (134, "2 min 14 s"),
+        (3599, "59 min 59 s"), (3601, "1 h"), (3900, "1 h 5 min"), (7185, "2 h"),
+        (183_000, "2 d 3 h"), (86_390, "1 d"),
+    ],
+)  # fmt: skip
+def test_times_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -31,9 +31,15 @@ def test_a_name_stands_for_a_component_of_that_type() -> None:
 
 @pytest.mark.parametrize(
     ("examples", "spec"),
-    [("ict", {"type": "ict"}), ("pairs.csv", {"type": "file", "file": "pairs.csv"})],
+    [
+        ("ict", {"type": "ict"}),
+        ("my.module:Class", {"type": "my.module:Class"}),
+        ("pairs.csv", {"type": "file", "file": "pairs.csv"}),
+        ("C:/pairs.csv", {"type": "file", "file": "C:/pairs.csv"}),
+        (["a.csv", "b.csv"], {"type": "file", "file": ["a.csv", "b.csv"]}),
+    ],
 )
-def test_a_training_section_takes_names_too(examples: str, spec: dict) -> None:
+def test_a_training_section_takes_names_too(examples: object, spec: dict) -> None:
     values = {
         "dataset": "x", "output": "y", "encoder": {"type": "dense", "model": "m"},
         "loss": "info_nce", "tuning": "bitfit", "teacher": "folder", "examples": examples,

@@ -1,132 +1,183 @@
-"""The published JSON schema: every shipped config is valid, and typing errors are not."""
+"""The published JSON schema: every shipped config is valid, and mistakes are not."""
 
+import importlib.util
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 from places import ROOT
 
+from sluice.encoders.table import ENCODERS, RERANKERS, TUNINGS
+from sluice.indexing.table import INDEXES
+from sluice.retrieval.config import json_schema
+from sluice.retrieval.config.recipes import EDITOR_LINE, SCHEMA
+from sluice.retrieval.config.schema.arguments import component, components
+from sluice.retrieval.config.schema.descriptions import SUMMARIES, WORDS
+from sluice.retrieval.config.schema.json_schema import MINING, TABLES
 from sluice.retrieval.config.sections import (
     CachedEncoding,
     ExperimentConfig,
     TrainConfig,
     TuneConfig,
-    json_schema,
 )
+from sluice.retrieval.pipelines.table import SCORERS, STAGES
 from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.training.losses import LOSSES
 
-SCHEMA = json.loads(json_schema())
-TYPES = {
-    "array": list, "boolean": bool, "integer": int, "null": type(None), "number": (int, float),
-    "object": dict, "string": str,
-}  # fmt: skip
-KNOWN = {
-    "$defs", "$ref", "additionalProperties", "anyOf", "const", "default", "description", "enum",
-    "exclusiveMaximum", "exclusiveMinimum", "format", "items", "maximum", "minItems", "minimum",
-    "oneOf", "pattern", "properties", "required", "title", "type",
-}  # fmt: skip
+FILE = ROOT / "configs" / SCHEMA
+PUBLISHED = json.loads(FILE.read_text(encoding="utf-8"))
+VALIDATOR = Draft202012Validator(PUBLISHED)
 
 
-def valid(value: Any, schema: Any) -> bool:
-    """Whether a value is valid by the part of JSON Schema that ours is written in."""
-    if isinstance(schema, bool):
-        return schema
-    assert schema.keys() <= KNOWN
-    if "$ref" in schema:
-        return valid(value, SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")])
-    kinds = schema.get("type", [])
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    if kinds and not any(
-        isinstance(value, TYPES[kind]) and (kind == "boolean") == isinstance(value, bool)
-        for kind in kinds
-    ):
-        return False
-    if "enum" in schema and value not in schema["enum"]:
-        return False
-    if "const" in schema and value != schema["const"]:
-        return False
-    if "anyOf" in schema and not any(valid(value, each) for each in schema["anyOf"]):
-        return False
-    if "oneOf" in schema and sum(valid(value, each) for each in schema["oneOf"]) != 1:
-        return False
-    if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
-        return False
-    if isinstance(value, list):
-        items = schema.get("items", True)
-        return len(value) >= schema.get("minItems", 0) and all(valid(each, items) for each in value)
-    if isinstance(value, Mapping):
-        properties, others = (
-            schema.get("properties", {}),
-            schema.get("additionalProperties", True),
-        )
-        return set(schema.get("required", [])) <= value.keys() and all(
-            valid(each, properties.get(key, others)) for key, each in value.items()
-        )
-    return not isinstance(value, (int, float)) or (
-        schema.get("minimum", value) <= value <= schema.get("maximum", value)
-        and ("exclusiveMinimum" not in schema or value > schema["exclusiveMinimum"])
-        and ("exclusiveMaximum" not in schema or value < schema["exclusiveMaximum"])
-    )
+def properties(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every property of a schema by name; those of conditions describe nothing."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from properties(each)
+    elif isinstance(schema, dict):
+        yield from schema.get("properties", {}).items()
+        for key, inner in schema.items():
+            if key != "if":
+                yield from properties(list(inner.values()) if key == "properties" else inner)
+
+
+def test_the_file_is_what_the_components_say() -> None:
+    spec = importlib.util.spec_from_file_location("make_schema", ROOT / "scripts/make_schema.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    Draft202012Validator.check_schema(json_schema())
+    assert module.text() == FILE.read_text(encoding="utf-8"), "run python scripts/make_schema.py"
+
+
+def test_every_property_has_a_description() -> None:
+    every = list(properties(PUBLISHED))
+    assert len(every) > 400
+    assert [name for name, place in every if not place.get("description")] == []
+
+
+def test_no_description_is_of_something_that_does_not_exist() -> None:
+    tables = [*TABLES.values(), STAGES]
+    every = [each for table in tables for each in components(table)]
+    every.append(component("mined", MINING))
+    named = {f"{each.name}.{key}" for each in every for key in each.arguments}
+    plain = {key for each in every for key in each.arguments}
+    plain |= {field.name for kind in (Passages, CachedEncoding) for field in fields(kind)}
+    assert sorted(set(WORDS) - named - plain) == []
+    assert sorted(set(SUMMARIES) - {each.name for each in every}) == []
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda f: f.stem)
 def test_every_config_in_the_project_is_valid(file: Any) -> None:
-    assert valid(yaml.safe_load(file.read_text(encoding="utf-8")), SCHEMA)
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith(f"{EDITOR_LINE}{SCHEMA}\n# ")
+    assert [each.message for each in VALIDATOR.iter_errors(yaml.safe_load(text))] == []
 
 
 BM25 = {"dataset": "pydocs", "retrievers": {"bm25": {"encoder": {"type": "bm25"}}}}
 TRAINING = {"dataset": "pydocs", "output": "x", "encoder": {"type": "dense"}, "loss": "info_nce"}
 
 
+def indexed(**index: object) -> dict[str, Any]:
+    return {**BM25, "retrievers": {"bm25": {"encoder": "bm25", "index": index}}}
+
+
+def encoded(**encoder: object) -> dict[str, Any]:
+    return {**BM25, "retrievers": {"x": {"encoder": encoder}}}
+
+
 @pytest.mark.parametrize(
     "config",
     [
         BM25,
-        {**BM25, "retrievers": {"own": {"encoder": {"type": "my_encoders:Mine"}}}},
+        indexed(type="my_indexes:Mine", anything=1),
+        encoded(type="my_encoders:Mine", anything=1),
         {**BM25, "retrievers": {"bm25": {"encoder": "bm25", "index": "inverted"}}},
         {**BM25, "tune": {"budget": {"p95_ms": 5}}},
+        {**BM25, "dataset": ["scifact", {"name": "nfcorpus", "split": "dev"}]},
+        {**BM25, "dataset": {"corpus": "c.csv", "columns": {"text": "body"}}},
+        {**BM25, "dataset": {"corpus": "c.jsonl", "queries": {"dev": "d.tsv"}, "qrels": "q.txt"}},
         TRAINING,
         {**TRAINING, "examples": "pairs.csv"},
+        {"output": "x", "encoder": "dense", "loss": "info_nce", "examples": ["a.csv", "b.csv"]},
+        {**TRAINING, "examples": {"file": "pairs.csv", "positives": "together"}},
+        {**TRAINING, "encoder": {"type": "dense", "start": {"type": "fresh", "layers": 2}}},
+        {**TRAINING, "loss": {"type": "matryoshka", "loss": {"type": "info_nce"}}},
+        {**TRAINING, "negatives": {"type": "live", "index": {"type": "flat"}}},
+        {**TRAINING, "trainer": {"max_steps": 3, "adam_beta1": 0.8}},
+        {**TRAINING, "teacher": {"type": "ensemble", "teachers": ["a/b", {"type": "dense"}]}},
     ],
 )
 def test_what_it_accepts(config: object) -> None:
-    assert valid(config, SCHEMA)
+    assert [each.message for each in VALIDATOR.iter_errors(config)] == []
 
 
 @pytest.mark.parametrize(
-    "config",
+    ("config", "place"),
     [
-        {"retrievers": BM25["retrievers"]},
-        {**BM25, "retriever": {}},
-        {**BM25, "retrievers": {"bm25": {"encoder": {"type": "bm-25"}}}},
-        {**BM25, "retrievers": {"bm25": {"encoder": "bm25", "index": {"type": "hnsw"}}}},
-        {**BM25, "rerankers": {"cross": {"type": "dense"}}},
-        {**BM25, "seed": "x"},
-        {**TRAINING, "loss": {"type": "info_nec"}},
-        {**TRAINING, "negatives": {"retriever": "bm25"}},
-        {**TRAINING, "evaluate": {"every": 0}},
+        ({"retrievers": BM25["retrievers"]}, ""),
+        ({**BM25, "retriever": {}}, ""),
+        ({**BM25, "datset": "x"}, ""),
+        ({**BM25, "dataset": {"name": "x", "splits": "dev"}}, "dataset"),
+        ({**BM25, "dataset": {"queries": "x"}}, "dataset"),
+        (encoded(type="bm-25"), "retrievers.x.encoder"),
+        (encoded(type="bm25", k3=1), "retrievers.x.encoder"),
+        (encoded(type="dense"), "retrievers.x.encoder"),
+        (encoded(type="dense", model="m", dtype="fp16"), "retrievers.x.encoder"),
+        (indexed(type="hnsw"), "retrievers.bm25.index"),
+        (indexed(type="faiss"), "retrievers.bm25.index"),
+        (indexed(type="flat", dept=10), "retrievers.bm25.index"),
+        ({**BM25, "rerankers": {"cross": {"type": "dense"}}}, "rerankers.cross"),
+        ({**BM25, "rerankers": {"x": {"type": "cross_encoder"}}}, "rerankers.x"),
+        ({**BM25, "seed": "x"}, "seed"),
+        ({**TRAINING, "loss": {"type": "info_nec"}}, "loss"),
+        ({**TRAINING, "loss": {"type": "info_nce", "temprature": 0.1}}, "loss"),
+        ({**TRAINING, "loss": {"type": "matryoshka", "loss": {"type": "infonce"}}}, "loss"),
+        ({**TRAINING, "negatives": {"retriever": "bm25"}}, "negatives"),
+        ({**TRAINING, "negatives": {"type": "mined", "retriever": "x", "mode": "y"}}, "negatives"),
+        ({**TRAINING, "evaluate": {"every": 0}}, "evaluate"),
+        ({**TRAINING, "sparsity": {"document": {"type": "flop", "weight": 1}}}, "sparsity"),
+        ({**TRAINING, "trainer": {"max_steps": "ten"}}, "trainer.max_steps"),
     ],
 )
-def test_what_it_refuses(config: object) -> None:
-    assert not valid(config, SCHEMA)
+def test_what_it_refuses_and_where(config: object, place: str) -> None:
+    faults = [".".join(map(str, each.absolute_path)) for each in VALIDATOR.iter_errors(config)]
+    assert faults
+    assert all(fault.startswith(place) for fault in faults)
 
 
-def test_it_knows_the_sections() -> None:
+def test_it_knows_every_section_and_every_type() -> None:
+    definitions = PUBLISHED["$defs"]
     for kind in (ExperimentConfig, TrainConfig, TuneConfig):
-        assert set(SCHEMA["$defs"][kind.__name__]["properties"]) == set(kind.model_fields)
-
-
-def test_it_knows_the_settings_that_are_dataclasses() -> None:
-    parts = SCHEMA["$defs"]
-    for kind in (Passages, CachedEncoding):
-        part = parts[kind.__name__]
-        assert set(part["properties"]) == {field.name for field in fields(kind)}
+        assert set(definitions[kind.__name__]["properties"]) == set(kind.model_fields)
+    for settings in (Passages, CachedEncoding):
+        part = definitions[settings.__name__]
+        assert set(part["properties"]) == {field.name for field in fields(settings)}
         assert part["additionalProperties"] is False
-    assert parts["Passages"]["properties"]["length"] == {
-        "default": 200, "minimum": 1, "title": "Length", "type": "integer",
+    assert definitions["CachedEncoding"]["properties"]["cache"]["default"] is True
+    tables = {
+        "encoders": ENCODERS, "rerankers": SCORERS, "indexes": INDEXES, "losses": LOSSES,
+        "tunings": TUNINGS, "trained_encoders": [*ENCODERS, *RERANKERS],
     }  # fmt: skip
-    assert parts["CachedEncoding"]["properties"]["cache"]["default"] is True
+    for kind, names in tables.items():
+        types = {name.partition(".")[2] for name in definitions if name.startswith(f"{kind}.")}
+        assert types == set(names)
+        assert set(definitions[kind]["properties"]["type"]["anyOf"][0]["enum"]) == set(names)
+    temperature = definitions["losses.info_nce"]["properties"]["temperature"]
+    assert temperature["anyOf"] == [{"type": "number"}, {"type": "null"}]
+    assert definitions["encoders.dense"]["required"] == ["model"]
+
+
+def test_the_dataset_section_has_every_key_that_a_dataset_takes() -> None:
+    from sluice.encoders.foundation.errors import ConfigError
+    from sluice.retrieval.datasets.dataset import load_dataset
+
+    with pytest.raises(ConfigError, match="a dataset takes ") as error:
+        load_dataset({"nothing": 1})
+    taken = str(error.value).partition("takes ")[2].partition(";")[0].split(", ")
+    assert set(taken) <= set(PUBLISHED["$defs"]["dataset"]["properties"])

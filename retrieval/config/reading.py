@@ -1,0 +1,144 @@
+"""Reads a YAML file, applies overrides, and checks it; errors name file, key and nearest name."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.config.component_types import OWN_TYPE
+from sluice.retrieval.config.faults import messages
+from sluice.retrieval.config.recipes import SUFFIXES, recipe_or_file, recipes
+from sluice.retrieval.config.section import Section
+from sluice.retrieval.config.yaml_file import read_yaml
+
+ConfigSource = str | Path | Mapping[str, Any]  # a YAML file, or its content
+
+Config = TypeVar("Config", bound=Section)
+
+
+def config_of(
+    source: ConfigSource, kind: type[Config], overrides: Sequence[str] = ()
+) -> tuple[Config, Path | None]:
+    """Return the user's config, from a file with overrides or from values, and the file if any.
+
+    A name without a suffix is a config that comes with the package, see ``recipe_or_file``.
+
+    Modules that its ``type: module:Class`` name may lie in the current folder or beside the file.
+    """
+    if isinstance(source, Mapping):
+        find_own_modules(source, None)
+        _refuse_other_kind(source, kind, "config")
+        return checked(source, kind), None
+    file = recipe_or_file(source)
+    values = load_values(file, overrides)
+    find_own_modules(values, file)
+    with named_file(file):
+        _refuse_other_kind(values, kind, str(source))
+        return checked(values, kind), file
+
+
+def _refuse_other_kind(values: Mapping[str, Any], kind: type[Section], source: str) -> None:
+    """Raise ``ConfigError`` if an experiment is given for a training run, or the reverse."""
+    keys = kind.model_fields
+    if "loss" in keys and values.keys() & {"retrievers", "pipelines"} and "loss" not in values:
+        raise ConfigError(
+            f"an experiment, not one training run (it has no loss); `sluice run {source}` reads "
+            "it, and trains what stands under train"
+        )
+    if "retrievers" in keys and {"encoder", "loss"} <= values.keys():
+        raise ConfigError(
+            f"one training run, not an experiment (it has encoder and loss); `sluice train "
+            f"{source}` reads it"
+        )
+
+
+def find_own_modules(values: Mapping[str, Any], file: Path | None) -> None:
+    """Let Python find the modules that a user's own config names: here, and beside the file.
+
+    Never for a saved folder's config, which somebody else may have written. The folders come last
+    on ``sys.path``, so that a local file hides no installed package.
+    """
+    if not any(OWN_TYPE.fullmatch(text) for text in _texts(values)):
+        return
+    for folder in (Path.cwd(), *([] if file is None else [file.absolute().parent])):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text in a config's values."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(inner)
+
+
+def load_config(path: str | Path, kind: type[Config], overrides: Sequence[str] = ()) -> Config:
+    """Read a YAML file, apply ``key.path=value`` overrides, and check it.
+
+    Raises ``ConfigError`` that names the file, the key path, the value and the nearest valid name.
+    """
+    with named_file(path):
+        return checked(load_values(path, overrides), kind)
+
+
+def load_values(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the values of a YAML file with the overrides, unchecked; errors as above."""
+    file = recipe_or_file(path)
+    with named_file(file):
+        return _overridden(_read(file), overrides)
+
+
+@contextlib.contextmanager
+def named_file(file: str | Path | None) -> Iterator[None]:
+    """Put the config file's name before the message of a ``ConfigError`` raised inside."""
+    try:
+        yield
+    except ConfigError as error:
+        if file is None or str(error).startswith(f"{file}: "):
+            raise
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def checked(values: Mapping[str, Any], kind: type[Config]) -> Config:
+    """Return the values as a config of ``kind``, or raise ``ConfigError`` with every fault."""
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError("; ".join(messages(error.errors(), kind))) from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return read_yaml(file)
+    except FileNotFoundError:
+        known = [p.name for p in file.parent.glob("*.y*ml")]
+        near = suggest(file.name, known if file.suffix in SUFFIXES else [*known, *recipes()])
+        raise ConfigError(f"no such file{near}") from None
+
+
+def _overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    for override in overrides:
+        key, sign, text = override.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"override {override!r}: expected key.path=value")
+        *parents, last = key.split(".")
+        place = values
+        for parent in parents:
+            below = place.setdefault(parent, {})
+            if not isinstance(below, dict):
+                raise ConfigError(f"override {override!r}: {parent} is a value, not a section")
+            place = below
+        try:
+            place[last] = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError, RecursionError):
+            place[last] = text
+    return values

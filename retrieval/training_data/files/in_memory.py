@@ -1,0 +1,108 @@
+"""Training examples that a program has in memory, written to a file of rows that stays.
+
+From there they are read as any other, by a resumed training run and a repeated one too.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.files import draft_of
+
+PAIRS: Final = "pairs.jsonl"  # in the work folder of the training run
+EXPECTED: Final = (
+    "expected a data frame, a dataset, or a list of (query, positive), of (query, positive, "
+    "negative, ...), of (query, document, label), or of {'query': ..., 'positive': ...}"
+)
+
+
+def with_rows_written(section: Mapping[str, Any], folder: Path, where: str) -> dict[str, Any]:
+    """Return a training section whose ``examples`` are files, written into ``folder`` if need be.
+
+    Rows are a pandas or polars frame, an Arrow table, a Hugging Face dataset, or an iterable of
+    tuples or mappings, as ``examples`` or as ``examples.file``. A file with the same rows stays as
+    it is, so that the same call reuses the model.
+    """
+    spec = section.get("examples")
+    if _are_rows(spec):
+        spec = {"type": "file", "file": spec}
+    if not isinstance(spec, Mapping) or not _are_rows(spec.get("file")):
+        return dict(section)
+    path = folder / PAIRS
+    _write(spec["file"], path, where)
+    return {**section, "examples": {**spec, "file": str(path)}}
+
+
+def _are_rows(value: Any) -> bool:
+    """Return whether a value holds rows rather than names of files or settings."""
+    if value is None or isinstance(value, (str, bytes, Path, Mapping, int, float)):
+        return False
+    return not (isinstance(value, list) and value and all(isinstance(t, str) for t in value))
+
+
+def _write(rows: Any, path: Path, where: str) -> None:
+    draft = draft_of(path)
+    try:
+        with draft.open("w", encoding="utf-8") as stream:
+            lines = (json.dumps(each, ensure_ascii=False) for each in _records(rows, where))
+            stream.writelines(f"{line}\n" for line in lines)
+        if not draft.stat().st_size:
+            raise DataError(f"{where}: no rows; {EXPECTED}")
+        if not (path.exists() and filecmp.cmp(draft, path, shallow=False)):
+            draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _records(rows: Any, where: str) -> Iterator[dict[str, Any]]:
+    for number, row in enumerate(_iterated(rows, where)):
+        record = _record(row, f"{where}: row {number:,}")
+        if not record:
+            raise DataError(f"{where}: row {number:,}: {row!r:.60} has no value; remove it")
+        yield record
+
+
+def _iterated(rows: Any, where: str) -> Iterable[Any]:
+    if hasattr(rows, "iter_rows"):  # polars
+        return rows.iter_rows(named=True)  # type: ignore[no-any-return]
+    if hasattr(rows, "itertuples"):  # pandas
+        return rows.to_dict("records")  # type: ignore[no-any-return]
+    if hasattr(rows, "to_pylist"):  # Arrow
+        return rows.to_pylist()  # type: ignore[no-any-return]
+    if not isinstance(rows, Iterable):
+        raise DataError(f"{where}: of type {type(rows).__name__}; {EXPECTED}")
+    return rows
+
+
+def _record(row: Any, place: str) -> dict[str, Any]:
+    if isinstance(row, Mapping):
+        fields = {str(name): _plain(value) for name, value in row.items()}
+    elif isinstance(row, (tuple, list)) and len(row) >= 2:
+        query, document, *others = map(_plain, row)
+        fields = {"query": query, "positive": document}
+        if len(others) == 1 and not isinstance(others[0], str):
+            fields["label"] = others[0]
+        else:
+            fields |= {f"negative_{number}": text for number, text in enumerate(others, 1)}
+    else:
+        raise DataError(f"{place}: {row!r:.60}; {EXPECTED}")
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; what is missing (None, NaN) is None."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    value = value.tolist() if hasattr(value, "tolist") else value  # numpy
+    if isinstance(value, (str, int, list, Mapping, type(None))):
+        return value
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    missing = type(value).__name__ in ("NAType", "NaTType")  # pandas'
+    return None if missing else str(value)
