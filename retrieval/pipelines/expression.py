@@ -118,7 +118,8 @@ class _Reader:
         self.part = part
 
     def fail(self, reason: str) -> ConfigError:
-        return ConfigError(f"{self.where}: {reason} in {self.text!r}")
+        what, suggested, name = reason.partition("; did you mean ")
+        return ConfigError(f"{self.where}: {what} in {self.text!r}{suggested}{name}")
 
     def stage(self, node: ast.expr) -> Stage:
         if isinstance(node, ast.BinOp):

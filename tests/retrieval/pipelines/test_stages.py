@@ -215,7 +215,7 @@ def test_names_are_read_whole_and_numbers_are_left_alone(bm25: Retriever) -> Non
     for text, weights in [("[1e-3, 1]", (0.001, 1.0)), ("[1.5E-3,2e-1]", (0.0015, 0.2))]:
         assert parse(f"rrf(a-b.v2, e-3, weights={text})", names).fusion.weights == weights
     for text in ("[1-1, 2]", "[-1, 2]", "[True, 1]", "[0, 0]", "[1e999, 1]", "5", "['a', 'b']"):
-        with pytest.raises(ConfigError, match=r"constant|list of numbers|list\[float\]"):
+        with pytest.raises(ConfigError, match="constant|list of numbers"):
             parse(f"rrf(a-b.v2, e-3, weights={text})", names)
     for normalise, constant in [("z_score", 60), (3, 60), ("none", -1), ("none", "a")]:
         with pytest.raises(ConfigError, match=r"normalise=|rank_constant="):
