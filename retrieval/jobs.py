@@ -54,12 +54,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
+NOTHING = "nothing to evaluate; add retrievers, and pipelines made of them"
+
 
 def run(config: ConfigSource, overrides: Sequence[str] = ()) -> tuple[Table, Experiment]:
     """Run an experiment and return its table; the rest is in its output folder."""
     experiment = _experiment(config, overrides)
     if not experiment.systems:
-        raise ConfigError(f"{config}: nothing to evaluate: no retrievers and no pipelines")
+        with named_file(experiment.file):
+            raise ConfigError(NOTHING)
     table = evaluate_experiment(experiment).table
     experiment.write_settings()
     return table, experiment
@@ -132,11 +135,13 @@ def _retrievers(
     known = experiment.config.retrievers
     names = list(only or known)
     if not names:
-        raise ConfigError(f"{config}: no retrievers to index")
+        with named_file(experiment.file):
+            raise ConfigError("no retrievers to index; add a section retrievers")
     for name in names:
         if name not in known:
+            file = f"{experiment.file}: " if experiment.file else ""
             raise ConfigError(
-                f"{config}: no retriever {name!r}; known: {', '.join(known)}{suggest(name, known)}"
+                f"{file}no retriever {name!r}; known: {', '.join(known)}{suggest(name, known)}"
             )
     return names
 

@@ -12,6 +12,13 @@ from typing import Any, Literal, get_args, get_origin
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 
+# Types in the words of a YAML file.
+WORDS = {
+    str: "a text", int: "a whole number", float: "a number", bool: "true or false",
+    list: "a list", tuple: "a list", set: "a list", frozenset: "a list", dict: "keys and values",
+    Path: "a file or folder",
+}  # fmt: skip
+ITEMS = {str: "texts", int: "whole numbers", float: "numbers"}
 Table = Mapping[str, str]  # type name -> "module:Class" or "module:Class.method"
 
 
@@ -53,7 +60,11 @@ def factory(name: str, table: Table, *, where: str, allow: Collection[str] | Non
     try:
         chosen = resolve(name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"{where}.type: cannot import {name!r}: {error}") from error
+        module, _, _ = name.partition(":")
+        raise ConfigError(
+            f"{where}.type: cannot import {name!r} ({error}); expected MODULE:CLASS of an "
+            f"installed package, or of {module.partition('.')[0]}.py here or beside the YAML file"
+        ) from error
     if not callable(chosen):
         raise ConfigError(f"{where}.type: {name!r} is a {type(chosen).__name__}, expected a class")
     return chosen
@@ -168,10 +179,13 @@ def _misfit(value: Any, hint: Any) -> str:
     if isinstance(value, str) and choices:
         known = [str(choice) for choice in choices]
         return f"{value!r}; expected one of {', '.join(map(repr, choices))}{suggest(value, known)}"
-    return f"{value!r} is a {type(value).__name__}, expected {_spelled(hint)}"
+    return f"{value!r}; expected {' or '.join(dict.fromkeys(map(_spelled, options)))}"
 
 
 def _spelled(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(repr(option) for option in get_args(hint))
-    return str(getattr(hint, "__name__", None) if get_origin(hint) is None else hint)
+    plain, inner = get_origin(hint) or hint, [*get_args(hint), None][0]
+    if WORDS.get(plain) == "a list" and inner in ITEMS:
+        return f"a list of {ITEMS[inner]}"
+    return WORDS.get(plain) or str(getattr(plain, "__name__", hint))

@@ -140,4 +140,5 @@ def _lines(label: str, total: int | None, unit: str, also: Rate | None) -> Itera
     yield advance
     seconds = time.monotonic() - start
     rates = f" ({_rates(done / max(seconds, 1e-9), unit, also)})" if also else ""
+    unit = unit.removesuffix("s") if done == 1 else unit
     log.info("%s: %s %s in %s%s", label, f"{done:,}", unit, duration(seconds), rates)

@@ -56,7 +56,7 @@ def say(text: str) -> None:
             line
             for part in text.split("\n")
             for line in textwrap.wrap(
-                part, _columns(), break_long_words=False, break_on_hyphens=False
+                part, columns(), break_long_words=False, break_on_hyphens=False
             )
             or [""]
         )
@@ -67,12 +67,12 @@ def show(table: Table) -> list[str]:
     """Print a table that fits the terminal; return the columns that it leaves out."""
     from sluice.retrieval.evaluation.terminal_table import fitted
 
-    text, left_out = fitted(table, _columns())
+    text, left_out = fitted(table, columns())
     typer.echo(text)
     return left_out
 
 
-def _columns() -> int:
+def columns() -> int:
     """Return the terminal's width: $COLUMNS, else what it says, else 80."""
     return max(shutil.get_terminal_size().columns, 40)
 
@@ -80,7 +80,7 @@ def _columns() -> int:
 def write_error(message: str) -> None:
     """Write an error to stderr: red on a terminal that has colours, and as wide as it is."""
     terminal = on_terminal()
-    width = min(_columns(), WIDEST) if terminal else None
+    width = min(columns(), WIDEST) if terminal else None
     text = shown(message, width)
     if terminal and not os.environ.get("NO_COLOR"):
         text = text.replace("error:", f"{RED}error:{PLAIN}", 1)
@@ -90,10 +90,13 @@ def write_error(message: str) -> None:
 def shown(message: str, width: int | None = None) -> str:
     """Return an error as lines: what is wrong, then details, and the remedy last.
 
-    The clauses of a message, which semicolons separate, go to lines of their own. None as
+    The clauses of a message, which semicolons separate, go to lines of their own; what was
+    expected stands beside what was found where there is room. None as
     ``width`` breaks no line, so that programs find each clause whole.
     """
     first, *others = [part for line in message.splitlines() for part in clauses(line)] or [""]
+    if others and others[0].startswith("expected") and len(first + others[0]) <= WIDEST - 10:
+        first = f"{first}; {others.pop(0)}"
     lines = [f"error: {first}", *(INDENT + other for other in others)]
     if width is not None:
         lines = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import typer
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import plural as plural
+from sluice.retrieval.cli.messages import columns
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.table import Table
@@ -115,4 +117,8 @@ def show_table(table: Table, form: str) -> str:
     """Return a table in one of ``FORMS``."""
     if form == "json":
         return json.dumps(table.to_dict(), indent=2, ensure_ascii=False)
+    if form == "text" and sys.stdout.isatty():
+        from sluice.retrieval.evaluation.terminal_table import fitted
+
+        return fitted(table, columns())[0]
     return (str(table) if form == "text" else str(getattr(table, f"to_{form}")())).rstrip("\n")

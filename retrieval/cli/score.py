@@ -133,8 +133,8 @@ def compare(
     check_choice(form, "--format", FORMS)
     if qrels is None and not overlap:
         raise ConfigError(
-            "compare: needs --qrels, the judgements to score by, or --overlap, which compares the "
-            "rankings alone"
+            "compare: no judgements; give --qrels FILE, or --overlap, which compares the rankings "
+            "alone"
         )
     if not overlap:
         refuse_options("for --overlap", k=k, persistence=persistence)

@@ -34,28 +34,34 @@ def config_of(
     """
     if isinstance(source, Mapping):
         find_own_modules(source, None)
-        _refuse_other_kind(source, kind, "config")
+        _refuse_other_kind(source, kind, None)
         return checked(source, kind), None
     file = recipe_or_file(source)
     values = load_values(file, overrides)
     find_own_modules(values, file)
     with named_file(file):
-        _refuse_other_kind(values, kind, str(source))
+        _refuse_other_kind(values, kind, source)
         return checked(values, kind), file
 
 
-def _refuse_other_kind(values: Mapping[str, Any], kind: type[Section], source: str) -> None:
+def _refuse_other_kind(
+    values: Mapping[str, Any], kind: type[Section], source: str | Path | None
+) -> None:
     """Raise ``ConfigError`` if an experiment is given for a training run, or the reverse."""
+
+    def reader(verb: str) -> str:
+        return f"{verb}()" if source is None else f"`sluice {verb} {source}`"
+
     keys = kind.model_fields
     if "loss" in keys and values.keys() & {"retrievers", "pipelines"} and "loss" not in values:
         raise ConfigError(
-            f"an experiment, not one training run (it has no loss); `sluice run {source}` reads "
-            "it, and trains what stands under train"
+            f"an experiment, not one training run (it has no loss); {reader('run')} reads it, and "
+            "trains what its section train holds"
         )
     if "retrievers" in keys and {"encoder", "loss"} <= values.keys():
         raise ConfigError(
-            f"one training run, not an experiment (it has encoder and loss); `sluice train "
-            f"{source}` reads it"
+            "one training run, not an experiment (it has encoder and loss); "
+            f"{reader('train')} reads it"
         )
 
 

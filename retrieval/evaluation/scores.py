@@ -122,7 +122,7 @@ def evaluate(
         raise DataError("the qrels hold no judgements: there is nothing to score against")
     if missing == len(queries) and len(run):
         raise DataError(
-            f"no query of {run.name!r} has judgements: the ids do not match (the run has "
+            f"no query of {run.name!r} has judgements; the ids do not match (the run has "
             f"{next(iter(run))!r}, the qrels have {queries[0]!r}); is this the right qrels file?"
         )
     judgements = _judgements(run, qrels, queries, depth_of(parsed), ignore_identical_ids)

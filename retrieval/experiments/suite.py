@@ -134,7 +134,7 @@ def _experiments(values: Mapping[str, Any], file: str | Path | None) -> dict[str
             }  # fmt: skip
             experiments[name] = Experiment(checked(config, ExperimentConfig), file=file)
             if not experiments[name].systems:
-                raise ConfigError("nothing to evaluate: no retrievers and no pipelines")
+                raise ConfigError("nothing to evaluate; add retrievers, and pipelines made of them")
         return experiments
 
 

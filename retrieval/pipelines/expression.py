@@ -118,7 +118,10 @@ class _Reader:
         self.part = part
 
     def fail(self, reason: str) -> ConfigError:
-        return ConfigError(f"{self.where}: {reason} in {self.text!r}")
+        what, semicolon, advice = reason.partition("; ")
+        if not advice.startswith(("it takes", "did you mean")):
+            what, semicolon, advice = reason, "", ""
+        return ConfigError(f"{self.where}: {what} in {self.text!r}{semicolon}{advice}")
 
     def stage(self, node: ast.expr) -> Stage:
         if isinstance(node, ast.BinOp):
@@ -228,8 +231,8 @@ class _Reader:
     def _check(self, options: Mapping[str, Any], known: Sequence[str], name: str) -> None:
         for key in options:
             if key not in known:
-                takes = f"takes {', '.join(known)}" if known else "takes no arguments"
-                raise self.fail(f"{name} {takes}, not {key!r}{suggest(key, known)}")
+                takes = f"it takes {', '.join(known) or 'no arguments'}{suggest(key, known)}"
+                raise self.fail(f"{name} takes no {key!r}; {takes}")
 
     def _constant(self, node: ast.expr) -> Any:
         try:

@@ -131,7 +131,7 @@ def _judgements(path: Path, text: str) -> Iterator[Judgement]:
             continue
         if len(fields) != (columns or len(fields)) or len(fields) not in (3, 4):
             raise DataError(
-                f"{path}:{number}: {_counted(fields)}, expected {QRELS_EXPECTED}, "
+                f"{path}:{number}: {_counted(fields)}; expected {QRELS_EXPECTED}, "
                 "the same in every line"
             )
         query, document, grade = fields[0], fields[-2], _grade(path, number, fields[-1], columns)
@@ -198,6 +198,8 @@ def read_data(path: Path) -> bytes:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: damaged gzip data ({error}); write the file again") from None
     except OSError as error:
+        if path.is_dir():
+            raise DataError(f"{path}: a folder; expected a file") from None
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     return data.removeprefix(codecs.BOM_UTF8)
 
@@ -313,7 +315,7 @@ def _read_lines(path: Path, data: bytes) -> _Rows:
         columns = columns or len(fields)
         if len(fields) != columns or columns not in RUN_FIELDS:
             raise DataError(
-                f"{path}:{number}: {_counted(fields)}, expected {RUN_EXPECTED}, "
+                f"{path}:{number}: {_counted(fields)}; expected {RUN_EXPECTED}, "
                 "the same in every line"
             )
         codes.append(places.setdefault(fields[0], len(places)))

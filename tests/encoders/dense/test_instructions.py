@@ -119,5 +119,5 @@ def test_the_shape_of_examples_is_checked_in_yaml() -> None:
     check(spec, ENCODERS, where="encoder")
     with pytest.raises(ConfigError, match=r"encoder.attention: 'both'"):
         check({**spec, "attention": "both"}, ENCODERS, where="encoder")
-    with pytest.raises(ConfigError, match=r"encoder.few_shot: 'x' is a str"):
+    with pytest.raises(ConfigError, match=r"encoder.few_shot: 'x'; expected a list"):
         check({**spec, "few_shot": "x"}, ENCODERS, where="encoder")

@@ -125,7 +125,7 @@ def test_overlap_of_two_runs(sluice: Call, tmp_path: Path) -> None:
     code, out, _ = sluice("compare", first, second, "--qrels", qrels, "--overlap")
     assert (code, "win/tie/loss" in out, "overlap@10" in out) == (0, True, True)
     for options, message in (
-        ((), "needs --qrels, the judgements to score by, or --overlap"),
+        ((), "no judgements; give --qrels FILE, or --overlap"),
         (("--overlap", "-m", "AP"), "--measure: is for judged runs"),
         (("--qrels", qrels, "-k", 5), "--k: is for --overlap"),
         (("--overlap", "-p", 1.5), "expected a number between 0 and 1"),

@@ -37,7 +37,7 @@ def test_costs_go_before_measures_and_some_of_both_stay() -> None:
     assert fitted(results(), 80)[1] == ["bytes/doc", "indexed docs/s", "peak MB"]
     text, left_out = fitted(results(), 50)
     assert "R@100" in left_out
-    assert text.splitlines()[0].split() == ["system", "nDCG@10", "AP", "p95", "ms"]
+    assert text.splitlines()[0].split() == ["system", "nDCG@10", "AP", "p95", "ms", "index", "MB"]
 
 
 def test_a_table_of_datasets_goes_on_below() -> None:

@@ -215,7 +215,7 @@ def test_names_are_read_whole_and_numbers_are_left_alone(bm25: Retriever) -> Non
     for text, weights in [("[1e-3, 1]", (0.001, 1.0)), ("[1.5E-3,2e-1]", (0.0015, 0.2))]:
         assert parse(f"rrf(a-b.v2, e-3, weights={text})", names).fusion.weights == weights
     for text in ("[1-1, 2]", "[-1, 2]", "[True, 1]", "[0, 0]", "[1e999, 1]", "5", "['a', 'b']"):
-        with pytest.raises(ConfigError, match=r"constant|list of numbers|list\[float\]"):
+        with pytest.raises(ConfigError, match=r"constant|list of numbers"):
             parse(f"rrf(a-b.v2, e-3, weights={text})", names)
     for normalise, constant in [("z_score", 60), (3, 60), ("none", -1), ("none", "a")]:
         with pytest.raises(ConfigError, match=r"normalise=|rank_constant="):
@@ -230,7 +230,7 @@ def test_names_are_read_whole_and_numbers_are_left_alone(bm25: Retriever) -> Non
         ("bm25 + bm25", r"operator \+ is not supported"),
         ("bm25 % depth", "not a constant"),
         ("bm25 % 0", "cut"),
-        ("cross(dept=3)", "takes depth, interpolate, .*not 'dept'.*did you mean 'depth'"),
+        ("cross(dept=3)", "takes no 'dept' .*takes depth, interpolate.*did you mean 'depth'"),
         ("bm25(k=3)", "takes no arguments"),
         ("cross(3)", "named arguments only"),
         ("rrf(bm25)", "at least 2 stages"),

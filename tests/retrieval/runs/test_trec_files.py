@@ -48,10 +48,10 @@ def test_run_forms(tmp_path: Path, text: str | bytes) -> None:
     [
         ("", "empty"),
         (" \n\n", "empty"),
-        ("q Q0 a 1 2.0 t\nq Q0 b 2\n", r":2: 4 columns, expected 6 columns"),
+        ("q Q0 a 1 2.0 t\nq Q0 b 2\n", r":2: 4 columns; expected 6 columns"),
         ("q Q0 a 1 2.0 t\n\nq Q0 b 2 1.0 t x\n", r":3: 7 columns"),
         ("q Q0 a 1 2.0 t\nq  b 2 1.0 t\n", r":2: 5 columns"),
-        ("word\n", r":1: 1 column,"),
+        ("word\n", r":1: 1 column;"),
         ("q a 1.0\nq Q0 b 1 0.5 t\n", r":2: 6 columns"),
         ("q Q0 a 1 2.0 t\nq Q0 b 2 high t\n", r":2: score 'high'"),
         ("q Q0 a 1 2.0 t\nq Q0 b 2 nan t\n", r":2: score 'nan'"),
@@ -93,7 +93,7 @@ def test_tags_of_two_runs_are_warned_of(
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         Run.load(tmp_path / "none.trec")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="a folder; expected a file"):
         Run.load(tmp_path)
 
 
@@ -167,7 +167,7 @@ def test_ids_may_hold_spaces_between_tabs(tmp_path: Path) -> None:
         ("", "no judgements"),
         ("query-id\tcorpus-id\tscore\n", "no judgements"),
         ("q 0 a 1\nq 0 b\n", r":2: 3 columns"),
-        ("q\td\t1\nq\td\n", r":2: 2 columns, expected 4 columns"),
+        ("q\td\t1\nq\td\n", r":2: 2 columns; expected 4 columns"),
         ("q a\n", r":1: 2 columns"),
         ("q\t\t1\n", r":1: an empty id"),
         ("q\t0\t\t1\n", r":1: an empty id"),

@@ -183,7 +183,7 @@ def test_expressions() -> None:
         ("fused(a, b, method='irs')", "fusion 'irs'.*did you mean 'isr'"),
         ("fused(a, b, method='isr', weights=[1, 2])", "isr takes no weights"),
         ("rank_biased(a, b, phi=1)", "phi=1; expected a share between 0 and 1"),
-        ("rank_biased(a, b, phi='x')", "phi: 'x' is a str"),
+        ("rank_biased(a, b, phi='x')", "phi: 'x'; expected a number"),
         ("rrf(a)", "expected at least 2 stages to fuse, got 1"),
         ("rrf(a, b, rank_constant=0)", "rank_constant=0"),
         ("weighted(a, b, normalise='zscore')", "did you mean 'z-score'"),

@@ -1,0 +1,69 @@
+"""How errors are written: clauses on lines of their own, wrapped and coloured on a terminal."""
+
+import errno
+import sys
+
+import pytest
+
+from sluice.retrieval.cli.messages import clauses, os_message, shown, write_error
+
+
+@pytest.mark.parametrize(
+    ("message", "parts"),
+    [
+        ("one", ["one"]),
+        ("a: b; c; d?", ["a: b", "c", "d?"]),
+        ("the hub's cache; it's there", ["the hub's cache", "it's there"]),
+        ("unknown 'a; b'; known: c", ["unknown 'a; b'", "known: c"]),
+        ("holds (x; y) and [a; b]; z", ["holds (x; y) and [a; b]", "z"]),
+        ("`sluice run x; y` runs; z", ["`sluice run x; y` runs", "z"]),
+        ("a;b", ["a;b"]),
+        ("", []),
+    ],
+)
+def test_clauses(message: str, parts: list[str]) -> None:
+    assert list(clauses(message)) == parts
+
+
+def test_what_was_expected_stands_beside_what_was_found() -> None:
+    assert shown("k: 'x'; expected a number; did you mean 3?") == (
+        "error: k: 'x'; expected a number\n  did you mean 3?"
+    )
+    assert shown(f"k: {'x' * 80}; expected a number").splitlines()[1] == "  expected a number"
+
+
+def test_a_terminal_is_not_overrun() -> None:
+    lines = shown(f"first; known: {', '.join(['name'] * 40)}", 60).splitlines()
+    assert lines[0] == "error: first"
+    assert max(map(len, lines)) <= 60
+    assert [len(line) - len(line.lstrip()) for line in lines[1:3]] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("environment", "colour"), [({}, True), ({"NO_COLOR": "1"}, False), ({"CI": "true"}, False),
+    ({"TERM": "dumb"}, False)],
+)  # fmt: skip
+def test_colours(
+    environment: dict[str, str],
+    colour: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("NO_COLOR", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    write_error("one; two")
+    err = capsys.readouterr().err
+    assert ("\033[31merror:\033[0m one" in err) == colour
+    assert err.endswith("one\n  two\n")
+
+
+def test_what_the_system_refuses() -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "out/index")
+    assert os_message(full) == (
+        "out/index: No space left on device; free some space, or choose a folder on another disk"
+    )
+    assert os_message(OSError("odd")) == "odd"
