@@ -14,6 +14,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.retrieval.documents.columns import MetadataReader, plain
 from sluice.retrieval.documents.document import NOTHING, Document, Metadata
 from sluice.retrieval.documents.ids import id_text
+from sluice.retrieval.documents.readers.documents import Placed
 
 ROW = "row"  # as id: the row's number, from 0
 SAMPLE = 100  # rows looked at before columns are chosen
@@ -96,22 +97,18 @@ class Fields:
             parts.append(f"metadata: {names}")
         return ", ".join(parts)
 
-    def documents(self, where: str, rows: Rows, *, row_id: Callable[[int], str] = str) -> Any:
-        """Yield (place, document) of rows; one warning counts metadata that cannot be stored."""
+    def documents(self, where: str, rows: Rows, *, prefix: str = "") -> Placed:
+        """Yield (place, document) of rows; one warning counts metadata that cannot be stored.
+
+        A row's number, where it is the id, follows ``prefix``.
+        """
         reader = MetadataReader()
         for number, (place, row) in enumerate(rows):
-            name = row_id(number) if self.id is None else self._id(place, row)
+            name = f"{prefix}{number}" if self.id is None else _id(place, self.id, row)
             title = "" if self.title is None else _text(place, self.title, row.get(self.title))
             text = self._joined(place, row)
             yield place, Document(name, title, text, self._metadata(row, reader))
         reader.warn(where)
-
-    def _id(self, place: str, row: Row) -> str:
-        if self.id not in row:
-            raise DataError(
-                f"{place}: no field {self.id!r}, which holds the id of the rows before; add it"
-            )
-        return id_text(f"{place}: {self.id!r}", row[self.id])
 
     def _joined(self, place: str, row: Row) -> str:
         if not any(name in row for name in self.text):
@@ -136,6 +133,12 @@ class Fields:
                 values[name] = stored(value)
         values = {key: value for key, value in values.items() if value is not None}
         return reader.kept(values) if values else NOTHING
+
+
+def _id(place: str, name: str, row: Row) -> str:
+    if name not in row:
+        raise DataError(f"{place}: no field {name!r}, which holds the ids of other rows; add it")
+    return id_text(f"{place}: {name!r}", row[name])
 
 
 def _text(place: str, name: str, value: Any) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.documents.readers.documents import Documents
 from sluice.retrieval.documents.readers.fields import SAMPLE, Asked, Row, choose
@@ -14,47 +15,60 @@ BATCH = 1024  # rows converted at a time
 INDEX = "index"  # what the index of a pandas frame is called, where it has no name
 
 
+class Reader(NamedTuple):
+    """What a frame is called, a function that streams its rows, and the name of its index."""
+
+    kind: str
+    rows: Callable[[], Iterator[tuple[str, Row]]]
+    index: str | None = None
+
+
 def documents_in_frame(source: Any, asked: Asked) -> Documents | None:
     """Return the documents of a frame, known by what it can do; None for anything else."""
     reader = _reader(source)
-    if reader is None:
-        return None
-    kind, rows, index = reader
+    return None if reader is None else _documents(source, reader, asked, reader.kind)
+
+
+def documents_in_dataset(data: Any, asked: Asked, *, name: str) -> Documents:
+    """Return the documents of a dataset of the ``datasets`` library, which messages call ``name``.
+
+    Their fingerprint is the library's own.
+    """
+    reader = Reader("dataset", lambda: _numbered(_batched(data)), None)
+    return _documents(data, reader, asked, name)
+
+
+def _documents(source: Any, reader: Reader, asked: Asked, name: str) -> Documents:
     size = _size(source)
-    sample = [row for _, row in islice(rows(), SAMPLE)]
-    names = _names(source) or list(dict.fromkeys(name for row in sample for name in row))
-    if index is not None and index not in names:
-        names = [index, *names]
-    fields = choose(kind, names, sample, asked, index=index)
+    sample = [row for _, row in islice(reader.rows(), SAMPLE)]
+    names = _names(source) or list(dict.fromkeys(key for row in sample for key in row))
+    if reader.index is not None and reader.index not in names:
+        names = [reader.index, *names]
+    fields = choose(name, names, sample, asked, index=reader.index)
     rows_in_all = "" if size is None else f" of {plural(size, 'row')}"
-    described = f"{kind}{rows_in_all}: {fields.describe()}"
     contents = getattr(source, "_fingerprint", None)
     return Documents(
-        kind,
-        lambda: fields.documents(kind, rows()),
-        described=described,
+        name,
+        lambda: fields.documents(name, reader.rows()),
+        described=f"{name}{rows_in_all}: {fields.describe()}",
         size=size,
-        contents=None if not isinstance(contents, str) else lambda: f"{contents} {asked}",
+        contents=None if not isinstance(contents, str) else lambda: fingerprint_of(contents, asked),
         guessed=True,
     )
 
 
-Rows = Callable[[], Iterator[tuple[str, Row]]]
-
-
-def _reader(source: Any) -> tuple[str, Rows, str | None] | None:
-    """Return what a frame is called, a function that streams its rows, and its index as a name."""
+def _reader(source: Any) -> Reader | None:
     if hasattr(source, "itertuples") and hasattr(source, "index"):
         index = _index_of(source)
-        return "pandas frame", lambda: _pandas(source, index), index
+        return Reader("pandas frame", lambda: _pandas(source, index), index)
     if hasattr(source, "collect_schema") and hasattr(source, "collect"):
         source = source.collect()
     if hasattr(source, "iter_rows") and hasattr(source, "columns"):
-        return "polars frame", lambda: _numbered(source.iter_rows(named=True)), None
+        return Reader("polars frame", lambda: _numbered(source.iter_rows(named=True)))
     if hasattr(source, "to_batches") and hasattr(source, "schema"):
-        return "Arrow table", lambda: _numbered(_arrow(source)), None
+        return Reader("Arrow table", lambda: _numbered(_arrow(source)))
     if hasattr(source, "column_names") and hasattr(source, "iter"):
-        return "dataset", lambda: _numbered(_batched(source)), None
+        return Reader("dataset", lambda: _numbered(_batched(source)))
     return None
 
 

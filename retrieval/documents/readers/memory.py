@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from itertools import chain, islice
 from typing import Any
 
@@ -31,7 +31,7 @@ def documents_by_id(source: Mapping[Any, Any], asked: Asked) -> Documents:
     return documents_in(list(source.items()), asked)
 
 
-def documents_in(source: Iterable[Any], asked: Asked) -> Documents:
+def documents_in(source: Iterable[Any], asked: Asked, *, name: str = "memory") -> Documents:
     """Return the documents of a list, or of another iterable whose items are of one kind.
 
     An iterator is read once, as its documents are needed. A text has its place, from 0, as its id.
@@ -39,7 +39,7 @@ def documents_in(source: Iterable[Any], asked: Asked) -> Documents:
     once = iter(source) is source
     stream = iter(source)
     first = list(islice(stream, SAMPLE))
-    size = len(source) if hasattr(source, "__len__") else None
+    size = len(source) if isinstance(source, Sized) else None
     fields = _fields(first, asked)
 
     def read() -> Placed:
@@ -47,11 +47,13 @@ def documents_in(source: Iterable[Any], asked: Asked) -> Documents:
         return _entries(items, fields)
 
     kind = _kind(first[0]) if first else "documents"
-    described = f"{kind} in memory" if size is None else plural(size, kind.removesuffix("s"))
+    described = f"{kind} in {name}" if size is None else plural(size, kind.removesuffix("s"))
+    if size is not None and name != "memory":
+        described = f"{name}: {described}"
     if fields is not None:
         described += f": {fields.describe()}"
     guessed = fields is not None and bool(first)
-    return Documents("memory", read, described=described, size=size, once=once, guessed=guessed)
+    return Documents(name, read, described=described, size=size, once=once, guessed=guessed)
 
 
 def _fields(sample: list[Any], asked: Asked) -> Fields | None:

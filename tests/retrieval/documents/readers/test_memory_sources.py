@@ -73,7 +73,7 @@ def test_the_columns_are_described_and_may_be_named() -> None:
         (["x", 3], {}, "document 1: 3; expected documents, texts"),
         ([{"text": "x"}, {"body": "y"}], {}, "document 1: no field 'text'"),
         ([("a", "x"), ("a", "y")], {}, "document 1: id 'a' again, first in document 0"),
-        ("no such file", {}, r"no such file or folder; pass a text as a list: \[text\]"),
+        ("no such file", {}, r"no such file or folder; a text is passed in a list"),
         (3, {}, "cannot be read"),
         (["x"], {"id": 3}, "expected the name of a column"),
     ],
