@@ -16,11 +16,11 @@ INDEX = "index"  # what the index of a pandas frame is called, where it has no n
 
 
 class Reader(NamedTuple):
-    """What a frame is called, a function that streams its rows, and the name of its index."""
+    """What a frame is called, a function that streams its rows, and the column its index is."""
 
     kind: str
     rows: Callable[[], Iterator[tuple[str, Row]]]
-    index: str | None = None
+    label: str | None = None
 
 
 def documents_in_frame(source: Any, asked: Asked) -> Documents | None:
@@ -42,9 +42,9 @@ def _documents(source: Any, reader: Reader, asked: Asked, name: str) -> Document
     size = _size(source)
     sample = [row for _, row in islice(reader.rows(), SAMPLE)]
     names = _names(source) or list(dict.fromkeys(key for row in sample for key in row))
-    if reader.index is not None and reader.index not in names:
-        names = [reader.index, *names]
-    fields = choose(name, names, sample, asked, index=reader.index)
+    if reader.label is not None and reader.label not in names:
+        names = [reader.label, *names]
+    fields = choose(name, names, sample, asked, index=reader.label)
     rows_in_all = "" if size is None else f" of {plural(size, 'row')}"
     contents = getattr(source, "_fingerprint", None)
     return Documents(

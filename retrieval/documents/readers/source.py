@@ -71,6 +71,15 @@ def as_documents(
     raise DataError(f"{source!r:.80}: cannot be read; {EXPECTED}, in a list, a file or a frame")
 
 
+def is_source(name: str | Path) -> bool:
+    """Return whether a name is that of files, a table or a place that ``as_documents`` reads."""
+    text = str(name)
+    if text == "-" or text.startswith("hf:") or Path(text).expanduser().exists():
+        return True
+    file = text.rpartition("#")[0]
+    return bool(file and Path(file).expanduser().is_file()) or any(sign in text for sign in WILD)
+
+
 def _named_documents(source: str | Path, asked: Asked) -> Documents:
     """Return the documents of a path, a pattern of paths, a name on the hub, or a pipe."""
     name = str(source)
