@@ -125,7 +125,7 @@ def test_a_corpus_alone(own: Path, caplog: pytest.LogCaptureFixture) -> None:
         load_dataset(folder, None)
     with caplog.at_level(logging.WARNING, "sluice"):
         assert describe(folder)["documents"] == 1
-    assert "no split has judgements" in caplog.messages[0]
+    assert "no split has judgements" in caplog.text
 
 
 @pytest.mark.parametrize(
