@@ -32,7 +32,7 @@ def encoding_of(path: Path) -> str:
 
 
 def decoded(data: bytes) -> tuple[str, str] | None:
-    """Return the text of bytes and its encoding; None for bytes that are no text.
+    """Return the text of bytes and its encoding; None for binary data.
 
     Bytes that are not UTF-8 are read as Windows-1252, where a byte without a meaning becomes the
     replacement character.
