@@ -77,7 +77,11 @@ def _saved(documents: Documents, output: Path) -> str:
     file = output / CORPUS
     with replaced_file(file) as stream:
         for document in documents:
-            value = {"_id": document.id, "title": document.title, "text": document.text}
+            value: dict[str, Any] = {
+                "_id": document.id,
+                "title": document.title,
+                "text": document.text,
+            }
             if document.metadata:
                 value["metadata"] = dict(document.metadata)
             stream.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")

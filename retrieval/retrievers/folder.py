@@ -76,7 +76,7 @@ def read_head(path: Path) -> Head:
     if not (path / HEAD).exists():
         if _holds_documents(path):
             raise IndexFormatError(
-                f"{path}: documents, and no index over them; make one, and search that: "
+                f"{path}: documents, not a retriever folder; index them, and search that: "
                 f"sluice index {path} --output my"
             )
         raise IndexFormatError(

@@ -82,8 +82,8 @@ def test_a_pipe(sluice: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("search", "notes", "gold"), "notes: documents, and no index over them; .* sluice index "),
-        (("search", "docs.csv", "gold"), "docs.csv: documents, and no index over them"),
+        (("search", "notes", "gold"), "notes: documents, not a retriever folder; .* sluice index "),
+        (("search", "docs.csv", "gold"), "docs.csv: documents, not a retriever folder"),
         (("index", "note"), "note: no such file"),
         (("index", "notes", "seed=1"), "seed=1: KEY=VALUE goes with a YAML file"),
         (("index", "notes", "--bm25", "--model", "x"), "--model: goes without --bm25"),

@@ -198,7 +198,7 @@ def test_paths_are_found_beside_the_file(
     with caplog.at_level(logging.INFO, "sluice"):
         dataset = load_config(file, ExperimentConfig).dataset
     assert load_dataset(dataset).queries == QUERIES
-    assert f"c.jsonl is not in the current folder; using {own / 'c.jsonl'}" in caplog.messages[0]
+    assert f"c.jsonl is not in the current folder; using {own / 'c.jsonl'}" in caplog.text
     file.write_text("dataset: deep\n")
     assert load_config(file, ExperimentConfig).dataset == str(own / "deep")
     file.write_text("dataset: pydocs\n")
