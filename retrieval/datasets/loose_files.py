@@ -80,7 +80,7 @@ class LooseFiles:
         return Places(
             str(self._corpus) if isinstance(self._corpus, str | Path) else self.name,
             str(queries or "dataset.queries"),
-            str(self._qrels.get(split) or "dataset.qrels: FILE"),
+            str(self._qrels.get(split) or "dataset: {queries: FILE, qrels: FILE}"),
         )
 
     def documents(self) -> Iterator[Document]:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.files import fingerprint_of
@@ -29,6 +30,14 @@ def shown(path: Path) -> str:
     """Return a path as messages show it: from the current folder where it is below that."""
     absolute, here = path.absolute(), Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
+
+
+def size_of(source: Any) -> int | None:
+    """Return a source's length, None where it has none or does not know it yet."""
+    try:
+        return len(source)
+    except TypeError:  # an iterator, a stream, a corpus before its first pass
+        return None
 
 
 class Documents:

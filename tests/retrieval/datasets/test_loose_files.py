@@ -18,6 +18,7 @@ from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.datasets.report import describe
 from sluice.retrieval.datasets.topics import read_topics
 from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.readers import as_documents
 
 QUERIES = {"q1": "gold river", "q2": "sluice"}
 TOPICS = {
@@ -83,6 +84,7 @@ def test_bad_topics(tmp_path: Path, name: str, content: str, message: str) -> No
 
 def test_a_dataset_of_loose_files(own: Path) -> None:
     data = load_dataset(mapping(own, level=2))
+    assert list(as_documents(data.corpus)) == list(data.corpus)  # of unknown length at first
     assert (data.name, data.split, data.splits, data.level) == ("c", "test", ["test"], 2)
     assert list(data.corpus) == [
         Document("d1", "", "gold in the river"),
@@ -116,7 +118,9 @@ def test_splits_and_columns(own: Path) -> None:
 def test_a_corpus_alone(own: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert len(list(load_dataset({"corpus": str(own / "c.jsonl")}, None).corpus)) == 2
     assert len(list(load_dataset(own / "c.jsonl", None).corpus)) == 2
-    with pytest.raises(DataError, match=r"no split has judgements; .* dataset.qrels: FILE"):
+    with pytest.raises(
+        DataError, match=r"no split has judgements; .* {queries: FILE, qrels: FILE}"
+    ):
         load_dataset({"corpus": str(own / "c.jsonl")})
     folder = own / "notes"
     folder.mkdir()
