@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.retrieval.config.component_types import OWN_TYPE
+from sluice.retrieval.config.dataset_paths import found_beside
 from sluice.retrieval.config.faults import messages
 from sluice.retrieval.config.recipes import SUFFIXES, recipe_or_file, recipes
 from sluice.retrieval.config.section import Section
@@ -97,10 +98,13 @@ def load_config(path: str | Path, kind: type[Config], overrides: Sequence[str] =
 
 
 def load_values(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the values of a YAML file with the overrides, unchecked; errors as above."""
+    """Return the values of a YAML file with the overrides, unchecked; errors as above.
+
+    Relative paths of the dataset's files are found from the current folder, or beside the file.
+    """
     file = recipe_or_file(path)
     with named_file(file):
-        return _overridden(_read(file), overrides)
+        return found_beside(_overridden(_read(file), overrides), file)
 
 
 @contextlib.contextmanager

@@ -5,16 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from annotated_types import Ge
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.retrievers.corpus.windows import Pieces, TokenPieces, windows, word_pieces
+from sluice.retrieval.documents.headings import section_starts
+from sluice.retrieval.retrievers.corpus.windows import (
+    Pieces,
+    Spans,
+    TokenPieces,
+    windows,
+    word_pieces,
+)
 
 log = logging.getLogger("sluice")
 
@@ -43,6 +51,9 @@ class Passages:
     With ``repeat_title`` the title is put before every passage and is not counted; if it is too
     long for the encoder beside ``length`` tokens it is cut. Without, it is the beginning of the
     text. ``most`` reads only that many passages of a document, the first ones.
+
+    With ``headings`` no passage goes beyond a heading of Markdown (``sluice.retrieval.documents.
+    headings``): each section is cut on its own, so that a short one is a passage by itself.
     """
 
     length: Annotated[int, Ge(1)] = 200
@@ -50,6 +61,7 @@ class Passages:
     aggregate: Literal["max", "first", "mean"] = "max"
     repeat_title: bool = True
     most: Annotated[int, Ge(1)] | None = None
+    headings: bool = False
 
     def __post_init__(self) -> None:
         whole_number(self.length, "length", 1)
@@ -63,8 +75,9 @@ class Passages:
                 f"aggregate: {self.aggregate!r}; known: {', '.join(AGGREGATES)}"
                 f"{suggest(str(self.aggregate), AGGREGATES)}"
             )
-        if not isinstance(self.repeat_title, bool):
-            raise ConfigError(f"repeat_title: {self.repeat_title!r}; expected true or false")
+        for name in ("repeat_title", "headings"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name}: {getattr(self, name)!r}; expected true or false")
         if self.most is not None:
             whole_number(self.most, "most", 1)
 
@@ -94,9 +107,20 @@ class Passages:
         ``ConfigError`` if passages of this length do not fit into what the encoder reads.
         """
         cutter = _Cutter(self, encoder)
-        stream = iter(documents)
-        while block := list(islice(stream, BLOCK)):
+        for block in _blocks(documents):
             yield from cutter.cut(block)
+
+    def characters(self, encoder: Any, documents: Iterable[Document]) -> Iterator[Spans]:
+        """Yield where each document's passages, at least one, begin and end in its ``text``."""
+        cutter = _Cutter(self, encoder)
+        for block in _blocks(documents):
+            yield from cutter.characters(block)
+
+
+def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    stream = iter(documents)
+    while block := list(islice(stream, BLOCK)):
+        yield block
 
 
 class _Cutter:
@@ -140,24 +164,60 @@ class _Cutter:
 
     def cut(self, documents: Sequence[Document]) -> Iterator[list[Document]]:
         """Yield each document's passages."""
-        joined = not self._passages.repeat_title and not self._fields
-        texts = [document.full_text if joined else document.text for document in documents]
+        texts = self._texts(documents)
         pieces = self._pieces(texts)
-        titles = self._pieces(["" if joined else document.title for document in documents])
+        titles = self._pieces(["" if self._joined else document.title for document in documents])
         for document, text, *counted in zip(documents, texts, pieces, titles, strict=True):
             yield self._cut(document, text, *counted)
 
-    def _cut(self, document: Document, text: str, pieces: Pieces, title: Pieces) -> list[Document]:
+    def characters(self, documents: Sequence[Document]) -> Iterator[Spans]:
+        """Yield where each document's passages begin and end in its text."""
+        texts = self._texts(documents)
+        pieces = self._pieces(texts)
+        for document, text, counted in zip(documents, texts, pieces, strict=True):
+            spans = self._spans(text, counted)
+            if spans is None:
+                yield [(0, len(document.text))]
+            elif self._joined:
+                yield [document.own_characters(*span) for span in spans]
+            else:
+                yield spans
+
+    @property
+    def _joined(self) -> bool:
+        """Whether the title is the beginning of the text."""
+        return not self._passages.repeat_title and not self._fields
+
+    def _texts(self, documents: Sequence[Document]) -> list[str]:
+        return [each.full_text if self._joined else each.text for each in documents]
+
+    def _spans(self, text: str, pieces: Pieces) -> Spans | None:
+        """Return the characters of a text's passages; None for a text that is one passage."""
         length, overlap = self._passages.length, self._passages.overlap
-        if len(pieces) <= length:
+        cut: Spans = []
+        for start, stop in self._sections(text, pieces):
+            parts = windows(pieces.begins[start:stop], length, overlap)
+            cut += [(start + first, start + last) for first, last in parts]
+        if len(cut) == 1:
+            return None
+        return [pieces.characters(*each) for each in cut[: self._most]]
+
+    def _sections(self, text: str, pieces: Pieces) -> Spans:
+        """Return the pieces that passages stay within: each section's, or all."""
+        if not self._passages.headings or "\n" not in text:
+            return [(0, len(pieces))]
+        borders = np.searchsorted(pieces.starts, section_starts(text))
+        borders = np.unique(np.append(borders, [0, len(pieces)]))
+        return list(pairwise(borders.tolist())) or [(0, 0)]
+
+    def _cut(self, document: Document, text: str, pieces: Pieces, title: Pieces) -> list[Document]:
+        spans = self._spans(text, pieces)
+        if spans is None:
             whole = self._titled(document, title, len(pieces)) if len(pieces) else document
             return [whole]
-        parts = [
-            document._replace(text=pieces.cut(text, first, last))
-            for first, last in windows(pieces.begins, length, overlap)[: self._most]
-        ]
+        parts = [document._replace(text=text[start:end]) for start, end in spans]
         if self._passages.repeat_title:
-            heading = self._titled(document, title, length).title
+            heading = self._titled(document, title, self._passages.length).title
             return [part._replace(title=heading) for part in parts]
         kept = 1 if self._fields else 0
         return parts[:kept] + [part._replace(title="") for part in parts[kept:]]
