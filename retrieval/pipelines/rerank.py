@@ -109,7 +109,7 @@ class Rerank(Stage):
         """Return the reranker itself: its candidates were filtered before."""
         return self
 
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Rerank the given run; queries it lacks get an empty ranking."""
         if given is None:
             raise ConfigError(

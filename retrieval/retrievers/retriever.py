@@ -11,16 +11,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.generations import writer_lock
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where
-from sluice.retrieval.pipelines.stage import Hit, Stage, searched
+from sluice.retrieval.pipelines.searchable import Several, several
+from sluice.retrieval.pipelines.stage import Hit, Stage, all_searched, searched
 from sluice.retrieval.pipelines.tracing import traced
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
+from sluice.retrieval.retrievers.corpus.given_vectors import one_vector
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.filtered import Filtered
 from sluice.retrieval.retrievers.folder import (
@@ -36,7 +39,7 @@ from sluice.retrieval.retrievers.folder import (
     write_head,
 )
 from sluice.retrieval.retrievers.state import RetrieverState
-from sluice.retrieval.runs.queries import DEPTH, Queries
+from sluice.retrieval.runs.queries import DEPTH, Asked, Queries, as_queries
 from sluice.retrieval.runs.run import Run
 
 if TYPE_CHECKING:
@@ -224,33 +227,69 @@ class Retriever(Stage):
     def __repr__(self) -> str:
         return f"Retriever({self.name!r}, {self.head.documents:,} documents, {str(self.path)!r})"
 
+    @overload
     def search(
         self,
-        query: str,
+        query: str = "",
         k: int = 10,
         *,
         where: Where | None = None,
         params: Mapping[str, Any] | None = None,
-    ) -> list[Hit]:
-        """Return the ``k`` best documents for one query, of those that match ``where``.
+        vector: Any = None,
+    ) -> list[Hit]: ...
+    @overload
+    def search(
+        self,
+        query: Several,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> list[list[Hit]]: ...
+    def search(
+        self,
+        query: str | Several = "",
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        params: Mapping[str, Any] | None = None,
+        vector: Any = None,
+    ) -> list[Hit] | list[list[Hit]]:
+        """Return the ``k`` best documents for one query, or a list of them for each of several.
 
-        ``params`` are search parameters for this call, as in ``run``.
+        ``where`` filters by metadata and id, ``params`` are search parameters for this call, as in
+        ``run``. ``vector``, ``[dim]``, is the query's own in place of a text.
         """
         state = self._state  # hits and texts come from the same one, whatever changes meanwhile
+        given = None
+        if vector is not None:
+            if query:
+                raise ConfigError("search: a query and a vector; expected one of the two")
+            query, given = "(a vector)", one_vector(vector)
 
         @traced
-        def run(retriever: Retriever, queries: Queries, given: Run | None, k: int) -> Run:
-            return state.run(queries, k, where=where, params=params)
+        def run(retriever: Retriever, queries: Queries, _: Run | None, k: int) -> Run:
+            if given is None:
+                return state.run(queries, k, where=where, params=params)
+            return state.nearest(queries, list(queries), given, k, where=where, params=params)
 
-        return searched(partial(run, self), state.store, query, k)
+        if isinstance(query, str):
+            return searched(partial(run, self), state.store, query, k)
+        k = whole_number(k, "k", 1)
+        return all_searched(partial(run, self), state.store, several(query), k)
 
     def filtered(self, where: Where) -> Filtered:
         """Return the stage that finds only documents matching ``where``, for pipelines."""
         return Filtered(self, where)
 
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Search every query to depth ``k``, see ``run``."""
+        return self._state.run(queries, k)
+
+    @traced
     def run(
         self,
-        queries: Queries,
+        queries: Asked,
         given: Run | None = None,
         k: int | None = None,
         *,
@@ -267,7 +306,7 @@ class Retriever(Stage):
         ``engine`` of an inverted index, ``nprobe`` or ``efSearch`` of FAISS. A blank query has no
         hits; one warning is logged.
         """
-        return self._state.run(queries, k, where=where, params=params)
+        return self._state.run(as_queries(queries), k, where=where, params=params)
 
     def explain(self, query: str, doc_id: str, *, k: int = 10) -> Explanation:
         """Return each term's part of a document's score, and its rank down to 1,000.
