@@ -55,8 +55,10 @@ def test_each_side_is_its_tower(bert: Path, small: Path, texts: list[str]) -> No
         features = towers.tokenize(texts, side)
         torch.testing.assert_close(towers.embed(features, side), alone.embed(features, side))
         assert towers.token_ids(texts, side) == alone.token_ids(texts, side)
-    assert not hasattr(towers, "terms")
-    assert not hasattr(towers, "embed_layers")  # the same number is another layer
+    assert towers.terms is None
+    # The same number is another layer.
+    assert towers.embed_layers is None
+    assert towers.layer_count is None
 
 
 def test_the_same_model_twice_is_two_copies(bert: Path, texts: list[str]) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import counted_by
@@ -164,7 +165,7 @@ def _stored_bytes(vectors: Vectors, encoding: Encoding) -> float:
 
 
 def _tokens(encoder: Any, texts: Sequence[Any]) -> float | None:
-    tokenised = getattr(encoder, "token_ids", None)
+    tokenised = hooks_of(encoder).token_ids
     if tokenised is None:
         return None
     return sum(map(len, tokenised(texts, "document"))) / len(texts)
