@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.errors import DataError
@@ -15,10 +12,10 @@ from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import NOTHING, Document
 from sluice.retrieval.documents.ids import id_text
 from sluice.retrieval.documents.jsonl import missing_field
+from sluice.retrieval.documents.readers.hub import reachable
 from sluice.retrieval.runs.trec_files import Judgement, qrels_of
 
-log = logging.getLogger("sluice")
-PATIENCE = 5.0  # seconds to wait for the hub before using its cache
+LAYOUT = "a dataset in BEIR layout"
 BATCH = 1000  # rows converted at a time
 QRELS_CONFIGS = ("qrels", "default")
 
@@ -50,7 +47,7 @@ class HubSource:
         import datasets
 
         table = self._qrels_table
-        with _reachable(table.repository):
+        with reachable(table.repository, LAYOUT):
             return list(datasets.get_dataset_split_names(table.repository, table.config))
 
     def places(self, split: str) -> Places:
@@ -116,14 +113,14 @@ class HubSource:
 def _configs(repository: str) -> list[str]:
     import datasets
 
-    with _reachable(repository):
+    with reachable(repository, LAYOUT):
         return list(datasets.get_dataset_config_names(repository))
 
 
 def _load(table: _Table, split: str | None) -> Any:
     import datasets
 
-    with _reachable(table.repository):
+    with reachable(table.repository, LAYOUT):
         return datasets.load_dataset(table.repository, table.config, split=split)
 
 
@@ -136,64 +133,6 @@ def _only_split(table: _Table) -> Any:
             f"{table}: has the splits {', '.join(splits)}; expected one, called {table.config!r}"
         )
     return next(iter(splits.values()))
-
-
-@contextmanager
-def _reachable(repository: str) -> Iterator[None]:
-    """Report any failure inside as one error; without the hub, let the library use its cache.
-
-    Left alone, the library retries an unreachable hub for most of a minute.
-    """
-    with ExitStack() as stack:
-        if not Path(repository).is_dir() and not _hub_answers(repository):
-            stack.enter_context(_offline())
-        try:
-            yield
-        except DataError:
-            raise
-        except Exception as error:  # the library's own tree, the hub's, and those of many parsers
-            raise DataError(
-                f"hf:{repository}: cannot be read ({type(error).__name__}: "
-                f"{str(error).splitlines()[0] if str(error) else 'no reason given'}); expected a "
-                "dataset in BEIR layout on the hub, or in its cache when the network is down"
-            ) from error
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Switch both libraries to their caches; they read the environment only when imported."""
-    from datasets import config
-    from huggingface_hub import constants
-
-    before = config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
-    config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
-
-
-def _hub_answers(repository: str) -> bool:
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    try:
-        HfApi().dataset_info(repository, timeout=PATIENCE)
-    except OfflineModeIsEnabled:
-        return False
-    except HfHubHTTPError as error:
-        raise DataError(
-            f"hf:{repository}: the hub answers: {str(error).splitlines()[0]}; expected "
-            "'hf:owner/name' of a dataset you may read (huggingface-cli login)"
-        ) from None
-    except ValueError as error:
-        raise DataError(f"hf:{repository}: {error}; expected 'hf:owner/name'") from None
-    except Exception as error:  # whatever the transport raises: no name, no route, no answer
-        log.warning("the hub is not reachable (%s); using its cache", type(error).__name__)
-        return False
-    return True
 
 
 def _rows(

@@ -1,0 +1,101 @@
+"""The documents of any source as a stream that can be read again."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.files import fingerprint_of
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.ids import distinct
+
+log = logging.getLogger("sluice")
+
+Placed = Iterator[tuple[str, Document]]  # where each document is, as messages name it
+_SAID: set[str] = set()  # lines that were logged: a corpus is opened several times
+
+
+def say(line: str) -> None:
+    """Log a line once in this process."""
+    if line not in _SAID:
+        _SAID.add(line)
+        log.info("%s", line)
+
+
+class Documents:
+    """Documents of a folder, a file, a frame, a list, ...; every ``iter`` reads them anew.
+
+    ``described`` says in one line what is read, and as which columns. ``size`` is the number of
+    documents, or None where only reading tells. ``fingerprint`` is a hash of the contents: equal
+    contents have equal fingerprints, whatever the time stamps of their files.
+
+    Reading raises ``DataError`` for an id that occurs twice, naming both places.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[], Placed],
+        *,
+        described: str,
+        size: int | None = None,
+        contents: Callable[[], str] | None = None,
+        once: bool = False,
+        guessed: bool = False,
+        parts: Sequence[str] = (),
+    ) -> None:
+        """Wrap ``read``, which starts a new stream at each call.
+
+        ``contents`` returns the hash of what is read; None hashes the documents. ``once`` marks a
+        stream that has only one pass. ``guessed``: the description is logged when reading begins.
+        ``parts`` are the kinds of text inside (``markdown``, ``html``, ...).
+        """
+        self.name = name
+        self.described = described
+        self.size = size
+        self.parts = tuple(parts)
+        self._read = read
+        self._contents = contents
+        self._once = once
+        self._guessed = guessed
+        self._started = False
+        self._fingerprint: str | None = None
+
+    def __iter__(self) -> Iterator[Document]:
+        if self._guessed:
+            say(self.described)
+        if not self._once:
+            return distinct(self._read)
+        if self._started:
+            raise DataError(
+                f"{self.name}: this stream has been read already, and has one pass only; pass a "
+                "list or a file"
+            )
+        self._started = True
+        return (document for _, document in self._read())
+
+    def __repr__(self) -> str:
+        return f"Documents({self.described})"
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the contents, 32 hexadecimal digits; computed once."""
+        if self._fingerprint is None:
+            if self._contents is not None:
+                self._fingerprint = self._contents()
+            elif self._once:
+                raise DataError(
+                    f"{self.name}: a stream with one pass has no fingerprint; pass a list or a file"
+                )
+            else:
+                self._fingerprint = _hash_of(self._read())
+        return self._fingerprint
+
+
+def _hash_of(entries: Placed) -> str:
+    digest = hashlib.sha256()
+    for _, document in entries:
+        digest.update(fingerprint_of(*document[:3], dict(document.metadata)).encode())
+    return digest.hexdigest()[:32]

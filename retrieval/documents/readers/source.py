@@ -1,0 +1,144 @@
+"""Turns what people have into documents: one function for every kind of source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.readers.documents import Documents
+from sluice.retrieval.documents.readers.fields import Asked
+from sluice.retrieval.documents.readers.files.folder import (
+    OUTPUTS,
+    documents_of_files,
+    listed_files,
+    one_file,
+)
+from sluice.retrieval.documents.readers.files.kinds import KINDS, kind_of_file
+from sluice.retrieval.documents.readers.frames import documents_in_frame
+from sluice.retrieval.documents.readers.memory import EXPECTED, documents_by_id, documents_in
+from sluice.retrieval.documents.readers.pipe import documents_in_pipe
+from sluice.retrieval.documents.readers.tables import FORMS, documents_in_tables, form_of_table
+
+CORPUS = ("corpus.jsonl", "corpus.jsonl.gz")  # a folder in BEIR layout is read by this file
+WILD = "*?["
+
+
+def as_documents(
+    source: Any,
+    *,
+    id: str | None = None,
+    text: str | Sequence[str] | None = None,
+    title: str | None = None,
+    metadata: str | Sequence[str] | None = None,
+) -> Documents:
+    """Return the documents of a source, to be streamed as often as needed.
+
+    A source is the path of a folder or file, or a pattern of paths such as ``src/**/*.py``;
+    ``database.sqlite#table``; ``hf:owner/name`` or ``hf:owner/name#configuration`` on the hub;
+    ``-`` for standard input; a list of texts (their ids are 0 to n - 1), of (id, text) pairs, of
+    mappings or of ``Document``; a mapping of ids to texts; a frame of pandas or polars, an Arrow
+    table, or a dataset of the ``datasets`` library. An iterator is read once.
+
+    In a folder each file of text, Markdown, HTML or PDF is a document, whose id is its path; a
+    folder of tables only (csv, JSON lines, Parquet, ...) is one table in parts.
+
+    ``id``, ``text``, ``title`` and ``metadata`` name columns, ``text`` and ``metadata`` also lists
+    of them; without, columns are chosen by their usual names, and ``described`` says which.
+    ``id="row"`` numbers the rows, ``metadata=[]`` leaves all metadata out.
+
+    Raises ``DataError`` where no column or more than one could be the text, and when documents are
+    read, for a row that is none and for an id that occurs twice.
+    """
+    asked = Asked.of(id, text, title, metadata)
+    if isinstance(source, Documents):
+        if asked.anything:
+            raise ConfigError("documents: their columns are chosen already; pass the source itself")
+        return source
+    if isinstance(source, str | Path):
+        return _named_documents(source, asked)
+    if isinstance(source, Document | bytes):
+        raise DataError(f"{source!r:.80}: one item; expected several: pass a list")
+    frame = documents_in_frame(source, asked)
+    if frame is not None:
+        return frame
+    if isinstance(source, Mapping):
+        return documents_by_id(source, asked)
+    if isinstance(source, Iterable):
+        return documents_in(source, asked)
+    raise DataError(f"{source!r:.80}: cannot be read; {EXPECTED}, in a list, a file or a frame")
+
+
+def _named_documents(source: str | Path, asked: Asked) -> Documents:
+    """Return the documents of a path, a pattern of paths, a name on the hub, or a pipe."""
+    name = str(source)
+    if name == "-":
+        return documents_in_pipe(asked)
+    if name.startswith("hf:"):
+        from sluice.retrieval.documents.readers.hub import documents_on_hub
+
+        return documents_on_hub(name.removeprefix("hf:"), asked)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _folder(name, path, asked)
+    if path.exists():
+        return _file(name, path, asked)
+    file, _, table = name.rpartition("#")
+    if file and Path(file).expanduser().is_file():
+        path = Path(file).expanduser()
+        return documents_in_tables(name, path.parent, [path], asked, table=table)
+    if any(sign in name for sign in WILD):
+        return _pattern(name, path, asked)
+    near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    raise DataError(
+        f"{name}: no such file or folder{suggest(path.name, near)}; a text is passed in a list"
+    )
+
+
+def _file(name: str, path: Path, asked: Asked) -> Documents:
+    if form_of_table(path) is not None:
+        return documents_in_tables(name, path.parent, [path], asked)
+    if kind_of_file(path) is not None:
+        return one_file(path, asked)
+    ending = f"of the kind {path.suffix}" if path.suffix else "without an ending"
+    raise DataError(
+        f"{name}: files {ending} are not read; known are {' '.join([*FORMS, *KINDS])}; to read it "
+        f"as text give a pattern: '{path.parent}/*{path.suffix}'"
+    )
+
+
+def _folder(name: str, path: Path, asked: Asked) -> Documents:
+    corpus = next((path / part for part in CORPUS if (path / part).is_file()), None)
+    if corpus is not None:
+        return documents_in_tables(str(corpus), path, [corpus], asked)
+    if any((path / part).exists() for part in OUTPUTS):
+        raise DataError(
+            f"{name}: holds an experiment or a retriever, not documents; search it with: sluice "
+            f'search {name} "..."'
+        )
+    files = listed_files(path)
+    tables = [file for file in files if form_of_table(file) is not None]
+    forms = {form_of_table(file) for file in tables}
+    if len(forms) == 1 and not any(kind_of_file(file) for file in files):
+        return documents_in_tables(name, path, tables, asked)
+    return documents_of_files(name, path, files, asked)
+
+
+def _pattern(name: str, path: Path, asked: Asked) -> Documents:
+    """Return the documents of the files that a pattern matches, tables or texts."""
+    parts = path.parts
+    wild = next(place for place, part in enumerate(parts) if any(sign in part for sign in WILD))
+    root = Path(*parts[:wild])
+    files = sorted(
+        file
+        for file in root.glob(str(Path(*parts[wild:])))
+        if file.is_file() and not any(p.startswith(".") for p in file.relative_to(root).parts)
+    )
+    if not files:
+        raise DataError(f"{name}: matches no file; is the pattern quoted, and below {root}?")
+    forms = {form_of_table(file) for file in files}
+    if len(forms) == 1 and None not in forms:
+        return documents_in_tables(name, root, files, asked)
+    return documents_of_files(name, root, files, asked, any_text=True)

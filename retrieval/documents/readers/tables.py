@@ -1,0 +1,316 @@
+"""Reads tables: csv, tsv, JSON lines, JSON, Parquet, Arrow, Feather and SQLite files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sluice.encoders.foundation.errors import DataError, suggest
+from sluice.retrieval.documents.jsonl import open_bytes, read_objects
+from sluice.retrieval.documents.readers.contents import contents_of
+from sluice.retrieval.documents.readers.documents import Documents, Placed
+from sluice.retrieval.documents.readers.fields import (
+    ID,
+    LIKELY_TEXT,
+    SAMPLE,
+    TEXT,
+    TITLE,
+    Asked,
+    Row,
+    Rows,
+    choose,
+)
+from sluice.retrieval.documents.readers.files.encodings import FALLBACK, encoding_of
+
+FORMS = {
+    ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".json": "json", ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".ipc": "arrow",
+    ".feather": "arrow", ".db": "sqlite", ".sqlite": "sqlite", ".sqlite3": "sqlite",
+}  # fmt: skip
+BATCH = 1024  # rows decoded together
+LONGEST = 1 << 30  # characters of a csv field; Python's own limit of 131,072 is a long document
+DELIMITERS = ",;\t|"
+HEADLESS = ("id", "text")  # a tsv file of two columns without a header, such as MS MARCO's
+EXPECTED = "{'id': ..., 'title': ..., 'text': ...}"
+
+
+class Table(NamedTuple):
+    """A function that streams the rows, and the names of their columns, if known beforehand."""
+
+    rows: Callable[[], Rows]
+    names: Sequence[str] = ()
+    parsed: bool = False  # whether all values are texts
+    note: str = ""
+
+
+def form_of_table(path: Path) -> str | None:
+    """Return ``csv``, ``tsv``, ``jsonl``, ... by a file's name, ``.gz`` or not; None for others."""
+    name = path.name.lower()
+    form = FORMS.get(Path(name.removesuffix(".gz")).suffix)
+    return None if name.endswith(".gz") and form in ("parquet", "arrow", "sqlite") else form
+
+
+def documents_in_tables(
+    name: str, root: Path, files: Sequence[Path], asked: Asked, *, table: str | None = None
+) -> Documents:
+    """Return the documents of a table in one file, or in several of equal columns.
+
+    ``table`` names one of an SQLite file's. Rows without an id are numbered from 0; in several
+    files the number follows the file's path.
+    """
+    if len(files) == 1:
+        opened = open_table(files[0], table)
+    else:
+        parts = [open_table(file, table) for file in files]
+        opened = parts[0]._replace(rows=lambda: chain.from_iterable(p.rows() for p in parts))
+    sample = [row for _, row in islice(opened.rows(), SAMPLE)]
+    if not sample:
+        raise DataError(f"{name}: no rows; expected one document a row")
+    found = dict.fromkeys(str(key) for row in sample for key in row)
+    names = list(opened.names) or list(found)
+    fields = choose(name, names, sample, asked, parsed=opened.parsed)
+
+    def read() -> Placed:
+        if len(files) == 1 or fields.id is not None:
+            yield from fields.documents(name, opened.rows())
+            return
+        for file, part in zip(files, parts, strict=True):
+            prefix = f"{file.relative_to(root).as_posix()}:"
+            yield from fields.documents(str(file), part.rows(), prefix=prefix)
+
+    described = name if len(files) == 1 else f"{name}: {len(files):,} files"
+    return Documents(
+        name,
+        read,
+        described=f"{described}: {fields.describe()}{opened.note}",
+        contents=lambda: contents_of(root, files, asked, table),
+        guessed=True,
+    )
+
+
+def open_table(path: Path, table: str | None = None) -> Table:
+    """Return the table of a file; ``DataError`` for one that is empty or not what its name says."""
+    form = form_of_table(path)
+    if table is not None and form != "sqlite":
+        raise DataError(
+            f"{path}#{table}: only SQLite files have tables to name; leave #{table} out"
+        )
+    if form in ("csv", "tsv", "jsonl", "json") and not _has_text(path):
+        raise DataError(f"{path}: empty; expected one document a row")
+    if form == "csv":
+        return _csv_table(path)
+    if form == "tsv":
+        return _tsv_table(path)
+    if form == "sqlite":
+        return _sqlite_table(path, table)
+    if form == "parquet":
+        return Table(lambda: parquet_rows(path))
+    if form == "arrow":
+        return Table(lambda: arrow_rows(path))
+    if form == "json" and _first_character(path) == "[":
+        return Table(lambda: _json_rows(path))
+    return Table(lambda: ((f"{path}:{n}", value) for n, value in read_objects(path, EXPECTED)))
+
+
+def _has_text(path: Path) -> bool:
+    return _first_character(path) != ""
+
+
+def _first_character(path: Path) -> str:
+    try:
+        with open_bytes(path) as stream:
+            while block := stream.read(4096):
+                text = block.lstrip(b"\xef\xbb\xbf \t\r\n")
+                if text:
+                    return chr(text[0])
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from None
+    return ""
+
+
+def _json_rows(path: Path) -> Rows:
+    with open_bytes(path) as stream:
+        try:
+            items = json.loads(stream.read().decode("utf-8-sig"))
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: not JSON ({error})") from None
+    for number, item in enumerate(items):
+        if not isinstance(item, Mapping):
+            raise DataError(
+                f"{path}: item {number} is a JSON {type(item).__name__}; expected an object: "
+                f"{EXPECTED}"
+            )
+        yield f"{path}: item {number}", item
+
+
+def text_lines(path: Path, encoding: str) -> Iterator[str]:
+    """Stream the lines of a text file with their ends, blank ones too: a quoted text holds both."""
+    try:
+        with io.TextIOWrapper(open_bytes(path), encoding, "replace", newline="") as stream:
+            yield from stream
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{path}: the rest cannot be read ({error}); fetch the file again"
+        ) from None
+
+
+def _recoded(encoding: str) -> str:
+    return "; not UTF-8, so read as Windows-1252" if encoding == FALLBACK else ""
+
+
+def _csv_table(path: Path) -> Table:
+    encoding = encoding_of(path)
+    header = next((line for line in text_lines(path, encoding) if line.strip()), "")
+    unquoted = "".join(header.split('"')[::2])
+    delimiter = max(DELIMITERS, key=lambda mark: (unquoted.count(mark), mark == ","))
+    names = _column_names(path, next(csv.reader([header], delimiter=delimiter)))
+
+    def rows() -> Rows:
+        csv.field_size_limit(LONGEST)
+        reader = csv.reader(text_lines(path, encoding), delimiter=delimiter, strict=True)
+        try:
+            lines = ((reader.line_num, fields) for fields in reader if any(fields))
+            next(lines)  # the header
+            for number, fields in lines:
+                yield f"{path}:{number}", _row(path, number, names, fields)
+        except csv.Error as error:
+            raise DataError(
+                f"{path}:{reader.line_num}: not valid csv ({error}); quote texts that hold "
+                f"{delimiter!r}, quotation marks or line breaks"
+            ) from None
+
+    return Table(rows, names, True, _recoded(encoding))
+
+
+def _tsv_table(path: Path) -> Table:
+    encoding = encoding_of(path)
+    first = next((line for line in text_lines(path, encoding) if line.strip()), "")
+    cells = first.rstrip("\r\n").split("\t")
+    known = {*ID, *TEXT, *TITLE, *LIKELY_TEXT}
+    headless = len(cells) == 2 and not any(cell.strip().lower() in known for cell in cells)
+    names = list(HEADLESS) if headless else _column_names(path, cells)
+
+    def rows() -> Rows:
+        skip = not headless
+        for number, line in enumerate(text_lines(path, encoding), 1):
+            if not line.strip():
+                continue
+            if skip:
+                skip = False
+                continue
+            yield f"{path}:{number}", _row(path, number, names, line.rstrip("\r\n").split("\t"))
+
+    note = "; no header: columns are id and text" if headless else ""
+    return Table(rows, names, True, note + _recoded(encoding))
+
+
+def _column_names(path: Path, cells: Sequence[str]) -> list[str]:
+    names = [cell.strip() or f"column {place}" for place, cell in enumerate(cells, 1)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{path}: two columns are called {twice!r}; rename one of them")
+    return names
+
+
+def _row(path: Path, number: int, names: Sequence[str], fields: Sequence[str]) -> Row:
+    if len(fields) != len(names):
+        raise DataError(
+            f"{path}:{number}: {len(fields)} fields, but {len(names)} columns in the first line; "
+            "quote texts that hold the separator, or add what is missing"
+        )
+    return dict(zip(names, fields, strict=True))
+
+
+def parquet_rows(path: Path) -> Rows:
+    """Stream the rows of a Parquet file."""
+    from pyarrow import parquet
+
+    def batches() -> Iterator[Any]:
+        with parquet.ParquetFile(path) as file:
+            yield from file.iter_batches(BATCH)
+
+    return _arrow_rows(path, batches, "Parquet")
+
+
+def arrow_rows(path: Path) -> Rows:
+    """Stream the rows of an Arrow file or stream (Feather version 2 is such a file)."""
+    import pyarrow as pa
+
+    def batches() -> Iterator[Any]:
+        with pa.memory_map(str(path)) as source:
+            try:
+                file = pa.ipc.open_file(source)
+            except pa.ArrowInvalid:
+                source.seek(0)
+                yield from pa.ipc.open_stream(source)
+                return
+            for number in range(file.num_record_batches):
+                yield file.get_batch(number)
+
+    return _arrow_rows(path, batches, "Arrow")
+
+
+def _arrow_rows(path: Path, batches: Callable[[], Iterator[Any]], form: str) -> Rows:
+    import pyarrow as pa
+
+    row = 0
+    try:
+        for batch in batches():
+            for start in range(0, batch.num_rows, BATCH):
+                for fields in batch.slice(start, BATCH).to_pylist():
+                    yield f"{path}: row {row}", fields
+                    row += 1
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{path}: row {row}: not readable as {form} ({str(error).splitlines()[0]})"
+        ) from None
+
+
+def _sqlite_table(path: Path, table: str | None) -> Table:
+    query = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE ?"
+    with _connected(path) as connection:
+        try:
+            tables = [name for (name,) in connection.execute(query, ("sqlite_%",))]
+        except sqlite3.DatabaseError as error:
+            raise DataError(f"{path}: not an SQLite file ({error})") from None
+        if table is None and len(tables) != 1:
+            raise DataError(
+                f"{path}: {len(tables)} tables ({', '.join(tables[:8]) or 'none'}); name one: "
+                f"{path.name}#{tables[0] if tables else 'TABLE'}"
+            )
+        name = tables[0] if table is None else table
+        if name not in tables:
+            raise DataError(
+                f"{path}: no table {name!r}; its tables are {', '.join(tables) or 'none'}"
+                f"{suggest(name, tables)}"
+            )
+        quoted = '"' + name.replace('"', '""') + '"'
+        cursor = connection.execute(f"SELECT * FROM {quoted} LIMIT 0")
+        names = [column[0] for column in cursor.description]
+
+    def rows() -> Rows:
+        with _connected(path) as connection:
+            try:
+                for number, values in enumerate(connection.execute(f"SELECT * FROM {quoted}")):
+                    row = dict(zip(names, values, strict=True))
+                    yield f"{path}#{name}: row {number}", row
+            except sqlite3.DatabaseError as error:
+                raise DataError(f"{path}: cannot be read any further ({error})") from None
+
+    return Table(rows, names)
+
+
+def _connected(path: Path) -> closing[sqlite3.Connection]:
+    """Open a file for reading only: a path with a typing mistake makes no new file."""
+    try:
+        return closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))
+    except sqlite3.Error as error:
+        raise DataError(f"{path}: cannot be opened as SQLite ({error})") from None
