@@ -12,7 +12,8 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import is_number, whole_number
-from sluice.retrieval.pipelines.scorer import ListScorer, Scorer, ScorerHooks, Scores
+from sluice.encoders.given import as_scorer
+from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike, Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.tracing import note
 from sluice.retrieval.runs.queries import Queries
@@ -35,6 +36,10 @@ class DepthRule(Protocol):
 class Rerank(Stage):
     """Reorder the first ``depth`` documents of each query by a scorer.
 
+    ``scorer`` has ``score(pairs)`` or ``score_lists``; or it is a function of (query, document)
+    pairs, or of a query and texts, a sentence-transformers ``CrossEncoder``, or a cross-encoder's
+    folder or hub id.
+
     Documents below the depth keep their order; their scores are shifted under the reranked
     minimum, so that scores still decrease. Documents that the scorer ties keep the order they had.
     ``depth=0`` is the identity. ``interpolate`` is the share of the earlier score in the new one,
@@ -50,7 +55,7 @@ class Rerank(Stage):
 
     def __init__(
         self,
-        scorer: Scorer | ListScorer,
+        scorer: ScorerLike,
         depth: int = 100,
         *,
         interpolate: float = 0.0,
@@ -61,13 +66,9 @@ class Rerank(Stage):
     ) -> None:
         if not is_number(interpolate) or not 0 <= interpolate <= 1:
             raise ConfigError(f"interpolate: {interpolate!r}; expected a share from 0 to 1")
+        scorer = as_scorer(scorer)
         hooks = ScorerHooks(scorer)
         self._of_lists = hooks.scores_lists
-        if not self._of_lists and not hooks.scores_pairs:
-            raise ConfigError(
-                f"Rerank: {type(scorer).__name__} has no score(pairs) method; "
-                "expected a CrossEncoder or an object like it"
-            )
         if deadline_ms is not None and not (is_number(deadline_ms) and deadline_ms > 0):
             raise ConfigError(f"deadline_ms: {deadline_ms!r}; expected milliseconds above 0")
         if deadline_ms is not None and self._of_lists:
@@ -78,7 +79,7 @@ class Rerank(Stage):
         self.scorer: Any = scorer
         self.depth = whole_number(depth, "depth", 0)
         self.interpolate = float(interpolate)
-        self.name = name or f"{type(scorer).__name__}(depth={depth})"
+        self.name = name or f"{hooks.name}(depth={depth})"
         self.rules = tuple(rules)
         self.deadline_ms = deadline_ms
         self._documents = documents

@@ -20,7 +20,7 @@ from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.files import read_json, write_json
 from sluice.encoders.foundation.generations import MANIFEST, pin_generation, verify
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.encoders.table import ENCODERS
+from sluice.encoders.table import ENCODERS, GIVEN
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.store import DocumentStore
@@ -196,7 +196,7 @@ def place_encoder(path: Path, encoder: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {"encoder": name, "encoder_fingerprint": fingerprint}
     if changing:
         fields["encoder_generation"] = read_json(path / name / MANIFEST)["generation"]
-    kind = type_name(encoder, ENCODERS)
+    kind = type_name(encoder, {**ENCODERS, **GIVEN})
     if ":" in kind:  # a user's own class
         fields["encoder_type"] = kind
     return fields
