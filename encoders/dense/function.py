@@ -24,8 +24,6 @@ from sluice.encoders.model_files.layout import SIDECAR, read_object, write_sidec
 log = logging.getLogger("sluice")
 
 Embed = Callable[[list[str]], Any]  # texts -> vectors [n, dim]: array, tensor, lists of numbers
-    [list[str]], Any
-]  # texts -> vectors [n, dim]: an array, a tensor, lists of numbers
 
 PROBE = "text"  # encoded once where the width is asked for before any text
 # A second call cannot help against these; whatever else a function raises may be the network's.

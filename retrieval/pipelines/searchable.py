@@ -5,20 +5,33 @@ from __future__ import annotations
 import asyncio
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.retrieval.pipelines.tracing import traced
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.pipelines.hit import Hit, Passage
+from sluice.retrieval.pipelines.tracing import Span, keeping_passages, traced
 from sluice.retrieval.runs.queries import Asked, Queries, as_queries
 from sluice.retrieval.runs.run import Run
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.where import Where
-    from sluice.retrieval.pipelines.stage import Hit
 
 Several = list[str] | tuple[str, ...]
+
+
+# The passages of a query's documents, from the trace of its run.
+PassagesOf = Callable[[str, Sequence[str], Span], list[Passage | None]]
+
+
+class Texts(Protocol):
+    """Where a stage finds the text of a document: a retriever's document store."""
+
+    def texts(self, document_ids: Sequence[str]) -> list[str]:
+        """Return the full texts of documents, in the order of the ids."""
+        ...
 
 
 class Searchable(ABC):
@@ -117,6 +130,62 @@ class Searchable(ABC):
     ) -> Run:
         """``run`` in a thread, awaited: other tasks go on meanwhile."""
         return await asyncio.to_thread(self.run, queries, given, k, where=where)
+
+
+def documents_in(store: Texts | None, doc_ids: Sequence[str]) -> list[Document]:
+    """Return documents by id; those of a store of plain texts have neither title nor metadata."""
+    if store is None or not doc_ids:
+        return [Document(doc_id, "", "") for doc_id in doc_ids]
+    whole = getattr(store, "documents_of", None)
+    if callable(whole):
+        return list(whole(doc_ids))
+    texts = store.texts(list(doc_ids))
+    return [Document(doc_id, "", text) for doc_id, text in zip(doc_ids, texts, strict=True)]
+
+
+def searched(
+    run: Callable[[Queries, Run | None, int], Run],
+    documents: Texts | None,
+    query: str,
+    k: int,
+    passages_of: PassagesOf | None = None,
+) -> list[Hit]:
+    """Return the ``k`` best documents for one query that ``run`` finds, with their texts.
+
+    ``passages_of`` names the hits' passages from the trace of ``run``; without it they have none.
+    """
+    if not isinstance(query, str):
+        raise ConfigError(f"query: {query!r}; expected text")
+    k = whole_number(k, "k", 1)
+    with keeping_passages(passages_of is not None) as spans:
+        ranking = run({"query": query}, None, k)["query"][:k]
+    doc_ids = list(ranking.doc_ids)
+    passages: list[Passage | None] = [None] * len(doc_ids)
+    if passages_of is not None and spans:
+        passages = passages_of(query, doc_ids, spans[-1])
+    found = zip(ranking, documents_in(documents, doc_ids), passages, strict=True)
+    return [
+        Hit(doc_id, score, document.text, document.title, document.metadata, passage)
+        for (doc_id, score), document, passage in found
+    ]
+
+
+def all_searched(
+    run: Callable[[Queries, Run | None, int], Run],
+    documents: Texts | None,
+    queries: Queries,
+    k: int,
+    passages_of: PassagesOf | None = None,
+) -> list[list[Hit]]:
+    """Return the hits of each query, all searched together; one by one where passages are named."""
+    if passages_of is not None:
+        return [searched(run, documents, text, k, passages_of) for text in queries.values()]
+    found = run(queries, None, k)
+
+    def ranked(name: str) -> Callable[[Queries, Run | None, int], Run]:
+        return lambda asked, given, k: Run(dict.fromkeys(asked, found[name]))
+
+    return [searched(ranked(name), documents, text, k) for name, text in queries.items()]
 
 
 def several(queries: Any) -> Queries:

@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Sequence, Sized
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number, is_number, whole_number
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
-from sluice.retrieval.pipelines.searchable import Searchable
+from sluice.retrieval.pipelines.hit import SHOWN, Hit, Passage, short
+from sluice.retrieval.pipelines.searchable import (
+    PassagesOf,
+    Searchable,
+    Texts as Texts,
+    all_searched,
+    searched,
+)
+from sluice.retrieval.pipelines.tracing import Span
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sluice.retrieval.documents.where import Where
-
-
-SHOWN = 60  # characters of a text in a ``repr``
-
-
-class Texts(Protocol):
-    """Where a stage finds the text of a document: a retriever's document store."""
-
-    def texts(self, document_ids: Sequence[str]) -> list[str]:
-        """Return the full texts of documents, in the order of the ids."""
-        ...
-
-
-class Hit(NamedTuple):
-    """One document found: its id, its score (higher is better) and its text."""
-
-    doc_id: str
-    score: float
-    text: str
-
-    def __repr__(self) -> str:
-        start = " ".join(self.text[: 2 * SHOWN].split())  # a text may have a million characters
-        return f"Hit(doc_id={self.doc_id!r}, score={self.score:.6g}, text={_short(start)!r})"
 
 
 class Stage(Searchable):
@@ -117,6 +100,19 @@ class Stage(Searchable):
         """
         return None
 
+    @property
+    def names_passages(self) -> bool:
+        """Whether it can say by which passage it found a document."""
+        return any(stage.names_passages for stage in self.inner)
+
+    def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
+        """Return the passage that gave each document its place, None where no part knows it.
+
+        ``span`` is the trace of the stage's run for this query alone. The default takes it from the
+        first of the parts that ran and name one; a stage that prefers another overrides this.
+        """
+        return passages_by(span.inner, query, doc_ids)
+
     def attached(self, documents: Texts) -> Stage:
         """Return the stage with a document store to read texts from, if it needs one."""
         return self.over([stage.attached(documents) for stage in self.inner])
@@ -142,13 +138,17 @@ class Stage(Searchable):
         return filtered
 
     def _hits(self, query: str, k: int) -> list[Hit]:
-        return searched(self.rank, self.documents, query, k)
+        return searched(self.rank, self.documents, query, k, self._names)
 
     def _hits_of_all(self, queries: Queries, k: int) -> list[list[Hit]]:
-        return all_searched(self.rank, self.documents, queries, k)
+        return all_searched(self.rank, self.documents, queries, k, self._names)
+
+    @property
+    def _names(self) -> PassagesOf | None:
+        return self.passages_of if self.names_passages else None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({_short(self.name, 2 * SHOWN)!r})"
+        return f"{type(self).__name__}({short(self.name, 2 * SHOWN)!r})"
 
     def __rshift__(self, second: Stage) -> Stage:
         return Then(self, second) if isinstance(second, Stage) else NotImplemented
@@ -169,42 +169,21 @@ class Stage(Searchable):
     __rmul__ = __mul__
 
 
-def _short(text: str, length: int = SHOWN) -> str:
-    return text if len(text) <= length else text[: length - 3] + "..."
-
-
 def _size(store: Texts) -> int:
     """Return the number of documents in a store, -1 for one without ``len``."""
     return len(store) if isinstance(store, Sized) else -1
 
 
-def searched(
-    run: Callable[[Queries, Run | None, int], Run], documents: Texts | None, query: str, k: int
-) -> list[Hit]:
-    """Return the ``k`` best documents for one query that ``run`` finds, with their texts."""
-    if not isinstance(query, str):
-        raise ConfigError(f"query: {query!r}; expected text")
-    k = whole_number(k, "k", 1)
-    ranking = run({"query": query}, None, k)["query"][:k]
-    texts = [""] * len(ranking)
-    if documents is not None:
-        texts = list(documents.texts(list(ranking.doc_ids)))
-    return [Hit(doc, score, text) for (doc, score), text in zip(ranking, texts, strict=True)]
-
-
-def all_searched(
-    run: Callable[[Queries, Run | None, int], Run],
-    documents: Texts | None,
-    queries: Queries,
-    k: int,
-) -> list[list[Hit]]:
-    """Return the hits of each query, all searched together."""
-    found = run(queries, None, k)
-
-    def ranked(name: str) -> Callable[[Queries, Run | None, int], Run]:
-        return lambda asked, given, k: Run(dict.fromkeys(asked, found[name]))
-
-    return [searched(ranked(name), documents, text, k) for name, text in queries.items()]
+def passages_by(parts: Sequence[Span], query: str, doc_ids: Sequence[str]) -> list[Passage | None]:
+    """Return each document's passage from the first of the parts that names it."""
+    found: list[Passage | None] = [None] * len(doc_ids)
+    for part in parts:
+        left = [place for place, passage in enumerate(found) if passage is None]
+        if left and part.stage.names_passages:
+            named = part.stage.passages_of(query, [doc_ids[place] for place in left], part)
+            for place, passage in zip(left, named, strict=True):
+                found[place] = passage
+    return found
 
 
 class Then(Stage):
@@ -226,6 +205,10 @@ class Then(Stage):
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return ``>>`` of two other stages."""
         return Then(*inner)
+
+    def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
+        """Ask the second stage, which had the last word, before the first."""
+        return passages_by(span.inner[::-1], query, doc_ids)
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run the first stage to its full depth, then the second on its run."""
@@ -380,6 +363,27 @@ class Fuse(Stage):
         fuse._joined = self._joined
         fuse.name = fuse._expression or fuse.name
         return fuse
+
+    def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
+        """Ask for each document the stage that ranked it best, of those that name passages."""
+        parts = [part for part in span.inner if part.stage.names_passages and part.result]
+        ranks = [
+            {name: rank for rank, name in enumerate(part.result["query"].doc_ids)}
+            for part in parts
+            if part.result is not None
+        ]
+        found: list[Passage | None] = [None] * len(doc_ids)
+        chosen: dict[int, list[int]] = {}
+        for place, name in enumerate(doc_ids):
+            ranked = [(rank[name], part) for part, rank in enumerate(ranks) if name in rank]
+            if ranked:
+                chosen.setdefault(min(ranked)[1], []).append(place)
+        for number, places in chosen.items():
+            part = parts[number]
+            named = part.stage.passages_of(query, [doc_ids[place] for place in places], part)
+            for place, passage in zip(places, named, strict=True):
+                found[place] = passage
+        return found
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run every stage to its full depth and fuse their runs."""

@@ -20,9 +20,10 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where
-from sluice.retrieval.pipelines.searchable import Several, several
-from sluice.retrieval.pipelines.stage import Hit, Stage, all_searched, searched
-from sluice.retrieval.pipelines.tracing import traced
+from sluice.retrieval.pipelines.hit import Hit, Passage
+from sluice.retrieval.pipelines.searchable import Several, all_searched, searched, several
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.tracing import Span, traced
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
 from sluice.retrieval.retrievers.corpus.given_vectors import one_vector
 from sluice.retrieval.retrievers.corpus.passages import Passages
@@ -222,6 +223,15 @@ class Retriever(Stage):
             return -1.0
         return None
 
+    @property
+    def names_passages(self) -> bool:
+        """Whether documents are searched by their passages."""
+        return self.head.passages is not None
+
+    def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
+        """Return each document's best passage for the query, see ``PassageFinder``."""
+        return self._state.passages_of(query, doc_ids, span)
+
     def __len__(self) -> int:
         return len(self.store)
 
@@ -274,10 +284,11 @@ class Retriever(Stage):
                 return state.run(queries, k, where=where, params=params)
             return state.nearest(queries, list(queries), given, k, where=where, params=params)
 
+        passages = state.passages_of if self.names_passages else None
         if isinstance(query, str):
-            return searched(partial(run, self), state.store, query, k)
+            return searched(partial(run, self), state.store, query, k, passages)
         k = whole_number(k, "k", 1)
-        return all_searched(partial(run, self), state.store, several(query), k)
+        return all_searched(partial(run, self), state.store, several(query), k, passages)
 
     def filtered(self, where: Where) -> Filtered:
         """Return the stage that finds only documents matching ``where``, for pipelines."""
