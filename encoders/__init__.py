@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from sluice.encoders.encoder import Encoder as Encoder, EncoderBase as EncoderBase
     from sluice.encoders.foundation.errors import SluiceError as SluiceError
+    from sluice.encoders.foundation.progress import show_progress as show_progress
     from sluice.encoders.given import as_encoder as as_encoder, as_scorer as as_scorer
     from sluice.encoders.lexical.bm25 import BM25Encoder as BM25Encoder
     from sluice.encoders.lexical.vocabulary import VocabularyEncoder as VocabularyEncoder

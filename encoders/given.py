@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,7 +36,8 @@ def as_encoder(given: EncoderLike) -> Encoder:
             f"{given.__name__}()"
         )
     if encodes(given):
-        missing = [name for name in ("fingerprint", "save_pretrained") if not hasattr(given, name)]
+        needed = ("fingerprint", "save_pretrained")  # looked up without computing a hash
+        missing = [name for name in needed if getattr_static(given, name, None) is None]
         if missing:
             raise ConfigError(
                 f"encoder: {type(given).__name__} has no {' and no '.join(missing)}; an encoder "
@@ -80,7 +82,7 @@ def _of_function(given: Any) -> Encoder:
         return FunctionEncoder(given)
     if callable(getattr(given, "encode", None)):
         return FunctionEncoder(given.encode)
-    raise ConfigError(f"encoder: {given!r:.60} is a {type(given).__name__}; {EXPECTED}")
+    raise ConfigError(f"encoder: {given!r:.60} ({type(given).__name__}); {EXPECTED}")
 
 
 def as_scorer(given: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sluice.encoders.encoder import Dense, EncoderBase
-from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
+from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError, SluiceError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.foundation.numbers import whole_number
@@ -126,6 +126,8 @@ class FunctionEncoder(EncoderBase):
             try:
                 returned = function(list(batch))
                 break
+            except SluiceError:
+                raise
             except Exception as error:
                 said = f"{_name_of(function)}: {type(error).__name__} ({error})"
                 if attempt == self.retries or isinstance(error, NOT_RETRIED):

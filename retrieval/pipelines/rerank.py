@@ -14,6 +14,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import is_number, whole_number
 from sluice.encoders.given import as_scorer
 from sluice.retrieval.pipelines.hit import Passage
+from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike, Scores
 from sluice.retrieval.pipelines.searchable import documents_in
 from sluice.retrieval.pipelines.stage import Stage, Texts
@@ -107,6 +108,24 @@ class Rerank(Stage):
         made = copy.copy(self)
         made._documents = documents
         return made
+
+    def written(self, name_of: NameOf) -> str:
+        """Return ``scorer(depth=..)`` with its options; ``ConfigError`` for a rule or a retriever.
+
+        A scorer's retrievers, and the rules of its depth, have no expression of their own.
+        """
+        if self.rules or self.inner:
+            what = "a rule of its depth" if self.rules else "retrievers of its scorer"
+            raise ConfigError(
+                f"{self.name}: cannot be saved with {what}; write it under pipelines: of an "
+                "experiment, which load_pipeline opens"
+            )
+        options: dict[str, Any] = {"depth": self.depth}
+        if self.interpolate:
+            options["interpolate"] = self.interpolate
+        if self.deadline_ms is not None:
+            options["deadline_ms"] = self.deadline_ms
+        return f"{name_of(self.scorer)}({options_text(options)})"
 
     def filtered(self, where: Where) -> Stage:
         """Return the reranker itself: its candidates were filtered before."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number, is_number, whole_number
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
 from sluice.retrieval.pipelines.hit import SHOWN, Hit, Passage, short
+from sluice.retrieval.pipelines.saving import NameOf, options_text, save_pipeline
 from sluice.retrieval.pipelines.searchable import (
     PassagesOf,
     Searchable,
@@ -137,6 +139,25 @@ class Stage(Searchable):
             )
         return filtered
 
+    def written(self, name_of: NameOf) -> str:
+        """Return the stage as an expression, in which ``name_of`` names retrievers and scorers.
+
+        ``ConfigError`` for a stage that expressions cannot make of these alone.
+        """
+        raise ConfigError(
+            f"{self.name}: a {type(self).__name__} cannot be saved as a pipeline, which holds "
+            "retrievers, filters, rerankers, |, +, *, % and >>; write it under pipelines: of an "
+            "experiment, which load_pipeline opens"
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the pipeline with copies of its parts, in one step; ``load_pipeline`` opens it.
+
+        Nothing is changed by it, and no code is written: functions are given again when it is
+        opened. Only an empty folder, or one with a pipeline, is replaced.
+        """
+        save_pipeline(self, Path(path))
+
     def _hits(self, query: str, k: int) -> list[Hit]:
         return searched(self.rank, self.documents, query, k, self._names)
 
@@ -206,6 +227,10 @@ class Then(Stage):
         """Return ``>>`` of two other stages."""
         return Then(*inner)
 
+    def written(self, name_of: NameOf) -> str:
+        """Return ``first >> second``."""
+        return f"({self.first.written(name_of)}) >> ({self.second.written(name_of)})"
+
     def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
         """Ask the second stage, which had the last word, before the first."""
         return passages_by(span.inner[::-1], query, doc_ids)
@@ -236,6 +261,10 @@ class Cut(Stage):
         """Return the cut of another stage."""
         (stage,) = inner
         return Cut(stage, self.k)
+
+    def written(self, name_of: NameOf) -> str:
+        """Return ``stage % k``."""
+        return f"({self.stage.written(name_of)}) % {self.k}"
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run the stage for no more documents than the cut lets through."""
@@ -269,6 +298,10 @@ class Weighted(Stage):
         """Return another stage with this weight."""
         (stage,) = inner
         return Weighted(stage, self.weight)
+
+    def written(self, name_of: NameOf) -> str:
+        """Return ``weight * stage``."""
+        return f"{self.weight!r} * ({self.stage.written(name_of)})"
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run the stage and multiply its scores."""
@@ -363,6 +396,16 @@ class Fuse(Stage):
         fuse._joined = self._joined
         fuse.name = fuse._expression or fuse.name
         return fuse
+
+    def written(self, name_of: NameOf) -> str:
+        """Return ``fused(...)`` of the stages with its method and options: nested ones stay so."""
+        changed = {
+            each.name: getattr(self.fusion, each.name)
+            for each in fields(self.fusion)
+            if getattr(self.fusion, each.name) != each.default or each.name == "method"
+        }
+        parts = ", ".join(stage.written(name_of) for stage in self.stages)
+        return f"fused({parts}, {options_text(changed)})"
 
     def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
         """Ask for each document the stage that ranked it best, of those that name passages."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.documents.where import Where, conditions
+from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
@@ -63,6 +64,10 @@ class Filtered(Stage):
                     "condition on a key"
                 )
         return Filtered(self.retriever, {**self.where, **where})
+
+    def written(self, name_of: NameOf) -> str:
+        """Return a name: the filter is saved with the retriever."""
+        return name_of(self)
 
     def _hits(self, query: str, k: int) -> list[Hit]:
         return self.retriever.search(query, k, where=self.where)

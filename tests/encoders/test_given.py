@@ -177,7 +177,7 @@ def test_what_is_no_encoder_is_said_in_a_sentence() -> None:
     for wrong, message in [
         (BM25Encoder, r"BM25Encoder is a class; expected an object of it, such as BM25Encoder\(\)"),
         (Half(), "has no fingerprint and no save_pretrained"),
-        (3, "3 is a int; expected an encoder, 'bm25', a model's name"),
+        (3, r"3 \(int\); expected an encoder, 'bm25', a model's name"),
         (None, "expected an encoder"),
     ]:
         with pytest.raises(ConfigError, match=message):
