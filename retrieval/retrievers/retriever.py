@@ -264,16 +264,17 @@ class Retriever(Updatable):
 
     def _facts(self) -> dict[str, str]:
         encoder, index = parts_of(self.path, self.head)
-        folder = "temporary: save(path) keeps it" if self.temporary else str(self.path)
+        folder = "temporary: save(path) keeps it" if self.temporary else repr(str(self.path))
         documents = plural(self.head.documents, "document")
         return {
-            "encoder": encoder and f"{encoder} encoder", "index": index and f"{index} index",
+            "name": repr(self.name), "encoder": encoder and f"{encoder} encoder",
+            "index": index and f"{index} index",
             "documents": documents, "folder": folder,
         }  # fmt: skip
 
     def __repr__(self) -> str:
         facts = [fact for fact in self._facts().values() if fact]
-        return f"Retriever({', '.join([repr(self.name), *facts])})"
+        return f"Retriever({', '.join(facts)})"
 
     @overload
     def search(

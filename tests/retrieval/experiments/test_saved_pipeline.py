@@ -1,7 +1,6 @@
-"""Pipelines as folders: saved with their parts, opened elsewhere, refused where they are damaged."""
+"""Pipelines as folders: saved with their parts, opened elsewhere, refused where damaged."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -52,20 +51,16 @@ def test_a_saved_pipeline_finds_the_same(
     before = stage.run(QUERIES)
     stage.save(tmp_path / "p")
     moved = shutil.move(tmp_path / "p", tmp_path / "moved")
-    facts = (
-        json.loads((Path(moved) / "pipeline.json").read_text())
-        if not stage_is_folder(Path(moved))
-        else {}
-    )
-    given = {"by_words": words} if "by_words" in facts.get("retrievers", {}) else {}
-    given |= {"lengths": lengths} if "lengths" in facts.get("rerankers", {}) else {}
-    opened = load_pipeline(moved, given=given) if facts else Retriever.load(moved)
+    opened: Stage
+    if text == "b":
+        opened = Retriever.load(moved)
+    else:
+        facts = json.loads((tmp_path / "moved" / "pipeline.json").read_text())
+        code = {"by_words": words, "lengths": lengths}
+        parts = {**facts["retrievers"], **facts["rerankers"]}
+        opened = load_pipeline(moved, given={n: f for n, f in code.items() if n in parts})
     assert same(opened.run(QUERIES), before)
     assert same(stage.run(QUERIES), before)
-
-
-def stage_is_folder(path: Path) -> bool:
-    return (path / "retriever.json").exists()
 
 
 def test_filters_are_saved_and_retrievers_once(bm25: Retriever, tmp_path: Path) -> None:
@@ -93,14 +88,12 @@ def test_a_copy_is_another_retriever(tmp_path: Path) -> None:
     first.delete(["d00"])
     first.compact()
     assert "d00" in Retriever.open(tmp_path / "copy")
-    size = os.stat(next((tmp_path / "copy" / "documents").glob("g*/*"))).st_nlink
-    assert size >= 1
     first.save(tmp_path / "first")  # onto itself: nothing happens
     first.save(tmp_path / "copy")
     assert "new" not in Retriever.open(tmp_path / "copy")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("kept")
-    with pytest.raises(ConfigError, match="contains 'mine.txt' but no retriever.json"):
+    with pytest.raises(ConfigError, match=r"contains 'mine.txt' but no retriever.json"):
         first.save(tmp_path / "notes")
 
 
@@ -127,11 +120,9 @@ def test_what_cannot_be_saved_is_said(bm25: Retriever, dense: Retriever, tmp_pat
 
 def test_functions_are_given_again(bm25: Retriever, dense: Retriever, tmp_path: Path) -> None:
     ((bm25 | dense) >> Rerank(lengths, 5)).save(tmp_path / "p")
-    with pytest.raises(
-        ConfigError, match=r"'lengths' .* is not saved.*given=\{'lengths': \.\.\.\}"
-    ):
+    with pytest.raises(ConfigError, match=r"'lengths' .* is not saved.*given=\{'lengths'"):
         load_pipeline(tmp_path / "p")
-    with pytest.raises(ConfigError, match="'length' is no part .* did you mean 'lengths'"):
+    with pytest.raises(ConfigError, match=r"'length' is no part .* did you mean 'lengths'"):
         load_pipeline(tmp_path / "p", given={"length": lengths})
     with pytest.raises(ConfigError, match="leave the name 'x' out"):
         load_pipeline(tmp_path / "p", "x")
@@ -151,7 +142,7 @@ def test_a_damaged_file_is_refused(change: Any, bm25: Retriever, tmp_path: Path)
     (bm25 % 2).save(tmp_path / "p")
     file = tmp_path / "p" / "pipeline.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(IndexFormatError, match="save the pipeline again|upgrade sluice-ir"):
+    with pytest.raises(IndexFormatError, match=r"save the pipeline again|upgrade sluice-ir"):
         load_pipeline(tmp_path / "p")
 
 
