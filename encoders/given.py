@@ -7,7 +7,7 @@ from inspect import getattr_static
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from sluice.encoders.encoder import Encoder, encodes
+from sluice.encoders.encoder import Encoder, EncoderBase, encodes
 from sluice.encoders.foundation.errors import ConfigError
 
 # An encoder, a SentenceTransformer, a function of a list of texts, or a model's name.
@@ -35,9 +35,12 @@ def as_encoder(given: EncoderLike) -> Encoder:
             f"encoder: {given.__name__} is a class; expected an object of it, such as "
             f"{given.__name__}()"
         )
+    if isinstance(given, EncoderBase):
+        return given  # type: ignore[return-value]
     if encodes(given):
         needed = ("fingerprint", "save_pretrained")  # looked up without computing a hash
-        missing = [name for name in needed if getattr_static(given, name, None) is None]
+        known = object() if hasattr(type(given), "__getattr__") else None  # it may find any name
+        missing = [name for name in needed if getattr_static(given, name, known) is None]
         if missing:
             raise ConfigError(
                 f"encoder: {type(given).__name__} has no {' and no '.join(missing)}; an encoder "
@@ -89,7 +92,7 @@ def as_scorer(given: Any) -> Any:
     """Return ``given`` as a scorer of pairs or lists.
 
     A scorer, with ``score(pairs)`` or ``score_lists``, is returned as it is; a text is the folder
-    or hub id of a cross-encoder; a ``CrossEncoder`` of sentence-transformers is asked by its
+    or hub id of a cross-encoder; a ``CrossEncoder`` of sentence-transformers scores by its
     ``predict``; a function takes a list of (query, document) pairs, or a query and a list of
     texts. ``ConfigError`` for anything else.
     """

@@ -158,7 +158,7 @@ class FunctionEncoder(EncoderBase):
                 vectors: Dense = np.asarray(returned, np.float32)
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"{name}: returned {type(returned).__name__} that is no array of numbers "
+                f"{name}: returned {type(returned).__name__}, which is not an array of numbers "
                 f"({error}); expected a vector for each text"
             ) from None
         width = "dim" if self.dim is None else self.dim

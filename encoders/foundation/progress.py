@@ -43,7 +43,7 @@ def show_progress(to: bool | TextIO | Watcher = True) -> None:
 
     True, the default: a bar on a terminal, lines of the logger ``sluice`` elsewhere. False: nowhere
     (as with the environment's ``SLUICE_PROGRESS=0``). An open text file or stream gets the bar, as
-    plain lines where it is no terminal. A function is called with the label, the units done and
+    plain lines unless it is a terminal. A function is called with the label, the units done and
     their total (None if unknown), after each step. ``ConfigError`` for anything else.
     """
     global _target

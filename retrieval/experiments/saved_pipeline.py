@@ -30,7 +30,7 @@ def open_pipeline(folder: Path, *, allow: Collection[str], given: Mapping[str, A
         if name not in {**retrievers, **rerankers}:
             known = [*retrievers, *rerankers]
             raise ConfigError(
-                f"given: {name!r} is no part of {folder}; its parts are {', '.join(known)}"
+                f"given: {folder} has no part {name!r}; its parts are {', '.join(known)}"
                 f"{suggest(name, known)}"
             )
     opened: dict[str, Any] = {}

@@ -37,8 +37,8 @@ class Texts(Protocol):
 class Searchable(ABC):
     """The same questions for every stage: ``search`` for hits, ``run`` for a run.
 
-    A stage defines ``rank``, and is asked by it inside a pipeline. A class that defines ``run`` in
-    its place has it taken as its ``rank``.
+    A stage defines ``rank``, which the stages around it call. A class that defines ``run`` in its
+    place has it taken as its ``rank``.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -117,7 +117,7 @@ class Searchable(ABC):
     async def asearch(
         self, query: str | Several, k: int = 10, *, where: Where | None = None
     ) -> list[Hit] | list[list[Hit]]:
-        """``search`` in a thread, awaited: other tasks go on meanwhile."""
+        """``search`` in a thread, awaited: other tasks run meanwhile."""
         return await asyncio.to_thread(self.search, query, k, where=where)
 
     async def arun(
@@ -128,7 +128,7 @@ class Searchable(ABC):
         *,
         where: Where | None = None,
     ) -> Run:
-        """``run`` in a thread, awaited: other tasks go on meanwhile."""
+        """``run`` in a thread, awaited: other tasks run meanwhile."""
         return await asyncio.to_thread(self.run, queries, given, k, where=where)
 
 
@@ -189,7 +189,7 @@ def all_searched(
 
 
 def several(queries: Any) -> Queries:
-    """Return the queries of a search by their place; ``ConfigError`` for what is no list."""
+    """Return the queries of a search by their place; ``ConfigError`` for anything but a list."""
     if isinstance(queries, dict) or not hasattr(queries, "__iter__"):
         raise ConfigError(
             f"query: {queries!r:.80}; expected text or a list of texts (run takes queries by id)"

@@ -169,14 +169,14 @@ class Stage(Searchable):
     def _names(self) -> PassagesOf | None:
         return self.passages_of if self.names_passages else None
 
-    def _facts(self) -> dict[str, str]:
+    def _shown(self) -> dict[str, str]:
         """Return what a notebook shows of the stage, by name."""
         parts = {f"part {place}": repr(each) for place, each in enumerate(self.inner, 1)}
         return {"pipeline": short(self.name, 2 * SHOWN), **parts}
 
     def _repr_html_(self) -> str:
         """Return the stage and its parts as a small table, for notebooks."""
-        return html_table(type(self).__name__, (), self._facts().items())
+        return html_table(type(self).__name__, (), self._shown().items())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({short(self.name, 2 * SHOWN)!r})"

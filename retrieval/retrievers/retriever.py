@@ -262,7 +262,7 @@ class Retriever(Updatable):
             )
         return document
 
-    def _facts(self) -> dict[str, str]:
+    def _shown(self) -> dict[str, str]:
         encoder, index = parts_of(self.path, self.head)
         folder = "temporary: save(path) keeps it" if self.temporary else repr(str(self.path))
         documents = plural(self.head.documents, "document")
@@ -273,7 +273,7 @@ class Retriever(Updatable):
         }  # fmt: skip
 
     def __repr__(self) -> str:
-        facts = [fact for fact in self._facts().values() if fact]
+        facts = [fact for fact in self._shown().values() if fact]
         return f"Retriever({', '.join(facts)})"
 
     @overload

@@ -80,7 +80,7 @@ def test_a_function_is_called_again_when_the_network_fails() -> None:
     [
         (lambda texts: [1.0] * len(texts), DataError, r"returned shape \(2,\) for 2 texts"),
         (lambda texts: [[1.0]], DataError, r"returned shape \(1, 1\) for 2 texts"),
-        (lambda texts: "vectors", DataError, "no array of numbers"),
+        (lambda texts: "vectors", DataError, "not an array of numbers"),
         (lambda texts: [[1.0], [float("nan")]], DataError, "vector 1 is not finite"),
         (lambda texts: texts + 1, ModelError, "TypeError"),
     ],

@@ -122,7 +122,7 @@ def test_functions_are_given_again(bm25: Retriever, dense: Retriever, tmp_path: 
     ((bm25 | dense) >> Rerank(lengths, 5)).save(tmp_path / "p")
     with pytest.raises(ConfigError, match=r"'lengths' .* is not saved.*given=\{'lengths'"):
         load_pipeline(tmp_path / "p")
-    with pytest.raises(ConfigError, match=r"'length' is no part .* did you mean 'lengths'"):
+    with pytest.raises(ConfigError, match=r"has no part 'length'.* did you mean 'lengths'"):
         load_pipeline(tmp_path / "p", given={"length": lengths})
     with pytest.raises(ConfigError, match="leave the name 'x' out"):
         load_pipeline(tmp_path / "p", "x")
