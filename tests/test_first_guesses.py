@@ -101,6 +101,18 @@ def test_vectors_of_ones_own(dense: Retriever) -> None:  # 5
     assert found == [hit.doc_id for hit in dense.search(Q1, where=where)]
 
 
+def test_passages_of_several_queries_and_of_vectors() -> None:
+    long = {"a": "water " * 30 + "gold coin here", "b": "dense " * 40 + "river"}
+    retriever = Retriever.build(embed, long, passages=sluice.Passages(length=10, overlap=2))
+    alone = [retriever.search(query, 1)[0] for query in ("gold coin", "dense river")]
+    together = retriever.search(["gold coin", "dense river"], 1)
+    by_vector = retriever.search(vector=embed(["gold coin"])[0], k=1)
+    assert [hits[0] for hits in together] == alone
+    assert by_vector[0].passage == alone[0].passage
+    assert alone[0].passage is not None
+    assert "gold" in alone[0].passage.text
+
+
 def test_awaited(bm25: Retriever, dense: Retriever) -> None:  # 6
     async def both() -> Any:
         return await asyncio.gather(bm25.asearch(Q1, 3), (bm25 | dense).arun([Q2], k=2))

@@ -26,6 +26,7 @@ from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.searchable import Several, all_searched, searched, several
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, traced
+from sluice.retrieval.retrievers.corpus.best_passages import keep_vectors
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index
 from sluice.retrieval.retrievers.corpus.given_vectors import as_matrices, one_vector
 from sluice.retrieval.retrievers.corpus.passages import Passages
@@ -320,6 +321,7 @@ class Retriever(Updatable):
         def run(retriever: Retriever, queries: Queries, _: Run | None, k: int) -> Run:
             if given is None:
                 return state.run(queries, k, where=where, params=params)
+            keep_vectors(given)
             return state.nearest(queries, list(queries), given, k, where=where, params=params)
 
         passages = state.passages_of if self.names_passages else None
