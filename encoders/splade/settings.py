@@ -30,7 +30,7 @@ def check_pruning(
     prune_quantile: float | None,
     term_floors: Any,
 ) -> None:
-    """Raise ``ConfigError`` for a limit below 1, or a quantile that is no share of postings."""
+    """Raise ``ConfigError`` for a limit below 1, or a quantile that is not between 0 and 1."""
     for name, limit in (("query_top_k", query_top_k), ("document_top_k", document_top_k)):
         if limit is not None and (type(limit) is not int or limit < 1):
             raise ConfigError(f"{name}: {limit!r}; expected 1 or more, or null for no limit")

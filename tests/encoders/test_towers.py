@@ -110,7 +110,9 @@ def test_folders_load_in_sentence_transformers_and_back(
                 (encoder.encode_documents(texts), theirs.encode_document(texts, **kept)),
             ):
                 plain = found if dense else found.toarray()
-                np.testing.assert_allclose(plain, np.asarray(expected), atol=1e-6)
+                np.testing.assert_allclose(
+                    plain, np.asarray(expected), rtol=1e-6, atol=1e-6 if dense else 1e-5
+                )
     saved = open_encoder(tmp_path / "ours")
     assert saved.fingerprint == ours.fingerprint
     # a tower opens alone
