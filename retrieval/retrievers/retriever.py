@@ -30,6 +30,7 @@ from sluice.retrieval.retrievers.corpus.best_passages import keep_vectors
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index
 from sluice.retrieval.retrievers.corpus.given_vectors import as_matrices, one_vector
 from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.corpus.reading import READING, Reading, warn_of_cuts
 from sluice.retrieval.retrievers.corpus.sources import encoder_and_corpus, encoder_for
 from sluice.retrieval.retrievers.filtered import Filtered
 from sluice.retrieval.retrievers.folder import (
@@ -130,14 +131,18 @@ class Retriever(Updatable):
             discard_unfinished(folder)
             documents = write_documents(folder / DOCUMENTS, corpus)
             work = folder / ENCODING
+            readings: list[Reading] = []
             given = None if vectors is None else as_matrices(vectors)
             filled = filled_index(
                 encoder, documents, index, given, work=work, encoding=encoding, queries=queries,
-                passages=passages,
+                passages=passages, readings=readings,
             )  # fmt: skip
             filled.encoder_fingerprint = str(encoder.fingerprint)
             filled.save(folder / INDEX)
             origin = provenance(config or {}, seconds=time.monotonic() - start)
+            for reading in readings:
+                warn_of_cuts(name or folder.name, reading, cure=passages is None)
+                origin[READING] = reading._asdict()
             noted = None if passages is None else passages.settings()
             head = head_of(folder, name or folder.name, encoder, documents, origin, noted)
             write_head(folder, head)
