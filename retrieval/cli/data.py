@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.retrieval.cli.options import Command, DatasetName, argument, check_choice, option
+from sluice.retrieval.cli.options import Command, argument, check_choice, option
 
 ACTIONS = ("list", "clear")
 CONFIG = """Help with the YAML files of experiments.
@@ -19,15 +19,24 @@ An editor that knows the schema completes keys and marks errors while you write.
 
 
 def data(
-    name: DatasetName,
+    name: Annotated[
+        str,
+        argument(
+            "DATASET",
+            "A BEIR folder, an ir_datasets id, hf:owner/name, pydocs, ...; or documents: a folder "
+            "of files, a table.",
+        ),
+    ],
     split: Annotated[str, option("SPLIT", "The split to describe.")] = "test",
 ) -> None:
     """Describe a dataset.
 
-    Prints sizes, lengths, splits, grades and oddities as JSON.
+    Prints sizes, lengths, splits, grades and oddities as JSON; of documents without judgements,
+    sizes and lengths, and how they are read.
 
-    Example:
+    Examples:
       sluice data pydocs
+      sluice data docs.csv
     """
     from sluice.retrieval.datasets.report import describe
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +21,8 @@ from sluice.retrieval.cli.options import (
 )
 
 log = logging.getLogger("sluice")
+
+DOCUMENTS = "For documents"  # a heading of the options of `sluice index`
 
 
 def run(config: ConfigFile, overrides: Overrides = None) -> None:
@@ -64,25 +66,92 @@ def train(config: ConfigFile, overrides: Overrides = None) -> None:
 
 
 def index(
-    config: ConfigFile,
+    source: Annotated[
+        str,
+        argument(
+            "SOURCE",
+            "An experiment's YAML file; or documents: a folder, a file, a pattern, "
+            "FILE.sqlite#TABLE, hf:OWNER/NAME, or - for standard input.",
+        ),
+    ],
     overrides: Overrides = None,
     only: Annotated[
         list[str] | None, option("NAME", "Build this retriever only; may be repeated.")
     ] = None,
+    output: Annotated[
+        Path | None, option("FOLDER", "Where the indexes go.", default="runs/NAME of the source")
+    ] = None,
+    id: Annotated[
+        str | None,
+        option("COLUMN", "The ids' column; row numbers the rows.", "--id", panel=DOCUMENTS),
+    ] = None,
+    text: Annotated[
+        list[str] | None,
+        option("COLUMN", "The text's column; may be repeated.", "--text", panel=DOCUMENTS),
+    ] = None,
+    title: Annotated[
+        str | None, option("COLUMN", "The titles' column.", "--title", panel=DOCUMENTS)
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        option(
+            "COLUMN",
+            "A column to keep for --where; may be repeated.",
+            "--metadata",
+            default="all others",
+            panel=DOCUMENTS,
+        ),
+    ] = None,
+    language: Annotated[
+        str | None,
+        option("CODE", "The language BM25 stems.", default="guessed", panel=DOCUMENTS),
+    ] = None,
+    model: Annotated[
+        str | None,
+        option("MODEL", "The dense encoder.", default="all-MiniLM-L6-v2", panel=DOCUMENTS),
+    ] = None,
+    bm25: Annotated[
+        bool, flag("Index with BM25 alone, without a model.", "--bm25", panel=DOCUMENTS)
+    ] = False,
     dry_run: Annotated[
         bool, flag("Estimate time, disk and memory; index nothing.", "--dry-run")
     ] = False,
 ) -> None:
-    """Build the retrievers of an experiment.
+    """Index documents, or an experiment's corpus.
 
-    Each goes to OUTPUT/retrievers/NAME. Document vectors are cached by encoder and text, so a
-    second index over the same corpus, or the same one after an interruption, encodes only what is
-    missing.
+    Documents of your own become a hybrid of BM25 and dense vectors, an experiment like any other
+    in OUTPUT, to be searched, added to and evaluated. Files of text, Markdown, HTML and PDF are cut
+    into passages; the columns of tables (csv, tsv, JSON lines, Parquet, Arrow, SQLite) are chosen
+    by their names, and one line says which.
+
+    A YAML file's retrievers go to OUTPUT/retrievers/NAME. Document vectors are cached by encoder
+    and text, so a second index over the same corpus, or the same one after an interruption, encodes
+    only what is missing.
 
     Examples:
+      sluice index notes --output my
+      sluice index docs.csv --id path --title headline --text body --output my
       sluice index configs/bm25.yaml dataset=scifact
       sluice index configs/index-splade.yaml --dry-run
     """
+    from sluice.retrieval.cli.own_documents import is_documents, own_experiment
+
+    columns = {"id": id, "text": text, "title": title, "metadata": metadata}
+    config: str | Path | dict[str, Any] = Path(source)
+    if is_documents(source):
+        if overrides:
+            raise ConfigError(
+                f"{overrides[0]}: KEY=VALUE goes with a YAML file, and {source} is documents; use "
+                "the options of `sluice index -h`"
+            )
+        config = own_experiment(
+            source, columns, output, language=language, model=model, lexical_only=bm25,
+            dry_run=dry_run,
+        )  # fmt: skip
+    else:
+        refuse_options("for documents, not for a YAML file", **columns, language=language,
+                       model=model, bm25=bm25 or None)  # fmt: skip
+        overrides = [*(overrides or []), *([] if output is None else [f"output={output}"])]
     if dry_run:
         from sluice.retrieval.jobs import estimate
 
@@ -98,6 +167,8 @@ def index(
         if head.passages is not None and isinstance(retriever.index, PassageIndex):
             counts += f" in {plural(retriever.index.passages, 'passage')}"
         typer.echo(f"{retriever.path}: {counts}, {head.index_bytes:,} bytes")
+    if isinstance(config, dict):
+        typer.echo(f'search it: sluice search {config["output"]} "your question"')
 
 
 def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:

@@ -65,7 +65,10 @@ Measures = Annotated[
         "--measure",
     ),
 ]
-Queries = Annotated[Path | None, option("FILE", 'A file of queries, JSON lines {"_id", "text"}.')]
+Queries = Annotated[
+    Path | None,
+    option("FILE", "A file of queries: JSON lines, TREC topics, tsv, csv, or one query a line."),
+]
 Json = Annotated[bool, flag("Print JSON.", "--json")]
 
 FORMS = ("text", "markdown", "csv", "latex", "html", "json")

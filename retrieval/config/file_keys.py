@@ -1,7 +1,8 @@
 """The keys of an artefact, and cheap hashes of the datasets and files that its config names.
 
 A hash covers relative file names, sizes and modification times; no file is read. Of a hub id or an
-ir_datasets id, which is not a path, it covers the name.
+ir_datasets id, which is not a path, it covers the name. Of loose files, which their owner edits,
+copies and checks out, it covers the contents.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.files import fingerprint_of
+from sluice.retrieval.datasets.beir import BeirFolder
 from sluice.retrieval.datasets.dataset import load_dataset
+from sluice.retrieval.datasets.loose_files import LooseFiles
 from sluice.retrieval.datasets.source import find_split
 
 CORPUS = ("corpus.jsonl", "corpus.jsonl.gz")
@@ -33,10 +36,12 @@ class Keys(NamedTuple):
 def normalised_dataset(dataset: str | Mapping[str, Any]) -> dict[str, Any]:
     """Return a config's ``dataset`` as a mapping without defaults: equal for equal meanings.
 
-    ``level`` is left out: it matters to evaluation only.
+    ``level`` is left out, which matters to evaluation only, and so are loose files of queries and
+    judgements: no index depends on them, and training on their contents (``training_contents``).
     """
     settings = dict(dataset) if isinstance(dataset, Mapping) else {"name": dataset}
-    settings.pop("level", None)
+    for key in ("level", "queries", "qrels"):
+        settings.pop(key, None)
     defaults = {"split": None, "ignore_identical_ids": "auto"}
     return {key: value for key, value in settings.items() if value != defaults.get(key, "")}
 
@@ -71,12 +76,16 @@ def _dataset_contents(
     if name.startswith(("hf:", "ir_datasets:")):
         return path_contents(name.removeprefix("hf:")) or name
     source = load_dataset(dataset, None).source
+    if isinstance(source, LooseFiles):
+        return source.contents(splits)
     folder = getattr(source, "path", None)
     if folder is None:
         return name
     found = [find_split(split, source.splits()) for split in splits]
-    parts = [*files, *(f"qrels/{split}.tsv" for split in found if split is not None)]
-    return _hash(folder, (folder / part for part in parts if (folder / part).exists()))
+    parts = [folder / file for file in files]
+    if isinstance(source, BeirFolder):
+        parts += [source.qrels_file(split) for split in found if split is not None]
+    return _hash(folder, (part for part in parts if part.exists()))
 
 
 def _hidden(path: Path) -> bool:

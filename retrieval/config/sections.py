@@ -37,6 +37,7 @@ from sluice.retrieval.config.component_types import (
     TrainedEncoder,
     Tuning,
 )
+from sluice.retrieval.config.dataset_paths import found_beside
 from sluice.retrieval.evaluation.comparison import Correction, SignificanceTest, Test
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passages import Passages
@@ -331,9 +332,12 @@ def load_config(path: str | Path, kind: type[Config], overrides: Sequence[str] =
 
 
 def load_values(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the values of a YAML file with the overrides, unchecked; errors as above."""
+    """Return the values of a YAML file with the overrides, unchecked; errors as above.
+
+    Relative paths of the dataset's files are found from the current folder, or beside the file.
+    """
     with named_file(path):
-        return _overridden(_read(Path(path)), overrides)
+        return found_beside(_overridden(_read(Path(path)), overrides), Path(path))
 
 
 @contextlib.contextmanager

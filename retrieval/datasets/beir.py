@@ -1,60 +1,105 @@
-"""Reads folders in BEIR layout: ``corpus.jsonl``, ``queries.jsonl``, ``qrels/<split>.tsv``."""
+"""Reads folders in BEIR layout: ``corpus.jsonl``, ``queries.jsonl``, ``qrels/<split>.tsv``.
+
+Fields may have their other usual names (``id``, ``docid``, ``contents``, ``body``, ``query``); the
+first line of a file decides which.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.datasets.source import Places, Qrels
+from sluice.retrieval.datasets.topics import QUERY_ID, QUERY_TEXT, read_topics
 from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import Entry, distinct, id_text
 from sluice.retrieval.documents.jsonl import field_of, read_objects
+from sluice.retrieval.documents.readers.fields import ID, TEXT, TITLE
+from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.runs.trec_files import read_qrels
 
 CORPUS_FIELDS = "{'_id': ..., 'title': ..., 'text': ...}"
 QUERY_FIELDS = "{'_id': ..., 'text': ...}"
+QRELS = (".tsv", ".txt", ".qrels", ".trec")  # endings of files in qrels/
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """Stream the documents of a corpus file (``.jsonl`` or ``.jsonl.gz``).
+    """Stream the documents of a file: JSON lines, or whatever ``as_documents`` reads.
 
-    A missing or null title is empty. Values of ``metadata`` that no ``where`` could filter by
-    (objects, lists of anything but texts) are left out, with one warning that counts them. Memory:
-    eight bytes a document, for finding a second document of the same id, which is reported within
-    some thousand lines.
+    In JSON lines (``.jsonl``, ``.jsonl.gz``) a missing or null title is empty, and metadata are
+    the values of ``metadata``. Those that no ``where`` could filter by (objects, lists of anything
+    but texts) are left out, with one warning that counts them. Memory: eight bytes a document, for
+    finding a second document of the same id, which is reported within some thousand lines.
     """
+    if not is_json_lines(path):
+        yield from as_documents(path)
+        return
     metadata = MetadataReader()
-    make = partial(_document, metadata=metadata)
-    yield from distinct(lambda: _entries(path, CORPUS_FIELDS, make))
+    yield from distinct(lambda: _entries(path, CORPUS_FIELDS, _document, metadata))
     metadata.warn(path)
 
 
 def read_queries(path: Path) -> Iterator[tuple[str, str]]:
-    """Stream the (id, text) pairs of a queries file (``.jsonl`` or ``.jsonl.gz``)."""
+    """Stream the (id, text) pairs of a file: JSON lines, or whatever ``read_topics`` reads."""
+    if not is_json_lines(path):
+        return read_topics(path)
     return distinct(lambda: _entries(path, QUERY_FIELDS, _query))
 
 
+def is_json_lines(path: Path) -> bool:
+    """Return whether a file's name says that it holds JSON lines."""
+    return path.name.removesuffix(".gz").endswith(".jsonl")
+
+
+class _Names(NamedTuple):
+    """What a file calls its fields."""
+
+    id: str
+    title: str
+    text: str
+
+
+def _names_in(value: Mapping[str, Any], texts: Sequence[str], expected: str) -> _Names:
+    """Return the names of the fields in the first line; BEIR's where there are no others."""
+    ids = ID if expected == CORPUS_FIELDS else QUERY_ID
+    return _Names(
+        *(
+            next((name for name in names if name in value), names[0])
+            for names in (ids, TITLE, texts)
+        )
+    )
+
+
 def _entries(
-    path: Path, expected: str, make: Callable[[str, dict[str, Any]], Entry]
+    path: Path,
+    expected: str,
+    make: Callable[..., Entry],
+    *arguments: Any,
 ) -> Iterator[tuple[str, Entry]]:
     place = ""
+    names = None
     for number, value in read_objects(path, expected):
+        if names is None:
+            names = _names_in(value, TEXT if expected == CORPUS_FIELDS else QUERY_TEXT, expected)
         place = f"{path}:{number}"
-        yield place, make(place, value)
+        yield place, make(place, value, names, *arguments)
     if not place:
         raise DataError(f"{path}: empty; expected one JSON object a line: {expected}")
 
 
-def _document(place: str, value: dict[str, Any], *, metadata: MetadataReader) -> Document:
-    title, own = value.get("title"), value.get("metadata")
+def _document(
+    place: str, value: dict[str, Any], names: _Names, metadata: MetadataReader
+) -> Document:
+    title, own = value.get(names.title), value.get("metadata")
     if title is not None and not isinstance(title, str):
-        raise DataError(f"{place}: 'title' is {_shown(title)}, expected a string: {CORPUS_FIELDS}")
-    name, text = _query(place, value, CORPUS_FIELDS)
+        raise DataError(
+            f"{place}: {names.title!r} is {_shown(title)}, expected a string: {CORPUS_FIELDS}"
+        )
+    name, text = _query(place, value, names, CORPUS_FIELDS)
     if not own:  # BEIR's own files have {} or nothing
         return Document(name, title or "", text)
     if not isinstance(own, dict):
@@ -65,11 +110,13 @@ def _document(place: str, value: dict[str, Any], *, metadata: MetadataReader) ->
     return Document(name, title or "", text, metadata.kept(own))
 
 
-def _query(place: str, value: dict[str, Any], expected: str = QUERY_FIELDS) -> tuple[str, str]:
-    name = id_text(f"{place}: '_id'", field_of(place, value, "_id", expected))
-    text = field_of(place, value, "text", expected)
+def _query(
+    place: str, value: dict[str, Any], names: _Names, expected: str = QUERY_FIELDS
+) -> tuple[str, str]:
+    name = id_text(f"{place}: {names.id!r}", field_of(place, value, names.id, expected))
+    text = field_of(place, value, names.text, expected)
     if not isinstance(text, str):
-        raise DataError(f"{place}: 'text' is {_shown(text)}, expected a string: {expected}")
+        raise DataError(f"{place}: {names.text!r} is {_shown(text)}, expected a string: {expected}")
     return name, text
 
 
@@ -87,15 +134,15 @@ class BeirFolder:
         self._count: int | None = None
 
     def splits(self) -> list[str]:
-        """Return the names of the files in ``qrels/``."""
-        return sorted(file.stem for file in (self.path / "qrels").glob("*.tsv"))
+        """Return the names of the files in ``qrels/``, BEIR's or TREC's."""
+        return sorted({file.stem for file in _qrels_files(self.path)})
 
     def places(self, split: str) -> Places:
         """Return the paths of the three files."""
         return Places(
             str(_file(self.path, "corpus")),
             str(_file(self.path, "queries")),
-            str(self.path / "qrels" / f"{split}.tsv"),
+            str(self.qrels_file(split)),
         )
 
     def documents(self) -> Iterator[Document]:
@@ -115,7 +162,12 @@ class BeirFolder:
 
     def qrels(self, split: str) -> Qrels:
         """Read the split's judgements."""
-        return read_qrels(self.path / "qrels" / f"{split}.tsv")
+        return read_qrels(self.qrels_file(split))
+
+    def qrels_file(self, split: str) -> Path:
+        """Return the path of the split's judgements, ``<split>.tsv`` where there are none."""
+        files = [self.path / "qrels" / f"{split}{ending}" for ending in QRELS]
+        return next((file for file in files if file.exists()), files[0])
 
     def _existing(self, part: str) -> Path:
         path = _file(self.path, part)
@@ -127,10 +179,12 @@ class BeirFolder:
 def is_beir_folder(path: Path) -> bool:
     """Return whether a folder has any of the three parts."""
     return path.is_dir() and (
-        _file(path, "corpus").exists()
-        or _file(path, "queries").exists()
-        or any((path / "qrels").glob("*.tsv"))
+        _file(path, "corpus").exists() or _file(path, "queries").exists() or any(_qrels_files(path))
     )
+
+
+def _qrels_files(folder: Path) -> Iterator[Path]:
+    return (file for file in (folder / "qrels").glob("*") if file.suffix in QRELS)
 
 
 def beir_folders(parent: Path) -> list[str]:

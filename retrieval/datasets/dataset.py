@@ -22,6 +22,8 @@ log = logging.getLogger("sluice")
 
 IgnoreIdenticalIds = bool | Literal["auto"]
 DATA_FOLDER = "SLUICE_DATA"  # the environment variable
+LOOSE = ("queries", "qrels", "columns")
+KEYS = ("name", "split", "ignore_identical_ids", "level", "corpus", *LOOSE)
 UNJUDGED = "no split has judgements; searching and indexing work without, evaluating does not"
 
 
@@ -223,31 +225,46 @@ def load_dataset(name: str | Path | Mapping[str, Any], split: str | None = "test
     """Open a dataset by name; nothing but the list of splits is read before it is needed.
 
     A name is tried as, in this order: ``hf:owner/name`` (BEIR layout on the hub),
-    ``ir_datasets:id``, the built-in ``pydocs``, a folder in BEIR layout, a folder of that name
-    under ``$SLUICE_DATA``, an ir_datasets id (one that names a split, ``beir/scifact/test``,
-    selects its family). A mapping is the YAML form
-    ``{name: ..., split: ..., ignore_identical_ids: auto | true | false, level: 1}``.
+    ``ir_datasets:id``, the built-in ``pydocs``, a folder in BEIR layout, a file of documents, a
+    folder of that name under ``$SLUICE_DATA``, an ir_datasets id (one that names a split,
+    ``beir/scifact/test``, selects its family). A mapping is the YAML form
+    ``{name: ..., split: ..., ignore_identical_ids: auto | true | false, level: 1}``, or
+    ``{corpus: ..., queries: ..., qrels: ..., columns: ...}`` for files of one's own, see
+    ``sluice.retrieval.datasets.loose_files.LooseFiles``; the last three are optional.
 
     ``split=None`` opens the corpus alone. Raises ``DataError`` for an unknown name or split.
     """
-    if isinstance(name, Mapping):
-        known = ("name", "split", "ignore_identical_ids", "level")
-        for key in name:
-            if key not in known:
-                raise ConfigError(
-                    f"dataset.{key}: a dataset takes {', '.join(known)}{suggest(str(key), known)}"
-                )
-        if not isinstance(name.get("name"), (str, Path)):
+    if not isinstance(name, Mapping):
+        return Dataset(find_source(name), split)
+    for key in name:
+        if key not in KEYS:
             raise ConfigError(
-                f"dataset.name: {name.get('name')!r}, expected the name of a dataset or a folder"
+                f"dataset.{key}: a dataset takes {', '.join(KEYS)}{suggest(str(key), KEYS)}"
             )
-        return Dataset(
-            find_source(name["name"]),
-            name.get("split", split),
-            ignore_identical_ids=name.get("ignore_identical_ids", "auto"),
-            level=name.get("level", 1),
+    return Dataset(
+        _source_of(name),
+        name.get("split", split),
+        ignore_identical_ids=name.get("ignore_identical_ids", "auto"),
+        level=name.get("level", 1),
+    )
+
+
+def _source_of(settings: Mapping[str, Any]) -> Source:
+    """Return the source of a mapping: loose files where it has a corpus, otherwise by name."""
+    from sluice.retrieval.datasets.loose_files import LooseFiles
+
+    if "corpus" in settings:
+        parts = {key: settings[key] for key in ("corpus", *LOOSE, "name") if key in settings}
+        return LooseFiles(**parts)
+    loose = next((key for key in LOOSE if key in settings), None)
+    if loose is not None:
+        raise ConfigError(f"dataset.{loose}: goes with a corpus; add corpus: FILE or FOLDER")
+    if not isinstance(settings.get("name"), (str, Path)):
+        raise ConfigError(
+            f"dataset.name: {settings.get('name')!r}, expected the name of a dataset or a folder; "
+            "or corpus: FILE for files of your own"
         )
-    return Dataset(find_source(name), split)
+    return find_source(settings["name"])
 
 
 def training_splits(
@@ -288,6 +305,10 @@ def find_source(name: str | Path) -> Source:
     path = Path(text).expanduser()
     if text and is_beir_folder(path):
         return BeirFolder(path)
+    if text and path.is_file():
+        from sluice.retrieval.datasets.loose_files import LooseFiles
+
+        return LooseFiles(path)
     if isinstance(name, Path) or path.is_absolute() or text.startswith(("./", "../", "~")):
         raise _not_a_folder(path)
     data = os.environ.get(DATA_FOLDER)
@@ -310,9 +331,11 @@ def _from_ir_datasets(name: str, data: str | None) -> Source:
         if data
         else f"a folder under ${DATA_FOLDER} (which is not set)"
     )
+    if Path(name).expanduser().is_dir():
+        raise _folder_of_files(Path(name))
     raise DataError(
         f"dataset {name!r} not found; tried the built-in pydocs, a folder in BEIR layout at "
-        f"{Path(name)}, {under}, and an ir_datasets id"
+        f"{Path(name)} (seen from {Path.cwd()}), {under}, and an ir_datasets id"
         f"{suggest(name, [*local, 'pydocs', *ids])}; a dataset on the hub is 'hf:owner/name'"
     )
 
@@ -320,11 +343,21 @@ def _from_ir_datasets(name: str, data: str | None) -> Source:
 def _not_a_folder(path: Path) -> DataError:
     from sluice.retrieval.datasets.beir import beir_folders
 
-    state = "has none of these" if path.is_dir() else "is not a folder"
+    if path.is_dir():
+        return _folder_of_files(path)
+    state = "is neither a folder nor a file"
     near = beir_folders(path.parent)
     return DataError(
         f"{path}: expected a folder in BEIR layout (corpus.jsonl, queries.jsonl, "
         f"qrels/<split>.tsv), and it {state}{suggest(path.name, near)}"
+    )
+
+
+def _folder_of_files(path: Path) -> DataError:
+    return DataError(
+        f"{path}: a folder without corpus.jsonl, so no dataset in BEIR layout; to search the files "
+        f"in it: sluice index {path} --output my; to use them as a corpus: dataset: "
+        f"{{corpus: {path}}}"
     )
 
 

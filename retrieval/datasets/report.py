@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.datasets.dataset import UNJUDGED, Dataset, IdenticalIdCheck, load_dataset
+from sluice.retrieval.datasets.loose_files import LooseFiles
 from sluice.retrieval.datasets.source import Qrels
+from sluice.retrieval.documents.readers.source import is_source
 
 log = logging.getLogger("sluice")
 EXAMPLES = 3
@@ -20,23 +23,28 @@ EXAMPLES = 3
 LIMITS = {256: 190, 512: 380}
 
 
-def describe(dataset: Dataset | str | Path, split: str = "test") -> dict[str, Any]:
+def describe(
+    dataset: Dataset | str | Path | Mapping[str, Any], split: str = "test"
+) -> dict[str, Any]:
     """Read a dataset once from end to end and return what is in it, ready for JSON.
 
     A dataset given by name is opened with ``split``, or without one if no split has judgements,
-    which is then logged in one warning.
+    which is then logged in one warning. The path of a folder of files, or another source that
+    ``as_documents`` reads, is a corpus.
 
     Judgements of documents outside the corpus and queries that no split judges are logged in
     one warning each, with the count and three examples. Memory: the queries and qrels, and the
     ids of the judged documents. Bad input anywhere is a ``DataError``.
     """
     if not isinstance(dataset, Dataset):
-        corpus_alone = load_dataset(dataset, None)
+        corpus_alone = _opened(dataset)
         judged_splits = corpus_alone.splits
         dataset = corpus_alone.with_split(split) if judged_splits else corpus_alone
         if not judged_splits:
             log.warning("dataset %s: %s", dataset.name, UNJUDGED)
     report: dict[str, Any] = {"name": dataset.name, "split": dataset.split}
+    if isinstance(dataset.source, LooseFiles):
+        report["corpus"] = dataset.source.described
     judged = dataset.with_split(dataset.split)
     queries = judged.queries if judged.split is not None else {}
     qrels = judged.qrels if judged.split is not None else {}
@@ -50,6 +58,16 @@ def describe(dataset: Dataset | str | Path, split: str = "test") -> dict[str, An
         **_described_splits(judged),
     }
     return report
+
+
+def _opened(name: str | Path | Mapping[str, Any]) -> Dataset:
+    """Open a dataset by name or, where none is called so, what the name is the path of."""
+    try:
+        return load_dataset(name, None)
+    except DataError:
+        if isinstance(name, Mapping) or not is_source(name):
+            raise
+    return load_dataset({"corpus": name}, None)
 
 
 def _described_corpus(dataset: Dataset, queries: dict[str, str], qrels: Qrels) -> dict[str, Any]:

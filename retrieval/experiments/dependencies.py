@@ -131,6 +131,8 @@ class Dependencies:
             for key in ("passages", "prune", "search"):
                 if not getattr(section, key):
                     del plain[key]
+            if "passages" in plain and not plain["passages"]["headings"]:
+                del plain["passages"]["headings"]  # as before there was such a setting
             if section.encoding is not None and section.encoding.store != EXACT:
                 plain["store"] = section.encoding.store  # all of encoding that changes the vectors
         below = [self.recipe(node) for node in needs]

@@ -143,9 +143,10 @@ def _slug(entry: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
     """Return a dataset's folder: its name without ``beir/`` and what a file name cannot hold."""
     dataset = entry["dataset"]
     if isinstance(dataset, Mapping):
-        if not dataset.get("name"):
-            raise ConfigError(f"dataset: {json.dumps(dataset)}: expected a name")
-        parts = (dataset.get("name"), dataset.get("split"))
+        known = dataset.get("name") or Path(str(dataset.get("corpus") or "")).stem
+        if not known:
+            raise ConfigError(f"dataset: {json.dumps(dataset)}: expected a name, or a corpus")
+        parts = (known, dataset.get("split"))
         name = "-".join(str(part) for part in parts if part)
     else:
         name = str(dataset)

@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ DOCUMENTS = "documents"
 ENCODING = ".encoding"  # vectors on their way into the index; a killed build continues with them
 ENCODER_FOLDER = re.compile(r"encoder(-[0-9a-f]{8})?")
 GENERATION = re.compile(r"g\d+")
+LOOKED_AT = 500  # files of a folder without a retriever that are looked at for a better message
 
 
 @dataclass(slots=True)
@@ -61,9 +63,25 @@ class Head:
     passages: dict[str, Any] | None = None
 
 
+def _holds_documents(path: Path) -> bool:
+    """Return whether a path is a file, or a folder with a file, that ``as_documents`` reads."""
+    from sluice.retrieval.documents.readers.files.kinds import kind_of_file
+    from sluice.retrieval.documents.readers.tables import form_of_table
+
+    if (path / "experiment.yaml").exists():
+        return False
+    files = [path] if path.is_file() else islice(path.rglob("*"), LOOKED_AT)
+    return any(kind_of_file(f) or form_of_table(f) not in (None, "json") for f in files)
+
+
 def read_head(path: Path) -> Head:
     """Read and check ``retriever.json``; anything but a retriever is an ``IndexFormatError``."""
     if not (path / HEAD).exists():
+        if _holds_documents(path):
+            raise IndexFormatError(
+                f"{path}: documents, not a retriever folder; index them, and search that: "
+                f"sluice index {path} --output my"
+            )
         raise IndexFormatError(
             f"{path}: no {HEAD} here; expected a retriever folder (sluice index CONFIG makes one)"
         )

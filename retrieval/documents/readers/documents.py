@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.files import fingerprint_of
@@ -17,11 +19,25 @@ Placed = Iterator[tuple[str, Document]]  # where each document is, as messages n
 _SAID: set[str] = set()  # lines that were logged: a corpus is opened several times
 
 
-def say(line: str) -> None:
+def say(line: str, level: int = logging.INFO) -> None:
     """Log a line once in this process."""
     if line not in _SAID:
         _SAID.add(line)
-        log.info("%s", line)
+        log.log(level, "%s", line)
+
+
+def shown(path: Path) -> str:
+    """Return a path as messages show it: from the current folder where it is below that."""
+    absolute, here = path.absolute(), Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
+
+
+def size_of(source: Any) -> int | None:
+    """Return a source's length, None where it has none or does not know it yet."""
+    try:
+        return len(source)
+    except TypeError:  # an iterator, a stream, a corpus before its first pass
+        return None
 
 
 class Documents:
@@ -75,6 +91,11 @@ class Documents:
             )
         self._started = True
         return (document for _, document in self._read())
+
+    def quiet(self) -> Documents:
+        """Return itself, for reading without the line that describes it: it was shown already."""
+        _SAID.add(self.described)
+        return self
 
     def __repr__(self) -> str:
         return f"Documents({self.described})"

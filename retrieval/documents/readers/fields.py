@@ -203,6 +203,10 @@ def choose(
         title = None
     others = [name for name in names if name not in {chosen, title, *text}]
     listed = tuple(others) if asked.metadata is None else asked.metadata
+    if METADATA in listed:
+        objects = [row[METADATA] for row in sample if isinstance(row.get(METADATA), Mapping)]
+        inside = dict.fromkeys(str(key) for each in objects for key in each)
+        listed = (*(name for name in listed if name != METADATA or not objects), *inside)
     parsers = {name: _parser(name, sample) for name in listed} if parsed else {}
     return Fields(chosen, title, tuple(text), asked.metadata, listed, parsers)
 

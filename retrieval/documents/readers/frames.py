@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import plural
-from sluice.retrieval.documents.readers.documents import Documents
+from sluice.retrieval.documents.readers.documents import Documents, size_of
 from sluice.retrieval.documents.readers.fields import SAMPLE, Asked, Row, choose
 
 BATCH = 1024  # rows converted at a time
@@ -16,11 +16,11 @@ INDEX = "index"  # what the index of a pandas frame is called, where it has no n
 
 
 class Reader(NamedTuple):
-    """What a frame is called, a function that streams its rows, and the name of its index."""
+    """What a frame is called, a function that streams its rows, and the column its index is."""
 
     kind: str
     rows: Callable[[], Iterator[tuple[str, Row]]]
-    index: str | None = None
+    label: str | None = None
 
 
 def documents_in_frame(source: Any, asked: Asked) -> Documents | None:
@@ -39,12 +39,12 @@ def documents_in_dataset(data: Any, asked: Asked, *, name: str) -> Documents:
 
 
 def _documents(source: Any, reader: Reader, asked: Asked, name: str) -> Documents:
-    size = _size(source)
+    size = size_of(source)
     sample = [row for _, row in islice(reader.rows(), SAMPLE)]
     names = _names(source) or list(dict.fromkeys(key for row in sample for key in row))
-    if reader.index is not None and reader.index not in names:
-        names = [reader.index, *names]
-    fields = choose(name, names, sample, asked, index=reader.index)
+    if reader.label is not None and reader.label not in names:
+        names = [reader.label, *names]
+    fields = choose(name, names, sample, asked, index=reader.label)
     rows_in_all = "" if size is None else f" of {plural(size, 'row')}"
     contents = getattr(source, "_fingerprint", None)
     return Documents(
@@ -70,13 +70,6 @@ def _reader(source: Any) -> Reader | None:
     if hasattr(source, "column_names") and hasattr(source, "iter"):
         return Reader("dataset", lambda: _numbered(_batched(source)))
     return None
-
-
-def _size(source: Any) -> int | None:
-    try:
-        return len(source)
-    except TypeError:  # a dataset that is streamed, a lazy frame
-        return None
 
 
 def _names(source: Any) -> list[str]:

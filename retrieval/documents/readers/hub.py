@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,7 @@ PATIENCE = 5.0  # seconds to wait for the hub before using its cache
 SPLITS = ("corpus", "train")  # the split that is read, where there are several
 
 
+@functools.cache
 def documents_on_hub(name: str, asked: Asked) -> Documents:
     """Return the documents of ``owner/name`` or ``owner/name#configuration``.
 

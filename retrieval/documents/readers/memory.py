@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
@@ -10,7 +10,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
-from sluice.retrieval.documents.readers.documents import Documents, Placed
+from sluice.retrieval.documents.readers.documents import Documents, Placed, size_of
 from sluice.retrieval.documents.readers.fields import SAMPLE, Asked, Fields, choose
 
 EXPECTED = (
@@ -39,7 +39,7 @@ def documents_in(source: Iterable[Any], asked: Asked, *, name: str = "memory") -
     once = iter(source) is source
     stream = iter(source)
     first = list(islice(stream, SAMPLE))
-    size = len(source) if isinstance(source, Sized) else None
+    size = size_of(source)
     fields = _fields(first, asked)
 
     def read() -> Placed:

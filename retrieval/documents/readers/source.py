@@ -8,7 +8,7 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.readers.documents import Documents
+from sluice.retrieval.documents.readers.documents import Documents, shown
 from sluice.retrieval.documents.readers.fields import Asked
 from sluice.retrieval.documents.readers.files.folder import (
     OUTPUTS,
@@ -71,6 +71,15 @@ def as_documents(
     raise DataError(f"{source!r:.80}: cannot be read; {EXPECTED}, in a list, a file or a frame")
 
 
+def is_source(name: str | Path) -> bool:
+    """Return whether a name is that of files, a table or a place that ``as_documents`` reads."""
+    text = str(name)
+    if text == "-" or text.startswith("hf:") or Path(text).expanduser().exists():
+        return True
+    file = text.rpartition("#")[0]
+    return bool(file and Path(file).expanduser().is_file()) or any(sign in text for sign in WILD)
+
+
 def _named_documents(source: str | Path, asked: Asked) -> Documents:
     """Return the documents of a path, a pattern of paths, a name on the hub, or a pipe."""
     name = str(source)
@@ -82,9 +91,9 @@ def _named_documents(source: str | Path, asked: Asked) -> Documents:
         return documents_on_hub(name.removeprefix("hf:"), asked)
     path = Path(name).expanduser()
     if path.is_dir():
-        return _folder(name, path, asked)
+        return _folder(shown(path), path, asked)
     if path.exists():
-        return _file(name, path, asked)
+        return _file(shown(path), path, asked)
     file, _, table = name.rpartition("#")
     if file and Path(file).expanduser().is_file():
         path = Path(file).expanduser()

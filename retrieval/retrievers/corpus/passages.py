@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from annotated_types import Ge
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.headings import section_starts
 from sluice.retrieval.retrievers.corpus.windows import (
     Pieces,
     Spans,
@@ -49,6 +51,9 @@ class Passages:
     With ``repeat_title`` the title is put before every passage and is not counted; if it is too
     long for the encoder beside ``length`` tokens it is cut. Without, it is the beginning of the
     text. ``most`` reads only that many passages of a document, the first ones.
+
+    With ``headings`` no passage goes beyond a heading of Markdown (``sluice.retrieval.documents.
+    headings``): each section is cut on its own, so that a short one is a passage by itself.
     """
 
     length: Annotated[int, Ge(1)] = 200
@@ -56,6 +61,7 @@ class Passages:
     aggregate: Literal["max", "first", "mean"] = "max"
     repeat_title: bool = True
     most: Annotated[int, Ge(1)] | None = None
+    headings: bool = False
 
     def __post_init__(self) -> None:
         whole_number(self.length, "length", 1)
@@ -69,8 +75,9 @@ class Passages:
                 f"aggregate: {self.aggregate!r}; known: {', '.join(AGGREGATES)}"
                 f"{suggest(str(self.aggregate), AGGREGATES)}"
             )
-        if not isinstance(self.repeat_title, bool):
-            raise ConfigError(f"repeat_title: {self.repeat_title!r}; expected true or false")
+        for name in ("repeat_title", "headings"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name}: {getattr(self, name)!r}; expected true or false")
         if self.most is not None:
             whole_number(self.most, "most", 1)
 
@@ -165,14 +172,16 @@ class _Cutter:
 
     def characters(self, documents: Sequence[Document]) -> Iterator[Spans]:
         """Yield where each document's passages begin and end in its text."""
-        pieces = self._pieces(self._texts(documents))
-        for document, counted in zip(documents, pieces, strict=True):
-            if len(counted) <= self._passages.length:
+        texts = self._texts(documents)
+        pieces = self._pieces(texts)
+        for document, text, counted in zip(documents, texts, pieces, strict=True):
+            spans = self._spans(text, counted)
+            if spans is None:
                 yield [(0, len(document.text))]
             elif self._joined:
-                yield [document.own_characters(*span) for span in self._spans(counted)]
+                yield [document.own_characters(*span) for span in spans]
             else:
-                yield self._spans(counted)
+                yield spans
 
     @property
     def _joined(self) -> bool:
@@ -182,19 +191,33 @@ class _Cutter:
     def _texts(self, documents: Sequence[Document]) -> list[str]:
         return [each.full_text if self._joined else each.text for each in documents]
 
-    def _spans(self, pieces: Pieces) -> Spans:
-        """Return the characters of the passages of a text that is longer than one."""
-        cut = windows(pieces.begins, self._passages.length, self._passages.overlap)
+    def _spans(self, text: str, pieces: Pieces) -> Spans | None:
+        """Return the characters of a text's passages; None for a text that is one passage."""
+        length, overlap = self._passages.length, self._passages.overlap
+        cut: Spans = []
+        for start, stop in self._sections(text, pieces):
+            parts = windows(pieces.begins[start:stop], length, overlap)
+            cut += [(start + first, start + last) for first, last in parts]
+        if len(cut) == 1:
+            return None
         return [pieces.characters(*each) for each in cut[: self._most]]
 
+    def _sections(self, text: str, pieces: Pieces) -> Spans:
+        """Return the pieces that passages stay within: each section's, or all."""
+        if not self._passages.headings or "\n" not in text:
+            return [(0, len(pieces))]
+        borders = np.searchsorted(pieces.starts, section_starts(text))
+        borders = np.unique(np.append(borders, [0, len(pieces)]))
+        return list(pairwise(borders.tolist())) or [(0, 0)]
+
     def _cut(self, document: Document, text: str, pieces: Pieces, title: Pieces) -> list[Document]:
-        length = self._passages.length
-        if len(pieces) <= length:
+        spans = self._spans(text, pieces)
+        if spans is None:
             whole = self._titled(document, title, len(pieces)) if len(pieces) else document
             return [whole]
-        parts = [document._replace(text=text[start:end]) for start, end in self._spans(pieces)]
+        parts = [document._replace(text=text[start:end]) for start, end in spans]
         if self._passages.repeat_title:
-            heading = self._titled(document, title, length).title
+            heading = self._titled(document, title, self._passages.length).title
             return [part._replace(title=heading) for part in parts]
         kept = 1 if self._fields else 0
         return parts[:kept] + [part._replace(title="") for part in parts[kept:]]

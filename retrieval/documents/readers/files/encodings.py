@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import functools
 from pathlib import Path
 
 from sluice.retrieval.documents.jsonl import open_bytes
@@ -15,6 +16,12 @@ BINARY = 8192  # bytes looked at for a zero, which no text has
 
 def encoding_of(path: Path) -> str:
     """Return the encoding of a whole file, gzipped or not, found by decoding it once."""
+    stat = path.stat()
+    return _encoding_of(path, stat.st_size, stat.st_mtime_ns)
+
+
+@functools.lru_cache(64)
+def _encoding_of(path: Path, size: int, changed: int) -> str:
     decoder = codecs.getincrementaldecoder("utf-8")()
     with open_bytes(path) as stream:
         block = stream.read(BLOCK)
@@ -32,7 +39,7 @@ def encoding_of(path: Path) -> str:
 
 
 def decoded(data: bytes) -> tuple[str, str] | None:
-    """Return the text of bytes and its encoding; None for bytes that are no text.
+    """Return the text of bytes and its encoding; None for binary data.
 
     Bytes that are not UTF-8 are read as Windows-1252, where a byte without a meaning becomes the
     replacement character.

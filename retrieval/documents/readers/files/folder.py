@@ -15,7 +15,7 @@ from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import NOTHING, Document
 from sluice.retrieval.documents.readers.contents import contents_of
-from sluice.retrieval.documents.readers.documents import Documents, Placed
+from sluice.retrieval.documents.readers.documents import Documents, Placed, say
 from sluice.retrieval.documents.readers.fields import Asked, stored
 from sluice.retrieval.documents.readers.files.encodings import FALLBACK
 from sluice.retrieval.documents.readers.files.kinds import (
@@ -27,8 +27,6 @@ from sluice.retrieval.documents.readers.files.kinds import (
     missing_package,
 )
 from sluice.retrieval.documents.readers.files.text_files import read_text_file
-
-log = logging.getLogger("sluice")
 
 PASSED_OVER = ("node_modules", "__pycache__")
 OUTPUTS = ("experiment.yaml", "retriever.json")  # what Sluice itself writes is not read
@@ -49,12 +47,10 @@ class Notes:
                 f"{len(files):,} {reason} ({', '.join(files[:3])})"
                 for reason, files in self.left_out.items()
             ]
-            log.warning("%s: left out: %s", name, ", ".join(reasons))
+            say(f"{name}: left out: {', '.join(reasons)}", logging.WARNING)
         if self.recoded:
-            log.warning(
-                "%s: %s not UTF-8 and read as Windows-1252: %s", name,
-                plural(len(self.recoded), "file"), ", ".join(self.recoded[:3]),
-            )  # fmt: skip
+            count, first = plural(len(self.recoded), "file"), ", ".join(self.recoded[:3])
+            say(f"{name}: {count} not UTF-8 and read as Windows-1252: {first}", logging.WARNING)
 
 
 def listed_files(root: Path) -> list[Path]:

@@ -1,5 +1,7 @@
 """Lists, mappings, pairs and frames become documents; what cannot be is a plain error."""
 
+from pathlib import Path
+
 import datasets
 import pandas as pd
 import polars as pl
@@ -82,3 +84,29 @@ def test_the_columns_are_described_and_may_be_named() -> None:
 def test_mistakes(source: object, columns: dict[str, str], message: str) -> None:
     with pytest.raises((ConfigError, DataError), match=message):
         list(as_documents(source, **columns))
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+    import types
+
+    def piped(data: str) -> list[Document]:
+        stream = types.SimpleNamespace(buffer=io.BytesIO(data.encode()))
+        monkeypatch.setattr("sys.stdin", stream)
+        documents = as_documents("-")
+        assert list(documents) == list(documents)
+        return list(documents)
+
+    assert piped("gold\n\n river \n") == [Document("0", "", "gold"), Document("1", "", "river")]
+    assert piped('{"docid": "a", "body": "x"}\n') == [Document("a", "", "x")]
+    with pytest.raises(DataError, match="standard input:2: not JSON"):
+        piped('{"body": "x"}\nplain\n')
+    with pytest.raises(DataError, match="standard input: empty"):
+        piped("\n")
+
+
+def test_the_hub_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("id,text\n1,gold\n")
+    documents = as_documents(f"hf:{tmp_path}")
+    assert list(documents) == [Document("1", "", "gold")]
+    assert documents.described.startswith(f"hf:{tmp_path} (train) of 1 row: id from 'id'")

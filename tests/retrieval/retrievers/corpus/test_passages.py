@@ -259,3 +259,30 @@ def test_means() -> None:
     np.testing.assert_allclose(sparse_means.toarray(), expected, rtol=1e-6)
     np.testing.assert_array_equal(sparse_means.toarray()[1], table[2])
     assert mean_vectors(sparse.csr_array(table)[:0], counts[:0], normalize=False).shape == (0, 4)
+
+
+def test_no_passage_crosses_a_heading(encoder: DenseEncoder) -> None:
+    text = "intro\n# One\n## Two\n" + "water " * 30 + "\n# Three\nend\n"
+    page = document(text, "Gold")
+    for kind in (BM25, encoder):
+        passages = Passages(12, 2, headings=True)
+        (parts,) = passages.split(kind, [page])
+        (spans,) = passages.characters(kind, [page])
+        assert [part.text for part in parts] == [text[a:b] for a, b in spans]
+        assert all(part.title == "Gold" for part in parts)
+        assert parts[0].text == "intro"
+        assert parts[1].text.startswith("# One\n## Two")
+        assert parts[-1].text == "# Three\nend"
+        assert all("#" not in part.text[1:] for part in parts[2:])
+        assert "".join(text.split()) == "".join(_covered(text, spans).split())
+        # A short text with headings is cut too, one without is whole.
+        assert cut(passages, kind, document("# A\nx\n# B\ny")) == [["# A\nx", "# B\ny"]]
+        assert cut(passages, kind, document("a\nb", "t")) == [["t a\nb"]]
+        assert cut(Passages(12, 2, most=1, headings=True), kind, page) == [["Gold intro"]]
+    with pytest.raises(ConfigError, match="headings: 1; expected true or false"):
+        Passages(headings=1)  # type: ignore[arg-type]
+
+
+def _covered(text: str, spans: list[tuple[int, int]]) -> str:
+    places = sorted({place for start, end in spans for place in range(start, end)})
+    return "".join(text[place] for place in places)

@@ -1,0 +1,153 @@
+"""Reads queries in the forms that people and tracks have: TREC topics, tables, lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.errors import DataError, suggest
+from sluice.retrieval.documents.ids import distinct, id_text
+from sluice.retrieval.documents.jsonl import read_lines
+from sluice.retrieval.documents.readers.tables import form_of_table, open_table
+
+QUERY_ID = ("_id", "id", "qid", "query_id", "query-id", "queryid", "topic_id", "topic", "number",
+            "num")  # fmt: skip
+QUERY_TEXT = ("text", "query", "title", "question", "query_text", "contents", "content", "body")
+
+TOPIC = re.compile(r"<top>(.*?)(?=</top>|<top>|\Z)", re.S)
+XML_TOPIC = re.compile(r"<topic\b([^>]*)>(.*?)</topic>", re.S)
+NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)", re.I)
+ATTRIBUTE = re.compile(r"""(?:number|id|num|qid)\s*=\s*["']([^"']+)["']""", re.I)
+TITLE = re.compile(r"<(?:title|query)>\s*(?:Topic:)?(.*?)(?=<|\Z)", re.S | re.I)
+
+Query = tuple[str, str]  # id, text
+
+
+def read_topics(path: Path, *, id: str | None = None, text: str | None = None) -> Iterator[Query]:
+    """Stream the (id, text) pairs of a file of queries.
+
+    TREC topics (``<num>``, ``<title>``; descriptions and narratives are not read), a table (csv,
+    tsv, JSON lines, JSON, Parquet, ...), two columns ``id<TAB>text`` without a header, or one query
+    a line, whose ids are then 1, 2, ... Columns are found by their usual names unless ``id`` and
+    ``text`` name them. Raises ``DataError`` with the line for anything else, and for an id twice.
+    """
+    columns = (id, text)
+    form = form_of_table(path)
+    if form not in (None, "tsv"):
+        return distinct(lambda: _rows(path, columns))
+    if form is None and (kind := _marked(path)) is not None:
+        return distinct(lambda: kind(path))
+    first = next(read_lines(path), None)
+    if first is None:
+        raise DataError(f"{path}: empty; expected one query a line")
+    if form is None and "\t" not in first[1]:
+        return distinct(lambda: _lines(path))
+    return distinct(lambda: _columns(path, columns))
+
+
+def _marked(path: Path) -> Callable[[Path], Iterator[tuple[str, Query]]] | None:
+    """Return the reader of a file whose first lines hold marks, None for plain lines."""
+    for _, line in islice(read_lines(path), 20):
+        bare = line.strip()
+        if bare.startswith("<top>"):
+            return partial(_trec, topics=TOPIC)
+        if bare.startswith(("<topic ", "<topic>")):
+            return partial(_trec, topics=XML_TOPIC)
+        if bare.startswith("{"):
+            return partial(_json_lines)
+    return None
+
+
+def _trec(path: Path, *, topics: re.Pattern[str]) -> Iterator[tuple[str, Query]]:
+    text = "\n".join(line for _, line in read_lines(path))
+    for number, found in enumerate(topics.finditer(text), 1):
+        place = f"{path}: topic {number}"
+        inside = found.groups()[-1]
+        name = NUMBER.search(inside) or ATTRIBUTE.search(found[1])
+        title = TITLE.search(inside)
+        if name is None or title is None:
+            lacking = "<num>" if name is None else "<title>"
+            raise DataError(f"{place}: no {lacking}; expected <num> and <title> in every topic")
+        yield place, (name[1], " ".join(title[1].split()))
+
+
+def _json_lines(path: Path) -> Iterator[tuple[str, Query]]:
+    from sluice.retrieval.documents.jsonl import read_objects
+
+    rows = ((f"{path}:{n}", row) for n, row in read_objects(path, "{'id': ..., 'text': ...}"))
+    return _named(path, rows, (None, None))
+
+
+def _rows(path: Path, columns: tuple[str | None, str | None]) -> Iterator[tuple[str, Query]]:
+    return _named(path, open_table(path).rows(), columns)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, Query]]:
+    for number, (line_number, line) in enumerate(read_lines(path), 1):
+        yield f"{path}:{line_number}", (str(number), line.strip())
+
+
+def _columns(path: Path, columns: tuple[str | None, str | None]) -> Iterator[tuple[str, Query]]:
+    """Yield the queries of lines with tabs; the first line may name the columns."""
+    names: list[str] | None = None
+    for number, line in read_lines(path):
+        place, cells = f"{path}:{number}", line.split("\t")
+        if names is None:
+            names = [cell.strip() for cell in cells]
+            lowered = {name.lower() for name in names}
+            if any(columns) or (lowered & set(QUERY_ID) and lowered & set(QUERY_TEXT)):
+                continue
+            names = ["id", "text"]
+        if len(cells) != len(names):
+            raise DataError(
+                f"{place}: {len(cells)} tab-separated columns, expected {len(names)}: id<TAB>text, "
+                "or a first line that names the columns"
+            )
+        row = dict(zip(names, cells, strict=True))
+        yield from _named(path, iter([(place, row)]), columns)
+
+
+def _named(
+    path: Path,
+    rows: Iterator[tuple[str, Mapping[str, Any]]],
+    columns: tuple[str | None, str | None],
+) -> Iterator[tuple[str, Query]]:
+    chosen: list[str] | None = None
+    for number, (place, row) in enumerate(rows, 1):
+        if chosen is None:
+            chosen = [
+                _column(path, row, asked, names, what)
+                for asked, names, what in zip(
+                    columns, (QUERY_ID, QUERY_TEXT), ("id", "text"), strict=True
+                )
+            ]
+        name, text = chosen
+        query_id = row.get(name, "") if name else number
+        if not isinstance(row.get(text), str):
+            raise DataError(f"{place}: {text!r} is {row.get(text)!r:.60}, expected a text")
+        yield place, (id_text(f"{place}: {name!r}", query_id), str(row[text]))
+
+
+def _column(
+    path: Path, row: Mapping[str, Any], asked: str | None, names: Sequence[str], what: str
+) -> str:
+    """Return the column that holds the ids or texts of queries; "" for ids that are not there."""
+    if asked is not None:
+        if asked not in row:
+            raise DataError(
+                f"{path}: no column {asked!r}; its columns are {', '.join(map(repr, row))}"
+                f"{suggest(asked, map(str, row))}"
+            )
+        return asked
+    by_name = {str(name).strip().lower(): str(name) for name in row}
+    found = next((by_name[name] for name in names if name in by_name), None)
+    if found is None and what == "text":
+        raise DataError(
+            f"{path}: no column of query texts; its columns are {', '.join(map(repr, row))}; call "
+            "it query or text, or name it: columns: {query: COLUMN}"
+        )
+    return found or ""

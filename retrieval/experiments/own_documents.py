@@ -1,0 +1,153 @@
+"""The experiment that searches one's own documents: BM25 and a dense encoder, fused by rank."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.files import replaced_file
+from sluice.encoders.foundation.numbers import plural
+from sluice.retrieval.documents.language import ENGLISH, guess_language
+from sluice.retrieval.documents.readers.documents import Documents
+from sluice.retrieval.documents.readers.source import as_documents
+
+log = logging.getLogger("sluice")
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+LENGTH = 200  # tokens of a passage: with a title, within the model's 256
+OVERLAP = 20  # a quarter less to encode than with 50, and headings part most texts anyway
+ROOM = 0.75  # the part of what another model reads that a passage fills; the rest is for the title
+HEADED = ("markdown", "html")  # kinds of text that are cut at headings
+SAMPLE = 500  # documents that the language is guessed from
+CORPUS = "documents.jsonl"  # in the output: what came through a pipe
+HYBRID = "hybrid"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnDocuments:
+    """Documents that were read once to count them: what an index over them will hold."""
+
+    documents: Documents
+    corpus: str  # how the experiment names them
+    columns: Mapping[str, Any]
+    count: int
+    characters: int
+    language: str
+
+    def __str__(self) -> str:
+        size = f"{self.characters / 1e6:,.1f} million" if self.characters >= 1e6 else (
+            f"{self.characters:,}"
+        )  # fmt: skip
+        return f"{plural(self.count, 'document')}, {size} characters, language {self.language}"
+
+
+def survey(
+    source: str, columns: Mapping[str, Any], output: Path, language: str | None = None
+) -> OwnDocuments:
+    """Read a source from end to end: count it, guess its language, and find what is wrong with it.
+
+    Standard input is written to ``documents.jsonl`` in the output, where the experiment finds it.
+    Raises ``DataError`` as ``as_documents`` and its documents do.
+    """
+    documents = as_documents(source, **columns)
+    log.info("%s", documents.described)
+    documents = documents.quiet()
+    count = characters = 0
+    sample: list[str] = []
+    for count, document in enumerate(documents, 1):
+        characters += len(document.text)
+        if count <= SAMPLE:
+            sample.append(document.full_text)
+    corpus = _absolute(source)
+    kept: Mapping[str, Any] = columns
+    if source == "-":
+        corpus, kept = _saved(documents, output), {}
+    return OwnDocuments(
+        documents, corpus, kept, count, characters, language or guess_language(sample)
+    )
+
+
+def _saved(documents: Documents, output: Path) -> str:
+    file = output / CORPUS
+    with replaced_file(file) as stream:
+        for document in documents:
+            value: dict[str, Any] = {
+                "_id": document.id,
+                "title": document.title,
+                "text": document.text,
+            }
+            if document.metadata:
+                value["metadata"] = dict(document.metadata)
+            stream.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
+    return str(file.absolute())
+
+
+def _absolute(source: str) -> str:
+    """Return a source as it can be found from anywhere: paths, patterns and tables alike."""
+    if source.startswith("hf:"):
+        return source
+    return os.path.abspath(Path(source).expanduser())  # noqa: PTH100  (`..` without links)
+
+
+def hybrid_config(
+    own: OwnDocuments, output: Path, *, model: str | None = None, lexical_only: bool = False
+) -> dict[str, Any]:
+    """Return the experiment as the values of a YAML file.
+
+    BM25 over whole documents; a dense encoder over passages, so that all text is read, cut at
+    headings where the documents have them; and their fusion by reciprocal rank. With
+    ``lexical_only`` BM25 alone. Raises ``ModelError`` with the ways out where the dense encoder's
+    model cannot be had.
+    """
+    dataset: dict[str, Any] = {"corpus": own.corpus}
+    if own.columns:
+        dataset["columns"] = dict(own.columns)
+    bm25 = {"encoder": {"type": "bm25", "language": own.language}, "index": {"type": "inverted"}}
+    config: dict[str, Any] = {
+        "dataset": dataset,
+        "output": str(output),
+        "retrievers": {"bm25": bm25},
+        "pipelines": {"bm25": "bm25"},
+    }
+    if lexical_only:
+        return config
+    passages: dict[str, Any] = {"length": _passage_length(model, own.language), "overlap": OVERLAP}
+    if any(kind in HEADED for kind in own.documents.parts):
+        passages["headings"] = True
+    config["retrievers"]["dense"] = {
+        "encoder": {"type": "dense", "model": model or MODEL, "dtype": "auto"},
+        "index": {"type": "flat"},
+        "passages": passages,
+    }
+    config["pipelines"] = {HYBRID: "bm25 | dense"}
+    return config
+
+
+def _passage_length(model: str | None, language: str) -> int:
+    """Return how long passages may be for a model, which is looked up before any work.
+
+    Where the default model meets a language other than English, a warning says so.
+    """
+    from sluice.encoders.model_files.locate import model_folder
+
+    try:
+        model_folder(model or MODEL)
+    except ModelError as error:
+        raise ModelError(f"{error}; or index without a model: --bm25") from None
+    if model is not None:
+        from sluice.encoders.dense.encoder import DenseEncoder
+
+        reads = DenseEncoder.from_pretrained(model).lengths["document"]
+        return max(OVERLAP + 1, min(LENGTH, int(ROOM * reads)))
+    if language != ENGLISH:
+        log.warning(
+            "%s knows English best, and the documents look like %r; name another with --model, or "
+            "index without a model: --bm25", MODEL, language,
+        )  # fmt: skip
+    return LENGTH

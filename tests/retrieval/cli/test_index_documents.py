@@ -1,0 +1,105 @@
+"""``sluice index SOURCE``: own documents become a hybrid that is searched like any experiment."""
+
+import io
+import types
+from pathlib import Path
+
+import pytest
+import yaml
+from command_line import Call
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "notes").mkdir()
+    for number in range(6):
+        text = f"# Note {number}\nword{number} water\n## Use\nriver {number}\n"
+        (tmp_path / "notes" / f"{number}.md").write_text(text)
+    (tmp_path / "docs.csv").write_text("nr,ask,reply\n7,gold,in the river\n8,sluice,for water\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_folder_becomes_a_hybrid(sluice: Call, here: Path, bert: Path) -> None:
+    code, out, err = sluice("index", "notes", "--output", "my", "--model", bert)
+    assert code == 0, err
+    assert "notes: 6 files (6 Markdown), id from the path" in err
+    assert out.splitlines()[0].startswith("6 documents, ")
+    assert "estimate: " in out
+    assert "my/retrievers/dense: 6 documents in 12 passages" in out
+    assert out.splitlines()[-1] == 'search it: sluice search my "your question"'
+    saved = yaml.safe_load((here / "my" / "experiment.yaml").read_text())
+    assert saved["dataset"] == {"corpus": str(here / "notes")}
+    assert saved["pipelines"] == {"hybrid": "bm25 | dense"}
+    assert saved["retrievers"]["dense"]["passages"]["headings"] is True
+    code, out, _ = sluice("search", "my", "word3", "-k", 1)
+    assert (code, "3.md" in out) == (0, True)
+    # Again with nothing changed: nothing is built; the output may lie in the folder itself.
+    built = (here / "my" / "retrievers" / "bm25" / "retriever.json").read_bytes()
+    (here / "notes" / "0.md").touch()
+    code, _, err = sluice("index", "notes", "--output", "my", "--model", bert)
+    assert (code, "index bm25" in err) == (0, False)
+    assert (here / "my" / "retrievers" / "bm25" / "retriever.json").read_bytes() == built
+    # Judgements that come later: the experiment evaluates without being built again.
+    (here / "topics.tsv").write_text("q1\tword1\nq2\tword2\n")
+    (here / "qrels.txt").write_text("q1 0 1.md 1\nq2 0 2.md 1\n")
+    code, out, err = sluice(
+        "evaluate", "my/experiment.yaml", "dataset.queries=topics.tsv", "dataset.qrels=qrels.txt",
+        "evaluate.latency_queries=0", "evaluate.report=false",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "index bm25" not in err
+    assert "hybrid" in out
+
+
+def test_a_table_with_named_columns(sluice: Call, here: Path) -> None:
+    code, out, err = sluice("index", "docs.csv", "--bm25", "--output", "my")
+    assert code == 2
+    assert "cannot tell which column holds the text" in err
+    words = ("--bm25", "--id", "nr", "--text", "reply", "--text", "ask", "--metadata", "nr")
+    code, out, err = sluice("index", "docs.csv", *words)
+    assert code == 0, err
+    assert "docs.csv: id from 'nr', text from 'reply' and 'ask', metadata: nr" in err
+    code, out, _ = sluice("search", "runs/docs", "gold")
+    assert (code, " 7" in out) == (0, True)
+    code, out, _ = sluice("data", "docs.csv")
+    assert code == 2
+    (here / "faq.csv").write_text("id,text\n1,gold\n")
+    code, out, err = sluice("data", "faq.csv")
+    assert (code, '"documents": 1' in out) == (0, True)
+    assert sluice("data", "notes")[0] == 0
+
+
+def test_a_pipe(sluice: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = types.SimpleNamespace(buffer=io.BytesIO(b"gold in the river\nwater\n"))
+    monkeypatch.setattr("sys.stdin", stream)
+    assert sluice("index", "-", "--bm25", "--output", "my")[0] == 0
+    code, out, _ = sluice("search", "my", "gold")
+    assert (code, "gold in the river" in out) == (0, True)
+    assert (here / "my" / "documents.jsonl").read_text().count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("search", "notes", "gold"), "notes: documents, not a retriever folder; .* sluice index "),
+        (("search", "docs.csv", "gold"), "docs.csv: documents, not a retriever folder"),
+        (("index", "note"), "note: no such file"),
+        (("index", "notes", "seed=1"), "seed=1: KEY=VALUE goes with a YAML file"),
+        (("index", "notes", "--bm25", "--model", "x"), "--model: goes without --bm25"),
+        (("index", "notes", "--bm25", "--language", "xx"), "xx"),
+        (("index", "notes", "--model", "./none"), "no such model folder.*: --bm25"),
+        (("index", "notes", "--text", "a"), "text=.* names a column, and files of text have none"),
+        (("index", "x.yaml", "--text", "a"), "--text: is for documents, not for a YAML file"),
+        (("evaluate", "y.yaml"), "notes: a folder without corpus.jsonl.*sluice index notes"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_mistakes(sluice: Call, here: Path, words: tuple[str, ...], message: str) -> None:
+    import re
+
+    (here / "y.yaml").write_text("dataset: notes\nretrievers: {bm25: bm25}\n")
+    code, _, err = sluice(*words)
+    assert code == 2
+    assert re.search(message, err), err
+    assert "Traceback" not in err
