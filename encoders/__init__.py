@@ -11,10 +11,16 @@ from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
     from sluice.encoders.dense.encoder import DenseEncoder as DenseEncoder
+    from sluice.encoders.dense.function import FunctionEncoder as FunctionEncoder
     from sluice.encoders.dense.pair_head import PairHead as PairHead
     from sluice.encoders.dense.precomputed import PrecomputedEncoder as PrecomputedEncoder
+    from sluice.encoders.dense.sentence_transformer import (
+        SentenceTransformerEncoder as SentenceTransformerEncoder,
+    )
     from sluice.encoders.encoder import Encoder as Encoder, EncoderBase as EncoderBase
     from sluice.encoders.foundation.errors import SluiceError as SluiceError
+    from sluice.encoders.foundation.progress import show_progress as show_progress
+    from sluice.encoders.given import as_encoder as as_encoder, as_scorer as as_scorer
     from sluice.encoders.lexical.bm25 import BM25Encoder as BM25Encoder
     from sluice.encoders.lexical.vocabulary import VocabularyEncoder as VocabularyEncoder
     from sluice.encoders.rerankers.cross_encoder import CrossEncoder as CrossEncoder

@@ -14,6 +14,14 @@ ENCODERS: Final[Mapping[str, str]] = {
     "vocabulary": "sluice.encoders.lexical.vocabulary:VocabularyEncoder.from_pretrained",
 }
 
+# Encoders of what a program gave: saved folders name them, YAML does not.
+GIVEN: Final[Mapping[str, str]] = {
+    "function": "sluice.encoders.dense.function:FunctionEncoder.from_pretrained",
+    "sentence_transformer": (
+        "sluice.encoders.dense.sentence_transformer:SentenceTransformerEncoder.from_pretrained"
+    ),
+}
+
 RERANKERS: Final[Mapping[str, str]] = {
     "cross_encoder": "sluice.encoders.rerankers.cross_encoder:CrossEncoder.from_pretrained",
 }

@@ -203,11 +203,13 @@ def own_encoders(user: Traveller) -> None:
         from sluice import Rerank, Retriever
         texts = {TEXTS!r}
         def embed(texts):
-            return [[text.count(letter) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
+            letters = "abcdefghijklmnopqrstuvwxyz"
+            return [[text.count(letter) for letter in letters] for text in texts]
         model = SentenceTransformer({user.model!r}, device="cpu")
         hybrid = Retriever.build(model, texts) | Retriever.build(embed, texts)
         print(hybrid.search(texts[1], k=1)[0].text)
-        shortest = hybrid % 3 >> Rerank(lambda query, found: [-len(text) for text in found], depth=3)
+        by_length = Rerank(lambda query, found: [-len(text) for text in found], depth=3)
+        shortest = hybrid % 3 >> by_length
         print(shortest.search("gold", k=1)[0].doc_id)
         weighted = 0.3 * Retriever.build(texts) + 0.7 * Retriever.build(model, texts)
         print(weighted.search("gravel", k=1)[0].text)

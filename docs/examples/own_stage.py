@@ -23,10 +23,10 @@ class Synonyms(Stage):
     # Its hits are not those of the retriever below, so nobody may look into that one's index.
     base_retriever = None
 
-    def run(self, queries, given=None, k=None):
+    def rank(self, queries, given=None, k=None):
         """Return a ranking for each query; ``given`` is the run before it, for rerankers."""
         longer = {query: self.expanded(text) for query, text in queries.items()}
-        return self.stage.run(longer, given, k)
+        return self.stage.rank(longer, given, k)
 
     def expanded(self, text):
         words = text.split()

@@ -3,6 +3,7 @@
     SluiceError
     ├── ConfigError         a key, type, name or measure in YAML, on the command line or in a call
     ├── DataError           a corpus, queries, qrels or run file; vectors; texts
+    │   └── UnknownDocumentError    an id that no document has; a KeyError too
     ├── ModelError          a model folder or id that cannot be loaded or is of the wrong kind
     ├── IndexFormatError    a saved index or retriever: missing, damaged, newer, another encoder's
     └── MissingPackageError an optional package that is not installed
@@ -27,6 +28,12 @@ class ConfigError(SluiceError):
 
 class DataError(SluiceError):
     """Input data that cannot be read as what it claims to be."""
+
+
+class UnknownDocumentError(DataError, KeyError):
+    """A document asked for by an id that none has."""
+
+    __str__ = Exception.__str__  # a KeyError's would quote the message
 
 
 class ModelError(SluiceError):

@@ -1,4 +1,4 @@
-"""Shows progress of long work: a bar on a terminal, log lines elsewhere."""
+"""Shows progress of long work: a bar on a terminal, log lines elsewhere, or where one wants it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TextIO
 
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import duration
 
 log = logging.getLogger("sluice")
@@ -32,6 +33,35 @@ class Rate(NamedTuple):
     each: float
 
 
+Watcher = Callable[[str, int, int | None], None]  # label, units done, total (None: unknown)
+OFF = ("0", "off", "false", "no")  # of $SLUICE_PROGRESS
+
+_target: bool | TextIO | Watcher = True
+
+
+def show_progress(to: bool | TextIO | Watcher = True) -> None:
+    """Choose where progress of long work goes, for all of this process.
+
+    True, the default: a bar on a terminal, lines of the logger ``sluice`` elsewhere. False: nowhere
+    (as with the environment's ``SLUICE_PROGRESS=0``). An open text file or stream gets the bar, as
+    plain lines unless it is a terminal. A function is called with the label, the units done and
+    their total (None if unknown), after each step. ``ConfigError`` for anything else.
+    """
+    global _target
+    if not (isinstance(to, bool) or hasattr(to, "write") or callable(to)):
+        raise ConfigError(
+            f"show_progress: {to!r:.60}; expected True, False, an open file or a function of "
+            "(label, done, total)"
+        )
+    _target = to
+
+
+def progress_target() -> bool | TextIO | Watcher:
+    """Return what ``show_progress`` chose; False where the environment silences it."""
+    silenced = os.environ.get("SLUICE_PROGRESS", "").strip().lower() in OFF
+    return False if silenced else _target
+
+
 _OUTER: ContextVar[Advance | None] = ContextVar("outer progress", default=None)
 
 
@@ -50,13 +80,17 @@ def progress(
     work, every 15 seconds. ``also`` adds a second rate. Inside ``counted_by`` nothing is shown and
     the progress counts for the outer work.
     """
-    outer = _OUTER.get()
+    outer, target = _OUTER.get(), progress_target()
     if outer is not None:
         yield outer
-    elif not show:
+    elif not show or target is False:
         yield lambda amount=1: None
-    elif on_terminal():
-        with _bar(label, total, unit, also) as advance:
+    elif not isinstance(target, bool) and not hasattr(target, "write"):
+        with _watched(label, total, target) as advance:
+            yield advance
+    elif not isinstance(target, bool) or on_terminal():
+        stream: Any = sys.stderr if target is True else target
+        with _bar(label, total, unit, also, stream) as advance:
             yield advance
     else:
         with _lines(label, total, unit, also) as advance:
@@ -88,7 +122,22 @@ def _rates(rate: float, unit: str, also: Rate | None) -> str:
 
 
 @contextmanager
-def _bar(label: str, total: int | None, unit: str, also: Rate | None) -> Iterator[Advance]:
+def _watched(label: str, total: int | None, watcher: Watcher) -> Iterator[Advance]:
+    done = 0
+
+    def advance(amount: int = 1) -> None:
+        nonlocal done
+        done += amount
+        watcher(label, done, total)
+
+    watcher(label, 0, total)
+    yield advance
+
+
+@contextmanager
+def _bar(
+    label: str, total: int | None, unit: str, also: Rate | None, stream: TextIO
+) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -107,7 +156,7 @@ def _bar(label: str, total: int | None, unit: str, also: Rate | None) -> Iterato
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as display:
+    with Progress(*columns, console=Console(file=stream)) as display:
         task = display.add_task(label, total=total, rate="")
         start, done = time.monotonic(), 0
 

@@ -17,7 +17,7 @@ from sluice.encoders.model_files.layout import (
 )
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.router import is_router, is_static, read_routes
-from sluice.encoders.table import ENCODERS, RERANKERS
+from sluice.encoders.table import ENCODERS, GIVEN, RERANKERS
 
 
 def kind_of(folder: Path) -> str:
@@ -50,7 +50,7 @@ def open_encoder(name: str | Path, **options: Any) -> Any:
         return resolve("sluice.encoders.lexical.bm25:BM25Encoder.from_pretrained")(
             folder, **options
         )
-    table = {**ENCODERS, **RERANKERS}
+    table = {**ENCODERS, **GIVEN, **RERANKERS}
     if kind not in table:
         raise ModelError(f"{folder}: saved by an encoder of type {kind!r}, which is not built in")
     return resolve(table[kind])(folder, **options)

@@ -14,15 +14,15 @@ NOTHING: Metadata = MappingProxyType({})
 
 
 class Document(NamedTuple):
-    """One entry of a corpus; an empty title or an empty text is valid.
+    """One entry of a corpus; an empty title or an empty text is valid: ``Document("1", text="x")``.
 
     ``metadata`` is what ``where`` filters by: key to text, number, boolean or list of texts. None
     is the same as no key.
     """
 
     id: str
-    title: str
-    text: str
+    title: str = ""
+    text: str = ""
     metadata: Metadata = NOTHING
 
     @property

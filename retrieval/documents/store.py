@@ -88,6 +88,10 @@ class DocumentStore:
                 if row not in dead:
                     yield document
 
+    def __call__(self) -> Iterator[Document]:
+        """Stream the documents: ``retriever.documents()`` is ``iter(retriever.documents)``."""
+        return iter(self)
+
     def __contains__(self, document_id: str) -> bool:
         return self.row(document_id) is not None
 

@@ -5,6 +5,8 @@ Every key must hold. A value means equality, a list any of its values, and a map
 equals each of its texts; None matches a missing value. ``not`` also holds where the key has no
 value, the orders hold only where it has one. Texts are ordered by code point. Numbers are compared
 as numbers, integer or float; a boolean does not count as a number.
+
+The key ``id`` is the document's own id, unless documents have metadata of that name.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 Where: TypeAlias = Mapping[str, Any]
 Operator: TypeAlias = Literal["any", "not", "gte", "gt", "lte", "lt"]
 ORDERS = ("gte", "gt", "lte", "lt")
+ID = "id"
 # Which kinds of column a value is looked for in.
 NUMBERS: tuple[Kind, ...] = ("integer", "float")
 EQUAL: dict[Kind, tuple[Kind, ...]] = {
@@ -94,6 +97,9 @@ def matching_rows(store: DocumentStore, where: Iterable[Condition]) -> Mask:
     under the key. A store without rows has no such errors.
     """
     where = list(where)
+    known = {key for _, columns in store.columns for key in columns}
+    by_id = [each for each in where if each.key == ID and ID not in known]
+    where = [each for each in where if each not in by_id]
     if store.rows_total:
         _check(store, where)
     parts = [np.zeros(0, dtype=np.bool_)]
@@ -102,7 +108,27 @@ def matching_rows(store: DocumentStore, where: Iterable[Condition]) -> Mask:
         for condition in where:
             mask &= _matching(condition, columns.get(condition.key, []), documents)
         parts.append(mask)
-    return np.concatenate(parts)
+    matches: Mask = np.concatenate(parts)
+    for condition in by_id:
+        matches &= _of_ids(store, condition)
+    return matches
+
+
+def _of_ids(store: DocumentStore, condition: Condition) -> Mask:
+    """Return the mask of the documents with, or with ``not`` without, one of some ids."""
+    if condition.operator in ORDERS:
+        raise ConfigError(
+            f"where.{ID}.{condition.operator}: ids have no order; expected an id, a list of ids, "
+            "or not"
+        )
+    names = [value for value in condition.values if isinstance(value, str)]
+    if len(names) < len(condition.values):
+        other = next(value for value in condition.values if not isinstance(value, str))
+        raise ConfigError(f"where.{ID}: {other!r:.80}; ids are texts")
+    rows = store.rows(names)
+    mask = np.zeros(store.rows_total, dtype=np.bool_)
+    mask[rows[rows >= 0]] = True
+    return ~mask if condition.operator == "not" else mask
 
 
 def _check(store: DocumentStore, where: Iterable[Condition]) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.evaluation.measures import Measure, parse_measure
-from sluice.retrieval.evaluation.scores import Qrels, Scores, Truth, evaluate
+from sluice.retrieval.evaluation.scores import DEFAULT_MEASURES, Qrels, Scores, Truth, evaluate
 from sluice.retrieval.evaluation.significance import (
     CORRECTIONS,
     effect,
@@ -121,7 +121,7 @@ class SignificanceTest:
 def compare(
     runs: Mapping[str, Run | Mapping[str, Any]],
     qrels: Truth | Qrels,
-    measures: Iterable[str | Measure],
+    measures: Iterable[str | Measure] = DEFAULT_MEASURES,
     *,
     baseline: str | None = None,
     test: Test = "t-test",

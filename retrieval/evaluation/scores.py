@@ -25,6 +25,8 @@ from sluice.retrieval.runs.columns import RunColumns
 from sluice.retrieval.runs.queries import SelfExcluding
 from sluice.retrieval.runs.run import Ranking, Run, check_unique
 
+DEFAULT_MEASURES = ("nDCG@10", "R@100")  # as in YAML
+
 Qrels = Mapping[str, Mapping[str, int]]  # query id -> {document id: grade}
 
 
@@ -99,7 +101,7 @@ class Scores:
 def evaluate(
     system: Searcher | Run | Mapping[str, Any],
     truth: Truth | Qrels,
-    measures: Iterable[str | Measure],
+    measures: Iterable[str | Measure] = DEFAULT_MEASURES,
     *,
     ignore_identical_ids: bool = False,
     level: int | None = None,

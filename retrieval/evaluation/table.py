@@ -101,6 +101,18 @@ class Table:
             writer.writerow([system, *("" if value is None else value for value in values)])
         return stream.getvalue()
 
+    def to_pandas(self) -> Any:
+        """Return a pandas frame: a row for each system, named by the index, numbers in full."""
+        import pandas as pd
+
+        rows = [[row.get(column) for column in self.columns] for row in self.rows.values()]
+        index = pd.Index(list(self.rows), name="system")
+        return pd.DataFrame(rows, index=index, columns=list(self.columns))
+
+    def _repr_html_(self) -> str:
+        """Return ``to_html``, for notebooks."""
+        return self.to_html()
+
     def to_markdown(self) -> str:
         """Return a GitHub-flavoured table, the caption under it."""
         head, *body = self._cells(lambda text: text.replace("|", r"\|").replace("<", "&lt;"))

@@ -117,7 +117,7 @@ class _AnyStage(Stage):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         return Run({})
 
 

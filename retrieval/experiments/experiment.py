@@ -31,8 +31,10 @@ from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_sp
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.experiments.checks import check_experiment, list_names
 from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.saved_pipeline import open_pipeline
 from sluice.retrieval.experiments.training.job import TrainingJob, train_model
 from sluice.retrieval.pipelines.expression import parse
+from sluice.retrieval.pipelines.saving import PIPELINE
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.candidate_lists import Sources, open_lists
 from sluice.retrieval.retrievers.folder import HEAD, read_head
@@ -351,19 +353,41 @@ class Experiment:
         }
 
 
-def load_pipeline(folder: str | Path, name: str, *, allow: Collection[str] = ()) -> Stage:
-    """Open a pipeline by name from an experiment's output folder.
+def load_pipeline(
+    folder: str | Path,
+    name: str = "",
+    *,
+    allow: Collection[str] = (),
+    given: Mapping[str, Any] | None = None,
+) -> Stage:
+    """Open a pipeline that was saved, or one by name from an experiment's output folder.
+
+    ``pipeline.save(folder)`` needs no name, nor does an experiment with one pipeline. ``given`` are
+    the functions and objects that ``save`` could not write: scorers, and encoders of retrievers, by
+    their names in the pipeline.
 
     Nothing is built and the dataset is not needed: a part that is missing, or was made with other
     settings than those in ``experiment.yaml``, is an ``IndexFormatError``. ``allow`` names the
     classes of your own that the folder may import.
     """
     path = Path(folder) / SETTINGS
+    if (Path(folder) / PIPELINE).exists():
+        if name:
+            raise ConfigError(f"{folder}: is one saved pipeline; leave the name {name!r} out")
+        return open_pipeline(Path(folder), allow=allow, given=given or {})
+    if given:
+        raise ConfigError("given: belongs to a saved pipeline; an experiment has all its parts")
     if not path.exists():
         raise IndexFormatError(
-            f"{folder}: no {SETTINGS} here; expected the output folder of sluice run"
+            f"{folder}: neither {SETTINGS} nor {PIPELINE} here; expected the output folder of "
+            "sluice run, or a pipeline's folder"
         )
     config = load_config(path, ExperimentConfig)
+    if not name:
+        known = list(config.pipelines) or list(config.retrievers)
+        if len(known) != 1:
+            raise ConfigError(f"{folder}: has several pipelines; name one of {', '.join(known)}")
+        name = known[0]
     moved = config.model_copy(update={"output": str(folder)})
     return Experiment(moved, file=path, allow=allow, only_open=True).stage(name)
 

@@ -1,13 +1,15 @@
 """Parses pipelines written as text, such as ``(bm25 | dense) % 200 >> cross(depth=50)``.
 
-The grammar is Python's, read by ``ast`` and never executed: names, ``|``, ``%`` and ``>>``, calls
-of scorers with constants, and calls of the functions in ``table.STAGES``. Nothing else is allowed.
+The grammar is Python's, read by ``ast`` and never executed: names, ``|``, ``+``, ``%`` and ``>>``,
+weights (``0.3 * bm25 + 0.7 * dense``), calls of scorers with constants, and calls of the functions
+in ``table.STAGES``. Nothing else is allowed.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 from sluice.encoders.foundation.build import check_arguments, resolve
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.retrieval.pipelines.rerank import Rerank
-from sluice.retrieval.pipelines.stage import Cut, Stage
+from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.table import DEPTH_RULES, STAGES
 
 Make = Callable[[], Any]  # opens the stage or scorer of a name
@@ -23,7 +25,8 @@ Make = Callable[[], Any]  # opens the stage or scorer of a name
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"  # a valid name of a retriever, a reranker or a pipeline
 RERANK_OPTIONS = ("depth", "interpolate", "deadline_ms")
 MAX_PARTS = 200  # operators, calls and names in one expression
-SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.BitAnd: "&"}
+SYMBOLS = {ast.Sub: "-", ast.Div: "/", ast.BitAnd: "&"}
+OPERATORS = "|, +, *, % and >>"
 
 
 def names_in(text: str, *, where: str) -> Iterator[str]:
@@ -74,12 +77,19 @@ def _tree(text: str, where: str) -> ast.expr:
     except (SyntaxError, ValueError) as error:
         raise ConfigError(
             f"{where}: {text!r} is not a pipeline ({getattr(error, 'msg', error)}); expected names "
-            "joined by |, % and >>, as in (bm25 | dense) % 200 >> cross(depth=50)"
+            "joined by |, +, *, % and >>, as in (bm25 | dense) % 200 >> cross(depth=50)"
         ) from None
     parts = sum(isinstance(node, (ast.Name, ast.Call, ast.BinOp)) for node in ast.walk(tree))
     if parts > MAX_PARTS:
         raise ConfigError(f"{where}: {parts:,} names and operators; expected {MAX_PARTS} or fewer")
     return tree
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Return whether this is a number, with or without a sign."""
+    inner = node.operand if isinstance(node, ast.UnaryOp) else node
+    value = inner.value if isinstance(inner, ast.Constant) else None
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _in_table(node: ast.expr) -> bool:
@@ -131,19 +141,35 @@ class _Reader:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             called: Stage = self._call(node, node.func.id)
             return called
-        raise self.fail(f"{_spelled(ast.unparse(node))!r} is not a name, a call, |, % or >>")
+        raise self.fail(f"{_spelled(ast.unparse(node))!r} is not a name, a call, |, +, *, % or >>")
 
     def _operation(self, node: ast.BinOp) -> Stage:
         if isinstance(node.op, ast.Mod):
-            cut: Cut = self._built(Cut, self.stage(node.left), self._constant(node.right))
+            cut: Stage = self._built(
+                operator.mod, self.stage(node.left), self._constant(node.right)
+            )
             return cut
         if isinstance(node.op, ast.RShift):
             first = self.first(ast.unparse(node.left), self.stage(node.left))
             return first >> self.stage(node.right)
         if isinstance(node.op, ast.BitOr):
             return self.stage(node.left) | self.stage(node.right)
+        if isinstance(node.op, ast.Add):
+            return self.stage(node.left) + self.stage(node.right)
+        if isinstance(node.op, ast.Mult):
+            return self._weighted(node)
         symbol = SYMBOLS.get(type(node.op), type(node.op).__name__)
-        raise self.fail(f"operator {symbol} is not supported (use |, % and >>)")
+        raise self.fail(f"operator {symbol} is not supported (use {OPERATORS})")
+
+    def _weighted(self, node: ast.BinOp) -> Stage:
+        """Return ``0.3 * a`` or ``a * 0.3``."""
+        weight, part = node.left, node.right
+        if not _is_number(weight):
+            weight, part = part, weight
+        if not _is_number(weight):
+            raise self.fail("* takes a number and a pipeline, as in 0.3 * bm25 + 0.7 * dense,")
+        stage: Stage = self._built(operator.mul, self.stage(part), self._constant(weight))
+        return stage
 
     def _call(self, node: ast.Call, name: str, *, part: bool = False) -> Any:
         options = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, repeat
@@ -12,15 +13,21 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import is_number, whole_number
+from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
+from sluice.encoders.given import as_scorer
 from sluice.retrieval.pipelines.hit import Passage
-from sluice.retrieval.pipelines.scorer import ListScorer, Scorer, ScorerHooks, Scores
-from sluice.retrieval.pipelines.stage import Stage, Texts, documents_in
+from sluice.retrieval.pipelines.saving import NameOf, options_text
+from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike, Scores
+from sluice.retrieval.pipelines.searchable import documents_in
+from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.tracing import SCORED_PASSAGES, Span, note
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.where import Where
+
+log = logging.getLogger("sluice")
 
 AT_ONCE = 16  # pairs between two looks at the clock
 
@@ -35,6 +42,10 @@ class DepthRule(Protocol):
 
 class Rerank(Stage):
     """Reorder the first ``depth`` documents of each query by a scorer.
+
+    ``scorer`` has ``score(pairs)`` or ``score_lists``; or it is a function of (query, document)
+    pairs, or of a query and texts, a sentence-transformers ``CrossEncoder``, or a cross-encoder's
+    folder or hub id.
 
     Documents below the depth keep their order; their scores are shifted under the reranked
     minimum, so that scores still decrease. Documents that the scorer ties keep the order they had.
@@ -51,7 +62,7 @@ class Rerank(Stage):
 
     def __init__(
         self,
-        scorer: Scorer | ListScorer,
+        scorer: ScorerLike,
         depth: int = 100,
         *,
         interpolate: float = 0.0,
@@ -62,13 +73,9 @@ class Rerank(Stage):
     ) -> None:
         if not is_number(interpolate) or not 0 <= interpolate <= 1:
             raise ConfigError(f"interpolate: {interpolate!r}; expected a share from 0 to 1")
+        scorer = as_scorer(scorer)
         hooks = ScorerHooks(scorer)
         self._of_lists = hooks.scores_lists
-        if not self._of_lists and not hooks.scores_pairs:
-            raise ConfigError(
-                f"Rerank: {type(scorer).__name__} has no score(pairs) method; "
-                "expected a CrossEncoder or an object like it"
-            )
         if deadline_ms is not None and not (is_number(deadline_ms) and deadline_ms > 0):
             raise ConfigError(f"deadline_ms: {deadline_ms!r}; expected milliseconds above 0")
         if deadline_ms is not None and self._of_lists:
@@ -79,10 +86,11 @@ class Rerank(Stage):
         self.scorer: Any = scorer
         self.depth = whole_number(depth, "depth", 0)
         self.interpolate = float(interpolate)
-        self.name = name or f"{type(scorer).__name__}(depth={depth})"
+        self.name = name or f"{hooks.name}(depth={depth})"
         self.rules = tuple(rules)
         self.deadline_ms = deadline_ms
         self._documents = documents
+        self._told = False  # that pairs were cut
 
     @property
     def inner(self) -> tuple[Stage, ...]:
@@ -106,11 +114,29 @@ class Rerank(Stage):
         made._documents = documents
         return made
 
+    def written(self, name_of: NameOf) -> str:
+        """Return ``scorer(depth=..)`` with its options; ``ConfigError`` for a rule or a retriever.
+
+        A scorer's retrievers, and the rules of its depth, have no expression of their own.
+        """
+        if self.rules or self.inner:
+            what = "a rule of its depth" if self.rules else "retrievers of its scorer"
+            raise ConfigError(
+                f"{self.name}: cannot be saved with {what}; write it under pipelines: of an "
+                "experiment, which load_pipeline opens"
+            )
+        options: dict[str, Any] = {"depth": self.depth}
+        if self.interpolate:
+            options["interpolate"] = self.interpolate
+        if self.deadline_ms is not None:
+            options["deadline_ms"] = self.deadline_ms
+        return f"{name_of(self.scorer)}({options_text(options)})"
+
     def filtered(self, where: Where) -> Stage:
         """Return the reranker itself: its candidates were filtered before."""
         return self
 
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Rerank the given run; queries it lacks get an empty ranking."""
         if given is None:
             raise ConfigError(
@@ -120,8 +146,10 @@ class Rerank(Stage):
         empty = Ranking([], [])
         rankings = {query: given.get(query, empty) for query in queries}
         heads = {query: ranking[: self._depth(ranking)] for query, ranking in rankings.items()}
-        scored = self._scored(queries, {q: head for q, head in heads.items() if len(head)})
+        with counting_tokens() as counts:
+            scored = self._scored(queries, {q: head for q, head in heads.items() if len(head)})
         note({"pairs": {query: len(scored.get(query, ())) for query in heads}})
+        self._say_cuts(counts, sum(map(len, scored.values())), queries=len(heads))
         merged = {}
         for query, ranking in rankings.items():
             scores = scored.get(query, np.zeros(0, np.float32))
@@ -176,6 +204,24 @@ class Rerank(Stage):
             return {query: self._in_time(pairs[start:end]) for query, start, end in spans}
         scores = self._pair_scores(pairs)
         return dict(zip(heads, np.split(scores, ends[:-1]), strict=True))
+
+    def _say_cuts(self, counts: list[TokenCounts], pairs: int, *, queries: int) -> None:
+        """Note how many pairs were cut at the scorer's limit, and log it for a run of queries.
+
+        For single queries, as in an interactive search, the first cut is logged alone.
+        """
+        counted = TokenCounts.joined(counts, pairs)
+        cut = 0 if counted is None else int((counted.full > counted.read).sum())
+        if counted is None or not cut:
+            return
+        note({"pairs cut": cut})
+        if queries > 1 or not self._told:
+            log.warning(
+                "%s: %s of %s pairs are longer than %s tokens; the end of their documents is not "
+                "read (passages(...) around the reranker reads all)",
+                self.name, f"{cut:,}", f"{pairs:,}", f"{int(counted.read.max()):,}",
+            )  # fmt: skip
+        self._told = True
 
     def _in_time(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """Score pairs few by few, as long as the next few can be expected to be done in time."""

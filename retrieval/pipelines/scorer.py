@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,9 @@ class ListScorer(Protocol):
         ...
 
 
+ScorerLike: TypeAlias = Scorer | ListScorer | Callable[..., Any] | str | Path
+
+
 class ScorerHooks:
     """A scorer's optional attributes, each with the default of an object that lacks it.
 
@@ -56,6 +60,11 @@ class ScorerHooks:
     def scores_lists(self) -> bool:
         """Whether it is a ``ListScorer``."""
         return callable(self._hook("score_lists"))
+
+    @property
+    def name(self) -> str:
+        """What tables call it: a function's name, else its class."""
+        return str(self._hook("name") or type(self.scorer).__name__)
 
     @property
     def stages(self) -> tuple[Stage, ...]:

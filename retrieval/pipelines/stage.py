@@ -1,52 +1,42 @@
-"""Stages and their algebra: ``a >> b`` then, ``a % k`` cut, ``a | b`` fuse."""
+"""Stages and their algebra: ``a >> b`` then, ``a % k`` cut, ``a | b`` and ``a + b`` fuse."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sized
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence, Sized
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.numbers import whole_number
-from sluice.retrieval.documents.document import Document
+from sluice.encoders.foundation.numbers import finite_number, is_number, whole_number
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
 from sluice.retrieval.pipelines.hit import SHOWN, Hit, Passage, short
-from sluice.retrieval.pipelines.tracing import Span, keeping_passages, traced
+from sluice.retrieval.pipelines.saving import NameOf, options_text, save_pipeline
+from sluice.retrieval.pipelines.searchable import (
+    PassagesOf,
+    Searchable,
+    Texts as Texts,
+    all_searched,
+    searched,
+)
+from sluice.retrieval.pipelines.tracing import Span
+from sluice.retrieval.runs.notebook import html_table
 from sluice.retrieval.runs.queries import DEPTH, Queries
-from sluice.retrieval.runs.run import Run
+from sluice.retrieval.runs.run import Ranking, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sluice.retrieval.documents.where import Where
 
 
-class Texts(Protocol):
-    """Where a stage finds the text of a document: a retriever's document store."""
-
-    def texts(self, document_ids: Sequence[str]) -> list[str]:
-        """Return the full texts of documents, in the order of the ids."""
-        ...
-
-
-def documents_in(store: Texts | None, doc_ids: Sequence[str]) -> list[Document]:
-    """Return documents by id; those of a store of plain texts have neither title nor metadata."""
-    if store is None or not doc_ids:
-        return [Document(doc_id, "", "") for doc_id in doc_ids]
-    whole = getattr(store, "documents_of", None)
-    if callable(whole):
-        return list(whole(doc_ids))
-    texts = store.texts(list(doc_ids))
-    return [Document(doc_id, "", text) for doc_id, text in zip(doc_ids, texts, strict=True)]
-
-
-class Stage(ABC):
+class Stage(Searchable):
     """A step of a pipeline: queries, and the run so far, to a run.
 
     Every operator returns a stage again. Retrievers ignore the run they are given; rerankers need
-    one. ``k`` is how many documents per query the caller will use: a stage may return fewer, if it
-    finds fewer, or more, if it has them anyway.
+    one. A stage of your own defines ``rank(queries, given, k)``, where ``k`` is how many documents
+    per query will be used: it may return fewer, if it finds fewer, or more, if it has them anyway.
+    Callers ask it by ``search`` and ``run``.
 
     A stage made of others overrides ``inner`` and ``over``; its store, filter and cost follow. The
     other hooks have defaults too: ``base_retriever`` and ``base_where`` for stages that look into
@@ -58,19 +48,6 @@ class Stage(ABC):
     # Whether it reads the index of its retrievers instead of running them: a stress test then
     # cannot replace a document for it.
     looks_inside: bool = False
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Let a ``Trace`` see each run of the stage."""
-        super().__init_subclass__(**options)
-        if "run" in cls.__dict__:
-            cls.run = traced(cls.run)  # type: ignore[method-assign]
-
-    @abstractmethod
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
-        """Return a ranking for each query, best first.
-
-        It may be longer than ``k``: ``stage % k`` and ``Run.top(k)`` cut.
-        """
 
     @property
     def inner(self) -> tuple[Stage, ...]:
@@ -163,54 +140,69 @@ class Stage(ABC):
             )
         return filtered
 
-    def search(self, query: str, k: int = 10) -> list[Hit]:
-        """Return the ``k`` best documents for one query."""
-        passages = self.passages_of if self.names_passages else None
-        return searched(self.run, self.documents, query, k, passages)
+    def written(self, name_of: NameOf) -> str:
+        """Return the stage as an expression, in which ``name_of`` names retrievers and scorers.
+
+        ``ConfigError`` for a stage that expressions cannot make of these alone.
+        """
+        raise ConfigError(
+            f"{self.name}: a {type(self).__name__} cannot be saved as a pipeline, which holds "
+            "retrievers, filters, rerankers, |, +, *, % and >>; write it under pipelines: of an "
+            "experiment, which load_pipeline opens"
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the pipeline with copies of its parts, in one step; ``load_pipeline`` opens it.
+
+        Nothing is changed by it, and no code is written: functions are given again when it is
+        opened. Only an empty folder, or one with a pipeline, is replaced.
+        """
+        save_pipeline(self, Path(path))
+
+    def _hits(self, query: str, k: int) -> list[Hit]:
+        return searched(self.rank, self.documents, query, k, self._names)
+
+    def _hits_of_all(self, queries: Queries, k: int) -> list[list[Hit]]:
+        return all_searched(self.rank, self.documents, queries, k, self._names)
+
+    @property
+    def _names(self) -> PassagesOf | None:
+        return self.passages_of if self.names_passages else None
+
+    def _shown(self) -> dict[str, str]:
+        """Return what a notebook shows of the stage, by name."""
+        parts = {f"part {place}": repr(each) for place, each in enumerate(self.inner, 1)}
+        return {"pipeline": short(self.name, 2 * SHOWN), **parts}
+
+    def _repr_html_(self) -> str:
+        """Return the stage and its parts as a small table, for notebooks."""
+        return html_table(type(self).__name__, (), self._shown().items())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({short(self.name, 2 * SHOWN)!r})"
 
-    def __rshift__(self, second: Stage) -> Then:
+    def __rshift__(self, second: Stage) -> Stage:
         return Then(self, second) if isinstance(second, Stage) else NotImplemented
 
-    def __mod__(self, k: int) -> Cut:
+    def __mod__(self, k: int) -> Stage:
         return Cut(self, k)
 
     def __or__(self, other: Stage) -> Fuse:
         return Fuse.joining(self, other) if isinstance(other, Stage) else NotImplemented
 
+    def __add__(self, other: Stage) -> Fuse:
+        joined = isinstance(other, Stage)
+        return Fuse.joining(self, other, method="weighted") if joined else NotImplemented
+
+    def __mul__(self, weight: float) -> Weighted:
+        return Weighted(self, weight) if is_number(weight) else NotImplemented
+
+    __rmul__ = __mul__
+
 
 def _size(store: Texts) -> int:
     """Return the number of documents in a store, -1 for one without ``len``."""
     return len(store) if isinstance(store, Sized) else -1
-
-
-def searched(
-    run: Callable[[Queries, Run | None, int], Run],
-    documents: Texts | None,
-    query: str,
-    k: int,
-    passages_of: Callable[[str, Sequence[str], Span], list[Passage | None]] | None = None,
-) -> list[Hit]:
-    """Return the ``k`` best documents for one query that ``run`` finds, with their texts.
-
-    ``passages_of`` names the hits' passages from the trace of ``run``; without it they have none.
-    """
-    if not isinstance(query, str):
-        raise ConfigError(f"query: {query!r}; expected text")
-    k = whole_number(k, "k", 1)
-    with keeping_passages(passages_of is not None) as spans:
-        ranking = run({"query": query}, None, k)["query"][:k]
-    doc_ids = list(ranking.doc_ids)
-    passages: list[Passage | None] = [None] * len(doc_ids)
-    if passages_of is not None and spans:
-        passages = passages_of(query, doc_ids, spans[-1])
-    found = zip(ranking, documents_in(documents, doc_ids), passages, strict=True)
-    return [
-        Hit(doc_id, score, document.text, document.title, document.metadata, passage)
-        for (doc_id, score), document, passage in found
-    ]
 
 
 def passages_by(parts: Sequence[Span], query: str, doc_ids: Sequence[str]) -> list[Passage | None]:
@@ -245,13 +237,17 @@ class Then(Stage):
         """Return ``>>`` of two other stages."""
         return Then(*inner)
 
+    def written(self, name_of: NameOf) -> str:
+        """Return ``first >> second``."""
+        return f"({self.first.written(name_of)}) >> ({self.second.written(name_of)})"
+
     def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
         """Ask the second stage, which had the last word, before the first."""
         return passages_by(span.inner[::-1], query, doc_ids)
 
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run the first stage to its full depth, then the second on its run."""
-        return self.second.run(queries, self.first.run(queries, given, max(DEPTH, k or 0)), k)
+        return self.second.rank(queries, self.first.rank(queries, given, max(DEPTH, k or 0)), k)
 
 
 class Cut(Stage):
@@ -276,10 +272,62 @@ class Cut(Stage):
         (stage,) = inner
         return Cut(stage, self.k)
 
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+    def written(self, name_of: NameOf) -> str:
+        """Return ``stage % k``."""
+        return f"({self.stage.written(name_of)}) % {self.k}"
+
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run the stage for no more documents than the cut lets through."""
         depth = self.k if k is None else min(k, self.k)
-        return self.stage.run(queries, given, depth).top(self.k)
+        return self.stage.rank(queries, given, depth).top(self.k)
+
+
+class Weighted(Stage):
+    """``0.3 * stage``: its list with the weight that it has in a fusion, ``0.3 * a + 0.7 * b``.
+
+    By itself it is the stage with its scores multiplied. A cut, or a reranker after it, keeps the
+    weight: ``0.3 * a % 100 + 0.7 * b`` fuses the first 100 of a.
+    """
+
+    inner: tuple[Stage, ...] = ()
+    base_retriever = None  # its scores are others
+
+    def __init__(self, stage: Stage, weight: float) -> None:
+        self.stage = stage
+        self.inner = (stage,)
+        self.weight = finite_number(weight, "the weight of *", 0)
+        self.name = f"{self.weight:g} * {stage.name}"
+
+    @property
+    def least_score(self) -> float | None:
+        """The least score of the stage, times the weight."""
+        least = self.stage.least_score
+        return None if least is None else self.weight * least
+
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return another stage with this weight."""
+        (stage,) = inner
+        return Weighted(stage, self.weight)
+
+    def written(self, name_of: NameOf) -> str:
+        """Return ``weight * stage``."""
+        return f"{self.weight!r} * ({self.stage.written(name_of)})"
+
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Run the stage and multiply its scores."""
+        run = self.stage.rank(queries, given, k)
+        weight = np.float32(self.weight)
+        return Run(
+            {query: Ranking(each.doc_ids, weight * each.scores) for query, each in run.items()},
+            name=run.name,
+        )
+
+    def __rshift__(self, second: Stage) -> Stage:
+        stage = self.stage >> second
+        return Weighted(stage, self.weight) if isinstance(stage, Stage) else NotImplemented
+
+    def __mod__(self, k: int) -> Stage:
+        return Weighted(self.stage % k, self.weight)
 
 
 class Fuse(Stage):
@@ -314,25 +362,60 @@ class Fuse(Stage):
             )
         self.stages = self.inner = tuple(stages)
         self.fusion = method
-        joint = " | " if self._plain else ", "
-        names = joint.join(stage.name for stage in stages)
-        self.name = f"({names})" if self._plain else f"{method.method}({names})"
+        self._joined = False
+        self.name = self._expression or f"{method.method}({', '.join(s.name for s in stages)})"
 
     @classmethod
-    def joining(cls, left: Stage, right: Stage) -> Fuse:
-        """Return ``left | right``; ``a | b | c`` is one fusion of three lists, not two of two."""
-        parts: list[Stage] = []
-        for stage in (left, right):
-            parts += stage.stages if isinstance(stage, Fuse) and stage._plain else [stage]
-        return cls(parts)
+    def joining(cls, left: Stage, right: Stage, *, method: str = "rrf") -> Fuse:
+        """Return ``left | right``, or ``left + right`` (``method="weighted"``), as one flat fusion.
+
+        ``a | b | c`` fuses three lists, not two of two. Weights multiply: ``2 * (a + b) + c`` is
+        ``2 * a + 2 * b + c``. A cut ends that: ``(a + b) % 100 + c`` fuses two lists.
+        """
+        parts = [*_parts(left, method), *_parts(right, method)]
+        weights = [weight for _, weight in parts]
+        fuse = cls(
+            [stage for stage, _ in parts],
+            method=method,
+            weights=None if set(weights) == {1.0} else weights,
+        )
+        fuse._joined = True
+        fuse.name = str(fuse._expression)
+        return fuse
+
+    def joins(self, method: str) -> bool:
+        """Return whether operators write this fusion, so that another of ``method`` can join it."""
+        fusion = self.fusion
+        if fusion.method != method or replace(fusion, weights=None) != Fusion(method):
+            return False
+        return fusion.weights is None or method == "weighted" or self._joined
 
     @property
-    def _plain(self) -> bool:
-        return self.fusion == Fusion()
+    def _expression(self) -> str:
+        """The fusion as operators write it, empty if they cannot."""
+        for method, symbol in (("rrf", " | "), ("weighted", " + ")):
+            if self.joins(method):
+                weights = self.fusion.weights or [1.0] * len(self.stages)
+                parts = zip(self.stages, weights, strict=True)
+                return f"({symbol.join(_weighed(stage.name, weight) for stage, weight in parts)})"
+        return ""
 
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return the fusion of other stages."""
-        return Fuse(inner, method=self.fusion)
+        fuse = Fuse(inner, method=self.fusion)
+        fuse._joined = self._joined
+        fuse.name = fuse._expression or fuse.name
+        return fuse
+
+    def written(self, name_of: NameOf) -> str:
+        """Return ``fused(...)`` of the stages with its method and options: nested ones stay so."""
+        changed = {
+            each.name: getattr(self.fusion, each.name)
+            for each in fields(self.fusion)
+            if getattr(self.fusion, each.name) != each.default or each.name == "method"
+        }
+        parts = ", ".join(stage.written(name_of) for stage in self.stages)
+        return f"fused({parts}, {options_text(changed)})"
 
     def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
         """Ask for each document the stage that ranked it best, of those that name passages."""
@@ -355,14 +438,28 @@ class Fuse(Stage):
                 found[place] = passage
         return found
 
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run every stage to its full depth and fuse their runs."""
         depth = max(DEPTH, k or 0)
-        runs = [stage.run(queries, given, depth) for stage in self.stages]
+        runs = [stage.rank(queries, given, depth) for stage in self.stages]
         fusion = self.fusion
         if fusion.normalise == "theoretical-min" and fusion.minimum is None:
             fusion = replace(fusion, minimum=[_least_score_of(stage) for stage in self.stages])
         return fusion.fuse(runs)
+
+
+def _parts(stage: Stage, method: str) -> list[tuple[Stage, float]]:
+    """Return the lists that a stage adds to a fusion, each with its weight."""
+    if isinstance(stage, Weighted):
+        return [(part, stage.weight * weight) for part, weight in _parts(stage.stage, method)]
+    if isinstance(stage, Fuse) and stage.joins(method):
+        weights = stage.fusion.weights or [1.0] * len(stage.stages)
+        return list(zip(stage.stages, weights, strict=True))
+    return [(stage, 1.0)]
+
+
+def _weighed(name: str, weight: float) -> str:
+    return name if weight == 1 else f"{weight:g} * {name}"
 
 
 def _least_score_of(stage: Stage) -> float:

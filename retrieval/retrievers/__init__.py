@@ -11,6 +11,7 @@ from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
     from sluice.retrieval.retrievers.explanation import Explanation as Explanation
-    from sluice.retrieval.retrievers.retriever import Retriever as Retriever, Updated as Updated
+    from sluice.retrieval.retrievers.retriever import Retriever as Retriever
+    from sluice.retrieval.retrievers.updates import Updated as Updated
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -90,13 +90,13 @@ class Sources(Stage):
             parts.append((name, part.filtered(where)))
         return Sources(parts)
 
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Return the fusion of all parts' lists for these queries."""
         depth = max(DEPTH, k or 0)
         runs = [
             Run({query: part[query] for query in queries if query in part})
             if isinstance(part, Run)
-            else part.run(queries, given, depth)
+            else part.rank(queries, given, depth)
             for part in self.parts.values()
         ]
         fused = reciprocal_rank_fusion(runs, k=60, weights=None)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.documents.where import Where, conditions
+from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
@@ -49,7 +50,7 @@ class Filtered(Stage):
         """The least score of the retriever."""
         return self.retriever.least_score
 
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Search every query among the documents that match."""
         return self.retriever.run(queries, given, k, where=self.where)
 
@@ -64,6 +65,12 @@ class Filtered(Stage):
                 )
         return Filtered(self.retriever, {**self.where, **where})
 
-    def search(self, query: str, k: int = 10) -> list[Hit]:
-        """Return the ``k`` best documents that match, with the texts they were found with."""
+    def written(self, name_of: NameOf) -> str:
+        """Return a name: the filter is saved with the retriever."""
+        return name_of(self)
+
+    def _hits(self, query: str, k: int) -> list[Hit]:
         return self.retriever.search(query, k, where=self.where)
+
+    def _hits_of_all(self, queries: Queries, k: int) -> list[list[Hit]]:
+        return self.retriever.search(list(queries.values()), k, where=self.where)

@@ -7,6 +7,7 @@ leaves the old retriever or the new one. The next write undoes what a killed one
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 from collections.abc import Collection, Mapping
@@ -17,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import resolve, type_name
-from sluice.encoders.foundation.errors import IndexFormatError, suggest
+from sluice.encoders.foundation.errors import IndexFormatError, SluiceError, suggest
 from sluice.encoders.foundation.files import read_json, write_json
+from sluice.encoders.foundation.folder_swap import replaced_folder, settle
 from sluice.encoders.foundation.generations import MANIFEST, pin_generation, verify
-from sluice.encoders.model_files.registry import open_encoder
-from sluice.encoders.table import ENCODERS
+from sluice.encoders.model_files.registry import kind_of, open_encoder
+from sluice.encoders.table import ENCODERS, GIVEN
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.store import DocumentStore
@@ -228,7 +230,7 @@ def place_encoder(path: Path, encoder: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {"encoder": name, "encoder_fingerprint": fingerprint}
     if changing:
         fields["encoder_generation"] = read_json(path / name / MANIFEST)["generation"]
-    kind = type_name(encoder, ENCODERS)
+    kind = type_name(encoder, {**ENCODERS, **GIVEN})
     if ":" in kind:  # a user's own class
         fields["encoder_type"] = kind
     return fields
@@ -276,3 +278,62 @@ def verify_retriever(path: Path) -> int:
     files += verify(path / DOCUMENTS, generation=head.documents_generation)
     open_placed_encoder(path, head)
     return files + 1
+
+
+def usual_name(encoder: Any) -> str:
+    """Return the name of a retriever that was given none: its encoder's type."""
+    return type_name(encoder, {**ENCODERS, **GIVEN}).rpartition(":")[2]
+
+
+def copy_retriever(path: Path, target: Path, head: Head) -> None:
+    """Put a copy of the state in ``head`` in the place of ``target``, in one step.
+
+    Files are linked where possible: those of a generation, and models, are never written again.
+    """
+    if target.resolve() == path.resolve():
+        return
+    settle(target)
+    with replaced_folder(target, markers=(HEAD,)) as draft:
+        _copy_part(path / INDEX, draft / INDEX, head.index_generation)
+        _copy_part(path / DOCUMENTS, draft / DOCUMENTS, head.documents_generation)
+        _copy_part(path / head.encoder, draft / head.encoder, head.encoder_generation)
+        write_head(draft, head)
+
+
+def _copy_part(source: Path, target: Path, generation: str | None) -> None:
+    """Copy a part's folder: of its generations only the named one, which becomes current."""
+
+    def others(folder: str, names: list[str]) -> list[str]:
+        top = Path(folder) == source
+        return [
+            name
+            for name in names
+            if name.startswith(".")
+            or (top and generation and GENERATION.fullmatch(name) and name != generation)
+        ]
+
+    try:
+        shutil.copytree(source, target, ignore=others, copy_function=_link)
+    except (OSError, shutil.Error) as error:
+        raise IndexFormatError(f"{source}: cannot be copied ({error})") from None
+    if generation:
+        pin_generation(target, generation)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)
+
+
+def parts_of(path: Path, head: Head) -> tuple[str, str]:
+    """Return the types of a retriever's encoder and index, empty where nobody can tell."""
+    encoder = head.encoder_type or ""
+    index = ""
+    try:
+        encoder = encoder or kind_of(path / head.encoder)
+        index = str(read_json(path / INDEX / MANIFEST)["type"])
+    except (OSError, KeyError, TypeError, SluiceError):
+        pass
+    return encoder, index

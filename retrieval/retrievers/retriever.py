@@ -4,59 +4,62 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import threading
 import time
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, overload
 
 from sluice.encoders.encoder import hooks_of
-from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.errors import (
+    ConfigError,
+    UnknownDocumentError,
+)
 from sluice.encoders.foundation.generations import writer_lock
+from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where
 from sluice.retrieval.pipelines.hit import Hit, Passage
-from sluice.retrieval.pipelines.stage import Stage, searched
+from sluice.retrieval.pipelines.saving import NameOf
+from sluice.retrieval.pipelines.searchable import Several, all_searched, searched, several
+from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, traced
-from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
+from sluice.retrieval.retrievers.corpus.best_passages import keep_vectors
+from sluice.retrieval.retrievers.corpus.fill_index import filled_index
+from sluice.retrieval.retrievers.corpus.given_vectors import as_matrices, one_vector
 from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.corpus.reading import READING, Reading, warn_of_cuts
+from sluice.retrieval.retrievers.corpus.sources import encoder_and_corpus, encoder_for
 from sluice.retrieval.retrievers.filtered import Filtered
 from sluice.retrieval.retrievers.folder import (
     DOCUMENTS,
     ENCODING,
     INDEX,
-    Head,
+    copy_retriever,
     discard_unfinished,
     head_of,
+    parts_of,
     read_head,
     refuse_foreign,
-    roll_back,
+    usual_name,
     write_head,
 )
 from sluice.retrieval.retrievers.state import RetrieverState
-from sluice.retrieval.runs.queries import DEPTH, Queries
+from sluice.retrieval.retrievers.updates import Updatable, Updated as Updated
+from sluice.retrieval.runs.queries import DEPTH, Asked, Queries, as_queries
 from sluice.retrieval.runs.run import Run
 
 if TYPE_CHECKING:
-    from sluice.encoders.encoder import Encoder
+    from sluice.encoders.given import EncoderLike
     from sluice.indexing import Index
     from sluice.retrieval.documents.document import Document
     from sluice.retrieval.retrievers.corpus.encoding import Encoding
     from sluice.retrieval.retrievers.explanation import Explanation
 
 
-class Updated(NamedTuple):
-    """The counts of ``Retriever.update``: new documents, and documents that replaced another."""
-
-    added: int
-    replaced: int
-
-
-class Retriever(Stage):
+class Retriever(Updatable):
     """Finds documents for queries: ``build`` once, ``open`` anywhere, ``search`` or ``run``.
 
     The folder binds the index to its encoder's fingerprint; another encoder is refused. ``add``,
@@ -65,18 +68,13 @@ class Retriever(Stage):
     the number of documents.
     """
 
-    def __init__(self, state: RetrieverState) -> None:
-        self.path, self.name = state.path, state.name
-        self._lock = threading.Lock()
-        self._state = state
-
     @classmethod
     def build(
         cls,
-        encoder: Encoder,
-        corpus: Iterable[Document],
+        encoder: EncoderLike = None,
+        corpus: Any = None,
         *,
-        vectors: Iterable[Any] | None = None,
+        vectors: Any = None,
         index: Index | None = None,
         path: str | Path | None = None,
         name: str = "",
@@ -87,13 +85,18 @@ class Retriever(Stage):
     ) -> Retriever:
         """Encode a corpus into an index and write the folder ``path`` in one step.
 
+        ``encoder`` is an encoder, ``"bm25"``, a model's name or folder, a ``SentenceTransformer``
+        or a function of texts (``as_encoder``). ``corpus`` is a list of texts or documents, a
+        folder or file, a frame, a dataset (``as_documents``). ``build(corpus)`` takes BM25.
+
         ``index`` is empty and defaults to ``FlatIndex()`` for dense and ``InvertedIndex()`` for
         sparse vectors. Encoders that learn from the corpus (BM25) are fitted to it. An existing
         retriever at ``path`` stays until the new one is complete. Without ``path`` the folder is
-        temporary and deleted with the object. ``config`` is noted in ``retriever.json``.
+        temporary and deleted with the object, unless ``save`` keeps it. ``config`` is noted in
+        ``retriever.json``.
 
-        ``vectors`` are the documents' vectors if they exist already: matrices in corpus order, read
-        after the corpus; ``encoder`` then encodes queries only.
+        ``vectors`` are the documents' vectors if they exist already: one array ``[n, dim]``, or
+        several in corpus order, read after the corpus; ``encoder`` then encodes queries only.
 
         ``encoding`` sets how the corpus is encoded. A build that was killed continues after the
         last complete shard when it is called again with the same encoder. ``queries`` are what an
@@ -104,19 +107,22 @@ class Retriever(Stage):
             raise ConfigError(
                 "passages and vectors: given vectors cannot be cut; expected one of the two"
             )
+        encoder, corpus = encoder_and_corpus(encoder, corpus)
         if passages is not None:
             passages.check(encoder)
         if path is None:
             temporary = Path(tempfile.mkdtemp(prefix="sluice-"))
             try:
                 built = cls.build(
-                    encoder, corpus, vectors=vectors, index=index, path=temporary, name=name,
-                    config=config, encoding=encoding, queries=queries, passages=passages,
+                    encoder, corpus, vectors=vectors, index=index, path=temporary,
+                    name=name or usual_name(encoder), config=config, encoding=encoding,
+                    queries=queries, passages=passages,
                 )  # fmt: skip
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
             weakref.finalize(built, shutil.rmtree, temporary, ignore_errors=True)
+            built.temporary = True
             return built
         folder = Path(path)
         start = time.monotonic()
@@ -125,13 +131,18 @@ class Retriever(Stage):
             discard_unfinished(folder)
             documents = write_documents(folder / DOCUMENTS, corpus)
             work = folder / ENCODING
+            readings: list[Reading] = []
+            given = None if vectors is None else as_matrices(vectors)
             filled = filled_index(
-                encoder, documents, index, vectors, work=work, encoding=encoding, queries=queries,
-                passages=passages,
+                encoder, documents, index, given, work=work, encoding=encoding, queries=queries,
+                passages=passages, readings=readings,
             )  # fmt: skip
             filled.encoder_fingerprint = str(encoder.fingerprint)
             filled.save(folder / INDEX)
             origin = provenance(config or {}, seconds=time.monotonic() - start)
+            for reading in readings:
+                warn_of_cuts(name or folder.name, reading, cure=passages is None)
+                origin[READING] = reading._asdict()
             noted = None if passages is None else passages.settings()
             head = head_of(folder, name or folder.name, encoder, documents, origin, noted)
             write_head(folder, head)
@@ -143,33 +154,41 @@ class Retriever(Stage):
         cls,
         path: str | Path,
         *,
-        encoder: Encoder | None = None,
+        encoder: EncoderLike = None,
         allow: Collection[str] = (),
         params: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Retriever:
         """Open a folder; the encoder is loaded when the first query needs it.
 
+        ``encoder`` is given where the folder cannot have it (a function), or to share one.
         ``options`` (``device``, ``dtype``) go to the encoder. ``allow`` names encoder classes of
         your own that the folder may import. ``params`` are the search parameters of all searches.
         Raises ``IndexFormatError`` for a folder that is missing, damaged or newer, and for an
         ``encoder`` other than the index was built with.
         """
         folder = Path(path)
+        head = read_head(folder)
+        given = None if encoder is None else encoder_for(folder, head, encoder)
         state = RetrieverState(
-            folder, read_head(folder), encoder=encoder, allow=allow, options=options, params=params
+            folder, head, encoder=given, allow=allow, options=options, params=params
         )
         return cls(state)
 
-    @property
-    def head(self) -> Head:
-        """The content of ``retriever.json`` for the state that is searched."""
-        return self._state.head
+    load = open
 
-    @property
-    def state(self) -> RetrieverState:
-        """The current encoder, index and documents, which belong together whatever changes."""
-        return self._state
+    def written(self, name_of: NameOf) -> str:
+        """Return a name: a retriever is a folder of its own."""
+        return name_of(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write a copy of the folder, in one step; ``Retriever.open(path)`` opens it.
+
+        Files are linked where the file system can (they never change), else copied. Only an empty
+        folder, or one with a retriever, is replaced.
+        """
+        with self._lock:
+            copy_retriever(self.path, Path(path), self.head)
 
     @property
     def encoder(self) -> Any:
@@ -232,37 +251,102 @@ class Retriever(Stage):
     def __len__(self) -> int:
         return len(self.store)
 
-    def __repr__(self) -> str:
-        return f"Retriever({self.name!r}, {self.head.documents:,} documents, {str(self.path)!r})"
+    def __iter__(self) -> Iterator[Document]:
+        """Stream the documents, without the deleted ones, in the order they were added."""
+        return iter(self.store)
 
+    def __contains__(self, document_id: object) -> bool:
+        return isinstance(document_id, str) and document_id in self.store
+
+    def __getitem__(self, document_id: str) -> Document:
+        """Return the document of an id; ``UnknownDocumentError``, a ``KeyError`` too, without."""
+        document = self.store.find(document_id) if isinstance(document_id, str) else None
+        if document is None:
+            raise UnknownDocumentError(
+                f"{self.name}: no document {document_id!r} among {len(self):,}; ids are texts, as "
+                "in the corpus"
+            )
+        return document
+
+    def _shown(self) -> dict[str, str]:
+        encoder, index = parts_of(self.path, self.head)
+        folder = "temporary: save(path) keeps it" if self.temporary else repr(str(self.path))
+        documents = plural(self.head.documents, "document")
+        return {
+            "name": repr(self.name), "encoder": encoder and f"{encoder} encoder",
+            "index": index and f"{index} index",
+            "documents": documents, "folder": folder,
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        facts = [fact for fact in self._shown().values() if fact]
+        return f"Retriever({', '.join(facts)})"
+
+    @overload
     def search(
         self,
-        query: str,
+        query: str = "",
         k: int = 10,
         *,
         where: Where | None = None,
         params: Mapping[str, Any] | None = None,
-    ) -> list[Hit]:
-        """Return the ``k`` best documents for one query, of those that match ``where``.
+        vector: Any = None,
+    ) -> list[Hit]: ...
+    @overload
+    def search(
+        self,
+        query: Several,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> list[list[Hit]]: ...
+    def search(
+        self,
+        query: str | Several = "",
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        params: Mapping[str, Any] | None = None,
+        vector: Any = None,
+    ) -> list[Hit] | list[list[Hit]]:
+        """Return the ``k`` best documents for one query, or a list of them for each of several.
 
-        ``params`` are search parameters for this call, as in ``run``.
+        ``where`` filters by metadata and id, ``params`` are search parameters for this call, as in
+        ``run``. ``vector``, ``[dim]``, is the query's own in place of a text.
         """
         state = self._state  # hits and texts come from the same one, whatever changes meanwhile
+        given = None
+        if vector is not None:
+            if query:
+                raise ConfigError("search: a query and a vector; expected one of the two")
+            query, given = "(a vector)", one_vector(vector)
 
         @traced
-        def run(retriever: Retriever, queries: Queries, given: Run | None, k: int) -> Run:
-            return state.run(queries, k, where=where, params=params)
+        def run(retriever: Retriever, queries: Queries, _: Run | None, k: int) -> Run:
+            if given is None:
+                return state.run(queries, k, where=where, params=params)
+            keep_vectors(given)
+            return state.nearest(queries, list(queries), given, k, where=where, params=params)
 
         passages = state.passages_of if self.names_passages else None
-        return searched(partial(run, self), state.store, query, k, passages)
+        if isinstance(query, str):
+            return searched(partial(run, self), state.store, query, k, passages)
+        k = whole_number(k, "k", 1)
+        return all_searched(partial(run, self), state.store, several(query), k, passages)
 
     def filtered(self, where: Where) -> Filtered:
         """Return the stage that finds only documents matching ``where``, for pipelines."""
         return Filtered(self, where)
 
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Search every query to depth ``k``, see ``run``."""
+        return self._state.run(queries, k)
+
+    @traced
     def run(
         self,
-        queries: Queries,
+        queries: Asked,
         given: Run | None = None,
         k: int | None = None,
         *,
@@ -279,7 +363,7 @@ class Retriever(Stage):
         ``engine`` of an inverted index, ``nprobe`` or ``efSearch`` of FAISS. A blank query has no
         hits; one warning is logged.
         """
-        return self._state.run(queries, k, where=where, params=params)
+        return self._state.run(as_queries(queries), k, where=where, params=params)
 
     def explain(self, query: str, doc_id: str, *, k: int = 10) -> Explanation:
         """Return each term's part of a document's score, and its rank down to 1,000.
@@ -290,91 +374,6 @@ class Retriever(Stage):
         from sluice.retrieval.retrievers.explanation import explained
 
         return explained(self._state, query, doc_id, depth=DEPTH, k=k)
-
-    def add(self, documents: Iterable[Document]) -> int:
-        """Add documents and return how many; an id that exists already is a ``DataError``.
-
-        BM25 counts the new documents into idf at once; its average length stays that of the build
-        until ``compact``.
-        """
-        with self._changing() as state:
-            rows = state.store.append(documents)
-            index_rows(state.encoder, state.store, state.index, rows, state.passages)
-        return len(rows)
-
-    def update(self, documents: Iterable[Document]) -> Updated:
-        """Replace the documents whose ids exist already and add the others, in one step.
-
-        BM25 counts as in ``delete`` and ``add``. An id given twice is a ``DataError``.
-        """
-        with self._changing() as state:
-            rows, replaced = state.store.update(documents)
-            forget_rows(state.encoder, state.store, state.index, replaced, state.passages)
-            index_rows(state.encoder, state.store, state.index, rows, state.passages)
-        return Updated(len(rows) - len(replaced), len(replaced))
-
-    def delete(self, document_ids: Sequence[str]) -> int:
-        """Delete documents by id and return how many; an unknown id is a ``DataError``."""
-        if isinstance(document_ids, str):
-            raise ConfigError(f"delete({document_ids!r}): expected a list of ids, not a string")
-        distinct = list(dict.fromkeys(document_ids))
-        with self._changing() as state:
-            rows = state.store.rows(distinct)
-            unknown = [name for name, row in zip(distinct, rows, strict=True) if row < 0]
-            if unknown:
-                others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-                raise DataError(
-                    f"{self.path}: no document {unknown[0]!r}{others}; nothing was deleted"
-                )
-            forget_rows(state.encoder, state.store, state.index, rows, state.passages)
-            state.store.delete(rows)
-        return len(distinct)
-
-    def compact(self) -> None:
-        """Free the space of deleted documents; BM25 is refitted, average length included."""
-        with self._changing() as state:
-            state.store.compact()
-            if hooks_of(state.encoder).fits_documents:
-                work = self.path / ENCODING
-                state.index = filled_index(
-                    state.encoder,
-                    state.store,
-                    state.index.empty(),  # an inverted one, whose settings stay
-                    work=work,
-                    passages=state.passages,
-                )
-            else:
-                state.index.compact()
-
-    @contextmanager
-    def _changing(self) -> Iterator[RetrieverState]:
-        """Yield a state to change, committed by ``retriever.json`` and dropped on an error.
-
-        Other threads search the old state until the new one replaces it.
-        """
-        with self._lock, writer_lock(self.path):
-            if read_head(self.path) != self.head:
-                raise IndexFormatError(
-                    f"{self.path}: changed by another process since it was opened; open it again"
-                )
-            roll_back(self.path)
-            state = self._state.forked()
-            try:
-                yield state
-                state.index.encoder_fingerprint = str(state.encoder.fingerprint)
-                state.index.save(self.path / INDEX)
-                # The folder is no longer what its config builds: without a key it is not reused.
-                config = {**self.head.origin.get("config", {}), "key": None}
-                origin = {**self.head.origin, "config": config}
-                noted = self.head.passages
-                state.head = head_of(
-                    self.path, self.name, state.encoder, state.store, origin, noted
-                )
-                write_head(self.path, state.head)
-            except BaseException:
-                roll_back(self.path)
-                raise
-            self._state = state
 
 
 def retriever_of(stage: Stage) -> Retriever | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from sluice.encoders.foundation.errors import ConfigError
 
 DEPTH = 1000  # how deep a retriever inside a pipeline searches when no cut says otherwise
 
 Queries = Mapping[str, str]  # query id -> text
+Asked: TypeAlias = Queries | Iterable[str]  # what callers may give: by id, or a list, a Series, ...
 
 
 class SelfExcluding(dict[str, str]):
@@ -15,3 +19,42 @@ class SelfExcluding(dict[str, str]):
     They return as many documents as for other queries. For datasets whose queries are documents
     (``Dataset.identical_ids``).
     """
+
+
+def as_queries(asked: Asked) -> Queries:
+    """Return queries by id: a mapping as it is, a Series by its index, others by their position.
+
+    A list of texts gets the ids ``"0"``, ``"1"``, ...; a single text ``"0"``. ``ConfigError`` for
+    anything else, such as a text that is a number, and for an id that occurs twice.
+    """
+    if isinstance(asked, Mapping):
+        pairs: Iterable[tuple[Any, Any]] = asked.items()
+        if all(isinstance(name, str) and isinstance(text, str) for name, text in pairs):
+            return asked
+        return _by_id(asked.items())
+    if isinstance(asked, str):
+        return {"0": asked}
+    if hasattr(asked, "columns"):
+        raise ConfigError(
+            f"queries: a {type(asked).__name__}; expected texts: give one column, as in "
+            "run(frame['query'])"
+        )
+    items = getattr(asked, "items", None)
+    if callable(items) and hasattr(asked, "index"):  # a pandas Series
+        return _by_id(items())
+    if not isinstance(asked, Iterable):
+        raise ConfigError(
+            f"queries: {asked!r:.80}; expected {{id: text}}, a list of texts, or one text"
+        )
+    return _by_id(enumerate(asked))
+
+
+def _by_id(pairs: Iterable[tuple[Any, Any]]) -> Queries:
+    queries: dict[str, str] = {}
+    for name, text in pairs:
+        if not isinstance(text, str):
+            raise ConfigError(f"queries: {text!r:.80} (query {name!r}); expected text")
+        if str(name) in queries:
+            raise ConfigError(f"queries: id {str(name)!r} occurs twice; expected one text each")
+        queries[str(name)] = text
+    return queries

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
 from sluice.encoders.foundation.files import write_bytes
 from sluice.retrieval.runs.columns import RunColumns
+from sluice.retrieval.runs.notebook import html_table
 from sluice.retrieval.runs.order import canonical_order, is_canonical, strictly_decreasing
 from sluice.retrieval.runs.trec_files import read_run, run_text
+
+SHOWN = 5  # queries, and hits of each, in a notebook
 
 
 class Ranking(Sequence[tuple[str, float]]):
@@ -159,6 +163,41 @@ class Run(Mapping[str, Ranking]):
             )
             for query, ranking in self.items()
         }
+
+    def to_pandas(self) -> Any:
+        """Return a pandas frame of the columns query, doc_id, rank (from 1) and score, in order."""
+        import pandas as pd
+
+        return pd.DataFrame(self._as_columns())
+
+    to_dataframe = to_pandas
+
+    def to_polars(self) -> Any:
+        """Return a polars frame of the columns query, doc_id, rank (from 1) and score, in order."""
+        try:
+            import polars as pl
+        except ImportError:
+            raise MissingPackageError("polars", "polars", "Run.to_polars") from None
+        return pl.DataFrame(self._as_columns())
+
+    def _as_columns(self) -> dict[str, Any]:
+        rankings = list(self.items())
+        ranks = [np.arange(1, len(ranking) + 1) for _, ranking in rankings]
+        return {
+            "query": [query for query, ranking in rankings for _ in range(len(ranking))],
+            "doc_id": [doc_id for _, ranking in rankings for doc_id in ranking.doc_ids],
+            "rank": np.concatenate([np.zeros(0, np.int64), *ranks]),
+            "score": np.concatenate([np.zeros(0, np.float32), *(r.scores for _, r in rankings)]),
+        }
+
+    def _repr_html_(self) -> str:
+        """Return the first hits of the first queries, for notebooks."""
+        rows = [
+            (query, rank, doc_id, f"{score:.4f}")
+            for query in islice(self, SHOWN)
+            for rank, (doc_id, score) in enumerate(self[query][:SHOWN], 1)
+        ]
+        return html_table(f"{self!r}", ("query", "rank", "doc_id", "score"), rows)
 
     def save(self, path: str | Path, tag: str | None = None) -> None:
         """Write six TREC columns, replacing ``path`` in one step; gzipped when it ends in .gz.

@@ -64,7 +64,7 @@ class Normalised(Stage):
         (retriever,) = inner
         return Normalised(retriever, self.normaliser, mode=self.mode, depth=self.depth)
 
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Search, then reorder the hits; queries that are not normalised keep their scores."""
         retriever = _retriever_of(self.retriever)
         normaliser = self.normaliser
@@ -75,7 +75,7 @@ class Normalised(Stage):
             self._head, self._known = retriever.head, {}
         known = self._known
         depth = DEPTH if k is None else k
-        run = self.retriever.run(queries, given, max(depth, self.depth))
+        run = self.retriever.rank(queries, given, max(depth, self.depth))
         active = self._active(normaliser, retriever, run, known)
         rankings: dict[str, Ranking] = dict(run)
         for banks in dict.fromkeys(active.values()):

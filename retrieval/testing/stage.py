@@ -111,9 +111,9 @@ class Probe(Stage):
         (stage,) = inner
         return Probe(stage)
 
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run the stage."""
-        return self.stage.run(queries, given, k)
+        return self.stage.rank(queries, given, k)
 
 
 def is_a_stage(stage: Any) -> None:
@@ -191,7 +191,7 @@ def one_query_at_a_time(world: World) -> None:
 
 
 def depth(world: World) -> None:
-    """With k a run has the k best, or more (or all there are); stage % k has at most k."""
+    """With k a run has the k best (or all there are) and no more, as stage % k has."""
     full = world.run()
     longest = max(map(len, full.values()))
     for k in {1, max(1, longest // 2), longest + 7}:
@@ -204,7 +204,7 @@ def depth(world: World) -> None:
                     f"{len(ranking)} without",
                 )
                 _close(query, ranking.scores[:k], found.scores[:k], world.tolerance, f"{label}={k}")
-            expect(len(cut[query]) <= k, f"query {query!r}: stage % {k} has {len(cut[query])}")
+                expect(len(found) <= k, f"query {query!r}: {len(found)} documents with {label}={k}")
 
 
 def nothing_asked(world: World) -> None:
@@ -321,8 +321,28 @@ def filtered(world: World) -> None:
     _same(before, world.run(), 0.0, "the stage before filtered", "after")
 
 
+def asked_as_callers_do(world: World) -> None:
+    """A run takes a list of queries, which get ids, and where=, which is that of filtered(where).
+
+    Both come with the class Stage: define rank(queries, given, k), and leave run and search to it.
+    """
+    if world.given is None:
+        together = world.stage.run(list(world.queries.values()), k=3)
+        by_place = dict(zip(map(str, range(len(world.queries))), world.queries, strict=True))
+        expect(list(together) == list(by_place), f"the queries of a list are {list(together)}")
+        named = Run({by_place[place]: ranking for place, ranking in together.items()})
+        _same(world.run(3), named, world.tolerance, "by id", "as a list")
+    for where in ({}, world.where or {}):
+        try:
+            stage = world.stage.filtered(where)
+        except ConfigError:
+            continue
+        found = world.stage.run(world.queries, world.given, where=where)
+        _same(world.run(stage=stage), found, world.tolerance, "filtered(where)", "run(where=)")
+
+
 def search(world: World) -> None:
-    """A search returns the hits of the run, best first, with their texts."""
+    """A search returns the hits of the run, best first, with their texts; a list of several."""
     if world.given is not None:
         return
     store = world.stage.documents
@@ -335,11 +355,16 @@ def search(world: World) -> None:
         )
         for hit in hits if store is not None else ():
             expect(isinstance(hit.text, str), f"query {query!r}: the text is {hit.text!r}")
+    together = world.stage.search(list(world.queries.values()), 3)
+    alone = [world.stage.search(text, 3) for text in world.queries.values()]
+    ids = [[[hit.doc_id for hit in hits] for hits in lists] for lists in (together, alone)]
+    expect(ids[0] == ids[1], f"several queries found {ids[0]}, one by one {ids[1]}")
 
 
 RULES: Final = (
     run_of_queries, best_first, ties, run_twice, one_query_at_a_time, depth, nothing_asked,
-    empty_run, blank_query, candidates, traced_once, made_of_others, attached, filtered, search,
+    empty_run, blank_query, candidates, traced_once, made_of_others, attached, filtered,
+    asked_as_callers_do, search,
 )  # fmt: skip
 
 

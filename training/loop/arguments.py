@@ -13,6 +13,7 @@ import torch
 from transformers import TrainingArguments
 
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
+from sluice.encoders.foundation.progress import progress_target
 
 # Keys that other parts of the configuration decide, and which.
 DECIDED = {
@@ -62,7 +63,7 @@ def training_arguments(
     settings: dict[str, Any] = {
         **DEFAULTS,
         "use_cpu": not torch.cuda.is_available(),
-        "disable_tqdm": not on_terminal,
+        "disable_tqdm": not on_terminal or progress_target() is False,
         **trainer,
         "output_dir": str(output),
         "seed": seed,

@@ -20,7 +20,7 @@ from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.tracing import Span, note, tracing
 from sluice.retrieval.retrievers.latency import ASKED
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
-from sluice.retrieval.runs.queries import Queries, SelfExcluding
+from sluice.retrieval.runs.queries import Asked, Queries, SelfExcluding, as_queries
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.feedback.stage import Feedback
 
@@ -95,7 +95,7 @@ class _RunsByDepth:
     def run(self, queries: Queries, k: int | None) -> Run:
         if k not in self._runs:
             with tracing() as spans:
-                run = self._stage.run(queries, None, k)
+                run = self._stage.rank(queries, None, k)
             self._runs[k] = run, self._cost(self._stage, spans[0], k)
         run, cost = self._runs[k]
         note({COST: cost})
@@ -130,10 +130,10 @@ class Recalled(Stage):
         (stage,) = inner
         return self if stage is self.stage else recalled(stage, self._cost)
 
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Return the stage's run to this depth; every call must be for the same queries."""
         if given is not None:
-            return self.stage.run(queries, given, k)
+            return self.stage.rank(queries, given, k)
         return self._runs.run(queries, k)
 
 
@@ -149,19 +149,23 @@ class RecalledRetriever(Retriever):
         self.plain = retriever  # a temporary folder lives as long
         self._runs = _RunsByDepth(retriever, cost)
 
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Return the run to this depth; every call must be for the same queries."""
+        return self._runs.run(queries, k)
+
     def run(
         self,
-        queries: Queries,
+        queries: Asked,
         given: Run | None = None,
         k: int | None = None,
         *,
         where: Where | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> Run:
-        """Return the run to this depth; every call must be for the same queries."""
+        """Return the run to this depth; with a filter or parameters the plain retriever's."""
         if where is not None or params:
             return self.plain.run(queries, given, k, where=where, params=params)
-        return self._runs.run(queries, k)
+        return self.rank(as_queries(queries), given, k)
 
 
 def recalled(stage: Stage, cost: CostOf) -> Stage:

@@ -90,7 +90,7 @@ class Feedback(Stage):
         feedback._search_with(*inner)
         return feedback
 
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Take feedback from the given run, or the retriever's own, and search with it."""
         state, where = self._searched()
         with_text = state.with_text(queries)

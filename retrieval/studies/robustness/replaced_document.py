@@ -98,7 +98,7 @@ class AlteredRetriever(Stage):
                     scores[new[row]] = score
         self._scores |= scores
 
-    def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Search, and rank the new document by its new score."""
         depth = DEPTH if k is None else k
         excluding = isinstance(queries, SelfExcluding)
@@ -107,7 +107,7 @@ class AlteredRetriever(Stage):
             q: text for q, text in queries.items() if self._clean.get(q, (0,))[0] <= searched
         }
         if missing:
-            for query, ranking in self.stage.run(missing, None, searched + 1).items():
+            for query, ranking in self.stage.rank(missing, None, searched + 1).items():
                 self._clean[query] = (searched + 1, ranking)
         new = self._scene.document
         if new is not None:

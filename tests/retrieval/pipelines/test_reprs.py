@@ -18,7 +18,8 @@ def test_a_hit_shows_the_start_of_its_text() -> None:
 
 def test_a_retriever_shows_its_name_documents_and_folder(tmp_path: Path) -> None:
     retriever = Retriever.build(BM25Encoder(), documents(), path=tmp_path / "bm25")
-    assert repr(retriever) == f"Retriever('bm25', 40 documents, {str(tmp_path / 'bm25')!r})"
+    parts = "bm25 encoder, inverted index, 40 documents"
+    assert repr(retriever) == f"Retriever('bm25', {parts}, {str(tmp_path / 'bm25')!r})"
     opened = Retriever.open(tmp_path / "bm25")
     assert repr(opened) == repr(retriever)
     assert not opened.state.__dict__.keys() & {"encoder", "index", "store"}  # nothing was opened

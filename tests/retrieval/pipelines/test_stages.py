@@ -227,7 +227,11 @@ def test_names_are_read_whole_and_numbers_are_left_alone(bm25: Retriever) -> Non
     [
         ("bm52", "unknown name 'bm52'.*did you mean 'bm25'"),
         ("bm25 +", "not a pipeline"),
-        ("bm25 + bm25", r"operator \+ is not supported"),
+        ("bm25 - bm25", r"operator - is not supported"),
+        ("bm25 * bm25", r"\* takes a number and a pipeline, as in 0.3 \* bm25"),
+        ("2 * 3", "is not a name, a call"),
+        ("-0.3 * bm25 + bm25", r"weight of \* is -0.3, expected a number, 0 or more"),
+        ("0 * bm25 + 0 * bm25", "not all of them 0"),
         ("bm25 % depth", "not a constant"),
         ("bm25 % 0", "cut"),
         ("cross(dept=3)", "takes no 'dept' .*takes depth, interpolate.*did you mean 'depth'"),

@@ -88,7 +88,7 @@ def test_documents_may_come_from_the_retriever_itself() -> None:
 def test_a_failed_update_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     retriever = Retriever.build(BM25Encoder(), documents(), path=tmp_path / "r")
     before = answers(retriever)
-    with pytest.raises(DataError, match="the same id 'x'"):
+    with pytest.raises(DataError, match="id 'x' again"):
         retriever.update([Document("x", "", "one"), Document("x", "", "two")])
     monkeypatch.setattr(InvertedIndex, "add", _interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -86,7 +86,7 @@ def changed(kind: type[Stage], **methods: Any) -> type[Stage]:
 
 def broken_run(change: Any, kind: type[Stage] = Words) -> type[Stage]:
     def run(self: Any, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
-        found: Run = change(queries, kind.run.__wrapped__(self, queries, given, k), k)  # type: ignore[attr-defined]
+        found: Run = change(queries, kind.rank.__wrapped__(self, queries, given, k), k)  # type: ignore[attr-defined]
         return found
 
     return changed(kind, run=run)
@@ -140,6 +140,11 @@ BROKEN = {
     "made_of_others": changed(Around, over=lambda self, inner: self),
     "attached": changed(Around, attached=lambda self, documents: Words() % 1),
     "filtered": changed(Around, filtered=lambda self, where: Words() % 1),
+    "asked_as_callers_do": changed(
+        Words,
+        rank=Words.rank.__wrapped__,  # type: ignore[attr-defined]
+        run=lambda self, queries, given=None, k=None: self.rank(queries, given, k),
+    ),
     "search": changed(Words, search=lambda self, query, k=10: []),
 }
 

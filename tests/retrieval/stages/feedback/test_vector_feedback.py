@@ -108,10 +108,10 @@ def test_the_four_ways(bm25: Retriever, dense: Retriever) -> None:
     assert dict(before) == dict(prf(dense, k=3).run(QUERIES, hybrid, 20))
     assert dict(before) != {query: ranking[:20] for query, ranking in own.items()}
     after = weighted(bm25, prf(dense, k=3)).run(QUERIES, None, 20)
-    assert dict(after) == dict(Fusion("weighted").fuse([sparse, own]))
+    assert dict(after) == dict(Fusion("weighted").fuse([sparse, own]).top(20))
     deep = prf(dense, k=3).run(QUERIES, hybrid, 1000)
     both = weighted(bm25, (bm25 | dense) >> prf(dense, k=3)).run(QUERIES, None, 20)
-    assert dict(both) == dict(Fusion("weighted").fuse([sparse, deep]))
+    assert dict(both) == dict(Fusion("weighted").fuse([sparse, deep]).top(20))
     # A fusion hands on what it is given, so this is feedback from the list before it too.
     handed = ((bm25 | dense) >> weighted(bm25, prf(dense, k=3))).run(QUERIES, None, 20)
     assert dict(handed) == dict(both)

@@ -1,0 +1,231 @@
+"""An encoder of a function that turns texts into vectors: an API, a model of any library."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from sluice.encoders.encoder import Dense, EncoderBase
+from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError, SluiceError
+from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.foundation.folder_swap import replaced_folder
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.progress import progress
+from sluice.encoders.model_files.layout import SIDECAR, read_object, write_sidecar
+
+log = logging.getLogger("sluice")
+
+Embed = Callable[[list[str]], Any]  # texts -> vectors [n, dim]: array, tensor, lists of numbers
+
+PROBE = "text"  # encoded once where the width is asked for before any text
+# A second call cannot help against these; whatever else a function raises may be the network's.
+NOT_RETRIED = (
+    TypeError, ValueError, LookupError, AttributeError, NameError, ArithmeticError, AssertionError,
+    ImportError, NotImplementedError, MemoryError,
+)  # fmt: skip
+
+
+class FunctionEncoder(EncoderBase):
+    """Dense vectors from ``embed(texts)``, a function of a list of texts.
+
+    It is called with 1 to ``batch_size`` texts, none of them blank (blank texts get zeros), and
+    returns their vectors ``[n, dim]``: an array, a tensor or lists of numbers. ``queries`` is
+    another function for the queries. With ``normalize`` vectors get length 1, and the similarity is
+    the cosine; without, the vectors are as the function gave them, and it is the dot product.
+
+    What the function raises is tried ``retries`` times again, after ``wait`` seconds, then twice as
+    many and so on, unless it is a mistake of the program (``TypeError``, ``ValueError``, ...); then
+    it is a ``ModelError``.
+
+    The fingerprint, by which an index knows its encoder, is that of ``name`` (say the model and its
+    version, as in ``"openai/text-embedding-3-small"``). Without a name it is that of the function's
+    own qualified name and source text; what the function reads elsewhere is not seen. The function
+    is not saved: give it again to ``Retriever.open(path, encoder=...)``.
+    """
+
+    kind = "function"
+
+    def __init__(
+        self,
+        embed: Embed,
+        *,
+        queries: Embed | None = None,
+        name: str = "",
+        dim: int | None = None,
+        batch_size: int = 64,
+        normalize: bool = True,
+        retries: int = 2,
+        wait: float = 1.0,
+    ) -> None:
+        for function in (embed, queries):
+            if function is not None and not callable(function):
+                raise ConfigError(
+                    f"FunctionEncoder: {function!r:.60} is a {type(function).__name__}; expected a "
+                    "function of a list of texts that returns their vectors"
+                )
+        self.embed, self.queries = embed, queries
+        self.name = name
+        self.dim: int | None = None if dim is None else whole_number(dim, "dim", 1)
+        self.batch_size = whole_number(batch_size, "batch_size", 1)
+        self.normalize: bool = normalize
+        self.retries = whole_number(retries, "retries", 0)
+        self.wait = wait
+        self._fingerprint = ""
+
+    @property
+    def similarity(self) -> Literal["cosine", "dot"]:
+        """The cosine of normalised vectors, else the dot product."""
+        return "cosine" if self.normalize else "dot"
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the name, or without one of the functions' names and sources."""
+        if not self._fingerprint:
+            functions = [each for each in (self.embed, self.queries) if each is not None]
+            identity = [self.name] if self.name else [_source_of(each) for each in functions]
+            self._fingerprint = fingerprint_of("sluice.function", identity, self.normalize)
+        return self._fingerprint
+
+    def encode_queries(self, texts: Sequence[str]) -> Dense:
+        """Return the queries' vectors, float32 ``[n, dim]``, in input order."""
+        return self._encoded(self.queries or self.embed, texts)
+
+    def encode_documents(self, texts: Sequence[str]) -> Dense:
+        """Return the documents' vectors, float32 ``[n, dim]``, in input order."""
+        return self._encoded(self.embed, texts)
+
+    def _encoded(self, function: Embed, texts: Sequence[str]) -> Dense:
+        if isinstance(texts, str):
+            raise DataError("texts: a single str; expected several texts: put it into a list")
+        full = [place for place, text in enumerate(texts) if text.strip()]
+        parts: list[Dense] = []
+        show = len(full) > 8 * self.batch_size
+        with progress(f"encode by {_name_of(function)}", len(full), "texts", show=show) as advance:
+            for start in range(0, len(full), self.batch_size):
+                batch = [texts[place] for place in full[start : start + self.batch_size]]
+                parts.append(self._called(function, batch))
+                advance(len(batch))
+        if self.dim is None:
+            self._called(function, [PROBE])
+        vectors = np.zeros((len(texts), int(self.dim or 0)), np.float32)
+        if parts:
+            vectors[full] = np.concatenate(parts)
+        return vectors
+
+    def _called(self, function: Embed, batch: list[str]) -> Dense:
+        """Return the vectors of 1 to ``batch_size`` texts, and learn their width."""
+        for attempt in range(self.retries + 1):
+            try:
+                returned = function(list(batch))
+                break
+            except SluiceError:
+                raise
+            except Exception as error:
+                said = f"{_name_of(function)}: {type(error).__name__} ({error})"
+                if attempt == self.retries or isinstance(error, NOT_RETRIED):
+                    raise ModelError(
+                        f"{said} for {len(batch)} texts, the first {batch[0]!r:.60}"
+                    ) from error
+                seconds = self.wait * 2**attempt
+                log.warning("%s; called again in %g s", said, seconds)
+                time.sleep(seconds)
+        vectors = self._checked(returned, len(batch), _name_of(function))
+        self.dim = vectors.shape[1]
+        if self.normalize:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+        return vectors
+
+    def _checked(self, returned: Any, count: int, name: str) -> Dense:
+        if inspect.iscoroutine(returned):
+            returned.close()
+            raise ConfigError(
+                f"{name}: is an async function; expected one that returns vectors, such as "
+                "lambda texts: asyncio.run(embed(texts))"
+            )
+        if hasattr(returned, "detach"):
+            returned = returned.detach().cpu().float().numpy()
+        try:
+            with np.errstate(over="ignore"):
+                vectors: Dense = np.asarray(returned, np.float32)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{name}: returned {type(returned).__name__}, which is not an array of numbers "
+                f"({error}); expected a vector for each text"
+            ) from None
+        width = "dim" if self.dim is None else self.dim
+        if vectors.ndim != 2 or len(vectors) != count or vectors.shape[1] != (self.dim or -1):
+            if vectors.ndim == 2 and len(vectors) == count and self.dim is None and vectors.size:
+                return _finite(vectors, name)
+            raise DataError(
+                f"{name}: returned shape {vectors.shape} for {count} texts, expected "
+                f"[{count}, {width}]"
+            )
+        return _finite(vectors, name)
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write the name, width and fingerprint as a model folder; the function is not saved."""
+        with replaced_folder(Path(path)) as folder:
+            facts = {
+                "type": self.kind, "name": self.name, "dim": self.dim, "normalize": self.normalize,
+                "function": _name_of(self.embed), "fingerprint": self.fingerprint,
+            }  # fmt: skip
+            write_sidecar(folder, facts)
+
+    @classmethod
+    def from_pretrained(cls, model: str | Path) -> FunctionEncoder:
+        """Load a folder that ``save_pretrained`` wrote; encoding is a ``ModelError`` until then."""
+        facts = read_object(Path(model) / SIDECAR)
+        function, name = str(facts.get("function")), str(facts.get("name") or "")
+
+        def missing(texts: list[str]) -> Any:
+            raise ModelError(
+                f"{function}: this function made the vectors, and functions are not saved; open "
+                "the retriever with it: Retriever.open(path, encoder=FUNCTION)"
+            )
+
+        missing.__qualname__ = function
+        encoder = cls(missing, name=name, normalize=bool(facts.get("normalize")), retries=0)
+        encoder.dim = facts.get("dim")
+        encoder._fingerprint = str(facts.get("fingerprint"))
+        return encoder
+
+    def of(self, embed: Embed) -> FunctionEncoder:
+        """Return the encoder with its function, under the name that was saved."""
+        return FunctionEncoder(embed, name=self.name, dim=self.dim, normalize=self.normalize)
+
+    def __repr__(self) -> str:
+        width = "" if self.dim is None else f", dim={self.dim}"
+        return f"FunctionEncoder({self.name or _name_of(self.embed)!r}{width})"
+
+
+def _finite(vectors: Dense, name: str) -> Dense:
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(bad):
+        raise DataError(f"{name}: vector {bad[0]} is not finite in float32")
+    return vectors
+
+
+def _name_of(function: Any) -> str:
+    inner = function.func if isinstance(function, functools.partial) else function
+    return str(getattr(inner, "__qualname__", None) or type(inner).__qualname__)
+
+
+def _source_of(function: Any) -> str:
+    """Return a function's name and source text; without a source the code of the interpreter."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    target = inner if hasattr(inner, "__qualname__") else type(inner)
+    try:
+        source = inspect.getsource(target)
+    except (OSError, TypeError):
+        code = getattr(inner, "__code__", None)
+        source = "" if code is None else hashlib.sha256(code.co_code).hexdigest()
+    return f"{getattr(target, '__module__', '')}.{_name_of(function)}\n{source}"

@@ -1,0 +1,97 @@
+"""Writes a pipeline as a folder: its expression, its retrievers, and its rerankers' models."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from sluice.encoders.foundation.build import type_name
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.files import write_json
+from sluice.encoders.foundation.folder_swap import replaced_folder
+from sluice.encoders.table import RERANKERS
+
+PIPELINE = "pipeline.json"
+FORMAT = "sluice.pipeline"
+VERSION = 1
+GIVEN = "given"  # the type of a reranker that is not saved: a function, a class of one's own
+
+NameOf = Callable[[Any], str]  # the name, in an expression, of a retriever or a scorer
+
+
+class Written(Protocol):
+    """What a pipeline's folder is written from."""
+
+    def written(self, name_of: NameOf) -> str:
+        """Return the expression of a stage, in which ``name_of`` names its parts."""
+        ...
+
+
+def save_pipeline(stage: Written, path: Path) -> None:
+    """Write ``pipeline.json`` and the parts beside it, replacing the folder in one step.
+
+    Retrievers are copied (linked where the file system can), cross-encoders saved. Neither code
+    nor pickles are written: a function is noted by name, and given again to ``load_pipeline``.
+    ``ConfigError`` for a stage that has no expression.
+    """
+    names = _Names()
+    text = stage.written(names.of)
+    with replaced_folder(path, markers=(PIPELINE,)) as draft:
+        retrievers: dict[str, Any] = {}
+        rerankers: dict[str, Any] = {}
+        for name, part in names.parts.items():
+            base = getattr(part, "base_retriever", None)
+            if base is not None:
+                folder = f"retrievers/{name}"
+                base.save(draft / folder)
+                retrievers[name] = {"folder": folder, "where": _plain(part.base_where, name)}
+            else:
+                rerankers[name] = _saved_scorer(part, draft, name)
+        facts = {"format": FORMAT, "version": VERSION, "expression": text}
+        write_json(draft / PIPELINE, {**facts, "retrievers": retrievers, "rerankers": rerankers})
+
+
+def _saved_scorer(scorer: Any, draft: Path, name: str) -> dict[str, Any]:
+    kind = type_name(scorer, RERANKERS)
+    if kind not in RERANKERS:
+        return {"type": GIVEN, "of": kind}
+    folder = f"rerankers/{name}"
+    scorer.save_pretrained(draft / folder)
+    return {"type": kind, "folder": folder}
+
+
+def _plain(where: Mapping[str, Any] | None, name: str) -> Any:
+    try:
+        return json.loads(json.dumps(where))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name}: its where cannot be saved ({error}); use plain lists") from None
+
+
+class _Names:
+    """Gives each part a name that an expression can have, the same part always the same."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, Any] = {}
+
+    def of(self, part: Any) -> str:
+        """Return the part's name: its own, with a number behind where that is taken."""
+        for name, known in self.parts.items():
+            if known is part:
+                return name
+        own = str(getattr(part, "name", "") or type(part).__name__)
+        plain = re.sub(r"[^A-Za-z0-9_]+", "_", own).strip("_")
+        plain = plain if re.match(r"[A-Za-z]", plain) else f"part_{plain}".rstrip("_")
+        name, number = plain, 2
+        while name in self.parts:
+            name, number = f"{plain}_{number}", number + 1
+        self.parts[name] = part
+        return name
+
+
+def options_text(options: Mapping[str, Any]) -> str:
+    """Return the options of a call as text, tuples as lists."""
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}
+    return ", ".join(f"{key}={value!r}" for key, value in plain.items())

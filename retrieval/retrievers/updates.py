@@ -1,0 +1,142 @@
+"""Changes of a retriever's documents: each is on disk, in one step, when its call returns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.generations import writer_lock
+from sluice.retrieval.documents.readers.source import as_documents
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
+from sluice.retrieval.retrievers.folder import (
+    ENCODING,
+    INDEX,
+    Head,
+    head_of,
+    read_head,
+    roll_back,
+    write_head,
+)
+from sluice.retrieval.retrievers.state import RetrieverState
+
+
+class Updated(NamedTuple):
+    """The counts of ``Retriever.update``: new documents, and documents that replaced another."""
+
+    added: int
+    replaced: int
+
+
+class Updatable(Stage):
+    """A state of a folder that is searched, and replaced by the next one when that is complete.
+
+    A kill leaves the state before or after. Threads may search meanwhile: each search sees one
+    state.
+    """
+
+    def __init__(self, state: RetrieverState) -> None:
+        self.path, self.name = state.path, state.name
+        self.temporary = False  # whether the folder goes with this object
+        self._lock = threading.Lock()
+        self._state = state
+
+    @property
+    def head(self) -> Head:
+        """The content of ``retriever.json`` for the state that is searched."""
+        return self._state.head
+
+    @property
+    def state(self) -> RetrieverState:
+        """The current encoder, index and documents, which belong together whatever changes."""
+        return self._state
+
+    def add(self, documents: Any) -> int:
+        """Add documents, in any form that ``build`` takes, and return how many.
+
+        An id that exists already is a ``DataError``.
+        BM25 counts the new documents into idf at once; its average length stays that of the build
+        until ``compact``.
+        """
+        with self._changing() as state:
+            rows = state.store.append(as_documents(documents))
+            index_rows(state.encoder, state.store, state.index, rows, state.passages)
+        return len(rows)
+
+    def update(self, documents: Any) -> Updated:
+        """Replace the documents whose ids exist already and add the others, in one step.
+
+        BM25 counts as in ``delete`` and ``add``. An id given twice is a ``DataError``.
+        """
+        with self._changing() as state:
+            rows, replaced = state.store.update(as_documents(documents))
+            forget_rows(state.encoder, state.store, state.index, replaced, state.passages)
+            index_rows(state.encoder, state.store, state.index, rows, state.passages)
+        return Updated(len(rows) - len(replaced), len(replaced))
+
+    def delete(self, document_ids: Sequence[str]) -> int:
+        """Delete documents by id and return how many; an unknown id is a ``DataError``."""
+        if isinstance(document_ids, str):
+            raise ConfigError(f"delete({document_ids!r}): expected a list of ids, not a string")
+        distinct = list(dict.fromkeys(document_ids))
+        with self._changing() as state:
+            rows = state.store.rows(distinct)
+            unknown = [name for name, row in zip(distinct, rows, strict=True) if row < 0]
+            if unknown:
+                others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+                raise DataError(
+                    f"{self.path}: no document {unknown[0]!r}{others}; nothing was deleted"
+                )
+            forget_rows(state.encoder, state.store, state.index, rows, state.passages)
+            state.store.delete(rows)
+        return len(distinct)
+
+    def compact(self) -> None:
+        """Free the space of deleted documents; BM25 is refitted, average length included."""
+        with self._changing() as state:
+            state.store.compact()
+            if hooks_of(state.encoder).fits_documents:
+                work = self.path / ENCODING
+                state.index = filled_index(
+                    state.encoder,
+                    state.store,
+                    state.index.empty(),  # an inverted one, whose settings stay
+                    work=work,
+                    passages=state.passages,
+                )
+            else:
+                state.index.compact()
+
+    @contextmanager
+    def _changing(self) -> Iterator[RetrieverState]:
+        """Yield a state to change, committed by ``retriever.json`` and dropped on an error.
+
+        Other threads search the old state until the new one replaces it.
+        """
+        with self._lock, writer_lock(self.path):
+            if read_head(self.path) != self.head:
+                raise IndexFormatError(
+                    f"{self.path}: changed by another process since it was opened; open it again"
+                )
+            roll_back(self.path)
+            state = self._state.forked()
+            try:
+                yield state
+                state.index.encoder_fingerprint = str(state.encoder.fingerprint)
+                state.index.save(self.path / INDEX)
+                # The folder is no longer what its config builds: without a key it is not reused.
+                config = {**self.head.origin.get("config", {}), "key": None}
+                origin = {**self.head.origin, "config": config}
+                noted = self.head.passages
+                state.head = head_of(
+                    self.path, self.name, state.encoder, state.store, origin, noted
+                )
+                write_head(self.path, state.head)
+            except BaseException:
+                roll_back(self.path)
+                raise
+            self._state = state

@@ -1,0 +1,210 @@
+"""What a program has becomes an encoder or a scorer: functions, other libraries' objects, names."""
+
+import functools
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_models import save_model
+
+from sluice.encoders import BM25Encoder, FunctionEncoder, as_encoder, as_scorer
+from sluice.encoders.dense.sentence_transformer import SentenceTransformerEncoder
+from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
+from sluice.encoders.model_files.registry import open_encoder
+from sluice.retrieval.testing import check_encoder
+
+TEXTS = ["gold in the river", "a sluice", "dense and sparse vectors", "the river of gold"]
+
+
+def embed(texts: list[str]) -> list[list[float]]:
+    """Counts of hashed words, as lists of numbers; an empty list is a mistake."""
+    assert texts
+    assert all(text.strip() for text in texts)
+    vectors = np.zeros((len(texts), 16))
+    for row, text in enumerate(texts):
+        for word in text.split():
+            vectors[row, zlib.crc32(word.encode()) % 16] += 1
+    return vectors.tolist()
+
+
+def test_a_function_is_an_encoder() -> None:
+    check_encoder(
+        FunctionEncoder(embed, name="words", batch_size=2),
+        same=[FunctionEncoder(embed, name="words"), FunctionEncoder(len, name="words")],
+        others=[
+            FunctionEncoder(embed), FunctionEncoder(embed, name="other"),
+            FunctionEncoder(embed, name="words", normalize=False),
+        ],
+        skip=["saved_and_loaded"],
+    )  # fmt: skip
+    assert FunctionEncoder(embed).fingerprint == as_encoder(embed).fingerprint
+    assert FunctionEncoder(functools.partial(embed)).fingerprint == as_encoder(embed).fingerprint
+    plain = FunctionEncoder(embed, normalize=False).encode_documents(TEXTS)
+    assert (plain == np.float32(embed(TEXTS))).all()
+    both = FunctionEncoder(embed, queries=lambda texts: np.ones((len(texts), 16)))
+    assert both.encode_queries(["gold"])[0, 0] == 0.25
+
+
+def test_a_saved_function_must_be_given_again(tmp_path: Path) -> None:
+    encoder = FunctionEncoder(embed, name="words")
+    encoder.encode_documents(["gold"])
+    encoder.save_pretrained(tmp_path / "encoder")
+    opened = open_encoder(tmp_path / "encoder")
+    assert (opened.fingerprint, opened.dim) == (encoder.fingerprint, 16)
+    with pytest.raises(ModelError, match=r"functions are not saved; open .* encoder=FUNCTION"):
+        opened.encode_queries(["gold"])
+    assert opened.of(embed).fingerprint == encoder.fingerprint
+
+
+def test_a_function_is_called_again_when_the_network_fails() -> None:
+    calls: list[int] = []
+
+    def shaky(texts: list[str]) -> Any:
+        calls.append(len(texts))
+        if len(calls) < 3:
+            raise ConnectionError("reset")
+        return embed(texts)
+
+    encoder = FunctionEncoder(shaky, batch_size=3, wait=0)
+    assert encoder.encode_documents([*TEXTS, " "]).shape == (5, 16)
+    assert calls == [3, 3, 3, 1]
+    calls.clear()
+    with pytest.raises(ModelError, match=r"shaky: ConnectionError \(reset\) for 1 texts"):
+        FunctionEncoder(shaky, retries=1, wait=0).encode_queries(["gold"])
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "message"),
+    [
+        (lambda texts: [1.0] * len(texts), DataError, r"returned shape \(2,\) for 2 texts"),
+        (lambda texts: [[1.0]], DataError, r"returned shape \(1, 1\) for 2 texts"),
+        (lambda texts: "vectors", DataError, "not an array of numbers"),
+        (lambda texts: [[1.0], [float("nan")]], DataError, "vector 1 is not finite"),
+        (lambda texts: texts + 1, ModelError, "TypeError"),
+    ],
+)
+def test_what_is_no_vector_is_said(function: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        FunctionEncoder(function, wait=60).encode_documents(["a", "b"])
+
+
+def test_an_async_function_is_refused() -> None:
+    async def later(texts: list[str]) -> Any:
+        return embed(texts)
+
+    with pytest.raises(ConfigError, match="async function"):
+        FunctionEncoder(later).encode_documents(["a"])
+    with pytest.raises(DataError, match=r"expected \[1, 8\]"):
+        FunctionEncoder(embed, dim=8).encode_documents(["a"])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    folder = save_model(tmp_path_factory.mktemp("st") / "bert", "Model")
+    word = modules.Transformer(str(folder), max_seq_length=32)
+    pooled = modules.Pooling(word.get_embedding_dimension())
+    prompts = {"query": "query: ", "document": "the "}
+    return SentenceTransformer(modules=[word, pooled], device="cpu", prompts=prompts)
+
+
+def test_a_sentence_transformer_gives_its_own_vectors(model: Any, tmp_path: Path) -> None:
+    import torch
+
+    encoder = as_encoder(model)
+    assert isinstance(encoder, SentenceTransformerEncoder)
+    check_encoder(encoder, same=[as_encoder(model.encode)])
+    for mine, theirs in (
+        (encoder.encode_queries(TEXTS), model.encode_query(TEXTS, normalize_embeddings=True)),
+        (encoder.encode_documents(TEXTS), model.encode_document(TEXTS, normalize_embeddings=True)),
+    ):
+        assert (mine == theirs).all()
+    assert encoder.prompts == {"query": "query: ", "document": "the "}
+    assert encoder.lengths["document"] == 32
+    similar = encoder.encode_queries(TEXTS[:1]) @ encoder.encode_documents(TEXTS).T
+    raw = model.similarity(model.encode_query(TEXTS[:1]), model.encode_document(TEXTS))
+    assert np.allclose(similar, raw.numpy(), atol=1e-6)
+    before = encoder.fingerprint
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+        assert encoder.fingerprint != before
+        next(model.parameters()).sub_(1)
+    model.similarity_fn_name = "euclidean"
+    with pytest.raises(ConfigError, match="similarity is 'euclidean'"):
+        as_encoder(model)
+    model.similarity_fn_name = "dot"
+    assert (as_encoder(model).encode_documents(TEXTS) == model.encode_document(TEXTS)).all()
+    model.similarity_fn_name = "cosine"
+
+
+def test_names_are_models(bert: Path, pair_bert: Path) -> None:
+    assert isinstance(as_encoder("BM25"), BM25Encoder)
+    assert as_encoder(str(bert)).kind == as_encoder(bert).kind == "dense"  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="which scores pairs and encodes no text"):
+        as_encoder(pair_bert)
+    assert len(as_scorer(str(pair_bert)).score([("gold", "river")])) == 1
+
+
+def test_langchain_embeddings_and_objects_that_encode() -> None:
+    class Embeddings:
+        model = "words-2"
+        embed_documents = staticmethod(embed)
+
+        def embed_query(self, text: str) -> list[float]:
+            return embed([text])[0]
+
+    class Static:
+        def encode(self, texts: list[str]) -> Any:
+            return embed(texts)
+
+    chain, static = as_encoder(Embeddings()), as_encoder(Static())
+    assert isinstance(chain, FunctionEncoder)
+    assert chain.name.endswith("Embeddings words-2")
+    for encoder in (chain, static):
+        queries, documents = encoder.encode_queries(TEXTS), encoder.encode_documents(TEXTS)
+        assert np.allclose(queries, documents)
+
+
+def test_what_is_no_encoder_is_said_in_a_sentence() -> None:
+    class Half:
+        def encode_queries(self, texts: list[str]) -> Any: ...
+        def encode_documents(self, texts: list[str]) -> Any: ...
+
+    for wrong, message in [
+        (BM25Encoder, r"BM25Encoder is a class; expected an object of it, such as BM25Encoder\(\)"),
+        (Half(), "has no fingerprint and no save_pretrained"),
+        (3, r"3 \(int\); expected an encoder, 'bm25', a model's name"),
+        (None, "expected an encoder"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            as_encoder(wrong)
+
+
+def test_functions_are_scorers() -> None:
+    pairs = [("gold", "gold river"), ("gold", "x"), ("dense", "yes")]
+    by_pairs = as_scorer(lambda pairs: [len(text) for _, text in pairs])
+    by_query = as_scorer(lambda query, texts: [len(text) for text in texts])
+    assert by_pairs.score(pairs) == by_query.score(pairs) == [10, 1, 3]
+    assert as_scorer(lambda pairs, scale=2: [scale] * len(pairs)).score(pairs) == [2, 2, 2]
+    assert (by_pairs.by_query, by_query.by_query) == (False, True)
+    with pytest.raises(DataError, match="1 scores for 2 texts"):
+        as_scorer(lambda query, texts: [1.0]).score(pairs)
+    with pytest.raises(DataError, match="expected a number for each text"):
+        as_scorer(lambda query, texts: None).score(pairs)
+    for wrong, message in [(3, r"no score\(pairs\) method"), (dict, "dict is a class")]:
+        with pytest.raises(ConfigError, match=message):
+            as_scorer(wrong)
+
+
+def test_a_cross_encoder_of_another_library_is_a_scorer(pair_bert: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    model = CrossEncoder(str(pair_bert), device="cpu")
+    pairs = [("gold", "gold river"), ("gold", "x")]
+    assert np.allclose(as_scorer(model).score(pairs), model.predict([list(p) for p in pairs]))
+    with pytest.raises(ConfigError, match="scores pairs and encodes no text"):
+        as_encoder(model)
