@@ -154,6 +154,31 @@ class PassageIndex(WrappingIndex):
                 hits.rows[place], hits.scores[place] = best.rows[0], best.scores[0]
         return hits
 
+    def winning_passages(
+        self, vector: Any, rows: ArrayLike, *, params: Parameters | None = None
+    ) -> Rows:
+        """Return which passage gives each of several documents its score for one query.
+
+        ``vector`` is ``[1, width]``, ``rows`` ``[n]`` are documents. The numbers ``[n]`` count a
+        document's passages from 0; -1 where none is a hit. ``params`` are those of the search that
+        found the documents. One search of the inner index, among these passages alone.
+        """
+        queries = self._checked(vector, "queries")
+        documents = self._live.known(np.asarray(rows), "rows")
+        numbers = np.full(len(documents), -1, dtype=np.int64)
+        passages = self._passages_of(np.unique(documents))
+        if not len(passages):
+            return numbers
+        hits = self.inner.search(queries, len(passages), keep=passages, params=params).rows[0]
+        found = hits[hits >= 0]  # best first, so a document's first one is its best
+        owners, first = np.unique(self._owners_of(found), return_index=True)
+        places = np.searchsorted(owners, documents)
+        known = places < len(owners)
+        known[known] = owners[places[known]] == documents[known]
+        best = found[first[places[known]]]
+        numbers[known] = best - self._first_rows()[documents[known]]
+        return numbers
+
     def first_passages(self, rows: ArrayLike) -> Rows:
         """Return the rows of ``inner`` at which documents' passages begin."""
         first: Rows = self._first_rows()[self._live.known(np.asarray(rows), "rows")]
@@ -238,7 +263,7 @@ class PassageIndex(WrappingIndex):
 
     def _owners(self, passages: Hits, k: int) -> Hits:
         """Return the first ``k`` distinct documents of each line of passages."""
-        owners = np.searchsorted(self._first_rows(), passages.rows, side="right") - 1
+        owners = self._owners_of(passages.rows)
         owners = np.where(passages.rows >= 0, owners, -1)
         order = np.argsort(owners, axis=1, kind="stable")
         grouped = np.take_along_axis(owners, order, axis=1)
@@ -252,6 +277,11 @@ class PassageIndex(WrappingIndex):
         hits.rows[lines, places[lines, columns]] = owners[lines, columns]
         hits.scores[lines, places[lines, columns]] = passages.scores[lines, columns]
         return hits
+
+    def _owners_of(self, passages: Rows) -> Rows:
+        """Return the document of each row of ``inner``."""
+        owners: Rows = np.searchsorted(self._first_rows(), passages, side="right") - 1
+        return owners
 
     def _keep_only(self, allowed: Mask) -> None:
         counts = np.diff(self._first_rows())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.retrieval.cli.hits import print_hits
 from sluice.retrieval.cli.options import (
     Command,
     Queries,
@@ -134,15 +135,7 @@ def search(
         run.save(output)
         typer.echo(f"{output}: {plural(len(run), 'query')}")
         return
-    hits = stage.search(str(query), k)
-    for rank, hit in enumerate(hits, 1):
-        if as_json:
-            typer.echo(json.dumps(hit._asdict(), ensure_ascii=False))
-        else:
-            text = " ".join(hit.text.split())
-            typer.echo(f"{rank:>3}  {hit.score:9.4f}  {hit.doc_id}\n     {text[:160]}")
-    if not hits and not as_json:
-        typer.echo("no hits")
+    print_hits(stage.search(str(query), k), str(query), as_json=as_json)
 
 
 def parse_params(texts: Iterable[str]) -> dict[str, Any]:

@@ -30,6 +30,16 @@ class Document(NamedTuple):
         """What is encoded and reranked: the title, a space and the text, stripped."""
         return f"{self.title} {self.text}".strip()
 
+    def own_characters(self, start: int, end: int) -> tuple[int, int]:
+        """Return the characters of ``text`` that are those of ``full_text`` from start to end.
+
+        What lies in the title, or in white space that is stripped, is left out.
+        """
+        joined = f"{self.title} {self.text}"
+        before = len(self.title) + 1 - (len(joined) - len(joined.lstrip()))
+        most = len(self.text)
+        return min(max(0, start - before), most), min(max(0, end - before), most)
+
     def __hash__(self) -> int:
         return hash(self[:3])  # a mapping has no hash; equal documents still share theirs
 

@@ -148,6 +148,10 @@ class DocumentStore:
 
     def texts(self, document_ids: Sequence[str]) -> list[str]:
         """Return the full text of each id, in their order."""
+        return [document.full_text for document in self.documents_of(document_ids)]
+
+    def documents_of(self, document_ids: Sequence[str]) -> list[Document]:
+        """Return the document of each id, in their order; an unknown id is a ``DataError``."""
         rows = self.rows(document_ids)
         if len(rows) and rows.min() < 0:
             absent = [document_ids[at] for at in np.flatnonzero(rows < 0).tolist()]
@@ -155,7 +159,7 @@ class DocumentStore:
                 f"{self.path}: {len(absent):,} of {len(rows):,} requested documents are not in the "
                 f"store ({', '.join(map(repr, absent[:3]))}); was the run made on another corpus?"
             )
-        return [document.full_text for document in self.documents(rows)]
+        return self.documents(rows)
 
     # Metadata.
 

@@ -11,7 +11,8 @@ from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.expression import parse as parse
+    from sluice.retrieval.pipelines.hit import Hit as Hit, Passage as Passage
     from sluice.retrieval.pipelines.rerank import Rerank as Rerank
-    from sluice.retrieval.pipelines.stage import Fuse as Fuse, Hit as Hit, Stage as Stage
+    from sluice.retrieval.pipelines.stage import Fuse as Fuse, Stage as Stage
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

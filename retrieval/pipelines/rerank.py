@@ -12,9 +12,10 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import is_number, whole_number
+from sluice.retrieval.pipelines.hit import Passage
 from sluice.retrieval.pipelines.scorer import ListScorer, Scorer, ScorerHooks, Scores
-from sluice.retrieval.pipelines.stage import Stage, Texts
-from sluice.retrieval.pipelines.tracing import note
+from sluice.retrieval.pipelines.stage import Stage, Texts, documents_in
+from sluice.retrieval.pipelines.tracing import SCORED_PASSAGES, Span, note
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run
 
@@ -130,6 +131,22 @@ class Rerank(Stage):
                 scores = mixed.astype(np.float32)
             merged[query] = _merged(ranking, scores)
         return Run(merged, name=self.name)
+
+    @property
+    def names_passages(self) -> bool:
+        """Whether its scorer may score documents by their passages."""
+        return True
+
+    def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
+        """Return the passage that the scorer scored best, None where it scored no passages."""
+        scored = (span.kept or {}).get(SCORED_PASSAGES, {})
+        found: list[Passage | None] = [None] * len(doc_ids)
+        for place, document in enumerate(documents_in(self._documents, doc_ids) if scored else ()):
+            if document.full_text in scored:
+                number, *characters = scored[document.full_text]
+                start, end = document.own_characters(*characters)
+                found[place] = Passage(number, start, end, document.text[start:end])
+        return found
 
     def _depth(self, ranking: Ranking) -> int:
         return max(0, min([self.depth, *(rule.depth(ranking) for rule in self.rules)]))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sized
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.retrieval.documents.document import Document
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
-from sluice.retrieval.pipelines.tracing import traced
+from sluice.retrieval.pipelines.hit import SHOWN, Hit, Passage, short
+from sluice.retrieval.pipelines.tracing import Span, keeping_passages, traced
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Run
 
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluice.retrieval.documents.where import Where
-
-
-SHOWN = 60  # characters of a text in a ``repr``
 
 
 class Texts(Protocol):
@@ -31,16 +30,15 @@ class Texts(Protocol):
         ...
 
 
-class Hit(NamedTuple):
-    """One document found: its id, its score (higher is better) and its text."""
-
-    doc_id: str
-    score: float
-    text: str
-
-    def __repr__(self) -> str:
-        start = " ".join(self.text[: 2 * SHOWN].split())  # a text may have a million characters
-        return f"Hit(doc_id={self.doc_id!r}, score={self.score:.6g}, text={_short(start)!r})"
+def documents_in(store: Texts | None, doc_ids: Sequence[str]) -> list[Document]:
+    """Return documents by id; those of a store of plain texts have neither title nor metadata."""
+    if store is None or not doc_ids:
+        return [Document(doc_id, "", "") for doc_id in doc_ids]
+    whole = getattr(store, "documents_of", None)
+    if callable(whole):
+        return list(whole(doc_ids))
+    texts = store.texts(list(doc_ids))
+    return [Document(doc_id, "", text) for doc_id, text in zip(doc_ids, texts, strict=True)]
 
 
 class Stage(ABC):
@@ -128,6 +126,19 @@ class Stage(ABC):
         """
         return None
 
+    @property
+    def names_passages(self) -> bool:
+        """Whether it can say by which passage it found a document."""
+        return any(stage.names_passages for stage in self.inner)
+
+    def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
+        """Return the passage that gave each document its place, None where no part knows it.
+
+        ``span`` is the trace of the stage's run for this query alone. The default takes it from the
+        first of the parts that ran and name one; a stage that prefers another overrides this.
+        """
+        return passages_by(span.inner, query, doc_ids)
+
     def attached(self, documents: Texts) -> Stage:
         """Return the stage with a document store to read texts from, if it needs one."""
         return self.over([stage.attached(documents) for stage in self.inner])
@@ -154,10 +165,11 @@ class Stage(ABC):
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """Return the ``k`` best documents for one query."""
-        return searched(self.run, self.documents, query, k)
+        passages = self.passages_of if self.names_passages else None
+        return searched(self.run, self.documents, query, k, passages)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({_short(self.name, 2 * SHOWN)!r})"
+        return f"{type(self).__name__}({short(self.name, 2 * SHOWN)!r})"
 
     def __rshift__(self, second: Stage) -> Then:
         return Then(self, second) if isinstance(second, Stage) else NotImplemented
@@ -169,27 +181,48 @@ class Stage(ABC):
         return Fuse.joining(self, other) if isinstance(other, Stage) else NotImplemented
 
 
-def _short(text: str, length: int = SHOWN) -> str:
-    return text if len(text) <= length else text[: length - 3] + "..."
-
-
 def _size(store: Texts) -> int:
     """Return the number of documents in a store, -1 for one without ``len``."""
     return len(store) if isinstance(store, Sized) else -1
 
 
 def searched(
-    run: Callable[[Queries, Run | None, int], Run], documents: Texts | None, query: str, k: int
+    run: Callable[[Queries, Run | None, int], Run],
+    documents: Texts | None,
+    query: str,
+    k: int,
+    passages_of: Callable[[str, Sequence[str], Span], list[Passage | None]] | None = None,
 ) -> list[Hit]:
-    """Return the ``k`` best documents for one query that ``run`` finds, with their texts."""
+    """Return the ``k`` best documents for one query that ``run`` finds, with their texts.
+
+    ``passages_of`` names the hits' passages from the trace of ``run``; without it they have none.
+    """
     if not isinstance(query, str):
         raise ConfigError(f"query: {query!r}; expected text")
     k = whole_number(k, "k", 1)
-    ranking = run({"query": query}, None, k)["query"][:k]
-    texts = [""] * len(ranking)
-    if documents is not None:
-        texts = list(documents.texts(list(ranking.doc_ids)))
-    return [Hit(doc, score, text) for (doc, score), text in zip(ranking, texts, strict=True)]
+    with keeping_passages(passages_of is not None) as spans:
+        ranking = run({"query": query}, None, k)["query"][:k]
+    doc_ids = list(ranking.doc_ids)
+    passages: list[Passage | None] = [None] * len(doc_ids)
+    if passages_of is not None and spans:
+        passages = passages_of(query, doc_ids, spans[-1])
+    found = zip(ranking, documents_in(documents, doc_ids), passages, strict=True)
+    return [
+        Hit(doc_id, score, document.text, document.title, document.metadata, passage)
+        for (doc_id, score), document, passage in found
+    ]
+
+
+def passages_by(parts: Sequence[Span], query: str, doc_ids: Sequence[str]) -> list[Passage | None]:
+    """Return each document's passage from the first of the parts that names it."""
+    found: list[Passage | None] = [None] * len(doc_ids)
+    for part in parts:
+        left = [place for place, passage in enumerate(found) if passage is None]
+        if left and part.stage.names_passages:
+            named = part.stage.passages_of(query, [doc_ids[place] for place in left], part)
+            for place, passage in zip(left, named, strict=True):
+                found[place] = passage
+    return found
 
 
 class Then(Stage):
@@ -211,6 +244,10 @@ class Then(Stage):
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return ``>>`` of two other stages."""
         return Then(*inner)
+
+    def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
+        """Ask the second stage, which had the last word, before the first."""
+        return passages_by(span.inner[::-1], query, doc_ids)
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run the first stage to its full depth, then the second on its run."""
@@ -296,6 +333,27 @@ class Fuse(Stage):
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return the fusion of other stages."""
         return Fuse(inner, method=self.fusion)
+
+    def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
+        """Ask for each document the stage that ranked it best, of those that name passages."""
+        parts = [part for part in span.inner if part.stage.names_passages and part.result]
+        ranks = [
+            {name: rank for rank, name in enumerate(part.result["query"].doc_ids)}
+            for part in parts
+            if part.result is not None
+        ]
+        found: list[Passage | None] = [None] * len(doc_ids)
+        chosen: dict[int, list[int]] = {}
+        for place, name in enumerate(doc_ids):
+            ranked = [(rank[name], part) for part, rank in enumerate(ranks) if name in rank]
+            if ranked:
+                chosen.setdefault(min(ranked)[1], []).append(place)
+        for number, places in chosen.items():
+            part = parts[number]
+            named = part.stage.passages_of(query, [doc_ids[place] for place in places], part)
+            for place, passage in zip(places, named, strict=True):
+                found[place] = passage
+        return found
 
     def run(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run every stage to its full depth and fuse their runs."""

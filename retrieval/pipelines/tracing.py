@@ -31,6 +31,7 @@ class Span:
     seconds: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
     inner: list[Span] = field(default_factory=list)
+    kept: dict[str, Any] | None = None  # what names passages, see ``keeping_passages``
 
     @property
     def own_seconds(self) -> float:
@@ -62,6 +63,37 @@ def tracing() -> Iterator[list[Span]]:
 
 
 _current: ContextVar[Span | None] = ContextVar("sluice_span", default=None)
+# Set while spans keep what names passages; True where there is no other trace.
+_keeping: ContextVar[bool | None] = ContextVar("sluice_keeping_passages", default=None)
+
+
+SCORED_PASSAGES = "scored passages"  # kept by a scorer: full text to number, start and end
+
+
+@contextmanager
+def keeping_passages(wanted: bool) -> Iterator[list[Span]]:
+    """Collect spans that keep what names the passages of hits, such as vectors of queries.
+
+    An open trace sees the spans as well. Without ``wanted`` nothing is collected.
+    """
+    if not wanted:
+        yield []
+        return
+    outer = _open.get()
+    token = _keeping.set(outer is None)
+    try:
+        with tracing() as spans:
+            yield spans
+    finally:
+        _keeping.reset(token)
+        if outer is not None:
+            outer += spans
+
+
+def kept() -> dict[str, Any] | None:
+    """Return where the running stage puts what names passages, None where nobody asks."""
+    span = _current.get()
+    return None if span is None else span.kept
 
 
 def note(facts: Mapping[str, Any]) -> None:
@@ -73,7 +105,7 @@ def note(facts: Mapping[str, Any]) -> None:
 
 def is_traced() -> bool:
     """Return whether the running stage is traced: only then are expensive facts computed."""
-    return _current.get() is not None and _open.get() is not None
+    return _current.get() is not None and _open.get() is not None and not _keeping.get()
 
 
 def tally(counts: Mapping[str, int]) -> None:
@@ -92,7 +124,7 @@ def traced(run: Ran) -> Ran:
         spans = _open.get()
         if spans is None:
             return run(self, queries, given, *rest, **options)
-        span = Span(self, given)
+        span = Span(self, given, kept=None if _keeping.get() is None else {})
         spans.append(span)
         inside, current = _open.set(span.inner), _current.set(span)
         start = time.perf_counter()

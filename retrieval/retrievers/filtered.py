@@ -11,7 +11,8 @@ from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
 
 if TYPE_CHECKING:
-    from sluice.retrieval.pipelines.stage import Hit, Texts
+    from sluice.retrieval.pipelines.hit import Hit
+    from sluice.retrieval.pipelines.stage import Texts
     from sluice.retrieval.retrievers.retriever import Retriever
 
 
@@ -37,6 +38,11 @@ class Filtered(Stage):
     def base_where(self) -> Where:
         """The condition as it was given."""
         return self.where
+
+    @property
+    def names_passages(self) -> bool:
+        """Whether the retriever searches documents by their passages."""
+        return self.retriever.names_passages
 
     @property
     def least_score(self) -> float | None:

@@ -19,8 +19,9 @@ from sluice.encoders.foundation.generations import writer_lock
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where
-from sluice.retrieval.pipelines.stage import Hit, Stage, searched
-from sluice.retrieval.pipelines.tracing import traced
+from sluice.retrieval.pipelines.hit import Hit, Passage
+from sluice.retrieval.pipelines.stage import Stage, searched
+from sluice.retrieval.pipelines.tracing import Span, traced
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.filtered import Filtered
@@ -219,6 +220,15 @@ class Retriever(Stage):
             return -1.0
         return None
 
+    @property
+    def names_passages(self) -> bool:
+        """Whether documents are searched by their passages."""
+        return self.head.passages is not None
+
+    def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
+        """Return each document's best passage for the query, see ``PassageFinder``."""
+        return self._state.passages_of(query, doc_ids, span)
+
     def __len__(self) -> int:
         return len(self.store)
 
@@ -243,7 +253,8 @@ class Retriever(Stage):
         def run(retriever: Retriever, queries: Queries, given: Run | None, k: int) -> Run:
             return state.run(queries, k, where=where, params=params)
 
-        return searched(partial(run, self), state.store, query, k)
+        passages = state.passages_of if self.names_passages else None
+        return searched(partial(run, self), state.store, query, k, passages)
 
     def filtered(self, where: Where) -> Filtered:
         """Return the stage that finds only documents matching ``where``, for pipelines."""

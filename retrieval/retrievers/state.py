@@ -20,6 +20,7 @@ from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.store import DocumentStore, open_documents
 from sluice.retrieval.documents.where import Where, conditions, matching_rows
+from sluice.retrieval.retrievers.corpus.best_passages import PassageFinder, keep_vectors
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.folder import (
     DOCUMENTS,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from sluice.indexing import Index
     from sluice.indexing.hits import Hits
     from sluice.retrieval.documents.columns import Mask
+    from sluice.retrieval.pipelines.hit import Passage
+    from sluice.retrieval.pipelines.tracing import Span
 
 log = logging.getLogger("sluice")
 
@@ -155,7 +158,15 @@ class RetrieverState:
         with_text = self.with_text(queries)
         texts = [queries[query] for query in with_text]
         vectors = self.encoder.encode_queries(texts) if texts else ()
+        keep_vectors(vectors)
         return self.nearest(queries, with_text, vectors, k, where=where, params=params)
+
+    def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
+        """Return the passage each document was found by, None for one that is not cut."""
+        if self.passages is None:
+            return [None] * len(doc_ids)
+        finder = PassageFinder(self.passages, self.encoder, self.index, self.store, self.params)
+        return finder.find(query, doc_ids, span)
 
     def with_text(self, queries: Queries) -> list[str]:
         """Return the queries that are not blank; one warning counts the others."""

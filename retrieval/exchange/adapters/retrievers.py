@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.retrieval.documents.document import NOTHING, Value
-from sluice.retrieval.documents.store import DocumentStore
+from sluice.retrieval.documents.document import Value
 from sluice.retrieval.pipelines.stage import Stage
 
 
@@ -44,15 +43,11 @@ def searching(stage: Any) -> Stage:
 
 def find(stage: Stage, query: str, k: int) -> list[Found]:
     """Return the ``k`` best documents for a query, best first."""
-    store = stage.documents
     hits = []
     for hit in stage.search(query, k):
-        document = store.find(hit.doc_id) if isinstance(store, DocumentStore) else None
-        title, own = (document.title, document.metadata) if document else ("", NOTHING)
-        metadata = {key: _plain(value) for key, value in own.items()}
-        hits.append(
-            Found(hit.text, {**metadata, "id": hit.doc_id, "title": title, "score": hit.score})
-        )
+        metadata = {key: _plain(value) for key, value in hit.metadata.items()}
+        own = {"id": hit.doc_id, "title": hit.title, "score": hit.score}
+        hits.append(Found(hit.full_text, {**metadata, **own}))
     return hits
 
 

@@ -14,7 +14,13 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.retrievers.corpus.windows import Pieces, TokenPieces, windows, word_pieces
+from sluice.retrieval.retrievers.corpus.windows import (
+    Pieces,
+    Spans,
+    TokenPieces,
+    windows,
+    word_pieces,
+)
 
 log = logging.getLogger("sluice")
 
@@ -94,9 +100,20 @@ class Passages:
         ``ConfigError`` if passages of this length do not fit into what the encoder reads.
         """
         cutter = _Cutter(self, encoder)
-        stream = iter(documents)
-        while block := list(islice(stream, BLOCK)):
+        for block in _blocks(documents):
             yield from cutter.cut(block)
+
+    def characters(self, encoder: Any, documents: Iterable[Document]) -> Iterator[Spans]:
+        """Yield where each document's passages, at least one, begin and end in its ``text``."""
+        cutter = _Cutter(self, encoder)
+        for block in _blocks(documents):
+            yield from cutter.characters(block)
+
+
+def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    stream = iter(documents)
+    while block := list(islice(stream, BLOCK)):
+        yield block
 
 
 class _Cutter:
@@ -140,22 +157,42 @@ class _Cutter:
 
     def cut(self, documents: Sequence[Document]) -> Iterator[list[Document]]:
         """Yield each document's passages."""
-        joined = not self._passages.repeat_title and not self._fields
-        texts = [document.full_text if joined else document.text for document in documents]
+        texts = self._texts(documents)
         pieces = self._pieces(texts)
-        titles = self._pieces(["" if joined else document.title for document in documents])
+        titles = self._pieces(["" if self._joined else document.title for document in documents])
         for document, text, *counted in zip(documents, texts, pieces, titles, strict=True):
             yield self._cut(document, text, *counted)
 
+    def characters(self, documents: Sequence[Document]) -> Iterator[Spans]:
+        """Yield where each document's passages begin and end in its text."""
+        pieces = self._pieces(self._texts(documents))
+        for document, counted in zip(documents, pieces, strict=True):
+            if len(counted) <= self._passages.length:
+                yield [(0, len(document.text))]
+            elif self._joined:
+                yield [document.own_characters(*span) for span in self._spans(counted)]
+            else:
+                yield self._spans(counted)
+
+    @property
+    def _joined(self) -> bool:
+        """Whether the title is the beginning of the text."""
+        return not self._passages.repeat_title and not self._fields
+
+    def _texts(self, documents: Sequence[Document]) -> list[str]:
+        return [each.full_text if self._joined else each.text for each in documents]
+
+    def _spans(self, pieces: Pieces) -> Spans:
+        """Return the characters of the passages of a text that is longer than one."""
+        cut = windows(pieces.begins, self._passages.length, self._passages.overlap)
+        return [pieces.characters(*each) for each in cut[: self._most]]
+
     def _cut(self, document: Document, text: str, pieces: Pieces, title: Pieces) -> list[Document]:
-        length, overlap = self._passages.length, self._passages.overlap
+        length = self._passages.length
         if len(pieces) <= length:
             whole = self._titled(document, title, len(pieces)) if len(pieces) else document
             return [whole]
-        parts = [
-            document._replace(text=pieces.cut(text, first, last))
-            for first, last in windows(pieces.begins, length, overlap)[: self._most]
-        ]
+        parts = [document._replace(text=text[start:end]) for start, end in self._spans(pieces)]
         if self._passages.repeat_title:
             heading = self._titled(document, title, length).title
             return [part._replace(title=heading) for part in parts]

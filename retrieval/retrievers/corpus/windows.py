@@ -27,9 +27,14 @@ class Pieces(NamedTuple):
     def __len__(self) -> int:
         return len(self.starts)
 
+    def characters(self, first: int, last: int) -> tuple[int, int]:
+        """Return where pieces ``first`` to ``last``, the latter excluded, begin and end."""
+        return int(self.starts[first]), int(self.ends[first:last].max())
+
     def cut(self, text: str, first: int, last: int) -> str:
         """Return the characters of pieces ``first`` to ``last``, the latter excluded."""
-        return text[int(self.starts[first]) : int(self.ends[first:last].max())]
+        start, end = self.characters(first, last)
+        return text[start:end]
 
 
 def word_pieces(texts: Sequence[str]) -> list[Pieces]:

@@ -33,6 +33,8 @@ from sluice.retrieval.stages.rerankers.stored_vectors import check_single_vector
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.where import Where
+    from sluice.retrieval.pipelines.hit import Passage
+    from sluice.retrieval.pipelines.tracing import Span
     from sluice.retrieval.retrievers.state import RetrieverState
 
 BATCH = 512  # queries whose feedback documents are held at a time
@@ -108,6 +110,10 @@ class Feedback(Stage):
         run = state.nearest(queries, with_text, vectors, k, where=where)
         run.name = self.name
         return run
+
+    def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
+        """Return each document's passage: the first, where the retriever has only first ones."""
+        return self._searched()[0].passages_of(query, doc_ids, span)
 
     def _first(self, queries: Queries, query: str, given: Run) -> Ranking:
         """Return the documents of a query's list that feedback may come from."""

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.pipelines.scorer import Scorer, Scores
+from sluice.retrieval.pipelines.tracing import SCORED_PASSAGES, kept
 from sluice.retrieval.retrievers.corpus.windows import TokenPieces, windows, word_pieces
 from sluice.retrieval.stages.rerankers.scorer_identity import ScorerAround
 
@@ -61,12 +63,17 @@ class PassageScorer(ScorerAround):
         if not len(pairs):
             return np.zeros(0, np.float32)
         cut = self._cut(list(dict.fromkeys(document for _, document in pairs)))
-        parts = [(query, part) for query, document in pairs for part in cut[document]]
+        parts = [
+            (query, document[start:end])
+            for query, document in pairs
+            for start, end in cut[document]
+        ]
         scores = np.asarray(self.scorer.score(parts), np.float64)
         if scores.shape != (len(parts),):
             return scores.astype(np.float32)  # for the reranker to refuse
         counts = np.array([len(cut[document]) for _, document in pairs])
         starts = np.cumsum(counts) - counts
+        self._keep_best([document for _, document in pairs], cut, starts, scores)
         if self.how == "max":
             joined = np.maximum.reduceat(scores, starts)
         else:
@@ -74,20 +81,37 @@ class PassageScorer(ScorerAround):
             joined = joined / counts if self.how == "mean" else joined
         return joined.astype(np.float32)
 
-    def _cut(self, documents: Sequence[str]) -> dict[str, list[str]]:
-        """Return the passages of each document, one at least."""
+    def _keep_best(
+        self,
+        documents: Sequence[str],
+        cut: dict[str, list[tuple[int, int]]],
+        starts: NDArray[np.int64],
+        scores: NDArray[np.float64],
+    ) -> None:
+        """Keep each document's best passage: its number from 1, and its characters."""
+        keep = kept()
+        if keep is None:
+            return
+        best = keep.setdefault(SCORED_PASSAGES, {})
+        for document, start in zip(documents, starts.tolist(), strict=True):
+            spans = cut[document]
+            number = int(np.argmax(scores[start : start + len(spans)]))
+            best[document] = (number + 1, *spans[number])
+
+    def _cut(self, documents: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
+        """Return the characters of each document's passages, one at least."""
         tokenizer = self._hooks.tokenizer
         fast = getattr(tokenizer, "is_fast", False)
         pieces_of: Any = TokenPieces(tokenizer) if fast else word_pieces
         most = 1 if self.how == "first" else self.most
-        found: dict[str, list[str]] = {}
+        found: dict[str, list[tuple[int, int]]] = {}
         for start in range(0, len(documents), CUT_AT_ONCE):
             block = documents[start : start + CUT_AT_ONCE]
             for document, pieces in zip(block, pieces_of(block), strict=True):
-                found[document] = [document]
+                found[document] = [(0, len(document))]
                 if len(pieces) > self.length:
                     spans = windows(pieces.begins, self.length, self.overlap)[:most]
-                    found[document] = [pieces.cut(document, *span) for span in spans]
+                    found[document] = [pieces.characters(*span) for span in spans]
         return found
 
 

@@ -47,7 +47,7 @@ def expected(stage: Stage, query: str, k: int) -> list[tuple[Any, ...]]:
     hits = stage.search(query, k)
     assert len(hits) > 1
     titles = {document.id: document.title for document in [*documents(), GOLD]}
-    return [(hit.doc_id, hit.text, hit.score, titles[hit.doc_id]) for hit in hits]
+    return [(hit.doc_id, hit.full_text, hit.score, titles[hit.doc_id]) for hit in hits]
 
 
 def shown(name: str, text: str, metadata: dict[str, Any], score: float) -> tuple[Any, ...]:

@@ -1,0 +1,71 @@
+"""What a search returns: a document, its score, and the passage it was found by."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sluice.retrieval.documents.document import NOTHING, Metadata
+
+SHOWN = 60  # characters of a text in a ``repr``
+
+
+class Passage(NamedTuple):
+    """A part of a document: characters ``start`` to ``end`` (excluded) of ``hit.text``.
+
+    ``number`` counts the document's passages from 1. A document that is one passage has number 1.
+    """
+
+    number: int
+    start: int
+    end: int
+    text: str
+
+    def __repr__(self) -> str:
+        return f"Passage({self.number}, {self.start}:{self.end}, {short(self.text)!r})"
+
+
+class Hit(NamedTuple):
+    """One document found: its id, its score (higher is better), its text, title and metadata.
+
+    ``text`` is the document's own, without its title; of a stage whose store has plain texts only
+    it is what the store has. ``passage`` is the passage that gave the document its place, None
+    where documents are searched whole: ``hit.text[passage.start : passage.end] == passage.text``.
+    """
+
+    doc_id: str
+    score: float
+    text: str
+    title: str = ""
+    metadata: Metadata = NOTHING
+    passage: Passage | None = None
+
+    @property
+    def full_text(self) -> str:
+        """What is encoded and reranked: the title, a space and the text, stripped."""
+        return f"{self.title} {self.text}".strip()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the hit for JSON."""
+        passage = None if self.passage is None else self.passage._asdict()
+        return {**self._asdict(), "metadata": dict(self.metadata), "passage": passage}
+
+    def __repr__(self) -> str:
+        parts = [f"doc_id={self.doc_id!r}", f"score={self.score:.6g}"]
+        parts += [f"title={short(self.title)!r}"] if self.title else []
+        if self.passage is None:
+            parts.append(f"text={short(self.text)!r}")
+        else:
+            parts.append(f"passage={self.passage!r}")
+        return f"Hit({', '.join(parts)})"
+
+    def __hash__(self) -> int:
+        return hash(self[:4])  # a mapping has no hash; equal hits still share theirs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Hit, (*self[:4], dict(self.metadata), self.passage)  # a proxy cannot be pickled
+
+
+def short(text: str, length: int = SHOWN) -> str:
+    """Return the start of a text on one line, ``length`` characters at most."""
+    start = " ".join(text[: 2 * length].split())  # a text may have a million characters
+    return start if len(start) <= length else start[: length - 3] + "..."
