@@ -21,6 +21,7 @@ from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
+from sluice.encoders.foundation.token_counts import report_tokens
 from sluice.encoders.model_files.adapters import merged_state
 from sluice.encoders.model_files.identity import architecture_of, versions
 from sluice.encoders.transformer.packed.families import is_changed
@@ -156,6 +157,7 @@ class TransformerModel:
             network = self.network()
             start = 0
             for tokens in ahead(lambda span: tokens_of(*span), chunks(count)):
+                report_tokens(tokens.counts)
                 done = 0
                 for batch in token_batches(tokens, self.batch_tokens, padded=network is None):
                     store(batch._replace(rows=start + batch.rows), network)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Side, Vectors, hooks_of
 from sluice.encoders.foundation.build import type_name
@@ -27,6 +28,7 @@ from sluice.encoders.vectors.shard import DRAFT, SUFFIX, Shard, write_shard
 log = logging.getLogger("sluice")
 
 FORMAT = "sluice.vectors"
+TOKENS = "tokens"  # of each text: the name of a shard's array, which older ones lack
 VERSION = 1
 
 # Keys once held the path of an encoder's class: package, type name, class. For the types of that
@@ -170,10 +172,17 @@ class VectorCache:
         self._verified.add(number)
         return False
 
-    def put(self, hashes: Hashes, vectors: Vectors) -> None:
-        """Add texts' vectors as one file; a kill leaves all of them or none."""
+    def put(
+        self, hashes: Hashes, vectors: Vectors, tokens: NDArray[np.int32] | None = None
+    ) -> None:
+        """Add texts' vectors as one file; a kill leaves all of them or none.
+
+        ``tokens`` ``[n]`` are those that the texts have, whatever the encoder reads of them.
+        """
         width, dense = int(vectors.shape[1]), isinstance(vectors, np.ndarray)
         arrays = {"hashes": hashes, **stored_form(vectors, self.store)}
+        if tokens is not None:
+            arrays[TOKENS] = tokens
         name = hashlib.blake2b(hashes.tobytes(), digest_size=16).hexdigest()
         path = self.folder / f"{name}{SUFFIX}"
         write_shard(path, {"key": self.key, "width": width, "dense": dense}, arrays)
@@ -199,6 +208,16 @@ class VectorCache:
             parts.append(self._rows(number, rows[here], max(widths)))
             order.append(here)
         return parts[0] if len(parts) == 1 else put_together(parts, order)
+
+    def tokens(self, places: Places) -> NDArray[np.int32]:
+        """Return how many tokens the texts of places have, -1 where it was not noted."""
+        numbers, rows = places >> ROW_BITS, places & ((1 << ROW_BITS) - 1)
+        tokens = np.full(len(places), -1, np.int32)
+        for number in np.unique(numbers).tolist():
+            if TOKENS in self._shards[number]:
+                here = numbers == number
+                tokens[here] = self._shards[number].array(TOKENS)[rows[here]]
+        return tokens
 
     def _rows(self, number: int, rows: Places, width: int) -> Vectors:
         """Read rows of one shard; its mapping ends here, so that it does not fill the memory."""

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Vectors, hooks_of
 from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.foundation.progress import progress
+from sluice.encoders.foundation.token_counts import TokenCounts, report_tokens
 from sluice.encoders.table import ENCODERS
 from sluice.encoders.vectors.forms import put_together
 from sluice.encoders.vectors.worker import serve
@@ -90,6 +92,7 @@ class EncodingPool:
         """Return one vector per text, in input order."""
         busy: dict[Connection, tuple[Worker, int]] = {}
         parts: dict[int, Vectors] = {}
+        counts: dict[int, Any] = {}
         with progress("encode document texts", len(texts), "texts") as advance:
             for number, worker in enumerate(self._workers):
                 part = list(texts[number :: self._count])
@@ -103,9 +106,10 @@ class EncodingPool:
                     if isinstance(answer, int):
                         advance(answer)
                     else:
-                        parts[number] = answer
+                        parts[number], counts[number] = answer
                         del busy[cast(Connection, channel)]
         order = [np.arange(number, len(texts), self._count) for number in sorted(parts)]
+        report_tokens(_dealt(counts, order, len(texts)))
         return put_together([parts[number] for number in sorted(parts)], order)
 
     def _started(self, folder: Path, device: str | None) -> Worker:
@@ -153,6 +157,18 @@ class EncodingPool:
                 message if name in KNOWN else f"workers: a process failed with {name}: {message}"
             )
         return answer
+
+
+def _dealt(
+    counts: dict[int, Any], order: Sequence[NDArray[np.int64]], texts: int
+) -> TokenCounts | None:
+    """Return the token counts of all texts, in their order; None if a process reported none."""
+    joined = TokenCounts(np.zeros(texts, np.int32), np.zeros(texts, np.int32))
+    for number, places in zip(sorted(counts), order, strict=True):
+        if counts[number] is None:
+            return None
+        joined.full[places], joined.read[places] = counts[number]
+    return joined
 
 
 def _sent(worker: Worker, message: Any) -> None:

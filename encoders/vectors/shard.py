@@ -87,6 +87,9 @@ class Shard:
         if actual != size:
             raise IndexFormatError(f"{path}: {actual:,} bytes, expected {size:,} by its header")
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
     def array(self, name: str) -> NDArray[Any]:
         """Return an array, mapped into memory as long as it is referred to."""
         try:

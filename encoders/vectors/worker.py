@@ -11,24 +11,28 @@ from typing import Any
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.progress import counted_by
+from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.table import ENCODERS
 
 
 def serve(channel: Connection) -> None:
-    """Answer lists of texts with ("advance", count)s and ("vectors", vectors), until the end.
+    """Answer lists of texts with ("advance", count)s and a last ("vectors", (vectors, counts)).
 
-    The first message is (folder, own class, options); its answer is the fingerprint. The answer to
-    anything that fails is ("error", (name of the exception, message)).
+    ``counts`` are the arrays of ``TokenCounts``, or None. The first message is (folder, own class,
+    options); its answer is the fingerprint. The answer to anything that fails is ("error", (name
+    of the exception, message)).
     """
     try:
         encoder = reopened(*channel.recv())
         channel.send(("ready", str(encoder.fingerprint)))
         while True:
             texts = channel.recv()
-            with counted_by(lambda amount=1: channel.send(("advance", amount))):
+            advance = counted_by(lambda amount=1: channel.send(("advance", amount)))
+            with advance, counting_tokens() as counts:
                 vectors = encoder.encode_documents(texts)
-            channel.send(("vectors", vectors))
+            joined = TokenCounts.joined(counts, len(texts))
+            channel.send(("vectors", (vectors, None if joined is None else tuple(joined))))
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         return
     except Exception as error:

@@ -15,6 +15,9 @@ from sluice.retrieval.datasets.source import Qrels
 
 log = logging.getLogger("sluice")
 EXAMPLES = 3
+# Tokens that encoders usually read of a document, and how many words of English they are: a word
+# takes about 1.35 tokens. What an encoder really cuts is logged when it indexes.
+LIMITS = {256: 190, 512: 380}
 
 
 def describe(dataset: Dataset | str | Path, split: str = "test") -> dict[str, Any]:
@@ -53,6 +56,7 @@ def _described_corpus(dataset: Dataset, queries: dict[str, str], qrels: Qrels) -
     absent = {name for grades in qrels.values() for name in grades}
     check = IdenticalIdCheck(queries, qrels)
     documents = words = longest = empty = 0
+    beyond = {limit: [0, 0] for limit in LIMITS}  # documents and words beyond each limit
     with progress(f"reading {dataset.name}", dataset.corpus.size, "documents") as advance:
         for document in dataset.corpus:
             length = len(document.full_text.split())
@@ -60,12 +64,22 @@ def _described_corpus(dataset: Dataset, queries: dict[str, str], qrels: Qrels) -
             words += length
             longest = max(longest, length)
             empty += length == 0
+            for limit, counts in beyond.items():
+                counts[0] += length > LIMITS[limit]
+                counts[1] += max(0, length - LIMITS[limit])
             absent.discard(document.id)
             check.see(document)
             advance()
     report: dict[str, Any] = {
         "documents": documents,
         "words_per_document": {"mean": words / max(documents, 1), "max": longest},
+        "longer_than": {
+            f"{limit} tokens, about {LIMITS[limit]} words": {
+                "documents": count,
+                "unread_share": round(unread / max(words, 1), 3),
+            }
+            for limit, (count, unread) in beyond.items()
+        },
         "empty_documents": empty,
     }
     if dataset.split is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, repeat
@@ -12,6 +13,7 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import is_number, whole_number
+from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.retrieval.pipelines.hit import Passage
 from sluice.retrieval.pipelines.scorer import ListScorer, Scorer, ScorerHooks, Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts, documents_in
@@ -21,6 +23,8 @@ from sluice.retrieval.runs.run import Ranking, Run
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.where import Where
+
+log = logging.getLogger("sluice")
 
 AT_ONCE = 16  # pairs between two looks at the clock
 
@@ -83,6 +87,7 @@ class Rerank(Stage):
         self.rules = tuple(rules)
         self.deadline_ms = deadline_ms
         self._documents = documents
+        self._told = False  # that pairs were cut
 
     @property
     def inner(self) -> tuple[Stage, ...]:
@@ -120,8 +125,10 @@ class Rerank(Stage):
         empty = Ranking([], [])
         rankings = {query: given.get(query, empty) for query in queries}
         heads = {query: ranking[: self._depth(ranking)] for query, ranking in rankings.items()}
-        scored = self._scored(queries, {q: head for q, head in heads.items() if len(head)})
+        with counting_tokens() as counts:
+            scored = self._scored(queries, {q: head for q, head in heads.items() if len(head)})
         note({"pairs": {query: len(scored.get(query, ())) for query in heads}})
+        self._say_cuts(counts, sum(map(len, scored.values())), queries=len(heads))
         merged = {}
         for query, ranking in rankings.items():
             scores = scored.get(query, np.zeros(0, np.float32))
@@ -176,6 +183,24 @@ class Rerank(Stage):
             return {query: self._in_time(pairs[start:end]) for query, start, end in spans}
         scores = self._pair_scores(pairs)
         return dict(zip(heads, np.split(scores, ends[:-1]), strict=True))
+
+    def _say_cuts(self, counts: list[TokenCounts], pairs: int, *, queries: int) -> None:
+        """Note how many pairs were cut at the scorer's limit, and log it for a run of queries.
+
+        For single queries, as in an interactive search, the first cut is logged alone.
+        """
+        counted = TokenCounts.joined(counts, pairs)
+        cut = 0 if counted is None else int((counted.full > counted.read).sum())
+        if counted is None or not cut:
+            return
+        note({"pairs cut": cut})
+        if queries > 1 or not self._told:
+            log.warning(
+                "%s: %s of %s pairs are longer than %s tokens; the end of their documents is not "
+                "read (passages(...) around the reranker reads all)",
+                self.name, f"{cut:,}", f"{pairs:,}", f"{int(counted.read.max()):,}",
+            )  # fmt: skip
+        self._told = True
 
     def _in_time(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """Score pairs few by few, as long as the next few can be expected to be done in time."""

@@ -24,6 +24,7 @@ from sluice.retrieval.pipelines.stage import Stage, searched
 from sluice.retrieval.pipelines.tracing import Span, traced
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
 from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.corpus.reading import READING, Reading, warn_of_cuts
 from sluice.retrieval.retrievers.filtered import Filtered
 from sluice.retrieval.retrievers.folder import (
     DOCUMENTS,
@@ -125,13 +126,17 @@ class Retriever(Stage):
             discard_unfinished(folder)
             documents = write_documents(folder / DOCUMENTS, corpus)
             work = folder / ENCODING
+            readings: list[Reading] = []
             filled = filled_index(
                 encoder, documents, index, vectors, work=work, encoding=encoding, queries=queries,
-                passages=passages,
+                passages=passages, readings=readings,
             )  # fmt: skip
             filled.encoder_fingerprint = str(encoder.fingerprint)
             filled.save(folder / INDEX)
             origin = provenance(config or {}, seconds=time.monotonic() - start)
+            for reading in readings:
+                warn_of_cuts(name or folder.name, reading, cure=passages is None)
+                origin[READING] = reading._asdict()
             noted = None if passages is None else passages.settings()
             head = head_of(folder, name or folder.name, encoder, documents, origin, noted)
             write_head(folder, head)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.progress import Rate, counted_by, progress
+from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.vectors.cache import VectorCache, cache_bound, keep_within, vector_identity
 from sluice.encoders.vectors.directory import Hashes, Places, text_hashes
 from sluice.encoders.vectors.forms import checked_vectors, mean_cosine
@@ -30,6 +31,7 @@ from sluice.retrieval.retrievers.corpus.encoding import (
     estimated,
     spread,
 )
+from sluice.retrieval.retrievers.corpus.reading import Reading
 
 if TYPE_CHECKING:
     from sluice.encoders.encoder import Vectors
@@ -65,6 +67,11 @@ class EncodedCorpus:
     def __iter__(self) -> Iterator[Vectors]:
         for start in range(0, len(self), CHUNK):
             yield self._read(self._places[start : start + CHUNK])
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """How many tokens each document has ``[documents]``, -1 where it was not counted."""
+        return self._cache.tokens(self._places)
 
     def sample(self, n: int, seed: int) -> Vectors:
         """Return the vectors of ``n`` documents (or all) drawn by ``seed``, in row order."""
@@ -179,7 +186,7 @@ class CorpusEncoder:
             done += amount
             advance(amount)
 
-        with counted_by(counted):
+        with counted_by(counted), counting_tokens() as parts:
             vectors = checked_vectors(self._encode(inputs), len(inputs), self._who)
         advance(len(inputs) - done)
         found = str(self._encoder.fingerprint)
@@ -189,7 +196,8 @@ class CorpusEncoder:
                 f"the start {self._cache.identity['fingerprint'][:12]}); do not train an encoder "
                 "that is encoding: build again"
             )
-        self._cache.put(hashes, vectors)
+        counts = TokenCounts.joined(parts, len(inputs))
+        self._cache.put(hashes, vectors, None if counts is None else counts.full)
         if first and self._encoding.store != "float32":
             stored = self._cache.gather(self._cache.locate(hashes))
             log.info(
@@ -219,13 +227,18 @@ def _hashed(inputs: Iterable[Any]) -> Hashes:
 
 @contextmanager
 def encoded_corpus(
-    encoder: Any, documents: DocumentStore, work: Path, encoding: Encoding
+    encoder: Any,
+    documents: DocumentStore,
+    work: Path,
+    encoding: Encoding,
+    readings: list[Reading] | None = None,
 ) -> Iterator[EncodedCorpus]:
     """Yield the vectors of the store's documents, in row order; encodes what is not cached.
 
     They are in ``encoding.cache``, else in ``work``, and are safe from eviction inside the block.
     Those of an encoder that prunes by quantile are stored whole, and pruned as they are read: the
-    quantiles are of these very vectors, and another quantile finds them there.
+    quantiles are of these very vectors, and another quantile finds them there. How much of the
+    documents was read is appended to ``readings``, if it is known.
     """
 
     def inputs_of(rows: NDArray[np.int64]) -> list[Any]:
@@ -244,6 +257,9 @@ def encoded_corpus(
             log.info("encode: all %s documents are cached", f"{len(documents):,}")
         found = corpus.encode(hashes, rows, inputs_of, tokens=tokens)
         corpus.end_workers()
+        reading = Reading.of(encoder, found.tokens)
+        if readings is not None and reading is not None:
+            readings.append(reading)
         yield found if whole is encoder else _pruned(encoder, found)
         if cache is not None:  # in here, where these vectors are in use and stay
             keep_within(cache, cache_bound())

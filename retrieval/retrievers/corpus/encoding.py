@@ -19,7 +19,9 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import counted_by
+from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.vectors.forms import EXACT, STORES, Store
+from sluice.retrieval.retrievers.corpus.reading import Reading, percent
 
 if TYPE_CHECKING:
     from sluice.encoders.encoder import Vectors
@@ -87,6 +89,7 @@ class EncodingEstimate(NamedTuple):
     seconds: float | None = None
     disk_bytes: int | None = None
     memory_bytes: int | None = None
+    reading: Reading | None = None  # of the texts of the trial
 
     def __str__(self) -> str:
         cached = self.distinct - self.missing
@@ -103,6 +106,12 @@ class EncodingEstimate(NamedTuple):
             parts.append(f"{self.disk_bytes / 1e6:,.1f} MB on disk")
         if self.memory_bytes is not None:
             parts.append(f"about {self.memory_bytes / 1e9:,.1f} GB of memory")
+        if self.reading is not None and self.reading.cut:
+            of = self.reading
+            parts.append(
+                f"about {percent(of.cut / of.documents)} longer than {of.limit:,} tokens, "
+                f"{percent(of.unread_share)} of the text not read ({of.cure} reads all)"
+            )
         return ", ".join(parts)
 
 
@@ -133,17 +142,26 @@ def estimated(
         seconds, _ = _timed(encode, first)
         texts = part(max(len(first), int(len(first) * TRIAL_SECONDS / max(seconds, 1e-6))))
         # Twice, because the first pass of its size makes room in memory.
-        seconds, vectors = min((_timed(encode, texts) for _ in range(2)), key=itemgetter(0))
+        with counting_tokens() as parts:
+            timed = [_timed(encode, texts) for _ in range(2)]
+        seconds, vectors = min(timed, key=itemgetter(0))
+    counts_twice = TokenCounts.joined(parts, 2 * len(texts))
+    full, tokens = None, None
+    if counts_twice is None:
+        tokens = _tokens(encoder, texts)
+    else:
+        full, tokens = counts_twice.full[: len(texts)], float(counts_twice.read.mean())
     each = _stored_bytes(vectors, encoding)
     wide = 4 * vectors.shape[1] if isinstance(vectors, np.ndarray) else 2 * each
     shard = min(encoding.shard, counts.missing)
     return counts._replace(
-        tokens=_tokens(encoder, texts),
+        tokens=tokens,
         seconds=counts.missing * seconds / len(texts),
         disk_bytes=round(counts.missing * (each + HASH_BYTES)),
         memory_bytes=round(
             _peak_memory() + COPIES * shard * wide + DIRECTORY_BYTES * counts.documents
         ),
+        reading=Reading.of(encoder, full),
     )
 
 

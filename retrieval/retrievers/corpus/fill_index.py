@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.progress import progress
+from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
@@ -23,6 +24,7 @@ from sluice.retrieval.retrievers.corpus.passage_indexing import (
     passage_inputs,
 )
 from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.corpus.reading import Reading, warn_of_cuts
 
 if TYPE_CHECKING:
     from sluice.indexing import Index
@@ -44,19 +46,21 @@ def filled_index(
     encoding: Encoding | None = None,
     queries: Mapping[str, str] | None = None,
     passages: Passages | None = None,
+    readings: list[Reading] | None = None,
 ) -> Index:
     """Return an index of every document of the store, in row order.
 
     ``work`` is a folder for files that are needed until the index is saved; a run continues with
     what a killed one left there. An index that chooses by measuring (``type: auto``) uses
-    ``queries``, or documents without them.
+    ``queries``, or documents without them. How much the encoder reads of what it encodes is
+    appended to ``readings``.
     """
     if index is not None and not _chooses(index) and index.rows:
         raise ConfigError(f"index: it has {index.rows:,} rows already; expected an empty index")
     if passages is not None:
         return filled_by_passages(
             passages, encoder, documents, index, filled_index=filled_index, work=work,
-            encoding=encoding, queries=queries,
+            encoding=encoding, queries=queries, readings=readings,
         )  # fmt: skip
     hooks = hooks_of(encoder)
     if vectors is None and hooks.fit_documents is not None:
@@ -72,7 +76,8 @@ def filled_index(
         index = _default_index(dense=isinstance(encoder.encode_documents([]), np.ndarray))
     elif vectors is None and not _chooses(index) and isinstance(hooks.dim, int):
         index.check_fit(hooks.dim, len(documents))
-    with _found(encoder, documents, index, vectors, work, encoding or Encoding()) as found:
+    encoding = encoding or Encoding()
+    with _found(encoder, documents, index, vectors, work, encoding, readings) as found:
         if _chooses(index):
             filled = _chosen(encoder, index, found, queries, work)
         else:
@@ -96,12 +101,13 @@ def _found(
     vectors: Iterable[Any] | None,
     work: Path,
     encoding: Encoding,
+    readings: list[Reading] | None,
 ) -> Iterator[Any]:
     """Yield the vectors in chunks; as an ``EncodedCorpus`` where the index looks at them before."""
     from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus, kept_vectors
 
     if vectors is None:
-        with encoded_corpus(encoder, documents, work, encoding) as encoded:
+        with encoded_corpus(encoder, documents, work, encoding, readings) as encoded:
             yield encoded
     elif _chooses(index) or index.training_rows(len(documents)):
         with kept_vectors(vectors, work) as kept:
@@ -156,8 +162,12 @@ def index_rows(
         index_passages(passages, encoder, documents, index, rows)
         return
     grow = hooks_of(encoder).add_documents or encoder.encode_documents
-    for chunk in _inputs(encoder, documents, rows):
-        index.add(grow(chunk))
+    with counting_tokens() as parts:
+        for chunk in _inputs(encoder, documents, rows):
+            index.add(grow(chunk))
+    counts = TokenCounts.joined(parts, len(rows))
+    if counts is not None:
+        warn_of_cuts("added", Reading.of(encoder, counts.full), cure=False)
 
 
 def forget_rows(

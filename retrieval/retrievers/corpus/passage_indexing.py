@@ -18,6 +18,7 @@ from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.corpus.reading import Reading
 
 if TYPE_CHECKING:
     from sluice.indexing import Index
@@ -115,6 +116,7 @@ def filled_by_passages(
     work: Path,
     encoding: Encoding | None = None,
     queries: Mapping[str, str] | None = None,
+    readings: list[Reading] | None = None,
 ) -> Index:
     """Return an index of every document of the store, in row order, made from their passages.
 
@@ -134,10 +136,12 @@ def filled_by_passages(
     parts: Any = PassageDocuments(passages, encoder, documents)  # read as a store of documents
     if passages.aggregate == "mean":
         normalize = _normalizes(encoder)
-        with _mean_vectors(encoder, parts, work, encoding, normalize=normalize) as means:
+        with _mean_vectors(encoder, parts, work, encoding, readings, normalize=normalize) as means:
             filled = filled_index(encoder, documents, inner, means, work=work, queries=queries)
     else:
-        filled = filled_index(encoder, parts, inner, work=work, encoding=encoding, queries=queries)
+        filled = filled_index(
+            encoder, parts, inner, work=work, encoding=encoding, queries=queries, readings=readings
+        )
         if passages.aggregate == "max":
             filled = PassageIndex.over(filled, parts.counts)
     log.info("index: %s passages of %s documents", f"{len(parts):,}", f"{len(documents):,}")
@@ -146,7 +150,13 @@ def filled_by_passages(
 
 @contextmanager
 def _mean_vectors(
-    encoder: Any, parts: Any, work: Path, encoding: Encoding | None, *, normalize: bool
+    encoder: Any,
+    parts: Any,
+    work: Path,
+    encoding: Encoding | None,
+    readings: list[Reading] | None,
+    *,
+    normalize: bool,
 ) -> Iterator[Iterable[Any]]:
     """Yield the documents' vectors, the means of their passages', in chunks."""
     from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus
@@ -156,7 +166,7 @@ def _mean_vectors(
         fitted = fit(document_input(encoder, each) for each in parts)
         yield [mean_vectors(fitted, parts.counts, normalize=normalize)]
         return
-    with encoded_corpus(encoder, parts, work, encoding or Encoding()) as encoded:
+    with encoded_corpus(encoder, parts, work, encoding or Encoding(), readings) as encoded:
         yield _means(encoded, parts.counts, normalize=normalize)
 
 
