@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from importlib import metadata
@@ -29,6 +31,14 @@ def provenance(config: Mapping[str, Any], *, seconds: float | None = None) -> di
             "cpus": os.cpu_count(),
         },
     }
+
+
+def command_line() -> str | None:
+    """Return the command that runs now, None where Sluice is used from another program."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py" and program.parent.name == "sluice":
+        return shlex.join(["python", "-m", "sluice", *sys.argv[1:]])
+    return shlex.join(["sluice", *sys.argv[1:]]) if program.stem == "sluice" else None
 
 
 @functools.cache

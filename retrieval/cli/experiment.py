@@ -174,8 +174,8 @@ def report(
         list[Path],
         argument(
             "FOLDER",
-            "The output folder of run or evaluate. With --curves or --csv: one or more such "
-            "folders, or those of training runs.",
+            "The output folder of run or evaluate; two are compared. With --curves or --csv: one "
+            "or more such folders, or those of training runs.",
         ),
     ],
     output: Annotated[
@@ -211,6 +211,9 @@ def report(
     score distributions and training curves. It needs no network, and no document in it can run a
     script.
 
+    Two folders give one page: the differences of systems with the same name, tested query by query,
+    their costs, the settings that differ, and the queries that changed most.
+
     With --curves or --csv the metrics.jsonl of training runs, finished or not, become a figure or a
     table: loss, penalties, dev measures (a star at the best), learning rate, gradient norms, active
     terms and the age of the negatives, as far as recorded.
@@ -218,6 +221,7 @@ def report(
     Examples:
       sluice report runs/nfcorpus
       sluice report runs/suite --output suite.html --queries 50
+      sluice report runs/before runs/after
       sluice report runs/a runs/b --curves compared.pdf --csv compared.csv
     """
     if curves is not None or csv is not None:
@@ -227,11 +231,18 @@ def report(
         )  # fmt: skip
         _write_curves(folders, curves, csv)
         return
-    if len(folders) > 1:
+    if len(folders) > 2:
         raise ConfigError(
-            f"report: {len(folders)} folders; expected one (several go into one figure with "
-            "--curves curves.svg)"
+            f"report: {len(folders)} folders; expected one, or two to compare (several go into one "
+            "figure with --curves curves.svg)"
         )
+    if len(folders) == 2:
+        from sluice.retrieval.studies.report.compared import build_comparison
+
+        refuse_options("for the report of one folder, not for a comparison", queries=queries)
+        path = build_comparison(*folders, output=output, allow=allow or ())
+        typer.echo(f"{path}: {path.stat().st_size:,} bytes")
+        return
     from sluice.retrieval.studies.report.page import build_report
 
     path = build_report(folders[0], output=output, queries=queries, allow=allow or ())

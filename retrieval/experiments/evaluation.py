@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from sluice.encoders.foundation.files import fingerprint_of, write_json, write_text
-from sluice.encoders.foundation.provenance import provenance
+from sluice.encoders.foundation.provenance import command_line, provenance
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.evaluation.comparison import compare_scores, differences
 from sluice.retrieval.evaluation.measures import depth_for, parse_measure
@@ -50,7 +50,10 @@ class Evaluation:
             "contents": contents_of(self.dataset),
             "systems": systems,
             "comparisons": self.table.to_dict()["comparisons"],
-            "origin": provenance(config.model_dump(), seconds=self.seconds),
+            "origin": {
+                **provenance(config.model_dump(), seconds=self.seconds),
+                "command": command_line(),
+            },
         }
 
 

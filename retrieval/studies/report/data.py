@@ -10,6 +10,7 @@ from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.evaluation.comparison import MARK
 from sluice.retrieval.evaluation.scores import Scores
 from sluice.retrieval.evaluation.table import Table, add_costs
+from sluice.retrieval.studies.report.conclusion import conclusion
 from sluice.retrieval.studies.report.distributions import (
     document_lengths,
     figures,
@@ -17,7 +18,9 @@ from sluice.retrieval.studies.report.distributions import (
     score_histograms,
 )
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet
-from sluice.retrieval.studies.report.failures import buckets, reranked_depth
+from sluice.retrieval.studies.report.failures import buckets, judges_few, reranked_depth
+from sluice.retrieval.studies.report.measure_texts import meanings
+from sluice.retrieval.studies.report.origin import origin_of
 from sluice.retrieval.studies.report.queries import QUERY, choose, cut, details, plotted
 
 LISTED = 300  # queries of a failure bucket that the page lists
@@ -50,6 +53,10 @@ def set_data(evaluated: EvaluatedSet, shown: int) -> tuple[dict[str, Any], dict[
         "systems": evaluated.systems,
         "comparisons": list(evaluated.results.get("comparisons", [])),
         "table": shown_table(table),
+        "conclusion": conclusion(evaluated),
+        "meanings": meanings(table.columns),
+        "origin": origin_of(evaluated),
+        "judgesFew": judges_few(evaluated.dataset.qrels),
         "detailed": detailed_places,
         "perQuery": _per_query(evaluated, scores, plotted_places),
         "failures": {

@@ -13,6 +13,7 @@ from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.runs.run import Ranking, Run
 
 TOP = 10  # ranks that a reader looks at
+FEW = 2  # judged documents of a query
 RERANKED = 100  # documents: the default depth of Rerank
 _DEPTH = re.compile(r"\bdepth\s*=\s*(\d+)")
 _FEEDBACK = re.compile(r"\s*(rm3|prf|normalised)\s*\(")  # they search again
@@ -32,6 +33,16 @@ def judged(run: Run, qrels: Qrels, query: str, level: int = 1) -> Judged:
     ids = run.get(query, _EMPTY).doc_ids
     found = np.array([grades.get(doc_id, -1) for doc_id in ids], dtype=np.int64)
     return Judged(found, sum(grade >= level for grade in grades.values()))
+
+
+def judges_few(qrels: Qrels) -> bool:
+    """Return whether only a positive or two of each query are judged, as in MS MARCO.
+
+    An unjudged first document then says nothing.
+    """
+    counts = [len(grades) for grades in qrels.values() if grades]
+    graded = any(grade <= 0 for grades in qrels.values() for grade in grades.values())
+    return bool(counts) and not graded and float(np.median(counts)) <= FEW
 
 
 def reranked_depth(pipeline: str, pipelines: Mapping[str, str]) -> int | None:

@@ -17,8 +17,9 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.files import read_json, write_text
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.experiments.results import RESULTS
-from sluice.retrieval.studies.report.data import overview, set_data, trainings
+from sluice.retrieval.studies.report.data import overview, results_table, set_data, trainings
 from sluice.retrieval.studies.report.evaluated import open_sets
+from sluice.retrieval.studies.report.static import static_report
 
 PAGE = "report.html"
 SHOWN = 700  # queries shown with documents, over all datasets
@@ -47,15 +48,20 @@ def build_report(
     shown = min(SHOWN_OF_SET, SHOWN // len(sets)) if queries is None else queries
     shown = whole_number(shown, "queries", 0)
     parts: dict[str, Any] = {}
+    told = []
     for place, evaluated in enumerate(sets):
-        parts[f"set-{place}"], parts[f"details-{place}"] = set_data(evaluated, shown)
+        data, parts[f"details-{place}"] = set_data(evaluated, shown)
+        parts[f"set-{place}"] = data
+        sentence, origin = data["conclusion"], data["origin"]
+        told.append((evaluated.name, sentence, results_table(evaluated), origin))
     results = read_json(folder / RESULTS)
     origin = results.get("origin") or sets[0].results.get("origin") or {}
+    tables = overview(results)
     parts["summary"] = {
         "folder": folder.resolve().name,
         "evaluated": str(origin.get("written") or ""),
         "sets": [evaluated.name for evaluated in sets],
-        "overview": overview(results),
+        "overview": tables,
         "trainings": trainings(folder) if "datasets" in results else [],
         "failed": results.get("failed") or {},
     }
@@ -63,18 +69,20 @@ def build_report(
     if path.suffix not in (".html", ".htm"):
         raise ConfigError(f"report: {path}; expected a file that ends in .html")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, page(f"{folder.resolve().name}: retrieval report", parts))
+    title = f"{folder.resolve().name}: retrieval report"
+    write_text(path, page(title, parts, static_report(told, tables)))
     return path
 
 
-def page(title: str, parts: Mapping[str, Any]) -> str:
+def page(title: str, parts: Mapping[str, Any], static: str = "") -> str:
     """Return the HTML: the package's template, style and scripts, and the parts as JSON.
 
-    The content security policy allows only the page's own style and script, by their hashes: no
-    other script runs and nothing is fetched.
+    ``static`` is HTML for readers that run no scripts; scripts replace it. The content security
+    policy allows only the page's own style and script, by their hashes: no other script runs and
+    nothing is fetched.
     """
-    style = _file("page.css")
-    inner = "\n".join(_file(name) for name in SCRIPTS)
+    style = file_text("page.css")
+    inner = "\n".join(file_text(name) for name in SCRIPTS)
     script = f'(() => {{\n"use strict";\n{inner}}})();'
     values = {
         "title": html.escape(title),
@@ -83,13 +91,14 @@ def page(title: str, parts: Mapping[str, Any]) -> str:
             "base-uri 'none'; form-action 'none'"
         ),
         "style": style,
+        "static": static,
         "data": "\n".join(
             f'<script type="application/json" id="{name}">{as_json(part)}</script>'
             for name, part in parts.items()
         ),
         "script": script,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _file("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], file_text("page.html"))
 
 
 def as_json(value: Any) -> str:
@@ -110,7 +119,15 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _file(name: str) -> str:
+def script_free_page(title: str, body: str, style: str) -> str:
+    """Return the HTML of a page whose ``body``, escaped already, needs no script."""
+    policy = f"default-src 'none'; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    values = {"title": html.escape(title), "policy": policy, "style": style, "body": body}
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], file_text("plain.html"))
+
+
+def file_text(name: str) -> str:
+    """Return a file of the page's template."""
     return (files("sluice.retrieval.studies.report") / "files" / name).read_text(encoding="utf-8")
 
 

@@ -105,7 +105,7 @@ function lineChart(width, height, x, y, lines, label, marks = true) {
   return made.root;
 }
 
-// Points are {name, index, x, y}; the front joins those that no other beats in both.
+// Points are {name, index, x, y}, and low and high of an interval of y; the front joins those that no other beats in both.
 function scatter(width, height, x, y, points, label) {
   const made = frame(width, height, x, y, label);
   const front = points.filter((one) => !points.some((other) => other.x <= one.x && other.y >= one.y && (other.x < one.x || other.y > one.y)));
@@ -121,6 +121,7 @@ function scatter(width, height, x, y, points, label) {
     const [a, b] = [made.X(point.x), made.Y(point.y)];
     const text = point.name.length > 24 ? `${point.name.slice(0, 23)}…` : point.name;
     made.root.append(filled(marker(point.index, a, b, 5.5), {}, [shape("title", {}, `${point.name}: ${number(point.x)}, ${fixed(point.y)}`)]));
+    if (point.low !== undefined) made.root.append(shape("line", { class: `error ${colour(point.index)}`, x1: a, x2: a, y1: made.Y(point.low), y2: made.Y(point.high) }));
     const wide = 7 * text.length;
     const places = [[a + 10, b + 4], [a - 10 - wide, b + 4], [a - wide / 2, b - 11], [a - wide / 2, b + 20], [a + 8, b - 8], [a + 8, b + 16]];
     const free = places.find(([left, base]) => {

@@ -9,6 +9,8 @@ let bucket = null;
 
 section("failures", "Failures", (set) => {
   const names = Object.keys(set.failures);
+  const kinds = set.judgesFew ? KINDS.filter(([kind]) => kind !== "unjudged") : KINDS;
+  const few = set.judgesFew ? " Only a relevant document or two of each query are judged here, so an unjudged first document says nothing and is not counted." : "";
   const list = el("div", {});
   const cell = (name, kind) => {
     const [count] = set.failures[name][kind];
@@ -26,10 +28,10 @@ section("failures", "Failures", (set) => {
       el("ul", { class: "found" }, queryButtons(set, places.map((place) => at.get(place)), count)));
   };
   return [
-    el("p", { class: "quiet small" }, "Queries by what went wrong; a number opens its queries. Of the first three, a query is in one at most."),
+    el("p", { class: "quiet small" }, "Queries by what went wrong; a number opens its queries. Of the first three, a query is in one at most." + few),
     el("div", { class: "scroll" }, el("table", {},
-      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "system"), KINDS.map(([, title, text]) => el("th", { scope: "col", title: text }, title)))),
-      el("tbody", {}, names.map((name) => el("tr", {}, el("th", { scope: "row" }, name), KINDS.map(([kind]) => cell(name, kind))))))),
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "system"), kinds.map(([, title, text]) => el("th", { scope: "col", title: text }, title)))),
+      el("tbody", {}, names.map((name) => el("tr", {}, el("th", { scope: "row" }, name), kinds.map(([kind]) => cell(name, kind))))))),
     list,
   ];
 });
@@ -94,3 +96,11 @@ section("training", "Training", (set) => {
     return captioned(chart, `${panel.title}.`, lines.some((line) => line.target) ? "The dotted line is the target." : "", lines.length > 1 ? legend(lines.map((line) => line.name)) : null);
   }))]);
 });
+
+section("origin", "What was run", (set) => [
+  factTable(set.origin.facts),
+  el("h3", {}, "Systems"), factTable(set.origin.systems, "mono"),
+  el("h3", {}, "Their parts"), factTable(set.origin.parts),
+  el("details", { class: "small" }, el("summary", {}, "Configuration (YAML)"), el("pre", { class: "mono", tabindex: 0 }, set.origin.config)),
+  copyButtons({ YAML: set.origin.config }),
+]);

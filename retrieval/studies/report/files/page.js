@@ -46,6 +46,7 @@ function controls() {
   document.getElementById("controls").replaceChildren(...parts.filter(Boolean));
   if (focused && document.getElementById(focused) && focused !== "main") document.getElementById(focused).focus();
   document.getElementById("subtitle").textContent = `${summary.sets.length > 1 ? `${summary.sets.length} datasets: ${summary.sets.join(", ")}` : set.name}. ${summary.evaluated ? `Evaluated ${summary.evaluated.replace("T", " ").replace(/:\d\dZ$/, " UTC")}.` : ""}`;
+  document.getElementById("conclusion").textContent = set.conclusion;
   const failed = set.failed.map((text) => el("p", {}, text));
   document.getElementById("about").replaceChildren(
     el("p", {}, `Made by sluice report from ${summary.folder}. Everything shown lies in this file; it reads nothing else.`), ...failed,
@@ -59,6 +60,7 @@ try {
 
 document.getElementById("controls").addEventListener("submit", (event) => event.preventDefault());
 setDataset(0);
+document.getElementById("static").remove();
 
 let waiting = 0;
 window.addEventListener("resize", () => {

@@ -84,8 +84,10 @@ section("queries", "Query by query", (set) => {
     el("div", { class: "choices" },
       choice("System", names.map((name) => [name, name]), state.system, (value) => { state.system = value; show("queries"); }, "system"),
       choice("against", names.map((name) => [name, name]), state.baseline, (value) => setBaseline(value), "against"),
-      el("button", { type: "button", click: () => openQuery(extreme(set, order)) }, "Largest gain"),
-      el("button", { type: "button", click: () => openQuery(extreme(set, order, -1)) }, "Largest loss"),
+      [["Largest gain", 1], ["Largest loss", -1]].map(([text, sign]) => {
+        const at = extreme(set, order, sign);
+        return el("button", { type: "button", "data-query": at, "aria-pressed": String(at === state.query), click: () => openQuery(at) }, text);
+      }),
       el("label", {}, "Find a query", input)),
     found,
     captioned(plot.root, `${state.system} minus ${state.baseline}.`,
@@ -116,6 +118,7 @@ function openQuery(at) {
 function showQuery() {
   const detail = document.getElementById("detail");
   if (detail) detail.replaceChildren(...queryParts(current()));
+  document.querySelectorAll("#queries button[data-query]").forEach((each) => each.setAttribute("aria-pressed", String(Number(each.dataset.query) === state.query)));
 }
 
 const gradeBadge = (grade) => el("span", { class: grade > 0 ? "grade good" : "grade", title: grade === null ? "unjudged" : `grade ${grade}` }, grade === null ? "?" : String(grade));

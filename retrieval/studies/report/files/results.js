@@ -4,7 +4,8 @@ const SECONDARY = new Set(["p99 ms", "bytes/doc", "indexed docs/s", "peak MB"]);
 const expanded = new Set(); // tables that show them
 
 // A sortable table; its marks are [system, column] with a dagger; the best of `bold` columns is bold.
-function resultTable(key, table, bold) {
+// `told` may have `meanings` of columns, and `bars`: by column the intervals of differences.
+function resultTable(key, table, bold, told = {}) {
   const every = Object.keys(table.columns);
   const columns = expanded.has(key) ? every : every.filter((column) => !SECONDARY.has(column));
   const [by, falling] = sorting.get(key) || [null, true];
@@ -18,7 +19,7 @@ function resultTable(key, table, bold) {
   }
   const marked = new Set(table.marks.map((pair) => JSON.stringify(pair)));
   const dagged = new Set(table.marks.map(([, column]) => column));
-  const again = () => document.getElementById(`table-${key}`).replaceWith(resultTable(key, table, bold));
+  const again = () => document.getElementById(`table-${key}`).replaceWith(resultTable(key, table, bold, told));
   const toggle = () => {
     if (!expanded.delete(key)) expanded.add(key);
     again();
@@ -27,7 +28,7 @@ function resultTable(key, table, bold) {
   const more = every.some((column) => SECONDARY.has(column))
     ? el("button", { type: "button", class: "more", "aria-expanded": String(expanded.has(key)), click: toggle }, expanded.has(key) ? "Fewer columns" : "More columns") : null;
   const heading = (column, text) => el("th", { scope: "col", "aria-sort": by === column ? (falling ? "descending" : "ascending") : "none" },
-    el("button", { type: "button", class: "plain", click: () => {
+    el("button", { type: "button", class: "plain", title: (told.meanings || {})[column], click: () => {
       sorting.set(key, [column, by === column ? !falling : column !== "name"]);
       again();
       document.querySelectorAll(`#table-${key} thead button`)[["name", ...columns].indexOf(column)].focus();
@@ -38,8 +39,41 @@ function resultTable(key, table, bold) {
     el("tbody", {}, rows.map((row) => el("tr", {}, el("th", { scope: "row" }, row.name), columns.map((column) => {
       const top = best.has(column) && row[column] === best.get(column);
       const dagger = dagged.has(column) ? el("span", { class: marked.has(JSON.stringify([row.name, column])) ? "dagger" : "dagger absent" }, "†") : null;
-      return el("td", { class: top ? "best" : null }, formatted(row[column], table.columns[column]), dagger);
+      return el("td", { class: top ? "best" : null }, formatted(row[column], table.columns[column]), dagger, intervalBar((told.bars || {})[column], row.name));
     })))))), more);
+}
+
+// Where a difference to the baseline lies: a bar from low to high, and a line at no difference.
+function intervalBar(bars, system) {
+  if (!bars) return null;
+  const [width, height] = [46, 10];
+  const found = bars.get(system);
+  const root = shape("svg", { class: "interval", width, height, viewBox: `0 0 ${width} ${height}`, ...(found ? { role: "img", "aria-label": differenceText(found) } : { "aria-hidden": "true" }) });
+  if (!found) return root;
+  const most = Math.max(...[...bars.values()].flatMap((each) => [Math.abs(each.low), Math.abs(each.high)]), 1e-9);
+  const X = scale([-most, most], [1, width - 1]);
+  const kind = !found.significant ? "same" : found.difference > 0 ? "gain" : "loss";
+  root.append(
+    shape("line", { class: "axis", x1: X(0), x2: X(0), y1: 0, y2: height }),
+    shape("rect", { class: kind, x: X(found.low), width: Math.max(1, X(found.high) - X(found.low)), y: 3, height: 4 }),
+    shape("rect", { class: "middle", x: X(found.difference) - 1, width: 2, y: 1, height: 8 }));
+  return el("span", { title: differenceText(found) }, root);
+}
+const differenceText = (found) => `${signed(found.difference)} ${interval(found)} over ${found.baseline}`;
+
+function intervalsOf(set) {
+  const bars = {};
+  for (const each of set.comparisons) {
+    if (typeof each.low === "number" && typeof each.high === "number") (bars[each.measure] ||= new Map()).set(each.system, each);
+  }
+  return bars;
+}
+
+function meaningsList(set) {
+  const rows = Object.entries(set.meanings);
+  if (!rows.length) return null;
+  const bar = Object.keys(intervalsOf(set)).length ? [["bar", `where the difference to ${set.comparisons[0].baseline} lies, with its confidence interval; grey is no significant difference`]] : [];
+  return el("details", { class: "small" }, el("summary", {}, "What the columns mean"), el("dl", {}, [...rows, ...bar].flatMap(([column, text]) => [el("dt", {}, column), el("dd", {}, text)])));
 }
 
 function copyButtons(copies) {
@@ -74,8 +108,8 @@ section("overview", "All datasets", () => {
 
 section("results", "Results", (set) => [
   el("p", { class: "quiet small" }, `${set.name}, split ${set.split}: ${whole(set.queryCount)} queries with judgements. The best value of a measure is bold; a heading sorts by its column.`),
-  resultTable("results", set.table, set.measures), captionOf(set.table), copyButtons(set.table.copies),
-  comparisonTable(set), pipelineTable(set), stageTable(set),
+  resultTable("results", set.table, set.measures, { meanings: set.meanings, bars: intervalsOf(set) }), captionOf(set.table), copyButtons(set.table.copies),
+  meaningsList(set), pipelineTable(set), comparisonTable(set), stageTable(set),
 ]);
 
 const interval = (found) => (typeof found.low === "number" ? `${signed(found.low)} … ${signed(found.high)}` : "–");
@@ -90,16 +124,27 @@ function comparisonTable(set) {
 }
 
 function pipelineTable(set) {
-  const named = set.systems.filter((each) => each.pipeline && each.pipeline !== each.name);
-  if (!named.length) return null;
-  return el("details", { class: "small" }, el("summary", {}, "What each system is"), el("table", {}, el("tbody", {},
-    named.map((each) => el("tr", {}, el("th", { scope: "row" }, each.name), el("td", { class: "text mono" }, String(each.pipeline)))))));
+  const named = set.origin.systems.filter(([name, pipeline]) => pipeline !== name);
+  return el("details", { class: "small" }, el("summary", {}, "What each system is"), factTable(named, "mono"), factTable(set.origin.parts));
+}
+
+function factTable(pairs, kind = "") {
+  if (!pairs.length) return null;
+  return el("div", { class: "scroll" }, el("table", { class: "facts" }, el("tbody", {}, pairs.map(([name, text]) =>
+    el("tr", {}, el("th", { scope: "row" }, name), el("td", { class: `text ${kind}` }, text))))));
 }
 
 function stageTable(set) {
   const rows = set.systems.flatMap((each) => Object.entries((each.latency_ms || {}).stages || {}).map(([stage, found]) =>
     [each.name, stage, number(found.p50), number(found.p95), number(found.p99)]));
   return rows.length ? dataTable("Latency of each stage", ["system", "stage", "p50 ms", "p95 ms", "p99 ms"], rows) : null;
+}
+
+// The interval of a difference, as values of the measure.
+function around(set, found) {
+  if (!found) return {};
+  const base = set.systems.find((each) => each.name === found.baseline).measures[found.measure];
+  return { low: base + found.low, high: base + found.high };
 }
 
 section("costs", "Quality against cost", (set) => {
@@ -109,13 +154,14 @@ section("costs", "Quality against cost", (set) => {
     ["index size", "index, MB (log)", (system) => system.index_bytes / 1e6],
   ];
   const figures = kinds.map(([kind, label, value]) => {
-    const points = set.systems.map((system, index) => ({ name: system.name, index, x: value(system), y: system.measures[state.measure] }))
+    const bars = intervalsOf(set)[state.measure] || new Map();
+    const points = set.systems.map((system, index) => ({ name: system.name, index, x: value(system), y: system.measures[state.measure], ...around(set, bars.get(system.name)) }))
       .filter((point) => point.x > 0 && typeof point.y === "number");
     if (!points.length) return el("p", { class: "quiet" }, `No system has a measured ${kind}.`);
     const chart = scatter(width, 300, { domain: padded(points.map((point) => point.x), true, 0.12), label, log: true },
-      { domain: padded(points.map((point) => point.y), false, 0.15), label: state.measure, form: (v) => fixed(v, 3) }, points,
+      { domain: padded(points.flatMap((point) => [point.y, point.low ?? point.y, point.high ?? point.y]), false, 0.15), label: state.measure, form: (v) => fixed(v, 3) }, points,
       `${state.measure} against ${kind}: ${points.map((point) => `${point.name} ${number(point.x)}, ${fixed(point.y)}`).join("; ")}`);
-    return captioned(chart.root, `${state.measure} and ${kind}.`, `No system is both better and cheaper than those on the dashed line: ${chart.front.join(", ")}.`);
+    return captioned(chart.root, `${state.measure} and ${kind}.`, `No system is both better and cheaper than those on the dashed line: ${chart.front.join(", ")}.${bars.size ? ` Upright lines are confidence intervals of the difference to ${set.comparisons[0].baseline}.` : ""}`);
   });
   return [el("div", { class: "panels wide" }, figures), legend(set.systems.map((each) => each.name), false)];
 });

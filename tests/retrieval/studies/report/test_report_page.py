@@ -54,7 +54,7 @@ def test_it_is_drawn_without_a_complaint(window: Browser, report: Path) -> None:
     titles = window.run("return [...document.querySelectorAll('section:not([hidden]) h2')].map(h => h.textContent)")  # fmt: skip # noqa: E501
     assert titles == [
         "Results", "Quality against cost", "Query by query", "Failures", "Recall by depth",
-        "Score distributions", "Documents and terms", "Training",
+        "Score distributions", "Documents and terms", "Training", "What was run",
     ]  # fmt: skip
     unnamed = "return [...document.querySelectorAll('main svg:not([aria-hidden])')].filter(s => !s.getAttribute('aria-label')).length"  # fmt: skip # noqa: E501
     assert window.run(unnamed) == 0
