@@ -57,7 +57,7 @@ class Reading(NamedTuple):
     @property
     def cure(self) -> str:
         """The passages that read all, in YAML."""
-        length = max(1, min(LENGTH, 3 * self.limit // 4))
+        length = max(1, min(LENGTH, 4 * self.limit // 5))
         return f"passages: {{length: {length}, overlap: {min(OVERLAP, length // 4)}}}"
 
     def __str__(self) -> str:
