@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
+from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.file_keys import path_contents
 from sluice.retrieval.datasets.dataset import Dataset
@@ -236,7 +236,4 @@ def _peak() -> int:
         line = None
     if line:
         return 1024 * int(line[1])
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
+    return peak_memory_bytes()
