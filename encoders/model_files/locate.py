@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import logging
@@ -128,3 +129,18 @@ def hub_reachable(seconds: float = 3.0) -> bool:
     thread.start()
     thread.join(seconds)
     return bool(answer and answer[0])
+
+
+def local_folder(name: str) -> Path | None:
+    """Return the folder of a model that is on this machine, None if it would be downloaded."""
+    if not name.strip():
+        return None
+    with contextlib.suppress(RuntimeError):  # ~somebody who has no home
+        path = Path(name).expanduser()
+        if path.is_dir():
+            return path
+    if is_path(name):
+        return None
+    ids = [name] if "/" in name else [name, f"{SHORT_NAMES}/{name}"]
+    found = (find(model) for find in (_cached, _packaged) for model in ids)
+    return next((folder for folder in found if folder is not None), None)

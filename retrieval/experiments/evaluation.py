@@ -7,6 +7,7 @@ from typing import Any
 
 from sluice.encoders.foundation.files import fingerprint_of, write_json, write_text
 from sluice.encoders.foundation.provenance import provenance
+from sluice.retrieval.config.recipes import shown
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.evaluation.comparison import compare_scores, differences
 from sluice.retrieval.evaluation.measures import depth_for, parse_measure
@@ -114,7 +115,7 @@ def next_steps(experiment: Experiment) -> list[str]:
     """Return commands to try next, with this experiment's own names in them."""
     output, last = experiment.output, experiment.systems[-1]
     first = next(iter(experiment.config.retrievers))
-    config = str(experiment.file) if experiment.file else "experiment.yaml"
+    config = shown(experiment.file) if experiment.file else "experiment.yaml"
     runs = f"{output}/runs/{experiment.systems[0]}.trec.gz {output}/runs/{last}.trec.gz"
     compared = [f"two runs against each other: `sluice compare {runs} --qrels QRELS`"]
     return [

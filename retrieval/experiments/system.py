@@ -193,6 +193,16 @@ def _saved(
     return result, run
 
 
+def is_saved(experiment: Experiment, name: str, dataset: Dataset, depth: int) -> bool:
+    """Return whether ``system_result`` would reuse a saved run; nothing is opened for it."""
+    folder = experiment.output / "runs"
+    run_file, costs_file = folder / f"{name}.trec.gz", folder / f"{name}.json"
+    if not (run_file.exists() and costs_file.exists()):
+        return False
+    key = _key(experiment, name, dataset, depth)
+    return _saved(experiment, name, run_file, costs_file, key) is not None
+
+
 def _needed(experiment: Experiment, name: str, section: str) -> list[tuple[str, str]]:
     """Return the parts of a section that a system needs, as (node, name)."""
     kind = "pipelines" if name in experiment.config.pipelines else "retrievers"
