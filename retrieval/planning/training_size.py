@@ -11,7 +11,6 @@ from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.training_data.example_sources import example_files, source_of
 from sluice.retrieval.training_data.files.corpus_examples import splits_of
-from sluice.training.loop.arguments import DEFAULTS
 
 PER_QUERY = 4  # mined negatives, unless the section says how many
 QUERY_SHARE = 0.3  # of a document's cost, for its query
@@ -35,6 +34,8 @@ class TrainingSize(NamedTuple):
 
 def training_size(section: TrainingSection, dataset: Dataset | None, seed: int) -> TrainingSize:
     """Return how much a training run learns from; files are counted by their lines."""
+    from sluice.training.loop.arguments import DEFAULTS  # imports torch
+
     trainer = {**DEFAULTS, **section.trainer}
     batch = int(trainer["per_device_train_batch_size"])
     batch *= int(trainer.get("gradient_accumulation_steps") or 1)
