@@ -22,6 +22,7 @@ from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.preparation import check_output, prepare
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.experiments.training.job import TrainingJob, train_model
 from sluice.retrieval.retrievers.candidate_lists import (
@@ -106,6 +107,8 @@ def index(
     """Build the retrievers of an experiment (or those named) and return them."""
     experiment = _experiment(config, overrides)
     names = _retrievers(experiment, config, only)
+    with named_file(experiment.file):
+        prepare(experiment, [f"retrievers.{name}" for name in names])
     built = [experiment.retriever(name) for name in names]
     experiment.write_settings(only)
     return built
@@ -153,6 +156,7 @@ def train(config: ConfigSource, overrides: Sequence[str] = ()) -> Path:
 
 def check_train(settings: TrainConfig) -> None:
     """Raise ``ConfigError`` for a fault of a training run that can be known before any work."""
+    check_output(Path(settings.output))
     dataset = settings.dataset
     check_training(settings, "", with_dataset=dataset is not None)
     if dataset is None:

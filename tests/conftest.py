@@ -2,9 +2,12 @@
 
 import atexit
 import gc
+import logging
 import os
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterator
 
 os.environ.update(
     SLUICE_CACHE=tempfile.mkdtemp(prefix="sluice-cache-"),  # never the user's own
@@ -19,6 +22,7 @@ os.environ.update(
 from pathlib import Path
 
 import pytest
+from command_line import Call
 from tiny_models import save_model
 
 atexit.register(shutil.rmtree, os.environ["SLUICE_CACHE"], ignore_errors=True)
@@ -69,3 +73,21 @@ def texts() -> list[str]:
         "gold in the river",
         "Rank the DOCUMENT by score; learn to rank.",
     ]
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
+    """The command line, with what a user sees."""
+
+    from sluice.retrieval import cli
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["sluice", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(stopped.value.code or 0), out, err
+
+    yield call
+    logging.basicConfig(force=True)

@@ -23,7 +23,9 @@ def pick_device(device: str) -> torch.device:
         torch.zeros(1, device=chosen).cpu()  # fails if torch or the machine has no such device
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         line = str(error).partition("\n")[0]
-        raise ConfigError(f"device: {device!r} cannot be used here: {line}") from error
+        raise ConfigError(
+            f"device: {device!r} cannot be used here ({line}); leave device out, or write cpu"
+        ) from error
     return chosen
 
 

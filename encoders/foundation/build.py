@@ -86,7 +86,7 @@ def check_arguments(
     for name, value in arguments.items():
         if name not in parameters:
             raise ConfigError(
-                f"{where}.{name}: {kind} takes {', '.join(parameters) or 'no arguments'}"
+                f"{where}.{name}: unknown key; {kind} takes {', '.join(parameters) or 'none'}"
                 f"{suggest(name, parameters)}"
             )
         if name in hints and not _fits(value, hints[name]):

@@ -7,8 +7,8 @@
     ├── IndexFormatError    a saved index or retriever: missing, damaged, newer, another encoder's
     └── MissingPackageError an optional package that is not installed
 
-Every message says where, what was found, what was expected, and the remedy. The command line prints
-it on one line and exits with code 2.
+Every message says where, what was found, what was expected, and the remedy, in clauses with ``; ``
+between them, the first one short. The command line gives each a line and exits with code 2.
 """
 
 from __future__ import annotations

@@ -70,3 +70,12 @@ def duration(seconds: float) -> str:
                 return duration(whole - whole % size + size)
             return f"{whole // size:,} {name}" + (f" {rest} {lesser}" if rest else "")
     return f"{whole} s"
+
+
+def spelled_bytes(size: float) -> str:
+    """Return a size as text: ``1.5 GB``, in powers of 1,000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -54,12 +55,18 @@ def progress(
         yield outer
     elif not show:
         yield lambda amount=1: None
-    elif sys.stderr.isatty():
+    elif on_terminal():
         with _bar(label, total, unit, also) as advance:
             yield advance
     else:
         with _lines(label, total, unit, also) as advance:
             yield advance
+
+
+def on_terminal() -> bool:
+    """Return whether stderr is a terminal that somebody watches: not with $CI or TERM=dumb."""
+    watched = os.environ.get("CI", "") in ("", "0", "false")
+    return watched and os.environ.get("TERM") != "dumb" and sys.stderr.isatty()
 
 
 @contextmanager

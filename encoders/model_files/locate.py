@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import logging
@@ -12,7 +11,7 @@ import threading
 from pathlib import Path
 from urllib.parse import urlparse
 
-from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.errors import ModelError, suggest
 from sluice.encoders.foundation.folder_swap import settle
 
 log = logging.getLogger("sluice")
@@ -56,11 +55,27 @@ def model_folder(name: str) -> Path:
                     log.info("%s: read as %s", name, model)
                 return folder
     also = "" if "/" in name else f" (nor is there a {ids[-1]})"
-    extra = ", pip install 'sluice-ir[offline]'" if ids[-1] in PACKAGED else ""
+    extra = ", or pip install 'sluice-ir[offline]'" if ids[-1] in PACKAGED else ""
+    near = suggest(ids[-1], PACKAGED) if ids[-1] not in PACKAGED else ""
+    or_, tail = ("", extra) if extra else (" or", "")
     raise ModelError(
-        f"{name}: not a local folder, not in the hub's cache, and the hub could not be reached or "
-        f"has no such model{also}; give a folder, connect to the network{extra}"
+        f"{name}: model not found; it is not a local folder, not in the hub's cache, and the hub "
+        f"could not be reached or has no such model{also}; give a folder,{or_} connect to the "
+        f"network{tail}{near}"
     )
+
+
+def local_folder(name: str) -> Path | None:
+    """Return the folder of a model that is on this machine; None if it would have to be fetched."""
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError:  # ~somebody who has no home
+        return None
+    if path.is_dir() or is_path(name):
+        return path if path.is_dir() else None
+    ids = [name] if "/" in name else [name, f"{SHORT_NAMES}/{name}"]
+    folders = (find(model) for find in (_cached, _in_package) for model in ids)
+    return next((folder for folder in folders if folder is not None), None)
 
 
 def is_path(name: str) -> bool:
@@ -95,15 +110,19 @@ def _downloaded(name: str) -> Path | None:
 
 
 def _packaged(name: str) -> Path | None:
+    path = _in_package(name)
+    if path is not None:
+        log.info("%s: taken from the installed package %s", name, PACKAGED[name][0])
+    return path
+
+
+def _in_package(name: str) -> Path | None:
     package, folder = PACKAGED.get(name, ("", ""))
     spec = importlib.util.find_spec(package) if package else None
     if spec is None or spec.origin is None:
         return None
     path = Path(spec.origin).parent / folder
-    if not (path / "config.json").exists():
-        return None
-    log.info("%s: taken from the installed package %s", name, package)
-    return path
+    return path if (path / "config.json").exists() else None
 
 
 @functools.cache
@@ -129,18 +148,3 @@ def hub_reachable(seconds: float = 3.0) -> bool:
     thread.start()
     thread.join(seconds)
     return bool(answer and answer[0])
-
-
-def local_folder(name: str) -> Path | None:
-    """Return the folder of a model that is on this machine, None if it would be downloaded."""
-    if not name.strip():
-        return None
-    with contextlib.suppress(RuntimeError):  # ~somebody who has no home
-        path = Path(name).expanduser()
-        if path.is_dir():
-            return path
-    if is_path(name):
-        return None
-    ids = [name] if "/" in name else [name, f"{SHORT_NAMES}/{name}"]
-    found = (find(model) for find in (_cached, _packaged) for model in ids)
-    return next((folder for folder in found if folder is not None), None)

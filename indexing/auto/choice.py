@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sluice.encoders.foundation.numbers import spelled_bytes
 from sluice.indexing.index import Index
 
 
@@ -113,12 +114,3 @@ class Choice:
 
 def _json(row: Measured) -> dict[str, Any]:
     return {**asdict(row), "params": dict(row.params), "breaks": list(row.breaks)}
-
-
-def spelled_bytes(size: float) -> str:
-    """Return a size as text: ``1.5 GB``, in powers of 1,000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"

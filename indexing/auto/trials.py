@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.numbers import spelled_bytes
 from sluice.encoders.foundation.progress import progress
 from sluice.indexing.auto.candidates import Candidate, candidates
-from sluice.indexing.auto.choice import Choice, Limits, Measured, spelled_bytes
+from sluice.indexing.auto.choice import Choice, Limits, Measured
 from sluice.indexing.auto.recall import Judge, lower_bound
 from sluice.indexing.auto.vector_source import Vectors
 from sluice.indexing.checks import Dense

@@ -1,4 +1,4 @@
-"""The command line: ``sluice VERB``. An error in the input is one line on stderr and exit code 2.
+"""The command line: ``sluice VERB``. An error in the input is a few lines on stderr, exit code 2.
 
 Each other module of this room holds the verbs of one kind of work. They import what they
 need when they run, so that ``sluice --help`` stays fast.
@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 import typer
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.cli.app import app
+from sluice.retrieval.cli.messages import os_message, usage_message, write_error
 
 __all__ = ["app", "main"]
+
+INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 def main() -> None:
@@ -26,19 +30,30 @@ def main() -> None:
     # slows the next query's encoding (docs/experiments.md, the quickstart).
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")
     try:
-        app(prog_name="sluice")
+        code = app(prog_name="sluice", standalone_mode=False)
     except SluiceError as error:
         _fail(str(error))
     except BrokenPipeError:  # `sluice ... | head`
         sys.stdout = None
         sys.exit(0)
     except OSError as error:  # no such folder, no permission, a full disk
-        _fail(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
+        _fail(os_message(error))
+    except MemoryError:
+        _fail("not enough memory; use smaller batches, or an index that needs less")
     except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # the parser's errors have it
+            raise
+        if error.format_message().startswith("Usage:"):  # no words at all: the help itself
+            typer.echo(error.format_message())
+            sys.exit(2)
+        _fail(usage_message(error))
+    if code == INTERRUPTED:
         typer.echo("interrupted; run the same command again to continue", err=True)
-        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(message: str) -> None:
-    typer.echo(f"error: {message}", err=True)
+def _fail(message: str) -> NoReturn:
+    write_error(message)
     sys.exit(2)

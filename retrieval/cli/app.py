@@ -67,7 +67,7 @@ class Verb(TyperCommand):
             takes_overrides = any(each.name == "overrides" for each in self.params)
             if isinstance(name, str) and name.startswith("--") and takes_overrides:
                 key = name.removeprefix("--").replace("-", "_")
-                error.message = f"No such option: {name}. For a key of the file: {key}=VALUE."  # type: ignore[attr-defined]
+                error.remedy = f"for a key of the file, write {key}=VALUE behind it"  # type: ignore[attr-defined]
             raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import shlex
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
+from sluice.encoders.foundation.numbers import duration, spelled_bytes
+from sluice.retrieval.cli.messages import say, show
 from sluice.retrieval.cli.options import (
     Command,
     ConfigFile,
@@ -19,6 +23,10 @@ from sluice.retrieval.cli.options import (
     plural,
     refuse_options,
 )
+
+if TYPE_CHECKING:
+    from sluice.retrieval.evaluation.table import Table
+    from sluice.retrieval.experiments.experiment import Experiment
 
 log = logging.getLogger("sluice")
 
@@ -38,29 +46,27 @@ def run(config: ConfigFile, overrides: Overrides = None) -> None:
 
     if _run_suite(config, overrides):
         return
+    start = time.monotonic()
     table, experiment = run_experiment(config, overrides or [])
-    typer.echo(str(table))
-    _print_results(experiment.output, page=experiment.config.evaluate.report)
-    from sluice.retrieval.experiments.evaluation import next_steps
-
-    typer.echo("try next:")
-    for line in next_steps(experiment):
-        typer.echo(f"  {line.replace('`', '')}")
+    _print_evaluation(table, experiment, start)
 
 
 def train(config: ConfigFile, overrides: Overrides = None) -> None:
     """Train one encoder or cross-encoder.
 
-    The model goes to OUTPUT/model, a folder that sentence-transformers loads too. OUTPUT/training
-    holds metrics.jsonl, the mining report and checkpoints. Run the command again to resume an
-    interrupted training run.
+    The model goes to OUTPUT/model, a folder that sentence-transformers loads too, with a model
+    card. OUTPUT/training holds metrics.jsonl, the mining report and checkpoints. Run the command
+    again to resume an interrupted training run. `examples: pairs.csv` trains on your own pairs and
+    needs no dataset.
 
-    Example:
+    Examples:
       sluice train configs/train-dense.yaml trainer.max_steps=50
+      sluice train mine.yaml examples=pairs.csv output=runs/mine
     """
+    from sluice.retrieval.experiments.training.summary import training_summary
     from sluice.retrieval.jobs import train as train_one
 
-    typer.echo(train_one(config, overrides or []))
+    typer.echo(training_summary(train_one(config, overrides or [])))
 
 
 def index(
@@ -96,7 +102,7 @@ def index(
         counts = plural(head.documents, "document")
         if head.passages is not None and hasattr(retriever.index, "passages"):
             counts += f" in {plural(retriever.index.passages, 'passage')}"
-        typer.echo(f"{retriever.path}: {counts}, {head.index_bytes:,} bytes")
+        typer.echo(f"{retriever.path}: {counts}, {spelled_bytes(head.index_bytes)}")
 
 
 def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
@@ -115,9 +121,9 @@ def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
 
     if _run_suite(config, overrides):
         return
+    start = time.monotonic()
     table, experiment = run_experiment(config, overrides or [])
-    typer.echo(str(table))
-    _print_results(experiment.output, page=experiment.config.evaluate.report)
+    _print_evaluation(table, experiment, start)
 
 
 def tune(config: ConfigFile, overrides: Overrides = None) -> None:
@@ -134,10 +140,14 @@ def tune(config: ConfigFile, overrides: Overrides = None) -> None:
     """
     from sluice.retrieval.jobs import tune as tune_parts
 
+    start = time.monotonic()
     table, tuning = tune_parts(config, overrides or [])
-    typer.echo(str(table))
+    show(table)
     typer.echo(f"\ntuned: {tuning.chosen.pipeline}")
     typer.echo(f"best of {len(tuning.trials):,}: {tuning.best.pipeline}")
+    folder = tuning.folder
+    say(f"\nResults after {duration(time.monotonic() - start)}: {folder}/report.md")
+    typer.echo(f"\nTry next:\n  sluice evaluate {shlex.quote(f'{folder}/tuned.yaml')}")
 
 
 def reproduce(
@@ -161,7 +171,7 @@ def reproduce(
     from sluice.retrieval.experiments.reproduction import reproduce as reproduce_experiment
 
     reproduction = reproduce_experiment(folder, output, tolerance=tolerance)
-    typer.echo(str(reproduction.table))
+    show(reproduction.table)
     for change in reproduction.changed:
         typer.echo(f"changed since: {change}")
     if not reproduction.same:
@@ -253,28 +263,46 @@ def _write_curves(folders: list[Path], figure: Path | None, table: Path | None) 
         typer.echo(f"{table}: {names}")
 
 
-def _print_results(output: Path, *, page: bool) -> None:
-    """Print the paths of the results, and write the report."""
-    line = f"\nresults: {output}/results.json, {output}/report.md"
+def _print_evaluation(table: Table, experiment: Experiment, start: float) -> None:
+    """Print the table, where the rest is, how long it took, and what to do next."""
+    from sluice.retrieval.experiments.next_steps import next_steps
+
+    left_out = show(table)
+    _print_results(experiment.output, left_out, start, page=experiment.config.evaluate.report)
+    typer.echo("\nTry next:")
+    for step in next_steps(experiment, table):
+        typer.echo(f"  {step.command}")
+
+
+def _print_results(output: Path, left_out: list[str], start: float, *, page: bool) -> None:
+    """Write the report, and print the paths of the results and the time taken."""
+    files = [f"{output}/report.md", f"{output}/results.json"]
     if page:
         from sluice.retrieval.studies.report.page import build_report
 
         try:
-            line += f", {build_report(output)}"
+            files.insert(0, str(build_report(output)))
         except SluiceError as error:  # the results are saved all the same
             log.warning("report.html was not written: %s", error)
-    typer.echo(line)
+    if left_out:
+        say(f"More columns in {output}/report.md: {', '.join(left_out)}.")
+    say(f"\nResults after {duration(time.monotonic() - start)}: {', '.join(files)}")
 
 
 def _run_suite(config: Path, overrides: list[str] | None) -> bool:
     """Evaluate a config of several datasets and print its tables; exit code 1 if one failed."""
     from sluice.retrieval.jobs import suite as run_suite
 
+    start = time.monotonic()
     suite = run_suite(config, overrides or [])
     if suite is None:
         return False
-    typer.echo(str(suite))
-    _print_results(suite.output, page=suite.report)
+    for place, (measure, table) in enumerate(suite.tables.items()):
+        typer.echo(f"{chr(10) * (place > 0)}{measure}")
+        show(table)
+    for name, why in suite.failed.items():
+        say(f"\nfailed: {name}: {why}")
+    _print_results(suite.output, [], start, page=suite.report)
     if suite.failed:
         raise typer.Exit(1)
     return True

@@ -21,6 +21,7 @@ from sluice.retrieval.cli.options import (
     argument,
     check_choice,
     option,
+    plural,
     refuse_options,
     split_overrides,
 )
@@ -90,8 +91,9 @@ def fusion(
     alone = ", ".join(
         f"{name} {value:.4f}" for name, value in zip(fitted.names, fitted.single, strict=True)
     )
+    queries = plural(fitted.queries, f"{split} query")
     typer.echo(
-        f"{output}: {fitted.measure} {fitted.value:.4f} on {fitted.queries:,} {split} queries"
+        f"{output}: {fitted.measure} {fitted.value:.4f} on {queries}"
         f"{held_out}\n"
         f"equal weights {fitted.equal:.4f}; alone {alone}\n"
         f"best: {fitted.expression()}\n"
@@ -127,9 +129,9 @@ def cut_off(
         n=n, alpha=alpha, extra=extra, success=success,
     )  # fmt: skip
     rule.save(output)
+    queries = plural(report.queries, f"{split} query")
     typer.echo(
-        f"{output}: {report.queries:,} {split} queries, mean depth {report.mean_depth:.1f}, "
-        f"success {report.success:.4f}"
+        f"{output}: {queries}, mean depth {report.mean_depth:.1f}, success {report.success:.4f}"
     )
 
 
@@ -165,8 +167,9 @@ def exit_(
         measure=measure, epsilon=epsilon, kind=kind, bound=bound,
     )  # fmt: skip
     fitted.save(output)
+    queries = plural(fitted.queries, f"{split} query")
     typer.echo(
-        f"{output}: {fitted.exited:.1%} of {fitted.queries:,} {split} queries exit, loss "
+        f"{output}: {fitted.exited:.1%} of {queries} exit, loss "
         f"{fitted.loss:.4f}; {fitted.measure} {fitted.value:.4f} of {fitted.full:.4f}"
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -79,10 +78,9 @@ Form = Annotated[
 
 def split_measures(texts: Sequence[str] | None, default: Sequence[str] = ()) -> list[str]:
     """Return the measures of ``-m A -m B,C``; a comma inside parentheses does not separate."""
-    names = [
-        name.strip() for text in texts or () for name in re.split(r",(?![^(]*\))", text) if name
-    ]
-    return [name for name in names if name] or list(default)
+    from sluice.retrieval.evaluation.measures import measure_names
+
+    return measure_names(texts or ()) or list(default)
 
 
 def split_overrides(words: Sequence[str] | None) -> tuple[list[str], list[str]]:

@@ -6,15 +6,20 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
+from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_before_validator_function
+
+from sluice.encoders.foundation.errors import suggest
+from sluice.encoders.table import ENCODERS, RERANKERS
+from sluice.retrieval.evaluation.measures import measure_names
 
 COMPONENT = "component"  # the mark of a component in pydantic's JSON schema
 OWN_TYPE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # module:Class
 REFUSED = "refused"  # the type of a fault whose message needs no words of pydantic's
 
+TEXT: Final = {"type": "string"}
 EXAMPLES: Final = {
     "bfs": "sluice.retrieval.training_data.files.corpus_examples:BodyExamples",
     "file": "sluice.retrieval.training_data.files.examples:FileExamples",
@@ -76,12 +81,20 @@ def _examples(named: str | list[str]) -> dict[str, Any]:
 
 
 def _encoder(name: str) -> dict[str, Any]:
-    """Read ``encoder: bm25`` as that type; the name of a model is not one."""
-    if "/" in name and ":" not in name:
-        raise PydanticCustomError(REFUSED, "{value}; a model is named with its type: {form}", {
-            "value": f"{name!r:.60}", "form": f"{{type: dense, model: {name}}}",
-        })  # fmt: skip
-    return {"type": name}
+    """Read ``encoder: bm25`` as that type; any other name may be a model's, which is none."""
+    known = sorted({*ENCODERS, *RERANKERS})
+    if ":" in name or name in known or suggest(name, known):
+        return {"type": name}
+    form = "{value}; expected one of {known}, or a model with its type: {model}"
+    raise PydanticCustomError(REFUSED, form, {
+        "value": f"{name!r:.60}", "known": ", ".join(known),
+        "model": f"{{type: dense, model: {name}}}",
+    })  # fmt: skip
+
+
+def _measures(named: Any) -> Any:
+    """Read ``measures: ndcg@10, map`` as the list it means."""
+    return measure_names([named]) if isinstance(named, str) else named
 
 
 DatasetName = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "dataset"})]
@@ -92,6 +105,11 @@ Examples = Annotated[
 ]
 IndexSpec = Annotated[dict[str, Any], ComponentType("indexes")]
 Loss = Annotated[dict[str, Any], ComponentType("losses")]
+Measures = Annotated[
+    list[str],
+    BeforeValidator(_measures),
+    WithJsonSchema({"anyOf": [TEXT, {"type": "array", "items": TEXT, "minItems": 1}]}),
+]
 Negatives = Annotated[dict[str, Any], ComponentType("negatives")]
 Ranker = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "rankers"})]
 Scorer = Annotated[dict[str, Any], ComponentType("rerankers")]

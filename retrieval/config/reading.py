@@ -16,6 +16,7 @@ from sluice.retrieval.config.component_types import OWN_TYPE
 from sluice.retrieval.config.faults import messages
 from sluice.retrieval.config.recipes import SUFFIXES, recipe_or_file, recipes
 from sluice.retrieval.config.section import Section
+from sluice.retrieval.config.yaml_file import read_yaml
 
 ConfigSource = str | Path | Mapping[str, Any]  # a YAML file, or its content
 
@@ -33,12 +34,29 @@ def config_of(
     """
     if isinstance(source, Mapping):
         find_own_modules(source, None)
+        _refuse_other_kind(source, kind, "config")
         return checked(source, kind), None
     file = recipe_or_file(source)
     values = load_values(file, overrides)
     find_own_modules(values, file)
     with named_file(file):
+        _refuse_other_kind(values, kind, str(source))
         return checked(values, kind), file
+
+
+def _refuse_other_kind(values: Mapping[str, Any], kind: type[Section], source: str) -> None:
+    """Raise ``ConfigError`` if an experiment is given for a training run, or the reverse."""
+    keys = kind.model_fields
+    if "loss" in keys and values.keys() & {"retrievers", "pipelines"} and "loss" not in values:
+        raise ConfigError(
+            f"an experiment, not one training run (it has no loss); `sluice run {source}` reads "
+            "it, and trains what stands under train"
+        )
+    if "retrievers" in keys and {"encoder", "loss"} <= values.keys():
+        raise ConfigError(
+            f"one training run, not an experiment (it has encoder and loss); `sluice train "
+            f"{source}` reads it"
+        )
 
 
 def find_own_modules(values: Mapping[str, Any], file: Path | None) -> None:
@@ -100,20 +118,11 @@ def checked(values: Mapping[str, Any], kind: type[Config]) -> Config:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return read_yaml(file)
     except FileNotFoundError:
         known = [p.name for p in file.parent.glob("*.y*ml")]
         near = suggest(file.name, known if file.suffix in SUFFIXES else [*known, *recipes()])
         raise ConfigError(f"no such file{near}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read as UTF-8 text ({error})") from None
-    except RecursionError:
-        raise ConfigError("not valid YAML: nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as error:  # a ValueError is a date like 2020-13-45
-        raise ConfigError(f"not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"expected keys and values, found {type(values).__name__}")
-    return values
 
 
 def _overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from sluice.retrieval.config.component_types import (
     Examples,
     IndexSpec,
     Loss,
+    Measures,
     Negatives,
     Ranker,
     Scorer,
@@ -43,7 +44,7 @@ TESTING = SignificanceTest()  # its defaults are the config's
 class DevSection(Section):
     """Dev evaluation while training, on a sample of the dev split."""
 
-    measures: list[str] = Field(
+    measures: Measures = Field(
         default=["nDCG@10"],
         min_length=1,
         description="What is measured; the first decides which checkpoint is the best.",
@@ -183,7 +184,7 @@ class RetrieverSection(Section):
 class EvaluateSection(Section):
     """What is measured, on which split, against which baseline."""
 
-    measures: list[str] = Field(
+    measures: Measures = Field(
         default=["nDCG@10", "R@100"],
         min_length=1,
         description="Measures such as nDCG@10, R@100, RR@10, AP: `sluice config list measures`.",

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.evaluation.measures import Measure, parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, Scores, Truth, evaluate
 from sluice.retrieval.evaluation.significance import (
@@ -113,8 +114,8 @@ class SignificanceTest:
 
     def table_caption(self, baseline: str, others: int, queries: int) -> str:
         """Return the caption of a table of the baseline and ``others`` on the same queries."""
-        over = f"{others} system{'s' * (others > 1)}"
-        return f"{self.caption(baseline, over)}; {queries:,} queries."
+        over = plural(others, "system")
+        return f"{self.caption(baseline, over)}; {plural(queries, 'query')}."
 
 
 def compare(

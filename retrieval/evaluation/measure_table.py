@@ -410,7 +410,7 @@ MEASURES: dict[str, Entry] = {
     "R_cap": Entry(
         _of_relevant(_capped_recall), ("recall_cap", "capped_recall", "relative_p"), "needed"
     ),
-    "Success": Entry(_of_relevant(_success), ("hit", "hits", "hit_rate"), "needed"),
+    "Success": Entry(_of_relevant(_success), ("hit", "hits", "hit_rate", "accuracy"), "needed"),
     "AP": Entry(_of_relevant(_average_precision), ("map", "map_cut"), "optional"),
     "GMAP": Entry(_of_relevant(_log_average_precision), ("gm_map",), over="geometric"),
     "RR": Entry(

@@ -5,6 +5,7 @@ The built-in ones are in ``measure_table``; a user's own is ``my_package.module:
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ from functools import cache
 import numpy as np
 
 from sluice.encoders.foundation.build import resolve
-from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.evaluation.measure_table import (
     MEASURES,
@@ -80,6 +81,12 @@ class Measure:
         return self.name + (f"({','.join(options)})" if options else "") + (f"@{at}" if at else "")
 
 
+def measure_names(texts: Iterable[str]) -> list[str]:
+    """Return the names in texts such as ``nDCG@10, AP``; a comma within brackets separates none."""
+    names = (name.strip() for text in texts for name in re.split(r",(?![^(]*\))", text))
+    return [name for name in names if name]
+
+
 def parse_measure(text: str | Measure) -> Measure:
     """Return the measure a text names: ``nDCG@10``, ``ndcg_cut_10``, ``map``, ``P(rel=2)@5``, ...
 
@@ -95,10 +102,7 @@ def parse_measure(text: str | Measure) -> Measure:
     match = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
     name = SPELLINGS.get(match["name"].lower()) if match else None
     if match is None or name is None:
-        spelled = re.split(r"[@.(]|_?\d", str(text))[0]
-        near = suggest(spelled.lower(), SPELLINGS) or suggest(spelled, set(SPELLINGS.values()))
-        for key, value in SPELLINGS.items():
-            near = near.replace(f"{key!r}", f"{value!r}")
+        near = _near(str(text).strip())
         raise ConfigError(f"unknown measure {text!r}; known: {EXAMPLES}{near}")
     options = _options(text, match["before"], match["after"])
     if name == "nDCG" and {"dcg", "gain"} & set(options):
@@ -109,6 +113,16 @@ def parse_measure(text: str | Measure) -> Measure:
     if name == "NumRet" and "rel" in options:  # ir_measures writes it so
         name = "NumRelRet"
     return _checked(text, name, options, match["at"])
+
+
+def _near(text: str) -> str:
+    """Return ``; did you mean 'nDCG@10'?`` for a misspelt name, its cut-off kept."""
+    spelled = re.split(r"[@.(]|_?\d", text)[0]
+    near = difflib.get_close_matches(spelled.lower(), SPELLINGS, n=1, cutoff=0.6)
+    if not near:
+        return ""
+    rest = text[len(spelled) :].lstrip("_")
+    return f"; did you mean {SPELLINGS[near[0]] + (f'@{rest}' if rest[:1].isdigit() else rest)!r}?"
 
 
 def _options(text: str, *groups: str | None) -> dict[str, str]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.files import fingerprint_of, write_json, write_text
+from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.provenance import provenance
-from sluice.retrieval.config.recipes import shown
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.evaluation.comparison import compare_scores, differences
 from sluice.retrieval.evaluation.measures import depth_for, parse_measure
 from sluice.retrieval.evaluation.scores import Scores, evaluate
 from sluice.retrieval.evaluation.table import Table, add_costs
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.next_steps import next_steps
+from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.experiments.system import SystemResult, system_result
 
 
@@ -49,10 +52,17 @@ class Evaluation:
             "dataset": self.dataset.name,
             "split": self.dataset.split,
             "contents": contents_of(self.dataset),
+            "place": place_of(self.dataset),
             "systems": systems,
             "comparisons": self.table.to_dict()["comparisons"],
             "origin": provenance(config.model_dump(), seconds=self.seconds),
         }
+
+
+def place_of(dataset: Dataset) -> str | None:
+    """Return the absolute path of the folder a dataset is read from; None without one."""
+    path = getattr(dataset.source, "path", None)
+    return str(path.absolute()) if isinstance(path, Path) and path.is_dir() else None
 
 
 def contents_of(dataset: Dataset) -> dict[str, str]:
@@ -73,6 +83,7 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
     config = experiment.config.evaluate
     start = time.monotonic()
     dataset = experiment.dataset(config.split)
+    prepare(experiment)
     experiment.refuse_tested()
     measures = [parse_measure(text) for text in config.measures]
     depth = depth_for(measures)
@@ -96,7 +107,7 @@ def _report(experiment: Experiment, dataset: Dataset, table: Table) -> str:
     lines = [
         f"# {experiment.output.name}",
         "",
-        f"Dataset {dataset.name}, split {dataset.split}: {len(dataset.queries):,} queries.",
+        f"Dataset {dataset.name}, split {dataset.split}: {plural(len(dataset.queries), 'query')}.",
         "",
         table.to_markdown().rstrip(),
         "",
@@ -106,24 +117,6 @@ def _report(experiment: Experiment, dataset: Dataset, table: Table) -> str:
         "",
         "## What to try next",
         "",
-        *(f"- {line}" for line in next_steps(experiment)),
+        *(f"- {step.purpose}: `{step.command}`" for step in next_steps(experiment, table)),
     ]
     return "\n".join(lines) + "\n"
-
-
-def next_steps(experiment: Experiment) -> list[str]:
-    """Return commands to try next, with this experiment's own names in them."""
-    output, last = experiment.output, experiment.systems[-1]
-    first = next(iter(experiment.config.retrievers))
-    config = shown(experiment.file) if experiment.file else "experiment.yaml"
-    runs = f"{output}/runs/{experiment.systems[0]}.trec.gz {output}/runs/{last}.trec.gz"
-    compared = [f"two runs against each other: `sluice compare {runs} --qrels QRELS`"]
-    return [
-        f'search: `sluice search {output} "your question" --pipeline {last}`',
-        f'one retriever alone: `sluice search {output}/retrievers/{first} "your question"`',
-        f"the same on your data: `sluice run {config} dataset=FOLDER output=runs/mine` "
-        "(a folder in BEIR layout)",
-        f"other settings: `sluice run {config} evaluate.test=fisher` reuses everything made so far",
-        *(compared if len(experiment.systems) > 1 else []),
-        f'from Python: `load_pipeline("{output}", "{last}").search("your question", k=10)`',
-    ]

@@ -241,7 +241,7 @@ class Experiment:
         except IndexFormatError as error:
             log.warning("%s; rebuilding", error)
         encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
-        log.info("index %s", name)
+        log.info("%s: indexing", name)
         from sluice.indexing.index import Recipe
 
         index = make_index(section.index, where=f"{where}.index")

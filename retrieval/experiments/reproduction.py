@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceErro
 from sluice.encoders.foundation.files import write_json
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.sections import ExperimentConfig, checked
+from sluice.retrieval.datasets.dataset import DATA_FOLDER
 from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.experiments.evaluation import Evaluation, contents_of, evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
@@ -80,7 +82,7 @@ def _experiments(folder: Path, target: Path) -> Iterator[tuple[str, Mapping[str,
         for name in names
     ]  # fmt: skip
     for prefix, place, recorded in parts:
-        config = _config(place, recorded)
+        config = _located(_config(place, recorded), recorded)
         missing = list(_missing(config, recorded))
         if missing:
             raise DataError(f"{place}: cannot be reproduced: {'; '.join(missing)}")
@@ -102,6 +104,29 @@ def _config(folder: Path, recorded: Mapping[str, Any]) -> ExperimentConfig:
         raise DataError(
             f"{folder / RESULTS}: origin.config is not valid ({error}); another version wrote it"
         ) from error
+
+
+def _located(config: ExperimentConfig, recorded: Mapping[str, Any]) -> ExperimentConfig:
+    """Return the config with the dataset's recorded folder, if that is there.
+
+    Otherwise its name has to mean a local folder too: a ``DataError`` names the recorded one.
+    """
+    place = recorded.get("place")
+    dataset = config.dataset
+    settings = dict(dataset) if isinstance(dataset, Mapping) else {"name": dataset}
+    name = settings.get("name")
+    if not (isinstance(place, str) and isinstance(name, str)):
+        return config
+    if Path(place).is_dir():
+        return config.model_copy(update={"dataset": {**settings, "name": place}})
+    data = os.environ.get(DATA_FOLDER)
+    folders = [Path(name).expanduser(), *([Path(data).expanduser() / name] if data else [])]
+    if not any(folder.is_dir() for folder in folders):
+        raise DataError(
+            f"dataset {name!r}: recorded from {place}, which is not reachable now; put the folder "
+            f"back, or set ${DATA_FOLDER} to a folder that holds it"
+        )
+    return config
 
 
 def _missing(config: ExperimentConfig, recorded: Mapping[str, Any]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.files import write_json, write_text
+from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.sections import (
     ExperimentConfig,
     checked,
@@ -87,9 +88,7 @@ def evaluate_suite(values: Mapping[str, Any], *, file: str | Path | None = None)
             log.debug("%s", name, exc_info=True)
         gc.collect()  # models, indexes and documents of the dataset
     if not scores:
-        raise DataError(
-            f"none of the {len(suite.failed)} datasets could be evaluated, for the reasons above"
-        )
+        raise DataError("no dataset could be evaluated; the reasons are above")
     for measure in next(iter(next(iter(scores.values())).values())).mean:
         suite.tables[measure] = _table(
             measure, scores, section.baseline, section.testing, suite.failed
@@ -198,10 +197,10 @@ def _table(
             table.marks[comparison.system, comparison.dataset] = MARK
     caption = []
     if others:
-        over = f"{len(others)} system{'s' * (len(others) > 1)} on {len(found)} datasets"
+        over = f"{plural(len(others), 'system')} on {plural(len(found), 'dataset')}"
         caption.append(f"{testing.caption(base, over)}.")
     if len(datasets) > 1:
-        caption.append(f"The average is over {len(datasets)} datasets.")
+        caption.append(f"The average is over {plural(len(datasets), 'dataset')}.")
     if parts:
         caption.append(f"It leaves out CQADupStack, of which {len(parts)} of 12 parts are here.")
     if failed:

@@ -18,6 +18,7 @@ from typing import Any
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
 from sluice.encoders.foundation.machine import peak_memory_bytes
+from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.file_keys import path_contents
 from sluice.retrieval.datasets.dataset import Dataset
@@ -96,7 +97,7 @@ def system_result(
     costs_file.unlink(missing_ok=True)
     stage = experiment.stage(name)
     queries = asked(dataset, stage)
-    log.info("evaluate %s on %s queries", name, f"{len(dataset.queries):,}")
+    log.info("%s: searching %s", name, plural(len(dataset.queries), "query"))
     for query in list(queries)[:1]:  # what is loaded or compiled on first use is not timed
         stage.run(alone(queries, query), None, depth)
     with peak_memory() as peak:

@@ -46,8 +46,8 @@ def check_lists(named: str, where: str, known: Sequence[str]) -> None:
     """Raise ``ConfigError`` unless ``named`` is one of the known names, a folder or a file."""
     if named not in known and not Path(named).exists():
         raise ConfigError(
-            f"{where}: {named!r} is not a pipeline or retriever of this file "
-            f"({', '.join(known) or 'it has none'}), nor a retriever's folder or a run file"
+            f"{where}: {named!r} does not exist; expected a retriever's folder, a run file"
+            f"{', or a name of this file: ' * bool(known)}{', '.join(known)}"
             f"{suggest(named, known)}"
         )
 

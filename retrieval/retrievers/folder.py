@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.build import resolve, type_name
-from sluice.encoders.foundation.errors import IndexFormatError
+from sluice.encoders.foundation.errors import IndexFormatError, suggest
 from sluice.encoders.foundation.files import read_json, write_json
 from sluice.encoders.foundation.generations import MANIFEST, pin_generation, verify
 from sluice.encoders.model_files.registry import open_encoder
@@ -61,9 +61,7 @@ class Head:
 def read_head(path: Path) -> Head:
     """Read and check ``retriever.json``; anything but a retriever is an ``IndexFormatError``."""
     if not (path / HEAD).exists():
-        raise IndexFormatError(
-            f"{path}: no {HEAD} here; expected a retriever folder (sluice index CONFIG makes one)"
-        )
+        raise IndexFormatError(_no_retriever(path))
     facts = read_json(path / HEAD)
     if not isinstance(facts, dict) or facts.pop("format", None) != FORMAT:
         raise IndexFormatError(
@@ -90,6 +88,22 @@ def read_head(path: Path) -> Head:
     if not sound:
         raise IndexFormatError(f"{path / HEAD}: not as Sluice writes it; rebuild the retriever")
     return head
+
+
+def _no_retriever(path: Path) -> str:
+    """Say what a path that holds no retriever is instead."""
+    if not path.exists():
+        near = suggest(path.name, [p.name for p in path.parent.glob("*") if p.is_dir()])
+        return f"{path}: no such folder{near}; sluice index makes a retriever's folder"
+    if not path.is_dir():
+        return f"{path}: a file; expected a retriever folder, which sluice index makes"
+    names = sorted(head.parent.name for head in path.glob(f"retrievers/*/{HEAD}"))
+    if names:
+        return (
+            f"{path}: an experiment's output; choose one of its retrievers: "
+            f"{path}/retrievers/NAME ({', '.join(names)})"
+        )
+    return f"{path}: no {HEAD} here; expected a retriever folder, which sluice index makes"
 
 
 def write_head(path: Path, head: Head) -> None:

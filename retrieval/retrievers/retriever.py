@@ -310,9 +310,9 @@ class Retriever(Stage):
             rows = state.store.rows(distinct)
             unknown = [name for name, row in zip(distinct, rows, strict=True) if row < 0]
             if unknown:
+                others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
                 raise DataError(
-                    f"{self.path}: no document {unknown[0]!r} (and {len(unknown) - 1} more); "
-                    "nothing was deleted"
+                    f"{self.path}: no document {unknown[0]!r}{others}; nothing was deleted"
                 )
             forget_rows(state.encoder, state.store, state.index, rows, state.passages)
             state.store.delete(rows)

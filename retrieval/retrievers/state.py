@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from sluice.encoders.foundation.errors import IndexFormatError
+from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.store import DocumentStore, open_documents
 from sluice.retrieval.documents.where import Where, conditions, matching_rows
@@ -160,7 +161,8 @@ class RetrieverState:
         """Return the queries that are not blank; one warning counts the others."""
         blank = [query for query, text in queries.items() if not text.strip()]
         if blank:
-            log.warning("%d empty queries have no hits (first: %r)", len(blank), blank[0])
+            count = plural(len(blank), "empty query")
+            log.warning("no hits for %s (first: %r)", count, blank[0])
         return [query for query, text in queries.items() if text.strip()]
 
     def nearest(

@@ -1,29 +1,22 @@
 """Fixtures of the retrieval tests: the command line, and two retrievers over the small world."""
 
-import logging
-import sys
-from collections.abc import Iterator
-
 import pytest
-from command_line import Call
+from command_line import Call, joined
 from small_world import WordEncoder, documents
 
 from sluice.encoders import BM25Encoder
-from sluice.retrieval import Retriever, cli
+from sluice.retrieval import Retriever
 
 
 @pytest.fixture
-def sluice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["sluice", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
+def sluice(shell: Call) -> Call:
+    """The command line, with the lines of an error joined by semicolons."""
 
-    yield call
-    logging.basicConfig(force=True)
+    def call(*words: object) -> tuple[int, str, str]:
+        code, out, err = shell(*words)
+        return code, out, joined(err)
+
+    return call
 
 
 @pytest.fixture(scope="module")

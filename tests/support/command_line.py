@@ -1,6 +1,7 @@
 """The command ``sluice`` in this process: words in; exit code, output and errors out."""
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -37,3 +38,9 @@ def verb_of(words: Sequence[str]) -> Any:
         name, command, rest = context.command.resolve_command(context, rest)
         context = command.make_context(name, rest, parent=context)
     return context.command
+
+
+def joined(err: str) -> str:
+    """Return what a command wrote to stderr with its error on one line, as it was raised."""
+    before, error, after = err.rpartition("error: ")
+    return before + error + re.sub(r"\n  (?=\S)", "; ", after) if error else err

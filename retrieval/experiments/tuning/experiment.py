@@ -8,7 +8,7 @@ import io
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from sluice.retrieval.evaluation.significance import paired_t_test
 from sluice.retrieval.evaluation.table import Table, Value
 from sluice.retrieval.experiments.checks import check_pipeline
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.experiments.tuning.tuner import Trial, Tuner, Tuning, expanded, tuned
 from sluice.retrieval.pipelines.expression import names_in, options_in, parse
 from sluice.retrieval.retrievers.dataset_runs import asked, run_on
@@ -54,6 +55,8 @@ def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, 
     """
     start = time.monotonic()
     check_tuning(config)
+    prepare(experiment, [*(f"retrievers.{n}" for n in config.retrievers),
+                         *(f"rerankers.{n}" for n in config.rerankers)])  # fmt: skip
     dataset = _split(config, experiment)
     parts = [*config.retrievers, *config.rerankers]
     names = {name: opener for name, opener in experiment.parts().items() if name in parts}
@@ -92,7 +95,7 @@ def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, 
         plot_front(tuning, folder / "front.svg")
     except MissingPackageError as error:
         log.info("tune: no figure (%s)", error)
-    return table, tuning
+    return table, replace(tuning, folder=folder)
 
 
 def check_tuning(config: TuneConfig) -> None:

@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,8 @@ class Trial:
 class Tuning:
     """What was tried, in order; ``front`` are those that nothing beats in measure and cost.
 
-    ``best`` is the best at any cost, ``full`` the best of those that score the most pairs.
+    ``best`` is the best at any cost, ``full`` the best of those that score the most pairs;
+    ``folder`` is where ``tune_experiment`` wrote it.
     """
 
     trials: list[Trial]
@@ -63,6 +65,7 @@ class Tuning:
     full: Trial
     measure: str
     cost: str
+    folder: Path = Path()
 
 
 class Tuner:

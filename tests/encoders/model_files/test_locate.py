@@ -41,7 +41,7 @@ def test_a_short_name_of_a_cached_model_needs_no_network(
 
 
 def test_a_name_with_an_organisation_is_tried_as_it_is(asked: list[str]) -> None:
-    with pytest.raises(ModelError, match="somebody/some-model: not a local folder"):
+    with pytest.raises(ModelError, match="somebody/some-model: model not found"):
         find("somebody/some-model")
     assert asked == ["somebody/some-model"]
 

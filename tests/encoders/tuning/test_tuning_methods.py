@@ -131,7 +131,7 @@ def test_a_prefix_is_the_same_under_both_attentions(bert: Path) -> None:
     [
         ({}, "tuning: needs 'type', one of adapter, bitfit, ia3, ln_tuning, lora, prefix"),
         ({"type": "lorra"}, "did you mean 'lora'"),
-        ({"type": "lora", "rnak": 4}, "tuning.rnak: lora takes .*did you mean 'rank'"),
+        ({"type": "lora", "rnak": 4}, "tuning.rnak: unknown key; lora takes .*did you mean 'rank'"),
         ({"type": "lora", "rank": 0}, "tuning: lora.rank is 0, expected"),
         ({"type": "lora", "alpha": math.inf}, "lora.alpha"),
         ({"type": "lora", "dropout": 1}, "lora.dropout: 1, expected 0 or more and below 1"),
@@ -208,7 +208,10 @@ def test_sections_are_checked_before_any_work() -> None:
 
     check_training(section({"type": "lora", "rank": 4, "targets": ["query"]}), "train.x")
     for tuning, message in (
-        ({"type": "lora", "rnk": 4}, "train.x.tuning.rnk: lora takes .*did you mean 'rank'"),
+        (
+            {"type": "lora", "rnk": 4},
+            "rnk: unknown key; lora takes .*did you mean 'rank'",
+        ),
         ({"type": "prefx"}, "train.x.tuning.type: unknown type 'prefx'.*did you mean 'prefix'"),
         ({"type": "adapter", "reduction": 0}, "train.x.tuning: adapter.reduction is 0"),
     ):

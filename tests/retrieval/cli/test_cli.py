@@ -34,7 +34,7 @@ def test_the_journey_from_index_to_comparison(sluice: Call, config: Path, tmp_pa
     assert code == 0
     assert "RR@10" in out
     code, out, _ = sluice("run", config)
-    assert "try next:" in out
+    assert "Try next:" in out
     code, out, _ = sluice("search", retriever, "word7", "-k", 3)
     assert "d07" in out
     code, out, _ = sluice("search", tmp_path / "out", "word7", "--pipeline", "top5", "--json")
@@ -218,10 +218,10 @@ def test_other_bad_input_ends_in_one_line(sluice: Call, config: Path, tmp_path: 
         (("run", config, "dataset=nowhere"), "nowhere"),
         (("run", config, "retrievers.bm25.encoder={type: dense, model: ./none}"), "./none"),
         (("index", config, "--only", "bm52"), "did you mean 'bm25'"),
-        (("train", config), "unknown key"),
+        (("train", config), "an experiment, not one training"),
         (
             ("mine", tmp_path / "none", tmp_path / "data", "--output", "n.jsonl"),
-            "not a pipeline or retriever",
+            "does not exist",
         ),
         (("data", "nowhere"), "nowhere"),
         (("run", config, "evaluate.split=tset"), "did you mean 'test'"),

@@ -15,6 +15,13 @@ from sluice.retrieval.cli.app import FIRST_LINE, first_line
 PATHS = list(contexts())
 
 
+NO_SUCH_OPTION = """\
+error: no such option: --output
+  usage: sluice run [OPTIONS] CONFIG [KEY.PATH=VALUE...] (help: sluice run -h)
+  for a key of the file, write output=VALUE behind it
+"""
+
+
 def is_verb(path: str) -> bool:
     return not hasattr(contexts()[path].command, "commands")
 
@@ -99,12 +106,12 @@ def test_completion_of_verbs(sluice: Call, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_verb_that_is_unknown_or_misspelt(sluice: Call) -> None:
     code, _, err = sluice("serach", "x")
-    assert (code, "Did you mean 'search'" in err) == (2, True)
+    assert (code, "did you mean search, teach?" in err) == (2, True)
 
 
-def test_a_key_of_the_file_written_as_an_option(sluice: Call) -> None:
-    code, _, err = sluice("run", "x.yaml", "--output", "runs/x")
-    assert (code, "output=VALUE" in err) == (2, True)
+def test_a_key_of_the_file_written_as_an_option(shell: Call, sluice: Call) -> None:
+    code, _, err = shell("run", "x.yaml", "--output", "runs/x")
+    assert (code, err) == (2, NO_SUCH_OPTION)
     code, _, err = sluice("score", "a", "b", "--output", "runs/x")
     assert (code, "VALUE" in err) == (2, False)
 

@@ -86,7 +86,7 @@ def test_a_good_config_passes(tmp_path: Path) -> None:
         ("evaluate/baseline", "bm52", "no pipeline 'bm52'.*did you mean 'bm25'"),
         ("evaluate/test", "ttest", "evaluate.test: 'ttest'"),
         ("evaluate/measures", ["nDGC@10"], "evaluate.measures.*nDGC@10.*nDCG"),
-        ("train/ft/loss/temprature", 0.1, r"train.ft.loss.temprature: info_nce takes .*"
+        ("train/ft/loss/temprature", 0.1, r"loss.temprature: unknown key; info_nce takes .*"
          "did you mean 'temperature'"),
         ("train/ft/loss/temperature", "hot", "train.ft.loss.temperature: 'hot'"),
         ("train/ft/loss/type", "info_nec", "unknown type 'info_nec'.*did you mean 'info_nce'"),
@@ -104,7 +104,7 @@ def test_a_good_config_passes(tmp_path: Path) -> None:
         ("train/ft/negatives/type", "random", "expected 'mined'"),
         ("train/ft/trainer/learning_rat", 3, "did you mean 'learning_rate'"),
         ("train/ft/trainer/learning_rate", "2e-5", "2.0e-5"),
-        ("retrievers/bm25/encoder/k", 3, "retrievers.bm25.encoder.k: bm25 takes k1, b"),
+        ("retrievers/bm25/encoder/k", 3, "bm25.encoder.k: unknown key; bm25 takes k1, b"),
         ("retrievers/bm25/index/type", "inverter", "did you mean 'inverted'"),
         ("retrievers/dense/index", "hnsw", r"HNSW is \{type: faiss, factory: HNSW32\}$"),
         ("retrievers/dense/index/type", "inverted", r"retrievers\.dense\.index\.type: inverted "
@@ -169,7 +169,7 @@ def test_faults_are_named(tmp_path: Path, path: str, value: object, message: str
     [
         ("a: [1", "not valid YAML"),
         ("- a", "expected keys and values"),
-        ("", "expected keys and values"),
+        ("", "empty; `sluice config init`"),
         ("[" * 5000, "not valid YAML"),
         ("seed: 2020-13-45", "not valid YAML.*month"),
         (b"dataset: \xff", "UTF-8"),

@@ -91,7 +91,7 @@ def test_what_an_encoder_reads() -> None:
 def test_yaml() -> None:
     spec = {"type": "bm25", "fields": {"title": 1.0, "text": 1}}
     assert build(spec, ENCODERS, where="encoder").fields == {"title": 1.0, "text": 1.0}
-    with pytest.raises(ConfigError, match=r"encoder\.field: bm25 takes .*did you mean 'fields'"):
+    with pytest.raises(ConfigError, match=r"encoder\.field: unknown key; .*did you mean 'fields'"):
         check({"type": "bm25", "field": {"title": 1.0}}, ENCODERS, where="encoder")
     with pytest.raises(ConfigError, match=r"bm25\.fields\.title: 0; expected a number above 0"):
         build({"type": "bm25", "fields": {"title": 0}}, ENCODERS, where="encoder")

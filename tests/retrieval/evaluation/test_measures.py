@@ -21,7 +21,7 @@ SPELLED = {
     "RR@10": ["mrr@10", "MRR@10", "RR@10", "recip_rank_10"],
     "R@100": ["recall.100", "recall_100", "Recall@100", "R@100"],
     "P@5": ["P_5", "precision@5", "P@5", "P.5"],
-    "Success@5": ["success_5", "hit@5", "Success@5", "hit_rate@5"],
+    "Success@5": ["success_5", "hit@5", "Success@5", "hit_rate@5", "accuracy@5"],
     "Judged@10": ["judged@10", "Judged@10"],
     "AP(rel=2)@100": ["AP(rel=2)@100", "map@100(rel=2)"],
     "P(rel=3)@5": ["P(rel=3)@5"],
@@ -64,8 +64,8 @@ def test_spellings(canonical: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nDGC@10", "did you mean 'nDCG'"),
-        ("recal@10", "did you mean 'R'"),
+        ("nDGC@10", "did you mean 'nDCG@10'"),
+        ("recal@10", "did you mean 'R@10'"),
         ("", "unknown measure"),
         ("nDCG@", "unknown measure"),
         ("nDCG@-1", "unknown measure"),

@@ -126,3 +126,20 @@ def test_what_is_no_result(tmp_path: Path) -> None:
     edited(folder / "results.json", lambda values: values.pop("origin"))
     with pytest.raises(DataError, match=r"it holds no origin\.config"):
         reproduce(folder)
+
+
+def test_the_dataset_is_found_where_it_was(
+    tmp_path: Path, sluice: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_beir(tmp_path / "collections" / "mine")
+    monkeypatch.setenv("SLUICE_DATA", str(tmp_path / "collections"))
+    folder = evaluated(tmp_path, dataset="mine")
+    monkeypatch.delenv("SLUICE_DATA")
+    assert reproduce(folder).same
+    (tmp_path / "collections").rename(tmp_path / "moved")
+    code, _, err = sluice("reproduce", folder, "--output", tmp_path / "third")
+    place = tmp_path / "collections" / "mine"
+    assert code == 2
+    assert f"dataset 'mine': recorded from {place}, which is not reachable now; put the" in err
+    monkeypatch.setenv("SLUICE_DATA", str(tmp_path / "moved"))
+    assert reproduce(folder, tmp_path / "third").same

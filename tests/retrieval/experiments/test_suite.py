@@ -205,7 +205,7 @@ def test_an_interrupted_suite_goes_on_at_the_next_pipeline(
 
 
 def test_when_all_fail_nothing_is_written(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="none of the 2 datasets"):
+    with pytest.raises(DataError, match="no dataset could be evaluated"):
         suite(config(tmp_path, dataset=["not-there", "nor-there"]))
     assert not (tmp_path / "out" / "results.json").exists()
 

@@ -55,7 +55,7 @@ def test_an_empty_query_has_no_hits_and_is_said_once(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING, "sluice"):
         run = retriever.run({"x": " ", "y": "gold", "z": ""})
     assert len(run["x"]) == len(run["z"]) == 0 < len(run["y"])
-    assert caplog.text.count("empty queries") == 1
+    assert caplog.text.count("2 empty queries") == 1
     assert dict(retriever.run({})) == {}
 
 

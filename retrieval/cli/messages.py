@@ -1,0 +1,159 @@
+"""Writes for people: errors with a short first line and the remedy last; tables that fit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sluice.encoders.foundation.progress import on_terminal
+
+if TYPE_CHECKING:
+    from sluice.retrieval.evaluation.table import Table
+
+INDENT = "  "
+WIDEST = 100  # columns of an error on a wide terminal
+RED, PLAIN = "\033[31m", "\033[0m"
+
+# The parser's messages, and what is written in their place.
+USAGE = (
+    (r"Missing (?:argument|option) '(.+)'\.", r"\1 is missing"),
+    (r"Invalid value for '(.+?)'(?: / '.+?')?: (.+)", r"\1: \2"),
+    (r"No such command '(.+?)'\.(?: Did you mean (.+)\?)?", r"no such verb: \1; did you mean \2?"),
+    (r"No such option: (\S+?)\.?(?: (?:Did you mean|\(Possible options:) (.+?)[?)])?",
+     r"no such option: \1; did you mean \2?"),
+    (r"Option '(.+)' requires an argument\.", r"\1 needs a value"),
+    (r"Got unexpected extra argument(?:s|\(s\))? \((.+)\)",
+     r"too many words: \1; a text of several words goes in quotes"),
+)  # fmt: skip
+VALUES = (
+    (r"Input should be a valid integer\b.*", "expected a whole number"),
+    (r"Input should be a valid number\b.*", "expected a number"),
+    (r"Input should be greater than or equal to (\S+)", r"expected \1 or more"),
+    (r"Input should be less than or equal to (\S+)", r"expected \1 or less"),
+    (r"'?(.*?)'? is not a valid int(?:eger)?\.", r"\1; expected a whole number"),
+    (r"'?(.*?)'? is not a valid float\.", r"\1; expected a number"),
+    (r"(\S+) is not in the range x>=(\S+?)\.", r"\1; expected \2 or more"),
+)
+REMEDIES = {
+    errno.ENOSPC: "free some space, or choose a folder on another disk",
+    errno.EACCES: "choose a folder or file that you may use",
+    errno.EROFS: "choose a folder that can be written to",
+}
+
+
+def say(text: str) -> None:
+    """Print a text, its lines broken at spaces to fit the terminal."""
+    typer.echo(
+        "\n".join(
+            line
+            for part in text.split("\n")
+            for line in textwrap.wrap(
+                part, _columns(), break_long_words=False, break_on_hyphens=False
+            )
+            or [""]
+        )
+    )
+
+
+def show(table: Table) -> list[str]:
+    """Print a table that fits the terminal; return the columns that it leaves out."""
+    from sluice.retrieval.evaluation.terminal_table import fitted
+
+    text, left_out = fitted(table, _columns())
+    typer.echo(text)
+    return left_out
+
+
+def _columns() -> int:
+    """Return the terminal's width: $COLUMNS, else what it says, else 80."""
+    return max(shutil.get_terminal_size().columns, 40)
+
+
+def write_error(message: str) -> None:
+    """Write an error to stderr: red on a terminal that has colours, and as wide as it is."""
+    terminal = on_terminal()
+    width = min(_columns(), WIDEST) if terminal else None
+    text = shown(message, width)
+    if terminal and not os.environ.get("NO_COLOR"):
+        text = text.replace("error:", f"{RED}error:{PLAIN}", 1)
+    sys.stderr.write(text + "\n")
+
+
+def shown(message: str, width: int | None = None) -> str:
+    """Return an error as lines: what is wrong, then details, and the remedy last.
+
+    The clauses of a message, which semicolons separate, go to lines of their own. None as
+    ``width`` breaks no line, so that programs find each clause whole.
+    """
+    first, *others = [part for line in message.splitlines() for part in clauses(line)] or [""]
+    lines = [f"error: {first}", *(INDENT + other for other in others)]
+    if width is not None:
+        lines = [
+            part
+            for line in lines
+            for part in textwrap.wrap(
+                line, max(width, 20), subsequent_indent=2 * INDENT, drop_whitespace=True,
+                break_long_words=False, break_on_hyphens=False,
+            )
+        ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def clauses(text: str) -> Iterator[str]:
+    """Yield the parts of a message between semicolons; those in quotes or brackets separate none.
+
+    An apostrophe within or after a word opens no quote.
+    """
+    quote, depth, start = "", 0, 0
+    for place, char in enumerate(text):
+        before, after = text[place - 1 : place], text[place + 1 : place + 2]
+        if quote:
+            if char == quote and not after.isalnum():
+                quote = ""
+        elif char in "'\"`" and not before.isalnum() and text.find(char, place + 1) > 0:
+            quote = char
+        elif char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth = max(depth - 1, 0)
+        elif char == ";" and after == " " and not depth:
+            yield text[start:place].strip()
+            start = place + 1
+    if text[start:].strip():
+        yield text[start:].strip()
+
+
+def usage_message(error: Any) -> str:
+    """Return what a usage error of the parser means, the usage, and the remedy if one is known."""
+    text = str(error.format_message()).strip()
+    for pattern, reply in USAGE:
+        found = re.fullmatch(pattern, text, flags=re.DOTALL)
+        if found is not None:
+            text = found.expand(reply).replace("; did you mean ?", "")
+            break
+    head, colon, value = text.partition(": ")
+    for pattern, reply in VALUES:
+        value = re.sub(rf"^{pattern}$", reply, value)
+    text = f"{head}{colon}{value}".replace("'", "").rstrip(".")
+    first, *others = clauses(text)
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        usage = context.command.get_usage(context).removeprefix("Usage: ")
+        first += f"\nusage: {' '.join(usage.split())} (help: {context.command_path} -h)"
+    remedy = getattr(error, "remedy", None)
+    return "\n".join([first, *([remedy] if remedy else others)])
+
+
+def os_message(error: OSError) -> str:
+    """Return what the system refused, the file first, with the remedy if there is one."""
+    text = f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
+    remedy = REMEDIES.get(error.errno or 0)
+    return f"{text}; {remedy}" if remedy else text

@@ -1,0 +1,80 @@
+"""Reads YAML files, and says in plain words what is wrong with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sluice.encoders.foundation.errors import ConfigError
+
+KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false"}
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that a section has twice, of which YAML keeps the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping of a node whose keys differ; keys merged by ``<<`` may be replaced."""
+        lines: dict[Any, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                raise ConfigError(
+                    f"line {line}: the key {key.value!r} again; it is in line {lines[key.value]} "
+                    "already, so rename or remove one"
+                )
+            lines[key.value] = line
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """Return the keys and values of a YAML file.
+
+    Raises ``ConfigError`` with the line for what is not YAML; a missing file stays
+    ``FileNotFoundError``.
+    """
+    if file.is_dir():
+        raise ConfigError(
+            f"a folder, not a YAML file; `sluice index {file} --output my` makes its files "
+            "searchable"
+        )
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"not text in UTF-8 (byte {error.start:,}); save it as UTF-8") from None
+    if text.lstrip().startswith('{"') and "\n{" in text:
+        raise ConfigError(
+            f"JSON lines, not YAML; `sluice index {file} --output my` makes them searchable"
+        )
+    try:
+        values = yaml.load(text, Loader=_Loader)  # noqa: S506: a SafeLoader
+    except RecursionError:
+        raise ConfigError("not valid YAML: nested too deeply") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(_fault(error)) from None
+    except ValueError as error:  # a date like 2020-13-45
+        raise ConfigError(f"not valid YAML: {error}; put the value in quotes") from None
+    if values is None:
+        raise ConfigError("empty; `sluice config init` writes a first one")
+    if not isinstance(values, dict):
+        found = KINDS.get(type(values), type(values).__name__)
+        raise ConfigError(f"expected keys and values, found {found}; write KEY: VALUE lines")
+    return values
+
+
+def _fault(error: yaml.YAMLError) -> str:
+    """Return what is wrong, with the line."""
+    mark = getattr(error, "problem_mark", None)
+    problem = str(getattr(error, "problem", None) or error).split("\n", maxsplit=1)[0]
+    line = "" if mark is None else f"line {mark.line + 1}: "
+    if "'\\t'" in problem:
+        return f"not valid YAML, {line}a tab; indent with spaces"
+    if "mapping values are not allowed" in problem:
+        return f"not valid YAML, {line}a second ': ' in the value; put the value in quotes"
+    if "<block" in problem:
+        return f"not valid YAML, {line}the indentation does not fit the lines above; align the keys"
+    return f"not valid YAML, {line}{problem}"
