@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.encoders.foundation.numbers import duration, whole_number
 from sluice.encoders.foundation.progress import counted_by
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
@@ -156,7 +155,7 @@ def estimated(
         seconds=counts.missing * seconds / len(texts),
         disk_bytes=round(counts.missing * (each + HASH_BYTES)),
         memory_bytes=round(
-            _peak_memory() + COPIES * shard * wide + DIRECTORY_BYTES * counts.documents
+            peak_memory_bytes() + COPIES * shard * wide + DIRECTORY_BYTES * counts.documents
         ),
         reading=Reading.of(encoder, full),
     )
@@ -177,9 +176,3 @@ def _stored_bytes(vectors: Vectors, encoding: Encoding) -> float:
     if isinstance(vectors, np.ndarray):
         return vectors.shape[1] * size + scale
     return vectors.nnz / max(1, vectors.shape[0]) * (size + 4) + 8 + scale
-
-
-def _peak_memory() -> int:
-    """Return the most memory this process has had: the model's, and of its larger batches."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
