@@ -73,10 +73,8 @@ def folder_of_markdown(user: Traveller) -> None:
 
 def csv_with_odd_columns(user: Traveller) -> None:
     """A CSV whose columns have names of their own, and a filter over one of them."""
-    rows = (
-        "Nr;Headline;Body;Year\n7;Rivers;gold lies in the river;1849\n8;Sluices;gold again;2020\n"
-    )
-    user.write("docs.csv", rows)
+    rows = ("Nr;Headline;Body;Year", "7;Rivers;gold lies here;1849", "8;Sluices;gold again;2020")
+    user.write("docs.csv", "\n".join(rows) + "\n")
     words = ("--id", "Nr", "--title", "Headline", "--text", "Body", "--bm25")
     said = user.sluice("index", "docs.csv", "--output", "my", *words)
     has(said, "id from 'Nr'", "title from 'Headline'", "text from 'Body'", "Year")
@@ -203,19 +201,19 @@ def own_encoders(user: Traveller) -> None:
         from sluice import Rerank, Retriever
         texts = {TEXTS!r}
         def embed(texts):
-            letters = "abcdefghijklmnopqrstuvwxyz"
-            return [[text.count(letter) for letter in letters] for text in texts]
+            return [[text.count(letter) for letter in "adeglnorsvw"] for text in texts]
         model = SentenceTransformer({user.model!r}, device="cpu")
         hybrid = Retriever.build(model, texts) | Retriever.build(embed, texts)
         print(hybrid.search(texts[1], k=1)[0].text)
-        by_length = Rerank(lambda query, found: [-len(text) for text in found], depth=3)
-        shortest = hybrid % 3 >> by_length
-        print(shortest.search("gold", k=1)[0].doc_id)
+        def shorter(query, found):
+            return [-len(text) for text in found]
+        print((hybrid % 3 >> Rerank(shorter, depth=3)).search("gold", k=1)[0].doc_id)
         weighted = 0.3 * Retriever.build(texts) + 0.7 * Retriever.build(model, texts)
         print(weighted.search("gravel", k=1)[0].text)
     """)
     lines = printed.splitlines()
-    assert lines[-3:-1] == [TEXTS[1], "0" if len(TEXTS[0]) <= len(TEXTS[1]) else "1"], printed
+    shortest = min(range(len(TEXTS)), key=lambda place: len(TEXTS[place]))
+    assert lines[-3:-1] == [TEXTS[1], str(shortest)], printed
 
 
 def mistakes(user: Traveller) -> None:
