@@ -21,7 +21,7 @@ log = logging.getLogger("sluice")
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 LENGTH = 200  # tokens of a passage: with a title, within the model's 256
-OVERLAP = 20  # a quarter less to encode than with 50, and headings part most texts anyway
+OVERLAP = 20  # 8 % fewer tokens to encode than with 50, and headings part most texts anyway
 ROOM = 0.75  # the part of what another model reads that a passage fills; the rest is for the title
 HEADED = ("markdown", "html")  # kinds of text that are cut at headings
 SAMPLE = 500  # documents that the language is guessed from
