@@ -51,7 +51,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
             f"JSON lines, not YAML; `sluice index {file} --output my` makes them searchable"
         )
     try:
-        values = yaml.load(text, Loader=_Loader)  # noqa: S506: a SafeLoader
+        values = yaml.load(text, Loader=_Loader)  # a SafeLoader
     except RecursionError:
         raise ConfigError("not valid YAML: nested too deeply") from None
     except yaml.YAMLError as error:
