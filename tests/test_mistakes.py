@@ -90,7 +90,6 @@ def test_the_message(words: str, shell: Call, world: Path) -> None:
         (lambda: sluice.load_pipeline("out", "bm52"), "no pipeline 'bm52'; known: bm25, top5; did"),
         (lambda: sluice.Retriever.open("nowhere"), "nowhere: no such folder; sluice index makes"),
         (lambda: sluice.Retriever.open("out"), "out: an experiment's output; choose one of its "),
-        (lambda: sluice.Retriever.open("plain.txt"), "plain.txt: a file; expected a retriever f"),
         (lambda: sluice.load_dataset("data", "tset"), "dataset data: no split 'tset'; available"),
         (lambda: sluice.Run.load("short.trec"), "short.trec:1: 4 columns; expected 6 columns"),
         (lambda: sluice.run("x.ymal"), "x.ymal: no such file"),

@@ -1,0 +1,77 @@
+"""What an evaluation would stop at later is found before any work."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_world import write_beir
+
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.retrieval.config.sections import ExperimentConfig, checked
+from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.preparation import prepare
+from sluice.retrieval.jobs import index, run
+
+DENSE = {"type": "dense", "model": "./none"}
+
+
+def config(tmp_path: Path, **parts: Any) -> dict[str, Any]:
+    return {
+        "dataset": str(write_beir(tmp_path / "data")),
+        "output": str(tmp_path / "out"),
+        "retrievers": {"bm25": {"encoder": "bm25"}, "dense": {"encoder": DENSE}},
+        "evaluate": {"latency_queries": 0, "report": False},
+        **parts,
+    }
+
+
+@pytest.mark.parametrize(
+    ("parts", "place"),
+    [
+        ({}, "retrievers.dense.encoder.model"),
+        (
+            {
+                "retrievers": {
+                    "bm25": {"encoder": "bm25"},
+                    "two": {"encoder": {"type": "towers", "query": DENSE, "document": DENSE}},
+                }
+            },
+            "retrievers.two.encoder.query.model",
+        ),
+        (
+            {
+                "rerankers": {"cross": {"type": "cross_encoder", "model": "./none"}},
+                "pipelines": {"bm25": "bm25", "two": "bm25 >> cross"},
+            },
+            "rerankers.cross.model",
+        ),
+    ],
+)
+def test_a_model_is_looked_up_first(tmp_path: Path, parts: dict[str, Any], place: str) -> None:
+    with pytest.raises(ModelError) as raised:
+        run(config(tmp_path, **parts))
+    assert str(raised.value).startswith(f"{place}: ./none: no such model folder; ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_only_what_is_needed_is_looked_up(tmp_path: Path) -> None:
+    values = config(tmp_path, pipelines={"bm25": "bm25"})
+    assert len(index(values, only=["bm25"])) == 1
+    table, _ = run(values)
+    assert list(table.rows) == ["bm25"]
+    values["rerankers"] = {"far": {"type": "http", "url": "http://127.0.0.1:9", "model": "x/y/z"}}
+    values["pipelines"]["far"] = "bm25 >> far"
+    prepare(Experiment(checked(values, ExperimentConfig)))
+
+
+def test_the_device_and_the_output(tmp_path: Path, bert: Path) -> None:
+    if not torch.cuda.is_available():
+        encoder = {"type": "dense", "model": str(bert), "device": "cuda"}
+        parts = {"retrievers": {"dense": {"encoder": encoder}}}
+        with pytest.raises(ConfigError, match=r"dense\.encoder\.device: 'cuda' cannot be used"):
+            run(config(tmp_path, **parts))
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    values = config(tmp_path, pipelines={"bm25": "bm25"}, output=str(tmp_path / "file" / "below"))
+    with pytest.raises(ConfigError, match=r"output: .*file is a file; choose a folder"):
+        run(values)
