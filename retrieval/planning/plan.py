@@ -195,7 +195,8 @@ def _indexed(name: str, experiment: Experiment, estimates: Experiment, dataset: 
         documents = dataset.corpus.size or sum(1 for _ in dataset.corpus)
         seconds = documents / COUNTED_PER_SECOND
         return Step(f"index {name}", f"{kind}, {plural(documents, 'document')}", seconds, "assumed")
-    what = f"{kind}, {plural(cost.documents, 'document')}, {cost.missing:,} to encode"
+    unit = "document" if section.passages is None else "passage"
+    what = f"{kind}, {plural(cost.documents, unit)}, {cost.missing:,} to encode"
     if base != section.encoder:
         what += f" (rate of {base.get('model')})"
     return Step(
