@@ -13,6 +13,7 @@ from sluice.retrieval.cli.options import (
     Command,
     ConfigFile,
     Overrides,
+    Rebuild,
     argument,
     flag,
     option,
@@ -23,7 +24,7 @@ from sluice.retrieval.cli.options import (
 log = logging.getLogger("sluice")
 
 
-def run(config: ConfigFile, overrides: Overrides = None) -> None:
+def run(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False) -> None:
     """Train, index and evaluate an experiment.
 
     Models go to OUTPUT/models/NAME, retrievers to OUTPUT/retrievers/NAME, runs to
@@ -36,9 +37,9 @@ def run(config: ConfigFile, overrides: Overrides = None) -> None:
     """
     from sluice.retrieval.jobs import run as run_experiment
 
-    if _run_suite(config, overrides):
+    if _run_suite(config, overrides, rebuild):
         return
-    table, experiment = run_experiment(config, overrides or [])
+    table, experiment = run_experiment(config, overrides or [], rebuild=rebuild)
     typer.echo(str(table))
     _print_results(experiment.output, page=experiment.config.evaluate.report)
     from sluice.retrieval.experiments.evaluation import next_steps
@@ -72,6 +73,7 @@ def index(
     dry_run: Annotated[
         bool, flag("Estimate time, disk and memory; index nothing.", "--dry-run")
     ] = False,
+    rebuild: Rebuild = False,
 ) -> None:
     """Build the retrievers of an experiment.
 
@@ -91,7 +93,7 @@ def index(
         return
     from sluice.retrieval.jobs import index as build
 
-    for retriever in build(config, overrides or [], only=only):
+    for retriever in build(config, overrides or [], only=only, rebuild=rebuild):
         head = retriever.head
         counts = plural(head.documents, "document")
         if head.passages is not None and hasattr(retriever.index, "passages"):
@@ -99,7 +101,7 @@ def index(
         typer.echo(f"{retriever.path}: {counts}, {head.index_bytes:,} bytes")
 
 
-def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
+def evaluate(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False) -> None:
     """Evaluate the pipelines of an experiment.
 
     Missing models and indexes are built first. Saved runs are reused: after an interruption the
@@ -108,19 +110,19 @@ def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
     that fails does not stop the others (exit code 1).
 
     Examples:
-      sluice evaluate configs/beir.yaml dataset=nfcorpus output=runs/nfcorpus
+      sluice evaluate configs/beir.yaml dataset=nfcorpus
       sluice evaluate configs/beir.yaml 'dataset=[scifact, nfcorpus]' output=runs/beir
     """
     from sluice.retrieval.jobs import run as run_experiment
 
-    if _run_suite(config, overrides):
+    if _run_suite(config, overrides, rebuild):
         return
-    table, experiment = run_experiment(config, overrides or [])
+    table, experiment = run_experiment(config, overrides or [], rebuild=rebuild)
     typer.echo(str(table))
     _print_results(experiment.output, page=experiment.config.evaluate.report)
 
 
-def tune(config: ConfigFile, overrides: Overrides = None) -> None:
+def tune(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False) -> None:
     """Find the best pipeline within a budget.
 
     Every retriever and reranker of the experiment is timed on this machine. Depths, fusion weights,
@@ -134,7 +136,7 @@ def tune(config: ConfigFile, overrides: Overrides = None) -> None:
     """
     from sluice.retrieval.jobs import tune as tune_parts
 
-    table, tuning = tune_parts(config, overrides or [])
+    table, tuning = tune_parts(config, overrides or [], rebuild=rebuild)
     typer.echo(str(table))
     typer.echo(f"\ntuned: {tuning.chosen.pipeline}")
     typer.echo(f"best of {len(tuning.trials):,}: {tuning.best.pipeline}")
@@ -266,11 +268,11 @@ def _print_results(output: Path, *, page: bool) -> None:
     typer.echo(line)
 
 
-def _run_suite(config: Path, overrides: list[str] | None) -> bool:
+def _run_suite(config: Path, overrides: list[str] | None, rebuild: bool) -> bool:
     """Evaluate a config of several datasets and print its tables; exit code 1 if one failed."""
     from sluice.retrieval.jobs import suite as run_suite
 
-    suite = run_suite(config, overrides or [])
+    suite = run_suite(config, overrides or [], rebuild=rebuild)
     if suite is None:
         return False
     typer.echo(str(suite))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,10 +21,11 @@ from sluice.retrieval.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from sluice.retrieval.documents.document import Document
+    from sluice.retrieval.experiments.changes import Changed
     from sluice.retrieval.pipelines.stage import Stage
     from sluice.retrieval.retrievers.explanation import Explanation
 
-Folder = Annotated[Path, argument("FOLDER", "A retriever's folder.")]
 Searched = Annotated[Path, argument("FOLDER", "A retriever's folder, or an experiment's output.")]
 Pipeline = Annotated[
     str | None,
@@ -181,7 +182,7 @@ def _pipeline(path: Path, pipeline: str | None) -> str | None:
 
     An experiment that evaluates a single system needs no ``--pipeline``.
     """
-    from sluice.retrieval.experiments.experiment import SETTINGS
+    from sluice.retrieval.experiments.output import SETTINGS
 
     if not (path / SETTINGS).exists():
         parts = sorted(file.parent.name for file in path.glob(f"datasets/*/{SETTINGS}"))
@@ -273,54 +274,52 @@ def _shown(explanation: Explanation) -> str:
     return "\n".join(lines)
 
 
-def add(path: Folder, documents: Documents) -> None:
-    """Add documents to a retriever.
+def add(path: Searched, documents: Documents) -> None:
+    """Add documents.
 
-    If the retriever already has one of the ids, that is an error and nothing is added.
+    All retrievers of an experiment get them, or none does. If one of the ids exists already, that is
+    an error and nothing is added. Repeat a command that was interrupted.
 
-    Example:
+    Examples:
+      sluice add runs/x new.jsonl
       sluice add runs/x/retrievers/bm25 new.jsonl
     """
-    from sluice.retrieval.datasets.beir import read_documents
-    from sluice.retrieval.retrievers.retriever import Retriever
+    from sluice.retrieval.experiments.changes import add_documents
 
-    retriever = Retriever.open(path)
-    count = retriever.add(read_documents(documents))
-    typer.echo(f"{path}: {count:,} added, {plural(len(retriever), 'document')}")
+    _print_changes(add_documents(path, _documents_of(documents)), ("added",))
 
 
-def update(path: Folder, documents: Documents) -> None:
+def update(path: Searched, documents: Documents) -> None:
     """Replace or add documents by id.
 
-    A document whose id the retriever already has replaces the old one; others are added.
+    A document whose id exists already replaces the old one; others are added. All
+    retrievers of an experiment get them, or none does.
 
-    Example:
+    Examples:
+      sluice update runs/x changed.jsonl
       sluice update runs/x/retrievers/bm25 changed.jsonl
     """
-    from sluice.retrieval.datasets.beir import read_documents
-    from sluice.retrieval.retrievers.retriever import Retriever
+    from sluice.retrieval.experiments.changes import update_documents
 
-    retriever = Retriever.open(path)
-    changes = retriever.update(read_documents(documents))
-    counts = f"{changes.added:,} added, {changes.replaced:,} replaced"
-    typer.echo(f"{path}: {counts}, {plural(len(retriever), 'document')}")
+    _print_changes(update_documents(path, _documents_of(documents)), ("added", "replaced"))
 
 
 def delete(
-    path: Folder,
+    path: Searched,
     ids: Annotated[list[str] | None, argument("DOC_ID", "Ids of documents.")] = None,
     file: Annotated[Path | None, option("FILE", "A file with one document id per line.")] = None,
     compact: Annotated[bool, flag("Free the space of deleted documents too.", "--compact")] = False,
 ) -> None:
-    """Delete documents from a retriever.
+    """Delete documents by id.
 
-    If the retriever lacks one of the ids, that is an error and nothing is deleted.
+    They go from all retrievers of an experiment, or from none. If one of the ids does not exist,
+    that is an error and nothing is deleted.
 
     Examples:
-      sluice delete runs/x/retrievers/bm25 doc17 doc18
+      sluice delete runs/x doc17 doc18
       sluice delete runs/x/retrievers/bm25 --file old.txt --compact
     """
-    from sluice.retrieval.retrievers.retriever import Retriever
+    from sluice.retrieval.experiments.changes import delete_documents
 
     doc_ids = list(ids or [])
     if file is not None:
@@ -331,11 +330,20 @@ def delete(
             raise DataError(f"{file}: not UTF-8 text ({error})") from None
     if not doc_ids and not compact:
         raise ConfigError("delete: give document ids, or --file with one per line")
-    retriever = Retriever.open(path)
-    count = retriever.delete(doc_ids) if doc_ids else 0
-    if compact:
-        retriever.compact()
-    typer.echo(f"{path}: {count:,} deleted, {plural(len(retriever), 'document')}")
+    _print_changes(delete_documents(path, doc_ids, compact=compact), ("deleted",))
+
+
+def _documents_of(file: Path) -> Iterable[Document]:
+    from sluice.retrieval.datasets.beir import read_documents
+
+    return read_documents(file)
+
+
+def _print_changes(changed: Iterable[Changed], kinds: Sequence[str]) -> None:
+    """Print what a change did to each retriever."""
+    for each in changed:
+        counts = ", ".join(f"{getattr(each, kind):,} {kind}" for kind in kinds)
+        typer.echo(f"{each.path}: {counts}, {plural(each.documents, 'document')}")
 
 
 def verify(path: Searched) -> None:

@@ -37,6 +37,7 @@ from sluice.retrieval.config.component_types import (
     TrainedEncoder,
     Tuning,
 )
+from sluice.retrieval.config.output_names import expanded_output
 from sluice.retrieval.evaluation.comparison import Correction, SignificanceTest, Test
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passages import Passages
@@ -234,6 +235,10 @@ class ExperimentConfig(Section):
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
     ranker: RankerSection | None = None
 
+    @model_validator(mode="after")
+    def _named_output(self) -> ExperimentConfig:
+        return _with_output(self)
+
 
 class BudgetSection(Section):
     """What one query may cost; ``share_of_best`` asks for the cheapest that reaches this share.
@@ -277,6 +282,22 @@ class TrainConfig(TrainingSection):
     dataset: str | dict[str, Any]
     output: str
     seed: int = 13
+
+    @model_validator(mode="after")
+    def _named_output(self) -> TrainConfig:
+        return _with_output(self)
+
+
+Named = TypeVar("Named", ExperimentConfig, TrainConfig)
+
+
+def _with_output(config: Named) -> Named:
+    """Put the dataset's short name where ``output`` says ``{dataset}``."""
+    try:
+        config.output = expanded_output(config.output, config.dataset)
+    except ConfigError as error:
+        raise PydanticCustomError(REFUSED, "{error}", {"error": str(error)}) from None
+    return config
 
 
 Config = TypeVar("Config", bound=Section)

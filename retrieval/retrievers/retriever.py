@@ -20,6 +20,7 @@ from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where
 from sluice.retrieval.pipelines.stage import Hit, Stage, searched
 from sluice.retrieval.pipelines.tracing import traced
+from sluice.retrieval.retrievers.changes import Changes, noted_in
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.filtered import Filtered
@@ -65,6 +66,7 @@ class Retriever(Stage):
 
     def __init__(self, state: RetrieverState) -> None:
         self.path, self.name = state.path, state.name
+        self.mark = ""  # noted with each change: the change of an experiment that it is part of
         self._lock = threading.Lock()
         self._state = state
 
@@ -285,9 +287,10 @@ class Retriever(Stage):
         BM25 counts the new documents into idf at once; its average length stays that of the build
         until ``compact``.
         """
-        with self._changing() as state:
+        with self._changing() as (state, counts):
             rows = state.store.append(documents)
             index_rows(state.encoder, state.store, state.index, rows, state.passages)
+            counts["added"] = len(rows)
         return len(rows)
 
     def update(self, documents: Iterable[Document]) -> Updated:
@@ -295,10 +298,11 @@ class Retriever(Stage):
 
         BM25 counts as in ``delete`` and ``add``. An id given twice is a ``DataError``.
         """
-        with self._changing() as state:
+        with self._changing() as (state, counts):
             rows, replaced = state.store.update(documents)
             forget_rows(state.encoder, state.store, state.index, replaced, state.passages)
             index_rows(state.encoder, state.store, state.index, rows, state.passages)
+            counts.update(added=len(rows) - len(replaced), replaced=len(replaced))
         return Updated(len(rows) - len(replaced), len(replaced))
 
     def delete(self, document_ids: Sequence[str]) -> int:
@@ -306,21 +310,19 @@ class Retriever(Stage):
         if isinstance(document_ids, str):
             raise ConfigError(f"delete({document_ids!r}): expected a list of ids, not a string")
         distinct = list(dict.fromkeys(document_ids))
-        with self._changing() as state:
+        with self._changing() as (state, counts):
             rows = state.store.rows(distinct)
             unknown = [name for name, row in zip(distinct, rows, strict=True) if row < 0]
             if unknown:
-                raise DataError(
-                    f"{self.path}: no document {unknown[0]!r} (and {len(unknown) - 1} more); "
-                    "nothing was deleted"
-                )
+                raise DataError(f"{self.path}: no {_documents(unknown)}; nothing was deleted")
             forget_rows(state.encoder, state.store, state.index, rows, state.passages)
             state.store.delete(rows)
+            counts["deleted"] = len(distinct)
         return len(distinct)
 
     def compact(self) -> None:
         """Free the space of deleted documents; BM25 is refitted, average length included."""
-        with self._changing() as state:
+        with self._changing() as (state, _):
             state.store.compact()
             if hasattr(state.encoder, "fit_documents"):
                 work = self.path / ENCODING
@@ -335,10 +337,11 @@ class Retriever(Stage):
                 state.index.compact()
 
     @contextmanager
-    def _changing(self) -> Iterator[RetrieverState]:
+    def _changing(self) -> Iterator[tuple[RetrieverState, dict[str, int]]]:
         """Yield a state to change, committed by ``retriever.json`` and dropped on an error.
 
-        Other threads search the old state until the new one replaces it.
+        With it comes a dictionary, which the block fills with the counts of ``Changes``. Other
+        threads search the old state until the new one replaces it.
         """
         with self._lock, writer_lock(self.path):
             if read_head(self.path) != self.head:
@@ -348,12 +351,14 @@ class Retriever(Stage):
             roll_back(self.path)
             state = self._state.forked()
             try:
-                yield state
+                counts: dict[str, int] = {}
+                yield state, counts
                 state.index.encoder_fingerprint = str(state.encoder.fingerprint)
                 state.index.save(self.path / INDEX)
-                # The folder is no longer what its config builds: without a key it is not reused.
-                config = {**self.head.origin.get("config", {}), "key": None}
-                origin = {**self.head.origin, "config": config}
+                origin = self.head.origin
+                if any(counts.values()):  # else the documents are those of the build
+                    since = (self.head.changes or Changes()).plus(counts, self.mark)
+                    origin = noted_in(origin, since)
                 noted = self.head.passages
                 state.head = head_of(
                     self.path, self.name, state.encoder, state.store, origin, noted
@@ -363,6 +368,12 @@ class Retriever(Stage):
                 roll_back(self.path)
                 raise
             self._state = state
+
+
+def _documents(ids: Sequence[str]) -> str:
+    """Return ``document 'a'``, or with several ids ``document 'a' (and 2 more)``."""
+    more = f" (and {len(ids) - 1:,} more)" if len(ids) > 1 else ""
+    return f"document {ids[0]!r}{more}"
 
 
 def retriever_of(stage: Stage) -> Retriever | None:
