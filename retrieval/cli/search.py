@@ -277,8 +277,8 @@ def _shown(explanation: Explanation) -> str:
 def add(path: Searched, documents: Documents) -> None:
     """Add documents.
 
-    All retrievers of an experiment get them, or none does. If one of the ids exists already, that is
-    an error and nothing is added. Repeat a command that was interrupted.
+    All retrievers of an experiment get them, or none does. If one of the ids exists already, that
+    is an error and nothing is added. Repeat a command that was interrupted.
 
     Examples:
       sluice add runs/x new.jsonl

@@ -27,8 +27,8 @@ INLINE = "inline-"  # begins the names of retrievers that only mine negatives
 def retrievers_in(output: Path) -> list[Path]:
     """Return the folders of an experiment's retrievers, all of them built.
 
-    Raises ``IndexFormatError`` for a folder without any, ``ConfigError`` for a suite, and where some
-    are not built yet: they would lack what is added to the others.
+    Raises ``IndexFormatError`` for a folder without any, ``ConfigError`` for a suite, and where
+    some are not built yet: they would lack what is added to the others.
     """
     built = {
         head.parent.name: head.parent
