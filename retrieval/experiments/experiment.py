@@ -31,7 +31,7 @@ from sluice.retrieval.config.sections import (
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.experiments.changes import differing_corpora, undo_interrupted, unfinished
-from sluice.retrieval.experiments.checks import check_experiment, list_names
+from sluice.retrieval.experiments.checks import check_experiment, check_opened, list_names
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.output import (
     INLINE,
@@ -94,7 +94,7 @@ class Experiment:
         self._warned: set[str] = set()
         self.needs = Dependencies(config)
         with named_file(file):
-            check_experiment(config, allow, trainings=not only_open)
+            check_opened(config, allow) if only_open else check_experiment(config, allow)
 
     @property
     def systems(self) -> list[str]:
@@ -416,7 +416,12 @@ class Experiment:
 
 
 def load_pipeline(folder: str | Path, name: str, *, allow: Collection[str] = ()) -> Stage:
-    """Open a pipeline by name from an experiment's output folder.
+    """Open a pipeline by name from an experiment's output folder, see ``open_experiment``."""
+    return open_experiment(folder, allow=allow).stage(name)
+
+
+def open_experiment(folder: str | Path, *, allow: Collection[str] = ()) -> Experiment:
+    """Open the output folder of an experiment, for searching.
 
     Nothing is built and the dataset is not needed: a part that is missing, or was made with other
     settings than those in ``experiment.yaml``, is an ``IndexFormatError``. ``allow`` names the
@@ -429,7 +434,7 @@ def load_pipeline(folder: str | Path, name: str, *, allow: Collection[str] = ())
         )
     config = load_config(path, ExperimentConfig)
     moved = config.model_copy(update={"output": str(folder)})
-    return Experiment(moved, file=path, allow=allow, only_open=True).stage(name)
+    return Experiment(moved, file=path, allow=allow, only_open=True)
 
 
 def _saved_config(path: Path) -> dict[str, Any]:
