@@ -38,8 +38,34 @@ def factory(name: str, table: Table, *, where: str, allow: Collection[str] | Non
     A name with a colon is the user's own ``package.module:Class``. ``allow=None`` accepts any such
     name (in the user's YAML), a collection only its members (in an untrusted saved folder).
     """
+    _check_name(name, table, where, allow)
     if name in table:
         return resolve(table[name])
+    try:
+        chosen = resolve(name)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"{where}.type: cannot import {name!r}: {error}") from error
+    if not callable(chosen):
+        raise ConfigError(f"{where}.type: {name!r} is a {type(chosen).__name__}, expected a class")
+    return chosen
+
+
+def check_type(
+    spec: Mapping[str, Any], table: Table, *, where: str, allow: Collection[str] | None = None
+) -> None:
+    """Raise ``ConfigError`` unless the type of a component is built in or allowed; import none."""
+    _check_name(_type_of(spec, table, where), table, where, allow)
+
+
+def _type_of(spec: Mapping[str, Any], table: Table, where: str) -> str:
+    if "type" not in spec:
+        raise ConfigError(f"{where}: needs 'type', one of {', '.join(sorted(table))}")
+    return str(spec["type"])
+
+
+def _check_name(name: str, table: Table, where: str, allow: Collection[str] | None) -> None:
+    if name in table:
+        return
     if ":" not in name:
         raise ConfigError(
             f"{where}.type: unknown type {name!r}; known: {', '.join(sorted(table))}"
@@ -50,13 +76,6 @@ def factory(name: str, table: Table, *, where: str, allow: Collection[str] | Non
             f"{where}.type: {name!r} is not built in, and a saved folder may not import code; "
             f"pass allow=[{name!r}] if you trust it"
         )
-    try:
-        chosen = resolve(name)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"{where}.type: cannot import {name!r}: {error}") from error
-    if not callable(chosen):
-        raise ConfigError(f"{where}.type: {name!r} is a {type(chosen).__name__}, expected a class")
-    return chosen
 
 
 def check_arguments(
@@ -105,9 +124,7 @@ def check(
     given: Collection[str] = (),
 ) -> tuple[Any, dict[str, Any]]:
     """Return the factory and the checked arguments of ``{type: name, ...arguments}``."""
-    if "type" not in spec:
-        raise ConfigError(f"{where}: needs 'type', one of {', '.join(sorted(table))}")
-    kind = str(spec["type"])
+    kind = _type_of(spec, table, where)
     make = factory(kind, table, where=where, allow=allow)
     arguments = {key: value for key, value in spec.items() if key != "type"}
     check_arguments(make, arguments, where=where, kind=kind, given=given)

@@ -38,6 +38,7 @@ from sluice.retrieval.config.component_types import (
     Tuning,
 )
 from sluice.retrieval.config.dataset_paths import found_beside
+from sluice.retrieval.config.output_names import expanded_output
 from sluice.retrieval.evaluation.comparison import Correction, SignificanceTest, Test
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passages import Passages
@@ -45,6 +46,8 @@ from sluice.retrieval.retrievers.corpus.passages import Passages
 Component = dict[str, Any]  # {type: name, ...arguments}
 ConfigSource = str | Path | Mapping[str, Any]  # a YAML file, or its content
 
+# libyaml's, where it is installed: ten times as fast, and a command waits for it.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 TESTING = SignificanceTest()  # its defaults are the config's
 OWN_TYPE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # module:Class
 # What pydantic adds to the place of a fault in a union: the option that did not fit.
@@ -235,6 +238,10 @@ class ExperimentConfig(Section):
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
     ranker: RankerSection | None = None
 
+    @model_validator(mode="after")
+    def _named_output(self) -> ExperimentConfig:
+        return _with_output(self)
+
 
 class BudgetSection(Section):
     """What one query may cost; ``share_of_best`` asks for the cheapest that reaches this share.
@@ -278,6 +285,22 @@ class TrainConfig(TrainingSection):
     dataset: str | dict[str, Any]
     output: str
     seed: int = 13
+
+    @model_validator(mode="after")
+    def _named_output(self) -> TrainConfig:
+        return _with_output(self)
+
+
+Named = TypeVar("Named", ExperimentConfig, TrainConfig)
+
+
+def _with_output(config: Named) -> Named:
+    """Put the dataset's short name where ``output`` says ``{dataset}``."""
+    try:
+        config.output = expanded_output(config.output, config.dataset)
+    except ConfigError as error:
+        raise PydanticCustomError(REFUSED, "{error}", {"error": str(error)}) from None
+    return config
 
 
 Config = TypeVar("Config", bound=Section)
@@ -376,7 +399,7 @@ def json_schema() -> str:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        values = yaml.load(file.read_text(encoding="utf-8"), LOADER)
     except FileNotFoundError:
         near = suggest(file.name, [p.name for p in file.parent.glob("*.y*ml")])
         raise ConfigError(f"no such file{near}") from None

@@ -55,6 +55,7 @@ def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, 
     """
     start = time.monotonic()
     check_tuning(config)
+    experiment.check_output(config.retrievers)
     dataset = _split(config, experiment)
     parts = [*config.retrievers, *config.rerankers]
     names = {name: opener for name, opener in experiment.parts().items() if name in parts}
