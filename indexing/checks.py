@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from scipy import sparse
 from sluice.encoders.foundation.errors import DataError
 
 Dense = NDArray[np.float32]
+
+FEW = 1 << 14  # values that scipy checks sooner than compiled kernels are loaded
 
 
 def checked_dense(vectors: Any, width: int | None, what: str) -> Dense:
@@ -63,13 +66,16 @@ def checked_sparse(vectors: Any, what: str) -> sparse.csr_array[Any]:
     The caller's matrix is left as it is. ``DataError`` for another type or dtype, a broken
     structure, and for negative, NaN and infinite weights (with row and term).
     """
-    from sluice.indexing.kernels.sparse_form import GOOD, inspect  # numba: dense indexes do without
+    usual = type(vectors) is sparse.csr_array and vectors.data.dtype == np.float32
+    # Where numba is not loaded yet, a few values are checked before it would be.
+    if usual and ("numba" in sys.modules or vectors.nnz > FEW):
+        from sluice.indexing.kernels.sparse_form import GOOD, inspect
 
-    if type(vectors) is sparse.csr_array and vectors.data.dtype == np.float32:
         shape = vectors.shape
         structure = vectors.indptr, vectors.indices, vectors.data
         if len(shape) == 2 and inspect(*structure, shape[1]) == GOOD:
-            return vectors  # the usual case, and the fast one: some searches take 0.1 ms
+            usual_form: sparse.csr_array[Any] = vectors  # the fast case: some searches take 0.1 ms
+            return usual_form
     if not sparse.issparse(vectors):
         kind = type(vectors).__name__
         remedy = "; dense vectors go into FlatIndex or FaissIndex" if kind == "ndarray" else ""

@@ -57,64 +57,97 @@ log = logging.getLogger("sluice")
 NOTHING = "nothing to evaluate; add retrievers, and pipelines made of them"
 
 
-def run(config: ConfigSource, overrides: Sequence[str] = ()) -> tuple[Table, Experiment]:
-    """Run an experiment and return its table; the rest is in its output folder."""
-    experiment = _experiment(config, overrides)
+def run(
+    config: ConfigSource, overrides: Sequence[str] = (), *, rebuild: bool = False
+) -> tuple[Table, Experiment]:
+    """Run an experiment and return its table; the rest is in its output folder.
+
+    Parts of another dataset, and documents that were added since a build, are replaced only with
+    ``rebuild``; without it that is a ``ConfigError``.
+    """
+    experiment = _experiment(config, overrides, rebuild)
     if not experiment.systems:
         with named_file(experiment.file):
             raise ConfigError(NOTHING)
-    table = evaluate_experiment(experiment).table
-    experiment.write_settings()
-    return table, experiment
+    return evaluate_experiment(experiment).table, experiment
 
 
-def suite(config: ConfigSource, overrides: Sequence[str] = ()) -> Suite | None:
+def suite(
+    config: ConfigSource, overrides: Sequence[str] = (), *, rebuild: bool = False
+) -> Suite | None:
     """Evaluate a config whose ``dataset`` names several, see ``evaluate_suite``; else None."""
     from sluice.retrieval.experiments.suite import evaluate_suite, is_suite
 
     file = None if isinstance(config, Mapping) else recipe_or_file(config)
     values = dict(config) if isinstance(config, Mapping) else load_values(config, overrides)
-    return evaluate_suite(values, file=file) if is_suite(values.get("dataset")) else None
+    if not is_suite(values.get("dataset")):
+        return None
+    return evaluate_suite(values, file=file, rebuild=rebuild)
 
 
-def tune(config: ConfigSource, overrides: Sequence[str] = ()) -> tuple[Table, Tuning]:
-    """Find the best pipeline of an experiment's parts within a budget; see ``tune_experiment``."""
+def tune(
+    config: ConfigSource, overrides: Sequence[str] = (), *, rebuild: bool = False
+) -> tuple[Table, Tuning]:
+    """Find the best pipeline of an experiment's parts within a budget; see ``tune_experiment``.
+
+    ``rebuild`` is as for ``run``.
+    """
     from sluice.retrieval.experiments.tuning.experiment import tune_experiment
 
     settings, file = config_of(_with_rows_written(config), TuneConfig, overrides)
     with named_file(file):
-        return tune_experiment(settings, Experiment(settings, file=file))
+        return tune_experiment(settings, Experiment(settings, file=file, rebuild=rebuild))
 
 
-def ltr(config: ConfigSource, overrides: Sequence[str] = ()) -> TrainedRanker:
-    """Train the ranker of an experiment's section ``ranker``; see ``train_ranker``."""
+def ltr(
+    config: ConfigSource, overrides: Sequence[str] = (), *, rebuild: bool = False
+) -> TrainedRanker:
+    """Train the ranker of an experiment's section ``ranker``; see ``train_ranker``.
+
+    ``rebuild`` is as for ``run``.
+    """
     from sluice.retrieval.experiments.tuning.ranker_training import train_ranker
 
-    experiment = _experiment(config, overrides)
+    experiment = _experiment(config, overrides, rebuild)
+    experiment.check_output(())  # retrievers are looked at when they are opened, the first thing
     with named_file(experiment.file):
         return train_ranker(experiment)
 
 
-def ltr_folds(config: ConfigSource, overrides: Sequence[str] = (), *, folds: int = 5) -> FoldReport:
+def ltr_folds(
+    config: ConfigSource,
+    overrides: Sequence[str] = (),
+    *,
+    folds: int = 5,
+    rebuild: bool = False,
+) -> FoldReport:
     """Cross-validate the section ``ranker`` without saving a ranker; see ``cross_validate``."""
     from sluice.retrieval.experiments.tuning.ranker_training import cross_validate
 
-    experiment = _experiment(config, overrides)
+    experiment = _experiment(config, overrides, rebuild)
+    experiment.check_output(())
     with named_file(experiment.file):
         return cross_validate(experiment, folds)
 
 
 def index(
-    config: ConfigSource, overrides: Sequence[str] = (), *, only: Sequence[str] | None = None
+    config: ConfigSource,
+    overrides: Sequence[str] = (),
+    *,
+    only: Sequence[str] | None = None,
+    rebuild: bool = False,
 ) -> list[Retriever]:
-    """Build the retrievers of an experiment (or those named) and return them."""
-    experiment = _experiment(config, overrides)
+    """Build the retrievers of an experiment (or those named) and return them.
+
+    ``rebuild`` is as for ``run``.
+    """
+    experiment = _experiment(config, overrides, rebuild)
     names = _retrievers(experiment, config, only)
+    experiment.check_output(names)
     with named_file(experiment.file):
         prepare(experiment, [f"retrievers.{name}" for name in names])
-    built = [experiment.retriever(name) for name in names]
     experiment.write_settings(only)
-    return built
+    return [experiment.retriever(name) for name in names]
 
 
 def estimate(
@@ -261,6 +294,8 @@ def _with_rows_written(config: ConfigSource) -> ConfigSource:
     return values
 
 
-def _experiment(config: ConfigSource, overrides: Sequence[str]) -> Experiment:
+def _experiment(
+    config: ConfigSource, overrides: Sequence[str], rebuild: bool = False
+) -> Experiment:
     settings, file = config_of(_with_rows_written(config), ExperimentConfig, overrides)
-    return Experiment(settings, file=file)
+    return Experiment(settings, file=file, rebuild=rebuild)

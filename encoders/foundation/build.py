@@ -45,8 +45,38 @@ def factory(name: str, table: Table, *, where: str, allow: Collection[str] | Non
     A name with a colon is the user's own ``package.module:Class``. ``allow=None`` accepts any such
     name (in the user's YAML), a collection only its members (in an untrusted saved folder).
     """
+    _check_name(name, table, where, allow)
     if name in table:
         return resolve(table[name])
+    try:
+        chosen = resolve(name)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        module = name.partition(":")[0].partition(".")[0]
+        raise ConfigError(
+            f"{where}.type: cannot import {name!r} ({error}); expected MODULE:CLASS of an "
+            f"installed package, or of {module}.py here or beside the YAML file"
+        ) from error
+    if not callable(chosen):
+        raise ConfigError(f"{where}.type: {name!r} is a {type(chosen).__name__}, expected a class")
+    return chosen
+
+
+def check_type(
+    spec: Mapping[str, Any], table: Table, *, where: str, allow: Collection[str] | None = None
+) -> None:
+    """Raise ``ConfigError`` unless the type of a component is built in or allowed; import none."""
+    _check_name(_type_of(spec, table, where), table, where, allow)
+
+
+def _type_of(spec: Mapping[str, Any], table: Table, where: str) -> str:
+    if "type" not in spec:
+        raise ConfigError(f"{where}: needs 'type', one of {', '.join(sorted(table))}")
+    return str(spec["type"])
+
+
+def _check_name(name: str, table: Table, where: str, allow: Collection[str] | None) -> None:
+    if name in table:
+        return
     if ":" not in name:
         raise ConfigError(
             f"{where}.type: unknown type {name!r}; known: {', '.join(sorted(table))}"
@@ -57,17 +87,6 @@ def factory(name: str, table: Table, *, where: str, allow: Collection[str] | Non
             f"{where}.type: {name!r} is not built in, and a saved folder may not import code; "
             f"pass allow=[{name!r}] if you trust it"
         )
-    try:
-        chosen = resolve(name)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        module, _, _ = name.partition(":")
-        raise ConfigError(
-            f"{where}.type: cannot import {name!r} ({error}); expected MODULE:CLASS of an "
-            f"installed package, or of {module.partition('.')[0]}.py here or beside the YAML file"
-        ) from error
-    if not callable(chosen):
-        raise ConfigError(f"{where}.type: {name!r} is a {type(chosen).__name__}, expected a class")
-    return chosen
 
 
 def check_arguments(
@@ -116,9 +135,7 @@ def check(
     given: Collection[str] = (),
 ) -> tuple[Any, dict[str, Any]]:
     """Return the factory and the checked arguments of ``{type: name, ...arguments}``."""
-    if "type" not in spec:
-        raise ConfigError(f"{where}: needs 'type', one of {', '.join(sorted(table))}")
-    kind = str(spec["type"])
+    kind = _type_of(spec, table, where)
     make = factory(kind, table, where=where, allow=allow)
     arguments = {key: value for key, value in spec.items() if key != "type"}
     check_arguments(make, arguments, where=where, kind=kind, given=given)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from threading import RLock
 from typing import Any, Self
@@ -17,18 +19,14 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import checked_sparse
 from sluice.indexing.hits import LARGEST_SCORE, Hits
 from sluice.indexing.index import Index
-from sluice.indexing.inverted.search.planner import LAZY_BLOCKS, RECORD, search_segments
-from sluice.indexing.inverted.segment_list import (
+from sluice.indexing.inverted.placed import (
     Segments,
-    extended,
     frequencies,
     open_segments,
-    rebuilt,
-    room_for,
     write_segments,
 )
-from sluice.indexing.inverted.segments.documents import stored_documents
-from sluice.indexing.inverted.segments.table import segment_tables
+from sluice.indexing.inverted.search.numpy_engine import expected_work, search_query
+from sluice.indexing.inverted.search.record import BLOCKS, LAZY_BLOCKS, RECORD
 from sluice.indexing.inverted.settings import (
     SEARCH_PARAMETERS,
     USUAL,
@@ -36,7 +34,6 @@ from sluice.indexing.inverted.settings import (
     SegmentSettings,
     search_settings,
 )
-from sluice.indexing.inverted.spooling.approximation import SAMPLED, log_overlap, pruned_queries
 from sluice.indexing.inverted.spooling.spool import Spool
 from sluice.indexing.inverted.statistics import Contribution, InvertedStatistics, Plan, plan_of
 from sluice.indexing.kernels.calls import notice_once
@@ -49,6 +46,7 @@ EVERYTHING = np.zeros(0, dtype=np.bool_)  # a mask that excludes nothing
 EVERYTHING.setflags(write=False)  # as other masks: numba would compile for both kinds
 MAX_ROWS = 2**31  # row numbers share an int64 with the score's bits
 MOST_TERMS = 2**28  # some arrays are as long as the vocabulary
+WITHOUT_KERNELS = 1 << 23  # postings and documents of a search that numpy does in some 50 ms
 TASKS_PER_THREAD = 4  # parts of a batch: few enough to be cheap, enough to even out the threads
 
 
@@ -81,6 +79,7 @@ class InvertedIndex(Index):
     """
 
     type_name = "inverted"
+    _done_in_numpy = 0  # postings and documents that this process searched without kernels
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ class InvertedIndex(Index):
         self._spool = Spool()  # added, not yet in a segment
         self._changing = RLock()
         self._logged: set[SearchSettings] = set()  # settings whose overlap was logged
-        self._tables = segment_tables([])  # of the segments; the readers' are filled
+        self._tables: NDArray[np.int64] | None = None  # of a reader's segments, once a kernel asks
         self._width = 0  # of the widest matrix added
         self._frozen = False  # a reader: no change reaches it
         self._present: Self | None = None  # what readers share until the next change
@@ -199,7 +198,7 @@ class InvertedIndex(Index):
                 reader = object.__new__(type(self))
                 reader.__dict__.update(self.__dict__)
                 reader._live = copy.copy(self._live)
-                reader._tables = segment_tables([placed[:2] for placed in self._segments])
+                reader._tables = None
                 reader._frozen, reader._spool, reader._present = True, Spool(), None
                 self._present = reader
         return reader
@@ -219,6 +218,8 @@ class InvertedIndex(Index):
         return matrix
 
     def _documents(self, rows: Rows) -> Sparse:
+        from sluice.indexing.inverted.segments.documents import stored_documents
+
         width = self.width
         parts: list[Any] = [sparse.csr_array((0, width), dtype=np.float32)]
         order = np.empty(len(rows), dtype=np.int64)
@@ -240,6 +241,8 @@ class InvertedIndex(Index):
             raise DataError(
                 f"documents: an index holds at most {MAX_ROWS:,} rows; use several indexes"
             )
+        from sluice.indexing.inverted.segment_list import room_for
+
         ends, first = documents.indptr[1:].astype(np.int64), 0
         segments, spool, before = self._segments, self._spool, len(self._spool)
         try:
@@ -260,6 +263,8 @@ class InvertedIndex(Index):
     def _flush(self) -> None:
         """Turn added documents into a segment; the caller holds the lock."""
         if len(self._spool):
+            from sluice.indexing.inverted.segment_list import extended
+
             with notice_once():
                 self._segments = extended(self._segments, self._spool, self.width, self.settings)
             self._spool = Spool()
@@ -280,6 +285,8 @@ class InvertedIndex(Index):
         settings = search_settings(parameters)
         hits = self._run(queries, k, allowed, settings)
         if settings.approximate and settings not in self._logged:
+            from sluice.indexing.inverted.spooling.approximation import SAMPLED, log_overlap
+
             self._logged.add(settings)
             exact = self._run(queries[:SAMPLED], k, allowed, USUAL)
             log_overlap(f"alpha={settings.alpha:g}, beta={settings.beta:g}", hits.rows, exact.rows)
@@ -294,15 +301,24 @@ class InvertedIndex(Index):
         work: NDArray[np.int64] | None = None,
     ) -> Hits:
         count = int(queries.shape[0])
-        starts, terms, weights = pruned_queries(queries, settings.beta)
         hits = Hits(np.empty((count, k), np.int64), np.empty((count, k), np.float32))
+        if work is None and self._searched_in_numpy(queries, allowed, settings, hits):
+            return hits
+        from sluice.indexing.inverted.search.planner import search_segments
+        from sluice.indexing.inverted.segments.table import segment_tables
+        from sluice.indexing.inverted.spooling.approximation import pruned_queries
+
+        if self._tables is None:
+            self._tables = segment_tables([placed[:2] for placed in self._segments])
+        tables = self._tables
+        starts, terms, weights = pruned_queries(queries, settings.beta)
         record = np.zeros((count, RECORD), dtype=np.int64) if work is None else work
         mask = EVERYTHING if allowed is None else allowed
         exact, engine, alpha = self.settings.exact, settings.engine, settings.alpha
 
         def search(first: int, last: int) -> None:
             search_segments(
-                self._tables, mask, exact, engine, alpha, LAZY_BLOCKS,
+                tables, mask, exact, engine, alpha, LAZY_BLOCKS,
                 starts, terms, weights, first, last, hits.rows, hits.scores, record,
             )  # fmt: skip
 
@@ -310,7 +326,28 @@ class InvertedIndex(Index):
             in_pieces(search, count, TASKS_PER_THREAD)
         return hits
 
+    def _searched_in_numpy(
+        self, queries: Sparse, allowed: Mask | None, settings: SearchSettings, hits: Hits
+    ) -> bool:
+        """Fill ``hits`` if that is quicker than to load the compiled kernels; return whether."""
+        if "numba" in sys.modules or settings.approximate or settings.engine == BLOCKS:
+            return False
+        segments = [placed[:2] for placed in self._segments]
+        work = expected_work(segments, queries.indices.astype(np.int64), queries.shape[0])
+        InvertedIndex._done_in_numpy += work
+        if InvertedIndex._done_in_numpy > WITHOUT_KERNELS:  # of all searches: many pay for them
+            return False
+        starts, terms = queries.indptr.tolist(), queries.indices.astype(np.int64)
+        for query, (first, last) in enumerate(pairwise(starts)):
+            search_query(
+                segments, allowed, terms[first:last], queries.data[first:last],
+                hits.rows[query], hits.scores[query],
+            )  # fmt: skip
+        return True
+
     def _keep_only(self, allowed: Mask | None) -> None:
+        from sluice.indexing.inverted.segment_list import rebuilt
+
         with notice_once():
             self._segments = rebuilt(self._segments, allowed, self.width, self.settings)
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import is_number, whole_number
-from sluice.indexing.inverted.search.planner import ENGINES
+from sluice.indexing.inverted.search.record import ENGINES
 from sluice.indexing.inverted.spooling.document_order import ORDERS
 
 FIDELITIES: Final = ("exact", "u8")

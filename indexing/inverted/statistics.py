@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.indexing.inverted.search.block_engine import RESCORED, SCORED
-from sluice.indexing.inverted.search.planner import (
+from sluice.indexing.inverted.search.record import (
     AUTO,
     BLOCKS,
     BLOCKS_COST,
     ENGINE,
     PLANNED,
+    RESCORED,
+    SCORED,
     TERMS,
     TERMS_COST,
 )

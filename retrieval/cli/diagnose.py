@@ -192,10 +192,13 @@ def robust(
 
 def _experiment(path: Path, overrides: list[str]) -> Experiment:
     from sluice.retrieval.config.sections import ExperimentConfig, load_config
-    from sluice.retrieval.experiments.experiment import SETTINGS, Experiment
+    from sluice.retrieval.experiments.experiment import Experiment
+    from sluice.retrieval.experiments.output import SETTINGS
 
     if not path.is_dir():
-        return Experiment(load_config(path, ExperimentConfig, overrides), file=path)
+        experiment = Experiment(load_config(path, ExperimentConfig, overrides), file=path)
+        experiment.check_output()
+        return experiment
     file = path / SETTINGS
     if not file.exists():
         raise ConfigError(

@@ -17,6 +17,7 @@ from sluice.retrieval.cli.options import (
     Command,
     ConfigFile,
     Overrides,
+    Rebuild,
     argument,
     flag,
     option,
@@ -33,7 +34,7 @@ log = logging.getLogger("sluice")
 DOCUMENTS = "For documents"  # a heading of the options of `sluice index`
 
 
-def run(config: ConfigFile, overrides: Overrides = None) -> None:
+def run(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False) -> None:
     """Train, index and evaluate an experiment.
 
     Models go to OUTPUT/models/NAME, retrievers to OUTPUT/retrievers/NAME, runs to
@@ -46,10 +47,10 @@ def run(config: ConfigFile, overrides: Overrides = None) -> None:
     """
     from sluice.retrieval.jobs import run as run_experiment
 
-    if _run_suite(config, overrides):
+    if _run_suite(config, overrides, rebuild):
         return
     start = time.monotonic()
-    table, experiment = run_experiment(config, overrides or [])
+    table, experiment = run_experiment(config, overrides or [], rebuild=rebuild)
     _print_evaluation(table, experiment, start)
 
 
@@ -122,6 +123,7 @@ def index(
     dry_run: Annotated[
         bool, flag("Estimate time, disk and memory; index nothing.", "--dry-run")
     ] = False,
+    rebuild: Rebuild = False,
 ) -> None:
     """Index documents, or an experiment's corpus.
 
@@ -167,7 +169,7 @@ def index(
     from sluice.indexing.wrappers.passages import PassageIndex
     from sluice.retrieval.jobs import index as build
 
-    for retriever in build(config, overrides or [], only=only):
+    for retriever in build(config, overrides or [], only=only, rebuild=rebuild):
         head = retriever.head
         counts = plural(head.documents, "document")
         if head.passages is not None and isinstance(retriever.index, PassageIndex):
@@ -177,7 +179,7 @@ def index(
         typer.echo(f'search it: sluice search {config["output"]} "your question"')
 
 
-def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
+def evaluate(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False) -> None:
     """Evaluate the pipelines of an experiment.
 
     Missing models and indexes are built first. Saved runs are reused: after an interruption the
@@ -186,19 +188,19 @@ def evaluate(config: ConfigFile, overrides: Overrides = None) -> None:
     that fails does not stop the others (exit code 1).
 
     Examples:
-      sluice evaluate configs/beir.yaml dataset=nfcorpus output=runs/nfcorpus
+      sluice evaluate configs/beir.yaml dataset=nfcorpus
       sluice evaluate configs/beir.yaml 'dataset=[scifact, nfcorpus]' output=runs/beir
     """
     from sluice.retrieval.jobs import run as run_experiment
 
-    if _run_suite(config, overrides):
+    if _run_suite(config, overrides, rebuild):
         return
     start = time.monotonic()
-    table, experiment = run_experiment(config, overrides or [])
+    table, experiment = run_experiment(config, overrides or [], rebuild=rebuild)
     _print_evaluation(table, experiment, start)
 
 
-def tune(config: ConfigFile, overrides: Overrides = None) -> None:
+def tune(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False) -> None:
     """Find the best pipeline within a budget.
 
     Every retriever and reranker of the experiment is timed on this machine. Depths, fusion weights,
@@ -213,7 +215,7 @@ def tune(config: ConfigFile, overrides: Overrides = None) -> None:
     from sluice.retrieval.jobs import tune as tune_parts
 
     start = time.monotonic()
-    table, tuning = tune_parts(config, overrides or [])
+    table, tuning = tune_parts(config, overrides or [], rebuild=rebuild)
     show(table)
     typer.echo(f"\ntuned: {tuning.chosen.pipeline}")
     typer.echo(f"best of {len(tuning.trials):,}: {tuning.best.pipeline}")
@@ -372,12 +374,12 @@ def _print_results(output: Path, left_out: list[str], start: float, *, page: boo
     say(f"\nResults after {duration(time.monotonic() - start)}: {', '.join(files)}")
 
 
-def _run_suite(config: Path, overrides: list[str] | None) -> bool:
+def _run_suite(config: Path, overrides: list[str] | None, rebuild: bool) -> bool:
     """Evaluate a config of several datasets and print its tables; exit code 1 if one failed."""
     from sluice.retrieval.jobs import suite as run_suite
 
     start = time.monotonic()
-    suite = run_suite(config, overrides or [])
+    suite = run_suite(config, overrides or [], rebuild=rebuild)
     if suite is None:
         return False
     for place, (measure, table) in enumerate(suite.tables.items()):

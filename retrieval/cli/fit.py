@@ -18,6 +18,7 @@ from sluice.retrieval.cli.options import (
     ConfigFile,
     DatasetName,
     Overrides,
+    Rebuild,
     argument,
     check_choice,
     option,
@@ -67,6 +68,7 @@ def fusion(
         ),
     ] = None,
     depth: Annotated[int, option("N", "Hits of each part that are fused.", min=1)] = 1000,
+    rebuild: Rebuild = False,
 ) -> None:
     """Fit the weights and method of a fusion.
 
@@ -82,7 +84,7 @@ def fusion(
     if len(parts) < 2:
         raise ConfigError("fit fusion: expected at least two retrievers or pipelines")
     fitted = fit_experiment_fusion(
-        config, parts, overrides, split=split, depth=depth, measure=measure,
+        config, parts, overrides, rebuild=rebuild, split=split, depth=depth, measure=measure,
         methods=method or ("weighted", "rrf"), normalise=normalise,
     )  # fmt: skip
     fitted.save(output)
@@ -114,6 +116,7 @@ def cut_off(
         float | None, option("SHARE", "Choose --extra so that this share succeeds.")
     ] = None,
     depth: Annotated[int, option("N", "Candidates for each query.")] = 100,
+    rebuild: Rebuild = False,
 ) -> None:
     """Fit how deep to rerank, query by query.
 
@@ -125,7 +128,7 @@ def cut_off(
     from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_cut_off
 
     rule, report = fit_experiment_cut_off(
-        config, pipeline, overrides or [], split=split, depth=depth,
+        config, pipeline, overrides or [], rebuild=rebuild, split=split, depth=depth,
         n=n, alpha=alpha, extra=extra, success=success,
     )  # fmt: skip
     rule.save(output)
@@ -152,6 +155,7 @@ def exit_(
             "BOUND", "Keep --epsilon on dev, or as a bound on new queries: expected or hoeffding."
         ),
     ] = "dev",
+    rebuild: Rebuild = False,
 ) -> None:
     """Fit which queries skip the last reranker.
 
@@ -163,7 +167,7 @@ def exit_(
     from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_exit
 
     fitted = fit_experiment_exit(
-        config, pipeline, overrides or [], split=split,
+        config, pipeline, overrides or [], rebuild=rebuild, split=split,
         measure=measure, epsilon=epsilon, kind=kind, bound=bound,
     )  # fmt: skip
     fitted.save(output)
@@ -180,6 +184,7 @@ def ranker(
     folds: Annotated[
         int | None, option("N", "Cross-validate in N folds of queries; keep no ranker.")
     ] = None,
+    rebuild: Rebuild = False,
 ) -> None:
     """Train a ranker over features (LTR).
 
@@ -194,10 +199,10 @@ def ranker(
     from sluice.retrieval import jobs
 
     if folds is not None:
-        report = jobs.ltr_folds(config, overrides or [], folds=folds)
+        report = jobs.ltr_folds(config, overrides or [], folds=folds, rebuild=rebuild)
         typer.echo(f"{report}\n\n{_first_rows(report.importances)}")
         return
-    trained = jobs.ltr(config, overrides or [])
+    trained = jobs.ltr(config, overrides or [], rebuild=rebuild)
     typer.echo(str(_first_rows(trained.ranker.importances())))
     typer.echo(
         f"\n{trained.path}: trained on {trained.queries:,} queries; nDCG@10 of "

@@ -21,12 +21,20 @@ WORD = re.compile(r"\w+")
 Places = list[tuple[int, int, str]]  # first character, one after the last, term
 
 
-def print_hits(hits: Sequence[Hit], query: str, *, as_json: bool = False) -> None:
-    """Print hits, best first: as JSON lines with everything, or the words around the query's."""
+def print_hits(
+    hits: Sequence[Hit], query: str, *, as_json: bool = False, several: bool = False
+) -> None:
+    """Print hits, best first: as JSON lines with everything, or the words around the query's.
+
+    With ``several`` queries each is named with its hits.
+    """
     if as_json:
+        facts = {"query": query} if several else {}
         for hit in hits:
-            typer.echo(json.dumps(hit.as_dict(), ensure_ascii=False))
+            typer.echo(json.dumps({**facts, **hit.as_dict()}, ensure_ascii=False))
         return
+    if several:
+        typer.echo(f"> {query}")
     for rank, hit in enumerate(hits, 1):
         title = f"  {' '.join(hit.title.split())}" if hit.title.strip() else ""
         typer.echo(f"{rank:>3}  {hit.score:9.4f}  {hit.doc_id}{title}")

@@ -57,6 +57,14 @@ Overrides = Annotated[
     list[str] | None,
     argument("KEY.PATH=VALUE", "Values that replace those of the file, as output=runs/x."),
 ]
+Rebuild = Annotated[
+    bool,
+    flag(
+        "Rebuild also what was made from another dataset, and retrievers whose documents were "
+        "added, updated or deleted since: those changes are then lost.",
+        "--rebuild",
+    ),
+]
 DatasetName = Annotated[
     str, argument("DATASET", "A BEIR folder, an ir_datasets id, hf:owner/name, pydocs, ...")
 ]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
+import logging
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
 from sluice.retrieval.cli.hits import print_hits
 from sluice.retrieval.cli.options import (
     Command,
@@ -22,17 +25,21 @@ from sluice.retrieval.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from sluice.retrieval.documents.document import Document
+    from sluice.retrieval.experiments.changes import Changed
     from sluice.retrieval.pipelines.stage import Stage
     from sluice.retrieval.retrievers.explanation import Explanation
+    from sluice.retrieval.retrievers.retriever import Retriever
 
-Folder = Annotated[Path, argument("FOLDER", "A retriever's folder.")]
+log = logging.getLogger("sluice")
+
 Searched = Annotated[Path, argument("FOLDER", "A retriever's folder, or an experiment's output.")]
 Pipeline = Annotated[
     str | None,
     option(
         "NAME",
         "The pipeline to use, where FOLDER is an experiment's output.",
-        default="the only one",
+        default="the last one",
     ),
 ]
 Documents = Annotated[
@@ -46,7 +53,9 @@ Documents = Annotated[
 
 def search(
     path: Searched,
-    query: Annotated[str | None, argument("QUERY", "One query.")] = None,
+    query: Annotated[
+        str | None, argument("QUERY", "One query; if left out, they are asked for, or read.")
+    ] = None,
     queries: Queries = None,
     vectors: Annotated[
         Path | None,
@@ -85,23 +94,26 @@ def search(
 ) -> None:
     """Search with one query or a file of them.
 
-    A file of queries, or of their vectors, produces a TREC run. A value of --where is read as JSON
-    if it is valid JSON (2020, true, null for none, ["en","de"] for any of them), else as text. Put
-    text that looks like a number in double quotes: 'code="007"'.
+    Without a query, a terminal asks for one after another, and from elsewhere each line of the
+    input is one. A file of queries, or of their vectors, produces a TREC run.
+
+    A value of --where is read as JSON if it is valid JSON (2020, true, null for none, ["en","de"]
+    for any of them), else as text. Put text that looks like a number in double quotes:
+    'code="007"'.
 
     Examples:
       sluice search runs/x/retrievers/bm25 "who found gold in the river"
       sluice search runs/x/retrievers/bm25 "gold" --where lang=en --where 'year>=2020'
       sluice search runs/x/retrievers/bm25 "gold" --param alpha=0.9
       sluice search runs/x "a question" --pipeline cascade
+      sluice search runs/x
+      sluice search runs/x < queries.txt
       sluice search runs/x/retrievers/bm25 --queries q.jsonl -k 1000 --output run.trec
       sluice search runs/imported --vectors queries.npy --output run.trec
     """
-    if sum(source is not None for source in (query, queries, vectors)) != 1:
-        raise ConfigError(
-            "search: give one query, or --queries FILE (or --vectors FILE) with --output RUN"
-        )
-    if query is None and output is None:
+    if sum(source is not None for source in (query, queries, vectors)) > 1:
+        raise ConfigError("search: give one of QUERY, --queries FILE and --vectors FILE, not two")
+    if (queries is not None or vectors is not None) and output is None:
         source = "--queries" if vectors is None else "--vectors"
         raise ConfigError(f"search: {source} needs --output, the run file to write")
     if vectors is not None:
@@ -109,12 +121,12 @@ def search(
         depth = 1000 if k is None else k
         _search_vectors(path, vectors, Path(str(output)), depth, parse_params(param or ()))
         return
-    from sluice.retrieval.experiments.experiment import load_pipeline
+    if queries is None:
+        refuse_options("for --queries and --vectors", output=output)
     from sluice.retrieval.retrievers.retriever import Retriever
 
     k = 10 if k is None else k
-    name = _pipeline(path, pipeline)
-    stage: Stage = Retriever.open(path) if name is None else load_pipeline(path, name)
+    stage, name = _opened(path, pipeline)
     if param:
         if not isinstance(stage, Retriever):
             raise ConfigError(
@@ -134,8 +146,49 @@ def search(
         run.name = name or path.name
         run.save(output)
         typer.echo(f"{output}: {plural(len(run), 'query')}")
-        return
-    print_hits(stage.search(str(query), k), str(query), as_json=as_json)
+    elif query is not None:
+        print_hits(stage.search(query, k), query, as_json=as_json)
+    elif sys.stdin is not None and sys.stdin.isatty():
+        _prompt(stage, k, as_json=as_json)
+    else:
+        _search_lines(stage, k, as_json=as_json)
+
+
+def _search_lines(stage: Stage, k: int, *, as_json: bool) -> None:
+    """Search with each line of the standard input that is not blank."""
+    lines = iter(()) if sys.stdin is None else (line.strip() for line in sys.stdin)
+    empty = True
+    for line in filter(None, lines):
+        empty = False
+        print_hits(stage.search(line, k), line, as_json=as_json, several=True)
+    if empty:
+        raise ConfigError("search: no query; give QUERY, --queries FILE or lines on the input")
+
+
+def _prompt(stage: Stage, k: int, *, as_json: bool) -> None:
+    """Ask for queries until an empty line or the end of the input; ``:k 20`` changes ``k``."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  gives input() a history and editing; not on Windows
+    typer.echo("An empty line ends. :k 20 shows 20 hits.", err=True)
+    while True:
+        try:
+            line = input("query> ").strip()
+        except (EOFError, KeyboardInterrupt):
+            typer.echo(err=True)
+            return
+        if line in ("", ":q"):
+            return
+        if line.startswith(":k"):
+            number = line.removeprefix(":k").strip()
+            if number.isdecimal() and int(number):
+                k = int(number)
+            else:
+                typer.echo(f"{line}: expected a number of hits, such as :k 20", err=True)
+            continue
+        try:
+            print_hits(stage.search(line, k), line, as_json=as_json)
+        except SluiceError as error:
+            typer.echo(f"error: {error}", err=True)
 
 
 def parse_params(texts: Iterable[str]) -> dict[str, Any]:
@@ -169,13 +222,20 @@ def _search_vectors(
     typer.echo(f"{output}: {plural(len(run), 'query')}")
 
 
-def _pipeline(path: Path, pipeline: str | None) -> str | None:
-    """Return the name of the pipeline to open in an experiment's output; None for a retriever.
+def _opened(path: Path, pipeline: str | None) -> tuple[Stage, str | None]:
+    """Open a retriever's folder, or a pipeline of an experiment's output; return its name too."""
+    from sluice.retrieval.retrievers.folder import HEAD
+    from sluice.retrieval.retrievers.retriever import Retriever
 
-    An experiment that evaluates a single system needs no ``--pipeline``.
-    """
-    from sluice.retrieval.experiments.experiment import SETTINGS
+    if (path / HEAD).exists() and pipeline is None:
+        return Retriever.open(path), None
+    from sluice.retrieval.experiments.output import SETTINGS
+    from sluice.retrieval.pipelines.saving import PIPELINE
 
+    if (path / PIPELINE).exists():
+        from sluice.retrieval.experiments.experiment import load_pipeline
+
+        return load_pipeline(path, pipeline or ""), None
     if not (path / SETTINGS).exists():
         parts = sorted(file.parent.name for file in path.glob(f"datasets/*/{SETTINGS}"))
         if parts:
@@ -183,19 +243,16 @@ def _pipeline(path: Path, pipeline: str | None) -> str | None:
                 f"{path}: is an evaluation of several datasets; name one of them: "
                 f"{path}/datasets/NAME ({', '.join(parts)})"
             )
-        return pipeline
-    if pipeline is not None:
-        return pipeline
-    from sluice.retrieval.config.sections import ExperimentConfig, load_config
+        if pipeline is None:
+            return Retriever.open(path), None  # says what is missing
+    from sluice.retrieval.experiments.experiment import open_experiment
 
-    config = load_config(path / SETTINGS, ExperimentConfig)
-    names = list(config.pipelines or config.retrievers)
-    if len(names) != 1:
-        raise ConfigError(
-            f"{path}: is an experiment's output; choose one of its pipelines with --pipeline "
-            f"({', '.join(names)}), or give one of its retrievers: {path}/retrievers/NAME"
-        )
-    return names[0]
+    experiment = open_experiment(path)
+    name = pipeline or experiment.systems[-1]
+    if pipeline is None and len(experiment.systems) > 1:
+        others = ", ".join(experiment.systems[:-1])
+        log.info("searching with the last pipeline, %s; --pipeline takes %s too", name, others)
+    return experiment.stage(name), name
 
 
 def explain(
@@ -219,20 +276,17 @@ def explain(
       sluice explain runs/x/retrievers/splade "who found gold in the river" -k 3
       sluice explain runs/x "who found gold in the river" --pipeline cascade -k 3
     """
-    name = _pipeline(path, pipeline)
+    stage, name = _opened(path, pipeline)
     if name is not None:
-        from sluice.retrieval.experiments.experiment import load_pipeline
         from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 
-        stage = load_pipeline(path, name)
         explain_pipeline(stage, query, k)  # loads the models, so that no stage is charged for it
         trace = explain_pipeline(stage, query, k, doc_ids=None if doc_id is None else [doc_id])
         typer.echo(json.dumps(trace.as_dict(), ensure_ascii=False) if as_json else str(trace))
         return
-    from sluice.retrieval.retrievers.retriever import Retriever
     from sluice.retrieval.runs.queries import DEPTH
 
-    retriever = Retriever.open(path)
+    retriever = cast("Retriever", stage)
     if doc_id is not None:
         doc_ids = [doc_id]
     else:  # to the depth at which ranks are counted, because a cut may fall among equal scores
@@ -266,54 +320,52 @@ def _shown(explanation: Explanation) -> str:
     return "\n".join(lines)
 
 
-def add(path: Folder, documents: Documents) -> None:
-    """Add documents to a retriever.
+def add(path: Searched, documents: Documents) -> None:
+    """Add documents.
 
-    If the retriever already has one of the ids, that is an error and nothing is added.
+    All retrievers of an experiment get them, or none does. If one of the ids exists already, that
+    is an error and nothing is added. Repeat a command that was interrupted.
 
-    Example:
+    Examples:
+      sluice add runs/x new.jsonl
       sluice add runs/x/retrievers/bm25 new.jsonl
     """
-    from sluice.retrieval.datasets.beir import read_documents
-    from sluice.retrieval.retrievers.retriever import Retriever
+    from sluice.retrieval.experiments.changes import add_documents
 
-    retriever = Retriever.open(path)
-    count = retriever.add(read_documents(documents))
-    typer.echo(f"{path}: {count:,} added, {plural(len(retriever), 'document')}")
+    _print_changes(add_documents(path, _documents_of(documents)), ("added",))
 
 
-def update(path: Folder, documents: Documents) -> None:
+def update(path: Searched, documents: Documents) -> None:
     """Replace or add documents by id.
 
-    A document whose id the retriever already has replaces the old one; others are added.
+    A document whose id exists already replaces the old one; others are added. All
+    retrievers of an experiment get them, or none does.
 
-    Example:
+    Examples:
+      sluice update runs/x changed.jsonl
       sluice update runs/x/retrievers/bm25 changed.jsonl
     """
-    from sluice.retrieval.datasets.beir import read_documents
-    from sluice.retrieval.retrievers.retriever import Retriever
+    from sluice.retrieval.experiments.changes import update_documents
 
-    retriever = Retriever.open(path)
-    changes = retriever.update(read_documents(documents))
-    counts = f"{changes.added:,} added, {changes.replaced:,} replaced"
-    typer.echo(f"{path}: {counts}, {plural(len(retriever), 'document')}")
+    _print_changes(update_documents(path, _documents_of(documents)), ("added", "replaced"))
 
 
 def delete(
-    path: Folder,
+    path: Searched,
     ids: Annotated[list[str] | None, argument("DOC_ID", "Ids of documents.")] = None,
     file: Annotated[Path | None, option("FILE", "A file with one document id per line.")] = None,
     compact: Annotated[bool, flag("Free the space of deleted documents too.", "--compact")] = False,
 ) -> None:
-    """Delete documents from a retriever.
+    """Delete documents by id.
 
-    If the retriever lacks one of the ids, that is an error and nothing is deleted.
+    They go from all retrievers of an experiment, or from none. If one of the ids does not exist,
+    that is an error and nothing is deleted.
 
     Examples:
-      sluice delete runs/x/retrievers/bm25 doc17 doc18
+      sluice delete runs/x doc17 doc18
       sluice delete runs/x/retrievers/bm25 --file old.txt --compact
     """
-    from sluice.retrieval.retrievers.retriever import Retriever
+    from sluice.retrieval.experiments.changes import delete_documents
 
     doc_ids = list(ids or [])
     if file is not None:
@@ -324,11 +376,20 @@ def delete(
             raise DataError(f"{file}: not UTF-8 text ({error})") from None
     if not doc_ids and not compact:
         raise ConfigError("delete: give document ids, or --file with one per line")
-    retriever = Retriever.open(path)
-    count = retriever.delete(doc_ids) if doc_ids else 0
-    if compact:
-        retriever.compact()
-    typer.echo(f"{path}: {count:,} deleted, {plural(len(retriever), 'document')}")
+    _print_changes(delete_documents(path, doc_ids, compact=compact), ("deleted",))
+
+
+def _documents_of(file: Path) -> Iterable[Document]:
+    from sluice.retrieval.datasets.beir import read_documents
+
+    return read_documents(file)
+
+
+def _print_changes(changed: Iterable[Changed], kinds: Sequence[str]) -> None:
+    """Print what a change did to each retriever."""
+    for each in changed:
+        counts = ", ".join(f"{getattr(each, kind):,} {kind}" for kind in kinds)
+        typer.echo(f"{each.path}: {counts}, {plural(each.documents, 'document')}")
 
 
 def verify(path: Searched) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.config.component_types import (
+    REFUSED,
     DatasetName,
     Encoder,
     Examples,
@@ -24,6 +27,7 @@ from sluice.retrieval.config.component_types import (
     TrainerSettings,
     Tuning,
 )
+from sluice.retrieval.config.output_names import expanded_output
 from sluice.retrieval.config.reading import (  # most of the project reads configs from here
     ConfigSource as ConfigSource,
     checked as checked,
@@ -274,6 +278,10 @@ class ExperimentConfig(Section):
         default=None, description="What `sluice fit ranker` learns."
     )
 
+    @model_validator(mode="after")
+    def _named_output(self) -> ExperimentConfig:
+        return _with_output(self)
+
 
 class BudgetSection(Section):
     """The most that one query may cost, or the share of the best result that is enough."""
@@ -341,3 +349,19 @@ class TrainConfig(TrainingSection):
     )
     output: str = Field(description="The folder of the model and of the training run's files.")
     seed: int = Field(default=13, description="The seed of everything that is drawn.")
+
+    @model_validator(mode="after")
+    def _named_output(self) -> TrainConfig:
+        return _with_output(self)
+
+
+Named = TypeVar("Named", ExperimentConfig, TrainConfig)
+
+
+def _with_output(config: Named) -> Named:
+    """Put the dataset's short name where ``output`` says ``{dataset}``."""
+    try:
+        config.output = expanded_output(config.output, config.dataset)
+    except ConfigError as error:
+        raise PydanticCustomError(REFUSED, "{error}", {"error": str(error)}) from None
+    return config

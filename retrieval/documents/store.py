@@ -165,6 +165,14 @@ class DocumentStore:
             )
         return self.documents(rows)
 
+    def sorted_id_hashes(self) -> NDArray[np.uint64]:
+        """Return the hashes of all ids, ascending: equal for stores of the same ids."""
+        kept = [np.empty(0, np.uint64)]
+        for segment, start in zip(self._segments, self._starts.tolist(), strict=False):
+            rows = segment.rows_at(np.arange(len(segment))) + start
+            kept.append(segment.id_hashes[~np.isin(rows, self.deleted)])
+        return np.sort(np.concatenate(kept))
+
     # Metadata.
 
     @property

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.build import check
+from sluice.encoders.foundation.build import check, check_type
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.table import ENCODERS
+from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.components import (
     START_KEY,
     Allow,
@@ -30,13 +32,24 @@ SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
 LONGEST = 100  # characters of a name: it is part of files' names
 
 
-def check_experiment(
-    config: ExperimentConfig, allow: Allow = None, *, trainings: bool = True
-) -> None:
-    """Raise ``ConfigError`` for every fault that can be known before any work.
+def check_opened(config: ExperimentConfig, allow: Allow = None) -> None:
+    """Check the settings of a saved experiment: its names, and that its types are allowed.
 
-    An experiment that is only opened skips the section ``train``.
+    The rest was checked when it was made. No class is imported: the parts of one pipeline are
+    opened, and the other parts need not even be installed.
     """
+    _check_names(config)
+    for name, section in config.retrievers.items():
+        check_type(section.encoder, ENCODERS, where=f"retrievers.{name}.encoder", allow=allow)
+        if section.index is not None:
+            check_type(section.index, INDEXES, where=f"retrievers.{name}.index", allow=allow)
+    for name, spec in config.rerankers.items():
+        check_type(spec, SCORERS, where=f"rerankers.{name}", allow=allow)
+    Dependencies(config).check()
+
+
+def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
+    """Raise ``ConfigError`` for every fault that can be known before any work."""
     _check_names(config)
     check_measures(config.evaluate.measures, "evaluate.measures")
     for name, retriever in config.retrievers.items():
@@ -45,35 +58,33 @@ def check_experiment(
         check(spec, SCORERS, where=f"rerankers.{name}", allow=allow)
     for name, text in config.pipelines.items():
         check_pipeline(config, text, f"pipelines.{name}")
-    if trainings:
-        for name, retriever in config.retrievers.items():
-            if retriever.encoder.get("model") not in config.train:
-                check_head(
-                    retriever.encoder,
-                    f"retrievers.{name}.encoder",
-                    f"train one under train: (with {START_KEY}: true) and name it here, or name a "
-                    "SPLADE model",
-                )
-            scores = None if retriever.prune is None else retriever.prune.scores
-            if scores is not None and not Path(scores).expanduser().is_file():
-                raise ConfigError(
-                    f"retrievers.{name}.prune.scores: no file {scores!r}; "
-                    "sluice fit quality makes one"
-                )
-        from sluice.retrieval.experiments.training.checks import check_training
-        from sluice.retrieval.training_data.teachers.teachers import check_there
+    for name, retriever in config.retrievers.items():
+        if retriever.encoder.get("model") not in config.train:
+            check_head(
+                retriever.encoder,
+                f"retrievers.{name}.encoder",
+                f"train one under train: (with {START_KEY}: true) and name it here, or name a "
+                "SPLADE model",
+            )
+        scores = None if retriever.prune is None else retriever.prune.scores
+        if scores is not None and not Path(scores).expanduser().is_file():
+            raise ConfigError(
+                f"retrievers.{name}.prune.scores: no file {scores!r}; sluice fit quality makes one"
+            )
+    from sluice.retrieval.experiments.training.checks import check_training
+    from sluice.retrieval.training_data.teachers.teachers import check_there
 
-        for name, section in config.train.items():
-            check_training(section, f"train.{name}", allow)
-            negatives, key = section.negatives or {}, f"train.{name}.negatives"
-            for place, lists in named_sources(negatives, f"{key}.retriever"):
-                if isinstance(lists, str):
-                    check_lists(lists, place, list_names(config))
-            if negatives.get("judge") is not None:
-                known = [*config.rerankers, *config.train]
-                check_judge(negatives["judge"], f"{key}.judge", known=known)
-            check_there(section.teacher, f"train.{name}.teacher")
-            check_there(negatives.get("judge"), f"{key}.judge")
+    for name, section in config.train.items():
+        check_training(section, f"train.{name}", allow)
+        negatives, key = section.negatives or {}, f"train.{name}.negatives"
+        for place, lists in named_sources(negatives, f"{key}.retriever"):
+            if isinstance(lists, str):
+                check_lists(lists, place, list_names(config))
+        if negatives.get("judge") is not None:
+            known = [*config.rerankers, *config.train]
+            check_judge(negatives["judge"], f"{key}.judge", known=known)
+        check_there(section.teacher, f"train.{name}.teacher")
+        check_there(negatives.get("judge"), f"{key}.judge")
     Dependencies(config).check()
 
 

@@ -98,6 +98,21 @@ class Dependencies:
             yield from self.closure(needed)
         yield node
 
+    def searched(self, systems: Iterable[str]) -> list[str]:
+        """Return the retrievers that pipelines or retrievers search, without those mined from."""
+        found: dict[str, None] = {}
+        for system in systems:
+            if system not in self.config.pipelines:
+                found[system] = None
+                continue
+            for node in self.needs(f"pipelines.{system}"):
+                kind, _, name = node.partition(".")
+                if kind == "pipelines":
+                    found.update(dict.fromkeys(self.searched([name])))
+                elif kind == "retrievers":
+                    found[name] = None
+        return list(found)
+
     def in_expression(self, name: str, *, within: str = "") -> str:
         """Return the node that a name in a pipeline means."""
         for section in ("retrievers", "rerankers", "pipelines"):

@@ -17,7 +17,7 @@ from sluice.retrieval.evaluation.table import Table, add_costs
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.next_steps import next_steps
 from sluice.retrieval.experiments.preparation import prepare
-from sluice.retrieval.experiments.system import SystemResult, system_result
+from sluice.retrieval.experiments.system import SystemResult, sessions_note, system_result
 
 
 class Evaluation:
@@ -80,14 +80,17 @@ def contents_of(dataset: Dataset) -> dict[str, str]:
 def evaluate_experiment(experiment: Experiment) -> Evaluation:
     """Run and score every pipeline of an experiment, reusing saved runs.
 
-    Writes runs, ``results.json``, ``report.md``, ``table.csv`` and ``table.tex``. Latency is that
-    of single queries, encoding included; index bytes are those of every index a pipeline searches.
+    Writes ``experiment.yaml``, runs, ``results.json``, ``report.md``, ``table.csv`` and
+    ``table.tex``. Latency is that of single queries, encoding included; index bytes are those of
+    every index a pipeline searches.
     """
     config = experiment.config.evaluate
     start = time.monotonic()
+    experiment.check_output()
     dataset = experiment.dataset(config.split)
     prepare(experiment)
     experiment.refuse_tested()
+    experiment.write_settings()  # before the work: finished parts can be searched meanwhile
     measures = [parse_measure(text) for text in config.measures]
     depth = depth_for(measures)
     result = Evaluation(experiment, dataset)
@@ -96,6 +99,8 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
         result.scores[name] = evaluate(run, dataset, measures)
     result.table = compare_scores(result.scores, baseline=config.baseline, testing=config.testing)
     add_costs(result.table, {name: each.to_dict() for name, each in result.systems.items()})
+    notes = [result.table.caption, sessions_note(result.systems.values())]
+    result.table.caption = " ".join(filter(None, notes))
     result.seconds = time.monotonic() - start
     output = experiment.output
     write_json(output / "results.json", result.to_dict())

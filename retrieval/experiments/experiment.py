@@ -16,6 +16,7 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, Slu
 from sluice.encoders.foundation.files import read_json, write_text
 from sluice.encoders.foundation.folder_swap import settle
 from sluice.encoders.foundation.generations import MANIFEST
+from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.config.components import make_encoder, make_index, pruned
 from sluice.retrieval.config.file_keys import Keys, normalised_dataset
@@ -29,8 +30,16 @@ from sluice.retrieval.config.sections import (
 )
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
 from sluice.retrieval.datasets.source import find_split
-from sluice.retrieval.experiments.checks import check_experiment, list_names
+from sluice.retrieval.experiments.changes import differing_corpora, undo_interrupted, unfinished
+from sluice.retrieval.experiments.checks import check_experiment, check_opened, list_names
 from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.output import (
+    INLINE,
+    RETRIEVERS,
+    SETTINGS,
+    open_section,
+    refuse_other_dataset,
+)
 from sluice.retrieval.experiments.saved_pipeline import open_pipeline
 from sluice.retrieval.experiments.training.job import TrainingJob, train_model
 from sluice.retrieval.pipelines.expression import parse
@@ -50,7 +59,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-SETTINGS = "experiment.yaml"
 STRAYS = 0.05  # share of the tested queries whose texts may be among the training queries
 
 
@@ -60,6 +68,10 @@ class Experiment:
     ``file`` is named in errors. ``allow`` lists the classes of your own that types may name; None,
     for your own config, allows any. With ``only_open`` nothing is made: a part that is missing, or
     was made with other settings, is an ``IndexFormatError``.
+
+    A retriever whose documents were changed since its build is used as it is. Building it again,
+    because it is asked for or because its settings changed, would lose the changes, and replacing
+    the parts of another dataset would lose those: both are refused unless ``rebuild``.
     """
 
     def __init__(
@@ -69,19 +81,22 @@ class Experiment:
         file: str | Path | None = None,
         allow: Collection[str] | None = None,
         only_open: bool = False,
+        rebuild: bool = False,
     ) -> None:
         self.config = config
         self.file = file
         self.allow = allow
         self.only_open = only_open
+        self.rebuild = rebuild
         self.output = Path(config.output)
         self._untested = False  # whether training is known to see no query of the evaluation
         self._models: dict[str, Path] = {}
         self._retrievers: dict[str, Retriever] = {}
         self._scorers: dict[str, Any] = {}
+        self._warned: set[str] = set()
         self.needs = Dependencies(config)
         with named_file(file):
-            check_experiment(config, allow, trainings=not only_open)
+            check_opened(config, allow) if only_open else check_experiment(config, allow)
 
     @property
     def systems(self) -> list[str]:
@@ -91,6 +106,33 @@ class Experiment:
     def dataset(self, split: str | None) -> Dataset:
         """Return the experiment's dataset, opened at a split."""
         return load_dataset(self.config.dataset, split)
+
+    def check_output(self, names: Iterable[str] | None = None) -> None:
+        """Refuse, before any work, to replace what this config does not make again.
+
+        That is the parts of another dataset, and documents that were added, replaced or deleted
+        since the build of the retrievers ``names``, by default those of the systems. A change that
+        a kill left half done is undone.
+        """
+        if self.only_open:
+            return
+        undo_interrupted(self.output)
+        with named_file(self.file):
+            if not self.rebuild:
+                refuse_other_dataset(self.output, self.config.dataset)
+            self._refuse_losses(self.needs.searched(self.systems) if names is None else names)
+
+    def _refuse_losses(self, names: Iterable[str]) -> None:
+        """Raise ``ConfigError`` if retrievers would be rebuilt that were changed since."""
+        lost = []
+        for name in names if not self.rebuild else ():
+            path = self.output / RETRIEVERS / name
+            changes = read_head(path).changes if (path / HEAD).exists() else None
+            keys = self.needs.built_keys(self.config.retrievers[name])
+            if changes is not None and not _is_of(path, keys):
+                lost.append(f"{name} ({changes})")
+        if lost:
+            raise ConfigError(_losses(self.output, lost))
 
     def write_settings(self, only: Sequence[str] | None = None) -> None:
         """Save the resolved config beside the artefacts it describes.
@@ -203,20 +245,25 @@ class Experiment:
 
     def is_built(self, name: str) -> bool:
         """Return whether ``retriever`` would open the saved folder rather than build it."""
-        path = self.output / "retrievers" / name
+        path = self.output / RETRIEVERS / name
         if name in self._retrievers:
             return True
         try:
             keys = self.needs.built_keys(self.config.retrievers[name])
-            return (path / HEAD).exists() and _saved_config(path).get("key") == keys.key
+            return (path / HEAD).exists() and self._is_kept(path, keys)
         except IndexFormatError:
             return False
 
+    def _is_kept(self, path: Path, keys: Keys) -> bool:
+        """Return whether the retriever at ``path`` is the one of ``keys`` and need not be built."""
+        return _is_of(path, keys) and not (self.rebuild and read_head(path).changes)
+
     def _opened(self, name: str, section: RetrieverSection) -> Retriever:
-        path = self.output / "retrievers" / name
+        path = self.output / RETRIEVERS / name
         saved = _saved_config(path) if (path / HEAD).exists() else None
         self._check_saved(path, saved, self.needs.built_recipe(section))
-        return _open(path, section)
+        _log_changes(path)
+        return open_section(path, section)
 
     def _check_saved(self, path: Path, saved: Any, recipe: str) -> None:
         if not isinstance(saved, Mapping) or saved.get("recipe") != recipe:
@@ -228,18 +275,23 @@ class Experiment:
 
     def _built(self, name: str, section: RetrieverSection, keys: Keys) -> Retriever:
         """Open ``<output>/retrievers/<name>`` if it has this key, else build it."""
-        path = self.output / "retrievers" / name
+        path = self.output / RETRIEVERS / name
         where = f"retrievers.{name}"
         try:
             if (path / HEAD).exists():
-                saved = _saved_config(path)
-                if saved.get("key") == keys.key:
-                    retriever = _open(path, section)
+                changes = read_head(path).changes
+                if self._is_kept(path, keys):
+                    retriever = open_section(path, section)
                     _ = retriever.index  # raises for an earlier format and for a damaged index
+                    _log_changes(path)
                     return retriever
-                changed = saved.get("key", "") is None
-                what = "documents were" if changed else "settings, or the files they name,"
-                log.info("%s: rebuilding: its %s changed", path, what)
+                if changes is None:
+                    why = "its settings, or the files they name, changed"
+                    log.info("%s: rebuilding: %s", path, why)
+                elif self.rebuild:
+                    log.warning("%s: rebuilding without the changes: %s", path, changes)
+                else:
+                    raise ConfigError(_losses(self.output, [f"{name} ({changes})"]))
         except IndexFormatError as error:
             log.warning("%s; rebuilding", error)
         encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
@@ -309,11 +361,23 @@ class Experiment:
         if name in self.config.pipelines:
             with named_file(self.file):
                 text = self.config.pipelines[name]
-                return parse(text, self.parts(), where=f"pipelines.{name}")
+                stage = parse(text, self.parts(), where=f"pipelines.{name}")
+            self._warn_of_corpora(name, stage)
+            return stage
         if name in self.config.retrievers:
             return self.retriever(name)
         known = list_names(self.config)
         raise ConfigError(f"no pipeline {name!r}; known: {', '.join(known)}{suggest(name, known)}")
+
+    def _warn_of_corpora(self, name: str, stage: Stage) -> None:
+        """Warn if a pipeline's retrievers hold different documents, or a change is half done."""
+        half_done = unfinished(self.output)
+        difference = None if half_done else differing_corpora(stage)
+        if half_done:
+            log.warning("%s", half_done)
+        elif difference and difference not in self._warned:
+            self._warned.add(difference)
+            log.warning("%s: %s", name, difference)
 
     def lists(self, named: Any, where: str) -> Stage | Run:
         """Return the ranked lists that ``negatives.retriever`` names.
@@ -329,7 +393,7 @@ class Experiment:
         if isinstance(named, Mapping):
             section = checked(named, RetrieverSection)
             keys = self.needs.built_keys(section)
-            return self._built(f"inline-{keys.recipe[:8]}", section, keys)
+            return self._built(f"{INLINE}{keys.recipe[:8]}", section, keys)
         names = list_names(self.config)
         return self.stage(str(named)) if named in names else open_lists(str(named), where, names)
 
@@ -362,34 +426,36 @@ def load_pipeline(
 ) -> Stage:
     """Open a pipeline that was saved, or one by name from an experiment's output folder.
 
-    ``pipeline.save(folder)`` needs no name, nor does an experiment with one pipeline. ``given`` are
-    the functions and objects that ``save`` could not write: scorers, and encoders of retrievers, by
-    their names in the pipeline.
-
-    Nothing is built and the dataset is not needed: a part that is missing, or was made with other
-    settings than those in ``experiment.yaml``, is an ``IndexFormatError``. ``allow`` names the
-    classes of your own that the folder may import.
+    A pipeline that ``save`` wrote has no name; without a name an experiment's last one is opened,
+    as by ``sluice search``. ``given`` are the functions and objects that ``save`` could not write:
+    scorers, and encoders of retrievers, by their names in the pipeline.
     """
-    path = Path(folder) / SETTINGS
     if (Path(folder) / PIPELINE).exists():
         if name:
             raise ConfigError(f"{folder}: is one saved pipeline; leave the name {name!r} out")
         return open_pipeline(Path(folder), allow=allow, given=given or {})
     if given:
         raise ConfigError("given: belongs to a saved pipeline; an experiment has all its parts")
+    experiment = open_experiment(folder, allow=allow)
+    return experiment.stage(name or experiment.systems[-1])
+
+
+def open_experiment(folder: str | Path, *, allow: Collection[str] = ()) -> Experiment:
+    """Open the output folder of an experiment, for searching.
+
+    Nothing is built and the dataset is not needed: a part that is missing, or was made with other
+    settings than those in ``experiment.yaml``, is an ``IndexFormatError``. ``allow`` names the
+    classes of your own that the folder may import.
+    """
+    path = Path(folder) / SETTINGS
     if not path.exists():
         raise IndexFormatError(
             f"{folder}: neither {SETTINGS} nor {PIPELINE} here; expected the output folder of "
             "sluice run, or a pipeline's folder"
         )
     config = load_config(path, ExperimentConfig)
-    if not name:
-        known = list(config.pipelines) or list(config.retrievers)
-        if len(known) != 1:
-            raise ConfigError(f"{folder}: has several pipelines; name one of {', '.join(known)}")
-        name = known[0]
     moved = config.model_copy(update={"output": str(folder)})
-    return Experiment(moved, file=path, allow=allow, only_open=True).stage(name)
+    return Experiment(moved, file=path, allow=allow, only_open=True)
 
 
 def _saved_config(path: Path) -> dict[str, Any]:
@@ -398,16 +464,28 @@ def _saved_config(path: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _open(path: Path, section: RetrieverSection) -> Retriever:
-    """Open a retriever's folder as its section says: its own classes, device and parameters."""
-    options = _options(section.encoder)
-    return Retriever.open(path, allow=_own(section), params=section.search, **options)
+def _is_of(path: Path, keys: Keys) -> bool:
+    """Return whether a retriever was built from what ``keys`` hash, whatever was changed since.
+
+    Earlier versions took the key away with a change; the recipe stayed.
+    """
+    saved = _saved_config(path)
+    key = saved.get("key", "")
+    return bool(saved.get("recipe") == keys.recipe if key is None else key == keys.key)
 
 
-def _own(section: RetrieverSection) -> list[str]:
-    return [str(section.encoder["type"]), str((section.index or {}).get("type"))]
+def _losses(output: Path, lost: Sequence[str]) -> str:
+    return (
+        f"{output}: building {plural(len(lost), 'retriever')} again would lose what was changed "
+        f"since the build: {', '.join(lost)}. The settings, or the files they name, are no longer "
+        "those of the build. Write output=OTHER to build elsewhere, or --rebuild to lose the "
+        "changes"
+    )
 
 
-def _options(encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an encoder that a saved folder does not carry."""
-    return {k: encoder[k] for k in ("device", "dtype", "batch_tokens") if k in encoder}
+def _log_changes(path: Path) -> None:
+    """Say how a retriever differs from what its config builds, if it does."""
+    head = read_head(path)
+    if head.changes is not None:
+        count = plural(head.documents, "document")
+        log.info("%s: %s, %s since the build", path, count, head.changes)

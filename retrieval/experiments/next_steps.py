@@ -8,7 +8,8 @@ import shlex
 from typing import NamedTuple
 
 from sluice.retrieval.evaluation.table import Table
-from sluice.retrieval.experiments.experiment import SETTINGS, Experiment
+from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.output import SETTINGS
 
 LONGEST = 60  # characters of a query that is taken as the example
 TRIED = 200  # queries among which a short one is looked for

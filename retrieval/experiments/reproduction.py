@@ -18,8 +18,8 @@ from sluice.retrieval.datasets.dataset import DATA_FOLDER
 from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.experiments.evaluation import Evaluation, contents_of, evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.output import SUITE as DATASETS
 from sluice.retrieval.experiments.results import RESULTS, read_results
-from sluice.retrieval.experiments.suite import DATASETS
 from sluice.retrieval.pipelines.expression import texts_in
 
 log = logging.getLogger("sluice")
@@ -65,7 +65,6 @@ def reproduce(
     for prefix, recorded, experiment in experiments:
         log.info("reproduce %s", experiment.output)
         _compare(result, prefix, recorded, evaluate_experiment(experiment), tolerance)
-        experiment.write_settings()
     result.table.caption = (
         "All figures are the same" if result.same else "Marked figures are not the same"
     ) + f", to within {tolerance:g}."
@@ -139,6 +138,9 @@ def _missing(config: ExperimentConfig, recorded: Mapping[str, Any]) -> Iterator[
                 yield f"the {part} of {dataset.name} ({dataset.split}) have changed"
     except SluiceError as error:
         yield f"dataset: {error}"
+    for system in recorded.get("systems", []):
+        for name, changes in (system.get("changes") or {}).items():
+            yield f"{system['name']}: documents of {name} were changed after its build ({changes})"
     for where, text in _paths(config):
         if not Path(text).expanduser().exists():
             yield f"{where}: {text} not found (seen from {Path.cwd()})"

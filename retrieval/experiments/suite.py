@@ -6,7 +6,6 @@ import gc
 import json
 import logging
 import os
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from typing import Any
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.files import write_json, write_text
 from sluice.encoders.foundation.numbers import plural
+from sluice.retrieval.config.output_names import expanded_output, folder_name
 from sluice.retrieval.config.sections import (
     ExperimentConfig,
     checked,
@@ -27,10 +27,10 @@ from sluice.retrieval.evaluation.scores import Scores
 from sluice.retrieval.evaluation.table import Comparison, Table
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.output import SUITE as DATASETS, refuse_other_dataset
 
 log = logging.getLogger("sluice")
 
-DATASETS = "datasets"
 AVERAGE = "average"
 CQADUPSTACK_MEAN = "cqadupstack"
 
@@ -65,15 +65,18 @@ def is_suite(dataset: Any) -> bool:
     return isinstance(dataset, list) or (isinstance(dataset, str) and dataset.startswith("beir:"))
 
 
-def evaluate_suite(values: Mapping[str, Any], *, file: str | Path | None = None) -> Suite:
+def evaluate_suite(
+    values: Mapping[str, Any], *, file: str | Path | None = None, rebuild: bool = False
+) -> Suite:
     """Evaluate the pipelines of a config on each of its datasets, one after another.
 
     Each is an experiment of its own in ``<output>/datasets/NAME``, whose finished parts are reused.
     A dataset that fails is reported and the others are evaluated; when all fail it is a
     ``DataError``. P-values are corrected over systems and datasets together, measure by measure.
+    ``rebuild`` is as for ``sluice.run``.
     """
     find_own_modules(values, None if file is None else Path(file))
-    experiments = _experiments(values, file)
+    experiments = _experiments(values, file, rebuild)
     section = next(iter(experiments.values())).config.evaluate
     suite = Suite(_output(values), section.report)
     scores: dict[str, dict[str, Scores]] = {}
@@ -99,7 +102,6 @@ def evaluate_suite(values: Mapping[str, Any], *, file: str | Path | None = None)
 
 def _evaluated(experiment: Experiment) -> tuple[dict[str, Scores], dict[str, Any]]:
     evaluation = evaluate_experiment(experiment)
-    experiment.write_settings()
     return evaluation.scores, evaluation.to_dict()
 
 
@@ -107,17 +109,21 @@ def _output(values: Mapping[str, Any]) -> Path:
     output = values.get("output", ExperimentConfig.model_fields["output"].default)
     if not isinstance(output, str) or not output:
         raise ConfigError(f"output: {output!r}; expected a folder")
-    return Path(output)
+    return Path(expanded_output(output, values["dataset"]))
 
 
-def _experiments(values: Mapping[str, Any], file: str | Path | None) -> dict[str, Experiment]:
+def _experiments(
+    values: Mapping[str, Any], file: str | Path | None, rebuild: bool
+) -> dict[str, Experiment]:
     """Return one experiment for each dataset; faults of the config are found before any work."""
     datasets = values["dataset"]
     section = values.get("evaluate", {})
     if not isinstance(section, Mapping):
         raise ConfigError(f"evaluate: {section!r}; expected a section of keys and values")
-    output = _output(values)
     with named_file(file):
+        output = _output(values)
+        if not rebuild:
+            refuse_other_dataset(output, datasets if isinstance(datasets, list) else [datasets])
         expanded = [
             each for entry in (datasets if isinstance(datasets, list) else [datasets])
             for each in beir_datasets(entry)
@@ -132,7 +138,9 @@ def _experiments(values: Mapping[str, Any], file: str | Path | None) -> dict[str
                 **values, **entry, "evaluate": evaluated,
                 "output": str(output / DATASETS / name),
             }  # fmt: skip
-            experiments[name] = Experiment(checked(config, ExperimentConfig), file=file)
+            experiments[name] = Experiment(
+                checked(config, ExperimentConfig), file=file, rebuild=rebuild
+            )
             if not experiments[name].systems:
                 raise ConfigError("nothing to evaluate; add retrievers, and pipelines made of them")
         return experiments
@@ -150,7 +158,7 @@ def _slug(entry: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
     else:
         name = str(dataset)
     short = Path(name).name if Path(name).is_absolute() else name.removeprefix("beir/")
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", short).strip("-.") or "dataset"
+    slug = folder_name(short)
     if slug in (AVERAGE, CQADUPSTACK_MEAN):
         raise ConfigError(
             f"dataset: {slug!r} is a column of the table; give the folder another name"

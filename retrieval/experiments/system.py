@@ -6,10 +6,12 @@ and a killed evaluation continues with the next one.
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,13 +24,14 @@ from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.file_keys import path_contents
 from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.experiments.changes import retrievers_of
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.output import RETRIEVERS
 from sluice.retrieval.pipelines.expression import texts_in
-from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.dataset_runs import asked, run_on
-from sluice.retrieval.retrievers.folder import read_head
+from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.retrievers.latency import Latency, alone, measure_latency
-from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
+from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
 
 log = logging.getLogger("sluice")
@@ -44,7 +47,8 @@ class SystemResult:
     ``queries_per_second`` is measured with all queries in one call, ``latency`` one at a time.
     ``index_bytes`` and ``documents_per_second`` (reading, encoding and indexing) cover all
     retrievers that the pipeline searches; ``peak_memory_bytes`` is that of the process during the
-    run, models included. ``origin`` is the code, packages and machine of the run.
+    run, models included. ``changes`` are those of retrievers whose documents were changed since
+    their build, ``origin`` is the code, packages, machine and time of the run.
     """
 
     name: str
@@ -56,6 +60,7 @@ class SystemResult:
     peak_memory_bytes: int = 0
     latency: Latency | None = None
     fingerprints: dict[str, str] = field(default_factory=dict)
+    changes: dict[str, str] = field(default_factory=dict)
     origin: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -96,6 +101,7 @@ def system_result(
         return saved
     costs_file.unlink(missing_ok=True)
     stage = experiment.stage(name)
+    key = _key(experiment, name, dataset, depth)  # once more: a retriever may be another one now
     queries = asked(dataset, stage)
     log.info("%s: searching %s", name, plural(len(dataset.queries), "query"))
     for query in list(queries)[:1]:  # what is loaded or compiled on first use is not timed
@@ -119,17 +125,34 @@ def system_result(
     _describe(result, retrievers_of(stage))
     facts = provenance({}, seconds=seconds)
     result.origin = {part: fact for part, fact in facts.items() if part != "config"}
+    result.origin["session"] = _session()
     held_by = {"run": path_contents(str(run_file)), "models": _reranking_models(experiment, name)}
     write_json(costs_file, {"key": key, **held_by, "result": result.to_dict()})
     return result, run
 
 
-def retrievers_of(stage: Stage) -> list[Retriever]:
-    """Return every retriever a pipeline searches, once each."""
-    if not stage.inner:
-        retriever = retriever_of(stage)
-        return [] if retriever is None else [retriever]
-    return list({each.path: each for part in stage.inner for each in retrievers_of(part)}.values())
+@functools.cache
+def _session() -> str:
+    """Return a name of this process: what it measures, it measures under about the same load."""
+    return f"{time.time():.0f}-{os.getpid()}"
+
+
+def sessions_note(systems: Iterable[SystemResult]) -> str:
+    """Return a sentence that dates the latencies if several sessions measured them, else ""."""
+    dates: dict[str, str] = {}
+    names: dict[str, list[str]] = {}
+    for system in systems:
+        if system.latency is not None:
+            session = str(system.origin.get("session", ""))
+            dates.setdefault(session, str(system.origin.get("written", "earlier")))
+            names.setdefault(session, []).append(system.name)
+    if len(dates) < 2:
+        return ""
+    parts = [f"{', '.join(names[session])} {date}" for session, date in dates.items()]
+    return (
+        f"Latencies were measured in {len(dates)} sessions, whose load may have differed: "
+        f"{'; '.join(parts)}. Delete the files in runs/ to measure all of them again."
+    )
 
 
 def _describe(result: SystemResult, retrievers: list[Retriever]) -> None:
@@ -139,13 +162,14 @@ def _describe(result: SystemResult, retrievers: list[Retriever]) -> None:
     result.documents = heads[0].documents
     result.index_bytes = sum(head.index_bytes for head in heads)
     result.fingerprints = {r.name: r.head.encoder_fingerprint for r in retrievers}
+    result.changes = {r.name: str(r.head.changes) for r in retrievers if r.head.changes}
     spent = sum(float(head.origin.get("seconds") or 0) for head in heads)
     if spent > 0:
         result.documents_per_second = result.documents / spent
 
 
 def _key(experiment: Experiment, name: str, dataset: Dataset, depth: int) -> str:
-    """Hash everything that decides a system's run: settings, the files they name, the queries."""
+    """Hash all that decides a system's run: settings, the files they name, queries, changes."""
     config = experiment.config
     kind = "pipelines" if name in config.pipelines else "retrievers"
     nodes = [f"{kind}.{name}"]
@@ -155,6 +179,9 @@ def _key(experiment: Experiment, name: str, dataset: Dataset, depth: int) -> str
         if node.startswith("pipelines.")
     ]
     named = {text for each in expressions for text in texts_in(each, where=f"pipelines.{name}")}
+    folders = [experiment.output / RETRIEVERS / each for each in experiment.needs.searched([name])]
+    states = {path.name: read_head(path).state for path in folders if (path / HEAD).exists()}
+    changed = [{each: state for each, state in states.items() if state is not None}]
     return fingerprint_of(
         VERSION,
         experiment.needs.keys(nodes[0]).key,
@@ -162,6 +189,7 @@ def _key(experiment: Experiment, name: str, dataset: Dataset, depth: int) -> str
         sorted(dataset.queries.items()),
         depth,
         config.evaluate.latency_queries,
+        *filter(None, changed),  # without changes the key is that of earlier versions
     )
 
 
@@ -181,7 +209,7 @@ def _saved(
             return None
         result = SystemResult.from_dict(saved["result"])
         for part, fingerprint in result.fingerprints.items():  # not one that only mined negatives
-            path = experiment.output / "retrievers" / part
+            path = experiment.output / RETRIEVERS / part
             if not experiment.is_built(part):
                 return None
             if fingerprint != read_head(path).encoder_fingerprint:

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import resolve, type_name
 from sluice.encoders.foundation.errors import IndexFormatError, SluiceError, suggest
-from sluice.encoders.foundation.files import read_json, write_json
+from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
 from sluice.encoders.foundation.folder_swap import replaced_folder, settle
-from sluice.encoders.foundation.generations import MANIFEST, pin_generation, verify
+from sluice.encoders.foundation.generations import MANIFEST, pin_generation, verify, writer_lock
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.table import ENCODERS, GIVEN
+from sluice.retrieval.retrievers.changes import CHANGES, Changes, changes_in
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.store import DocumentStore
@@ -61,6 +62,23 @@ class Head:
     index_bytes: int = 0
     origin: dict[str, Any] = field(default_factory=dict)
     passages: dict[str, Any] | None = None
+
+    @property
+    def changes(self) -> Changes | None:
+        """What was added, replaced and deleted since the build, None if nothing was."""
+        return changes_in(self.origin)
+
+    @property
+    def state(self) -> str | None:
+        """A hash of what changes made of the documents, None if nothing was changed."""
+        if self.changes is None:
+            return None
+        return fingerprint_of(
+            self.index_generation,
+            self.documents_generation,
+            self.encoder_fingerprint,
+            self.origin.get(CHANGES),
+        )
 
 
 def _holds_documents(path: Path) -> bool:
@@ -173,6 +191,25 @@ def roll_back(path: Path) -> None:
     pin_generation(path / DOCUMENTS, head.documents_generation)
     if head.encoder_generation:
         pin_generation(path / head.encoder, head.encoder_generation)
+
+
+def restore(path: Path, head: Head) -> None:
+    """Make an earlier ``head`` the current state again: undo the one change that came after it.
+
+    ``IndexFormatError`` if the folder no longer holds that state.
+    """
+    with writer_lock(path):
+        parts = [(INDEX, head.index_generation), (DOCUMENTS, head.documents_generation)]
+        if head.encoder_generation:
+            parts.append((head.encoder, head.encoder_generation))
+        for part, generation in parts:
+            if not (path / part / generation / MANIFEST).exists():
+                raise IndexFormatError(
+                    f"{path}: the state before the change is gone ({part}/{generation} is "
+                    "missing); rebuild it"
+                )
+        write_head(path, head)
+        roll_back(path)
 
 
 def discard_unfinished(path: Path) -> None:

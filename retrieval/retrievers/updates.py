@@ -12,6 +12,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.generations import writer_lock
 from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.retrievers.changes import Changes, noted_in
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
 from sluice.retrieval.retrievers.folder import (
     ENCODING,
@@ -41,6 +42,7 @@ class Updatable(Stage):
 
     def __init__(self, state: RetrieverState) -> None:
         self.path, self.name = state.path, state.name
+        self.mark = ""  # noted with each change: the change of an experiment that it is part of
         self.temporary = False  # whether the folder goes with this object
         self._lock = threading.Lock()
         self._state = state
@@ -59,12 +61,14 @@ class Updatable(Stage):
         """Add documents, in any form that ``build`` takes, and return how many.
 
         An id that exists already is a ``DataError``.
+
         BM25 counts the new documents into idf at once; its average length stays that of the build
         until ``compact``.
         """
-        with self._changing() as state:
+        with self._changing() as (state, counts):
             rows = state.store.append(as_documents(documents))
             index_rows(state.encoder, state.store, state.index, rows, state.passages)
+            counts["added"] = len(rows)
         return len(rows)
 
     def update(self, documents: Any) -> Updated:
@@ -72,10 +76,11 @@ class Updatable(Stage):
 
         BM25 counts as in ``delete`` and ``add``. An id given twice is a ``DataError``.
         """
-        with self._changing() as state:
+        with self._changing() as (state, counts):
             rows, replaced = state.store.update(as_documents(documents))
             forget_rows(state.encoder, state.store, state.index, replaced, state.passages)
             index_rows(state.encoder, state.store, state.index, rows, state.passages)
+            counts.update(added=len(rows) - len(replaced), replaced=len(replaced))
         return Updated(len(rows) - len(replaced), len(replaced))
 
     def delete(self, document_ids: Sequence[str]) -> int:
@@ -83,21 +88,19 @@ class Updatable(Stage):
         if isinstance(document_ids, str):
             raise ConfigError(f"delete({document_ids!r}): expected a list of ids, not a string")
         distinct = list(dict.fromkeys(document_ids))
-        with self._changing() as state:
+        with self._changing() as (state, counts):
             rows = state.store.rows(distinct)
             unknown = [name for name, row in zip(distinct, rows, strict=True) if row < 0]
             if unknown:
-                others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-                raise DataError(
-                    f"{self.path}: no document {unknown[0]!r}{others}; nothing was deleted"
-                )
+                raise DataError(f"{self.path}: no {_documents(unknown)}; nothing was deleted")
             forget_rows(state.encoder, state.store, state.index, rows, state.passages)
             state.store.delete(rows)
+            counts["deleted"] = len(distinct)
         return len(distinct)
 
     def compact(self) -> None:
         """Free the space of deleted documents; BM25 is refitted, average length included."""
-        with self._changing() as state:
+        with self._changing() as (state, _):
             state.store.compact()
             if hooks_of(state.encoder).fits_documents:
                 work = self.path / ENCODING
@@ -112,10 +115,11 @@ class Updatable(Stage):
                 state.index.compact()
 
     @contextmanager
-    def _changing(self) -> Iterator[RetrieverState]:
+    def _changing(self) -> Iterator[tuple[RetrieverState, dict[str, int]]]:
         """Yield a state to change, committed by ``retriever.json`` and dropped on an error.
 
-        Other threads search the old state until the new one replaces it.
+        With it comes a dictionary, which the block fills with the counts of ``Changes``. Other
+        threads search the old state until the new one replaces it.
         """
         with self._lock, writer_lock(self.path):
             if read_head(self.path) != self.head:
@@ -125,12 +129,14 @@ class Updatable(Stage):
             roll_back(self.path)
             state = self._state.forked()
             try:
-                yield state
+                counts: dict[str, int] = {}
+                yield state, counts
                 state.index.encoder_fingerprint = str(state.encoder.fingerprint)
                 state.index.save(self.path / INDEX)
-                # The folder is no longer what its config builds: without a key it is not reused.
-                config = {**self.head.origin.get("config", {}), "key": None}
-                origin = {**self.head.origin, "config": config}
+                origin = self.head.origin
+                if any(counts.values()):  # else the documents are those of the build
+                    since = (self.head.changes or Changes()).plus(counts, self.mark)
+                    origin = noted_in(origin, since)
                 noted = self.head.passages
                 state.head = head_of(
                     self.path, self.name, state.encoder, state.store, origin, noted
@@ -140,3 +146,9 @@ class Updatable(Stage):
                 roll_back(self.path)
                 raise
             self._state = state
+
+
+def _documents(ids: Sequence[str]) -> str:
+    """Return ``document 'a'``, or with several ids ``document 'a' (and 2 more)``."""
+    more = f" (and {len(ids) - 1:,} more)" if len(ids) > 1 else ""
+    return f"document {ids[0]!r}{more}"

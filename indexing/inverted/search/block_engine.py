@@ -25,6 +25,7 @@ from sluice.indexing.inverted.search.bounds import (
     bound_groups,
     refine_group,
 )
+from sluice.indexing.inverted.search.record import GAVE_UP, POSTINGS, RESCORED, SCORED
 from sluice.indexing.inverted.search.rescoring import score_documents
 from sluice.indexing.inverted.segments.kernels import hashed_term
 from sluice.indexing.inverted.segments.segment import GROUP, Segment
@@ -37,8 +38,6 @@ BATCH = 16  # candidates that are scored together
 SPARE = 1024  # candidates beyond four times k that are kept before the engine gives up
 SAMPLED = 12  # groups bounded to estimate the blocks that remain
 FIRST_LOOK = 8  # blocks scored before the remaining work is estimated, then doubled
-# Places in the record of a query's work.
-SCORED, RESCORED, POSTINGS, GAVE_UP = 0, 1, 2, 3
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

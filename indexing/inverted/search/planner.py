@@ -10,14 +10,22 @@ from numba import njit
 from numpy.typing import NDArray
 
 from sluice.indexing.hits import MISSING_ROW, MISSING_SCORE
-from sluice.indexing.inverted.search.block_engine import GAVE_UP, search_blocks
+from sluice.indexing.inverted.search.block_engine import search_blocks
+from sluice.indexing.inverted.search.record import (
+    AUTO,
+    BLOCKS,
+    BLOCKS_COST,
+    ENGINE,
+    GAVE_UP,
+    PLANNED,
+    TERMS,
+    TERMS_COST,
+)
 from sluice.indexing.inverted.search.term_engine import search_terms
 from sluice.indexing.inverted.segments.segment import FLOOR_RANKS, GROUP, Segment
 from sluice.indexing.inverted.segments.table import segment_at
 from sluice.indexing.kernels.heap import bits_of, row_of, score_of
 
-AUTO, BLOCKS, TERMS = 0, 1, 2  # engines; AUTO leaves it to the planner
-ENGINES = {"auto": AUTO, "blocks": BLOCKS, "terms": TERMS}
 # Costs in nanoseconds, fitted to 800 queries of the benchmark's 200,000 documents (easy and hard,
 # k from 10 to 1,000; docs/experiments.md); only their ratios matter.
 POSTING, DOCUMENT, TERM_HIT = 0.45, 0.65, 250.0  # by term: a posting, a document, one of k hits
@@ -28,9 +36,6 @@ BLOCK_HIT, EXACT_HIT = 200.0, 1500.0  # by block: one of k hits; in exact it is 
 MOST_BLOCK_TERMS = 1 << 16  # of a query: beyond, the margin for rounding is no longer small
 # Blocks that k hits take where pruning works well: 34 for 10, 80 for 100, 1,500 to 2,400 for 1,000.
 BLOCKS_FOR_HITS = (20.0, 0.6, 0.0015)
-LAZY_BLOCKS = 1 << 15  # from here on dense rows are bounded by groups first
-# Places in the record of a query's work, after those of the block engine.
-ENGINE, PLANNED, TERMS_COST, BLOCKS_COST, RECORD = 4, 5, 6, 7, 8
 
 _FIRST_RANK, _SECOND_RANK, _THIRD_RANK = FLOOR_RANKS
 

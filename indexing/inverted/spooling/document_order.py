@@ -9,9 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.indexing.inverted.spooling.approximation import heaviest
-from sluice.indexing.inverted.spooling.bisection import bisection_order
-from sluice.indexing.inverted.spooling.clustering import cluster_order
 from sluice.indexing.inverted.spooling.spool import Documents, Spool
 
 ORDERS: Final = ("input", "cluster", "bisection")
@@ -36,6 +33,9 @@ def document_order(spool: Spool, terms: int, method: str, *, seed: int = 13) -> 
     rows = np.arange(len(spool), dtype=np.uint32)
     if method == "input":
         return rows
+    from sluice.indexing.inverted.spooling.bisection import bisection_order
+    from sluice.indexing.inverted.spooling.clustering import cluster_order
+
     starts, deciding, impacts = _deciding(spool, terms)
     placed = np.diff(starts) > 0
     bounds = np.concatenate([[0], starts[1:][placed]])  # those left out have no terms
@@ -51,6 +51,8 @@ def document_order(spool: Spool, terms: int, method: str, *, seed: int = 13) -> 
 
 def _deciding(spool: Spool, terms: int) -> Documents:
     """Return of all documents the heaviest terms that are in several documents, but not in many."""
+    from sluice.indexing.inverted.spooling.approximation import heaviest
+
     frequencies = np.zeros(terms, dtype=np.int64)
     for _, present, _ in _parts(spool):
         frequencies += np.bincount(present, minlength=terms)

@@ -30,6 +30,7 @@ def fit_experiment_fusion(
     pipelines: Sequence[str],
     overrides: Sequence[str] = (),
     *,
+    rebuild: bool = False,
     split: str = "dev",
     depth: int = 1000,
     **options: Any,
@@ -37,9 +38,9 @@ def fit_experiment_fusion(
     """Fit weights and method of a fusion of pipelines or retrievers; see ``fit_fusion``.
 
     ``split`` is ``dev`` (a tenth of train where there is none) or ``train``, ``depth`` how many
-    hits of each part are fused.
+    hits of each part are fused. ``rebuild`` is as for ``sluice.run``.
     """
-    experiment, dataset = _opened(config, pipelines, overrides, split)
+    experiment, dataset = _opened(config, pipelines, overrides, split, rebuild)
     runs = []
     for name in pipelines:
         run = run_on(experiment.stage(name), dataset, depth).top(depth)
@@ -52,6 +53,7 @@ def fit_experiment_cut_off(
     pipeline: str,
     overrides: Sequence[str] = (),
     *,
+    rebuild: bool = False,
     split: str = "dev",
     depth: int = 100,
     **options: Any,
@@ -61,7 +63,7 @@ def fit_experiment_cut_off(
     ``split`` is ``dev`` (a tenth of train where there is none) or ``train``. Returns the rule, and
     its report on the queries it was fitted to.
     """
-    experiment, dataset = _opened(config, [pipeline], overrides, split)
+    experiment, dataset = _opened(config, [pipeline], overrides, split, rebuild)
     run = run_on(experiment.stage(pipeline), dataset, depth).top(depth)
     rule = fit_cut_off(run, dataset.qrels, **options)
     return rule, depth_report(rule, run, dataset.qrels)
@@ -72,6 +74,7 @@ def fit_experiment_exit(
     pipeline: str,
     overrides: Sequence[str] = (),
     *,
+    rebuild: bool = False,
     split: str = "dev",
     **options: Any,
 ) -> FittedExit:
@@ -79,7 +82,7 @@ def fit_experiment_exit(
 
     The pipeline must end in a reranker, ``first >> cross(depth=50)``, without an exit of its own.
     """
-    experiment, dataset = _opened(config, [pipeline], overrides, split)
+    experiment, dataset = _opened(config, [pipeline], overrides, split, rebuild)
     stage = experiment.stage(pipeline)
     if not isinstance(stage, Then) or not isinstance(stage.second, Rerank):
         raise ConfigError(
@@ -93,7 +96,11 @@ def fit_experiment_exit(
 
 
 def _opened(
-    config: ConfigSource, pipelines: Sequence[str], overrides: Sequence[str], split: str
+    config: ConfigSource,
+    pipelines: Sequence[str],
+    overrides: Sequence[str],
+    split: str,
+    rebuild: bool,
 ) -> tuple[Experiment, Dataset]:
     """Return the experiment without the other pipelines, which may name the file to be made."""
     settings, file = config_of(config, ExperimentConfig, overrides)
@@ -109,8 +116,11 @@ def _opened(
     used = {name: text for name, text in settings.pipelines.items() if name in needed}
     evaluate = settings.evaluate.model_copy(update={"baseline": None})
     experiment = Experiment(
-        settings.model_copy(update={"pipelines": used, "evaluate": evaluate}), file=file
+        settings.model_copy(update={"pipelines": used, "evaluate": evaluate}),
+        file=file,
+        rebuild=rebuild,
     )
+    experiment.check_output(experiment.needs.searched(pipelines))
     data = experiment.dataset(None)
     source = find_split(split, data.splits) or "train"  # without dev it is a part of train
     if source == find_split(settings.evaluate.split, data.splits):

@@ -56,6 +56,7 @@ def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, 
     """
     start = time.monotonic()
     check_tuning(config)
+    experiment.check_output(config.retrievers)
     prepare(experiment, [*(f"retrievers.{n}" for n in config.retrievers),
                          *(f"rerankers.{n}" for n in config.rerankers)])  # fmt: skip
     dataset = _split(config, experiment)

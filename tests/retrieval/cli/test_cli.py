@@ -89,6 +89,12 @@ def test_add_and_delete_by_id(sluice: Call, config: Path, tmp_path: Path) -> Non
     assert (code, "no document 'n1'" in err) == (2, True)
     code, _, err = sluice("delete", retriever)
     assert code == 2
+    assert f"{retriever}: 1 added, 40 documents" in sluice("add", tmp_path / "out", new)[1]
+    _, out, err = sluice("search", tmp_path / "out", "brandnew", "--pipeline", "top5")
+    assert ("n1" in out, "40 documents, 2 added, 2 deleted since the build" in err) == (True, True)
+    code, _, err = sluice("index", config, "retrievers.bm25.encoder.k1=2.0")
+    assert (code, "would lose what was changed" in err, "--rebuild" in err) == (2, True, True)
+    assert "40 documents" in sluice("index", config, "seed=3", "--rebuild")[1]
 
 
 def test_update_filter_and_explain(sluice: Call, config: Path, tmp_path: Path) -> None:
@@ -212,7 +218,7 @@ def test_other_bad_input_ends_in_one_line(sluice: Call, config: Path, tmp_path: 
         (("compare", run, "--qrels", qrels), "two runs"),
         (("compare", run, run, "--qrels", qrels, "--format", "xls"), "--format"),
         (("search", tmp_path, "x"), "retriever folder"),
-        (("search", tmp_path), "one query"),
+        (("search", tmp_path), "retriever folder"),
         (("verify", tmp_path), "neither"),
         (("run", tmp_path / "none.yaml"), "no such file"),
         (("run", config, "dataset=nowhere"), "nowhere"),

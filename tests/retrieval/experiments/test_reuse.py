@@ -1,7 +1,6 @@
 """What is made again and what is not: by settings, by the files they name, by changed documents."""
 
 import json
-import logging
 import os
 import shutil
 from pathlib import Path
@@ -208,17 +207,6 @@ def test_an_index_of_an_earlier_format_is_built_again(
     assert "an earlier Sluice" in caplog.text
     assert "; rebuilding" in caplog.text
     assert len(made.search("gold")) > 0
-
-
-def test_added_documents_are_not_reused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    values = config(tmp_path)
-    run(values)
-    Retriever.open(tmp_path / "out" / "retrievers" / "bm25").add([Document("new", "", "brandnew")])
-    assert load_pipeline(tmp_path / "out", "bm25").search("brandnew")[0].doc_id == "new"
-    with caplog.at_level(logging.INFO, "sluice"):
-        _, made = run(values)
-    assert "rebuilding: its documents were changed" in caplog.text
-    assert len(made.retriever("bm25")) == 40
 
 
 def test_searching_makes_nothing(tmp_path: Path, bert: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Call
 from small_world import LengthScorer, WordEncoder, documents
 
 from sluice.encoders import BM25Encoder, CrossEncoder
@@ -63,13 +64,17 @@ def test_a_saved_pipeline_finds_the_same(
     assert same(stage.run(QUERIES), before)
 
 
-def test_filters_are_saved_and_retrievers_once(bm25: Retriever, tmp_path: Path) -> None:
+def test_filters_are_saved_and_retrievers_once(
+    bm25: Retriever, tmp_path: Path, sluice: Call
+) -> None:
     some = bm25.filtered({"id": ["d00", "d10"]})
     (some | bm25 | bm25 % 3).save(tmp_path / "p")
     assert len(list((tmp_path / "p" / "retrievers").iterdir())) == 2
     opened = load_pipeline(tmp_path / "p")
     assert isinstance(opened, Fuse)
     assert opened.stages[0].base_where == {"id": ["d00", "d10"]}
+    status, out, _ = sluice("search", tmp_path / "p", "gold river", "-k", 2)
+    assert (status, "d00" in out, "d10" in out) == (0, True, True)
     (bm25 % 2).save(tmp_path / "p")  # a pipeline's folder is replaced
     assert len(load_pipeline(tmp_path / "p").run(QUERIES)["a"]) == 2
 

@@ -1,0 +1,149 @@
+"""The output folder of an experiment: its retrievers, and whose dataset its parts were made of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
+from sluice.encoders.foundation.files import read_json
+from sluice.encoders.foundation.numbers import plural
+from sluice.retrieval.config.file_keys import normalised_dataset
+from sluice.retrieval.config.output_names import short_name
+from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, load_config
+from sluice.retrieval.experiments.results import RESULTS
+from sluice.retrieval.retrievers.folder import HEAD, read_head
+from sluice.retrieval.retrievers.retriever import Retriever
+
+SETTINGS = "experiment.yaml"
+RETRIEVERS = "retrievers"
+SUITE = "datasets"  # the folder of a suite's experiments
+INLINE = "inline-"  # begins the names of retrievers that only mine negatives
+
+
+def retrievers_in(output: Path) -> list[Path]:
+    """Return the folders of an experiment's retrievers, all of them built.
+
+    Raises ``IndexFormatError`` for a folder without any, ``ConfigError`` for a suite, and where
+    some are not built yet: they would lack what is added to the others.
+    """
+    built = {
+        head.parent.name: head.parent
+        for head in sorted(output.glob(f"{RETRIEVERS}/*/{HEAD}"))
+        if not head.parent.name.startswith(INLINE)
+    }
+    if (output / SETTINGS).exists():
+        names = list(load_config(output / SETTINGS, ExperimentConfig).retrievers)
+        missing = [name for name in names if name not in built]
+        if built and missing:
+            raise ConfigError(
+                f"{output}: {', '.join(missing)} not built yet, so documents cannot be changed in "
+                "all its retrievers. Finish with sluice index, or name one retriever: "
+                f"{next(iter(built.values()))}"
+            )
+        built = {name: built[name] for name in names if name in built}
+    if not built:
+        parts = sorted(each.name for each in output.glob(f"{SUITE}/*") if each.is_dir())
+        if parts:
+            raise ConfigError(
+                f"{output}: is an evaluation of several datasets; name one of them: "
+                f"{output / SUITE}/NAME ({', '.join(parts)})"
+            )
+        raise IndexFormatError(
+            f"{output}: no {HEAD} here and no {RETRIEVERS}/; expected a retriever folder or an "
+            "experiment's output (sluice index CONFIG makes one)"
+        )
+    return list(built.values())
+
+
+def open_built(path: Path, allow: Collection[str] = ()) -> Retriever:
+    """Open a retriever's folder with the options that its build noted (device, dtype)."""
+    config = read_head(path).origin.get("config")
+    section = config.get("retriever") if isinstance(config, Mapping) else None
+    encoder = section.get("encoder") if isinstance(section, Mapping) else None
+    options = encoder_options(encoder) if isinstance(encoder, Mapping) else {}
+    return Retriever.open(path, allow=allow, **options)
+
+
+def open_section(path: Path, section: RetrieverSection) -> Retriever:
+    """Open a retriever's folder as its section says: its own classes, device and parameters."""
+    own = [str(section.encoder["type"]), str((section.index or {}).get("type"))]
+    options = encoder_options(section.encoder)
+    return Retriever.open(path, allow=own, params=section.search, **options)
+
+
+def encoder_options(encoder: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an encoder that a saved folder does not carry."""
+    return {k: encoder[k] for k in ("device", "dtype", "batch_tokens") if k in encoder}
+
+
+def refuse_other_dataset(output: Path, dataset: str | Mapping[str, Any] | list[Any]) -> None:
+    """Raise ``ConfigError`` if a folder holds parts that were made of another dataset."""
+    held = _held_dataset(output)
+    if held is None or _same_dataset(held, dataset):
+        return
+    counts = [
+        plural(count, noun)
+        for noun, pattern in (
+            ("model", "models/*"), ("retriever", f"{RETRIEVERS}/*/{HEAD}"),
+            ("run", "runs/*.trec.gz"), ("dataset", f"{SUITE}/*"), ("file of results", RESULTS),
+        )
+        if (count := sum(1 for _ in output.glob(pattern)))
+    ]  # fmt: skip
+    if counts:
+        raise ConfigError(
+            f"output: {output} holds parts of {_shown(held)}, not of {_shown(dataset)}: "
+            f"{', '.join(counts)}. Choose another folder, as output={output}-{short_name(dataset)}"
+            " (in a file: output: runs/x-{dataset}), or replace its parts with --rebuild"
+        )
+
+
+def _shown(dataset: Any) -> str:
+    if isinstance(dataset, list):
+        return f"{plural(len(dataset), 'dataset')} ({short_name(dataset)})"
+    name = dataset.get("name") if isinstance(dataset, Mapping) else dataset
+    return f"dataset {short_name(dataset) if name is None else name!r}"
+
+
+def _held_dataset(output: Path) -> Any:
+    """Return the dataset of a folder's parts as a config names it, None if there is none to see.
+
+    That of a suite, which has a folder of its own for each dataset, is a list.
+    """
+    try:
+        if (output / SETTINGS).exists():
+            values = yaml.safe_load((output / SETTINGS).read_text(encoding="utf-8"))
+            return values.get("dataset") if isinstance(values, Mapping) else None
+        if (output / RESULTS).exists():
+            results = read_json(output / RESULTS)
+            if isinstance(results.get("datasets"), list):
+                return results["datasets"]
+            return results["origin"]["config"]["dataset"]
+        for head in sorted(output.glob(f"{RETRIEVERS}/*/{HEAD}")):
+            config = read_head(head.parent).origin.get("config")
+            if isinstance(config, Mapping) and "dataset" in config:
+                return config["dataset"]
+    except (SluiceError, OSError, ValueError, LookupError, AttributeError, yaml.YAMLError):
+        return None  # damaged: what needs the file says so
+    return None
+
+
+def _same_dataset(one: Any, other: Any) -> bool:
+    if isinstance(one, list) or isinstance(other, list):
+        return isinstance(one, list) and isinstance(other, list)
+    first, second = (_identity(each) for each in (one, other))
+    return first == second
+
+
+def _identity(dataset: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return what names a corpus and its queries: paths resolved, the split left out."""
+    facts = normalised_dataset(dataset)
+    for key in ("split", "ignore_identical_ids"):
+        facts.pop(key, None)
+    for key, value in facts.items():
+        if isinstance(value, str) and (path := Path(value).expanduser()).exists():
+            facts[key] = str(path.resolve())
+    return facts
