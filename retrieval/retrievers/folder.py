@@ -18,7 +18,7 @@ from sluice.encoders.foundation.build import resolve, type_name
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
 from sluice.encoders.foundation.generations import MANIFEST, pin_generation, verify, writer_lock
-from sluice.encoders.model_files.registry import open_encoder
+from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.table import ENCODERS
 from sluice.retrieval.retrievers.changes import CHANGES, Changes, changes_in
 
@@ -239,9 +239,17 @@ def place_encoder(path: Path, encoder: Any) -> dict[str, Any]:
 
 
 def open_placed_encoder(
-    path: Path, head: Head, *, allow: Collection[str] = (), options: Mapping[str, Any] | None = None
+    path: Path,
+    head: Head,
+    *,
+    allow: Collection[str] = (),
+    options: Mapping[str, Any] | None = None,
+    quick: bool = False,
 ) -> Any:
-    """Load the encoder of a retriever and check that it is the one the index was built with."""
+    """Load the encoder of a retriever and check that it is the one the index was built with.
+
+    ``quick``: for a few queries, which ``opened_quickly`` encodes without loading torch.
+    """
     source = path / head.encoder
     given = dict(options or {})
     if head.encoder_type:
@@ -253,6 +261,12 @@ def open_placed_encoder(
         encoder = resolve(head.encoder_type).from_pretrained(source, **given)
     elif head.encoder_generation:
         encoder = open_encoder(source, generation=head.encoder_generation)
+    elif quick:
+        from sluice.encoders.quick import opened_quickly
+
+        encoder = opened_quickly(
+            kind_of(source), source, given, lambda: open_encoder(source, **given)
+        )
     else:
         encoder = open_encoder(source, **given)
     check_encoder(path, head, encoder)

@@ -146,19 +146,23 @@ class Retriever(Stage):
         encoder: Encoder | None = None,
         allow: Collection[str] = (),
         params: Mapping[str, Any] | None = None,
+        quick: bool = False,
         **options: Any,
     ) -> Retriever:
         """Open a folder; the encoder is loaded when the first query needs it.
 
         ``options`` (``device``, ``dtype``) go to the encoder. ``allow`` names encoder classes of
         your own that the folder may import. ``params`` are the search parameters of all searches.
+        ``quick`` is for a few queries: an encoder that has a numpy form is not loaded, see
+        ``sluice.encoders.quick``.
         Raises ``IndexFormatError`` for a folder that is missing, damaged or newer, and for an
         ``encoder`` other than the index was built with.
         """
         folder = Path(path)
         state = RetrieverState(
-            folder, read_head(folder), encoder=encoder, allow=allow, options=options, params=params
-        )
+            folder, read_head(folder), encoder=encoder, allow=allow, options=options, params=params,
+            quick=quick,
+        )  # fmt: skip
         return cls(state)
 
     @property
