@@ -74,8 +74,8 @@ def checked_sparse(vectors: Any, what: str) -> sparse.csr_array[Any]:
         shape = vectors.shape
         structure = vectors.indptr, vectors.indices, vectors.data
         if len(shape) == 2 and inspect(*structure, shape[1]) == GOOD:
-            usual_form: sparse.csr_array[Any] = vectors  # the fast case: some searches take 0.1 ms
-            return usual_form
+            plain: sparse.csr_array[Any] = vectors  # the fast case: some searches take 0.1 ms
+            return plain
     if not sparse.issparse(vectors):
         kind = type(vectors).__name__
         remedy = "; dense vectors go into FlatIndex or FaissIndex" if kind == "ndarray" else ""

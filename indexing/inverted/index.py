@@ -50,6 +50,11 @@ WITHOUT_KERNELS = 1 << 23  # postings and documents of a search that numpy does 
 TASKS_PER_THREAD = 4  # parts of a batch: few enough to be cheap, enough to even out the threads
 
 
+def kernels_loaded() -> bool:
+    """Return whether the compiler of the kernels is loaded, which takes a third of a second."""
+    return "numba" in sys.modules
+
+
 class InvertedIndex(Index):
     """Documents by the terms they carry, with their impacts; vectors are scipy CSR arrays.
 
@@ -330,7 +335,7 @@ class InvertedIndex(Index):
         self, queries: Sparse, allowed: Mask | None, settings: SearchSettings, hits: Hits
     ) -> bool:
         """Fill ``hits`` if that is quicker than to load the compiled kernels; return whether."""
-        if "numba" in sys.modules or settings.approximate or settings.engine == BLOCKS:
+        if kernels_loaded() or settings.approximate or settings.engine == BLOCKS:
             return False
         segments = [placed[:2] for placed in self._segments]
         work = expected_work(segments, queries.indices.astype(np.int64), queries.shape[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -107,7 +108,6 @@ def search(
       sluice search runs/x/retrievers/bm25 "gold" --param alpha=0.9
       sluice search runs/x "a question" --pipeline cascade
       sluice search runs/x
-      sluice search runs/x < queries.txt
       sluice search runs/x/retrievers/bm25 --queries q.jsonl -k 1000 --output run.trec
       sluice search runs/imported --vectors queries.npy --output run.trec
     """
@@ -123,10 +123,11 @@ def search(
         return
     if queries is None:
         refuse_options("for --queries and --vectors", output=output)
+        _load_numpy_for_one_query()
     from sluice.retrieval.retrievers.retriever import Retriever
 
     k = 10 if k is None else k
-    stage, name = _opened(path, pipeline)
+    stage, name = _opened(path, pipeline, quick=queries is None)
     if param:
         if not isinstance(stage, Retriever):
             raise ConfigError(
@@ -152,6 +153,16 @@ def search(
         _prompt(stage, k, as_json=as_json)
     else:
         _search_lines(stage, k, as_json=as_json)
+
+
+def _load_numpy_for_one_query() -> None:
+    """Load numpy with one thread: its small products are slower when threads wait for each other.
+
+    That holds for ``encoders.quick``; torch and the compiled kernels have threads of their own.
+    """
+    if "numpy" not in sys.modules:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    import numpy  # noqa: F401
 
 
 def _search_lines(stage: Stage, k: int, *, as_json: bool) -> None:
@@ -222,13 +233,13 @@ def _search_vectors(
     typer.echo(f"{output}: {plural(len(run), 'query')}")
 
 
-def _opened(path: Path, pipeline: str | None) -> tuple[Stage, str | None]:
+def _opened(path: Path, pipeline: str | None, *, quick: bool = False) -> tuple[Stage, str | None]:
     """Open a retriever's folder, or a pipeline of an experiment's output; return its name too."""
     from sluice.retrieval.retrievers.folder import HEAD
     from sluice.retrieval.retrievers.retriever import Retriever
 
     if (path / HEAD).exists() and pipeline is None:
-        return Retriever.open(path), None
+        return Retriever.open(path, quick=quick), None
     from sluice.retrieval.experiments.output import SETTINGS
     from sluice.retrieval.pipelines.saving import PIPELINE
 
@@ -247,7 +258,7 @@ def _opened(path: Path, pipeline: str | None) -> tuple[Stage, str | None]:
             return Retriever.open(path), None  # says what is missing
     from sluice.retrieval.experiments.experiment import open_experiment
 
-    experiment = open_experiment(path)
+    experiment = open_experiment(path, quick=quick)
     name = pipeline or experiment.systems[-1]
     if pipeline is None and len(experiment.systems) > 1:
         others = ", ".join(experiment.systems[:-1])

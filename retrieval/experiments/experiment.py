@@ -16,7 +16,6 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, Slu
 from sluice.encoders.foundation.files import read_json, write_text
 from sluice.encoders.foundation.folder_swap import settle
 from sluice.encoders.foundation.generations import MANIFEST
-from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.config.components import make_encoder, make_index, pruned
 from sluice.retrieval.config.file_keys import Keys, normalised_dataset
@@ -29,7 +28,6 @@ from sluice.retrieval.config.sections import (
     named_file,
 )
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
-from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.experiments.changes import differing_corpora, undo_interrupted, unfinished
 from sluice.retrieval.experiments.checks import check_experiment, check_opened, list_names
 from sluice.retrieval.experiments.dependencies import Dependencies
@@ -37,11 +35,16 @@ from sluice.retrieval.experiments.output import (
     INLINE,
     RETRIEVERS,
     SETTINGS,
+    is_built_of,
+    log_changes,
+    loss_message,
     open_section,
     refuse_other_dataset,
+    saved_config,
 )
 from sluice.retrieval.experiments.saved_pipeline import open_pipeline
 from sluice.retrieval.experiments.training.job import TrainingJob, train_model
+from sluice.retrieval.experiments.training.tested_queries import refuse_tested_queries
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.saving import PIPELINE
 from sluice.retrieval.pipelines.stage import Stage
@@ -49,7 +52,7 @@ from sluice.retrieval.retrievers.candidate_lists import Sources, open_lists
 from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.training_data.files.corpus_examples import sees_queries, too_few_to_hold_out
+from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 from sluice.retrieval.training_data.teachers.teachers import open_judge
 
 if TYPE_CHECKING:
@@ -59,15 +62,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-STRAYS = 0.05  # share of the tested queries whose texts may be among the training queries
-
 
 class Experiment:
     """The named parts of a config, opened or made on first use.
 
     ``file`` is named in errors. ``allow`` lists the classes of your own that types may name; None,
     for your own config, allows any. With ``only_open`` nothing is made: a part that is missing, or
-    was made with other settings, is an ``IndexFormatError``.
+    was made with other settings, is an ``IndexFormatError``. ``quick`` opens it for a few queries,
+    as ``Retriever.open`` does.
 
     A retriever whose documents were changed since its build is used as it is. Building it again,
     because it is asked for or because its settings changed, would lose the changes, and replacing
@@ -81,12 +83,14 @@ class Experiment:
         file: str | Path | None = None,
         allow: Collection[str] | None = None,
         only_open: bool = False,
+        quick: bool = False,
         rebuild: bool = False,
     ) -> None:
         self.config = config
         self.file = file
         self.allow = allow
         self.only_open = only_open
+        self._quick = quick and only_open
         self.rebuild = rebuild
         self.output = Path(config.output)
         self._untested = False  # whether training is known to see no query of the evaluation
@@ -129,10 +133,10 @@ class Experiment:
             path = self.output / RETRIEVERS / name
             changes = read_head(path).changes if (path / HEAD).exists() else None
             keys = self.needs.built_keys(self.config.retrievers[name])
-            if changes is not None and not _is_of(path, keys):
+            if changes is not None and not is_built_of(path, keys):
                 lost.append(f"{name} ({changes})")
         if lost:
-            raise ConfigError(_losses(self.output, lost))
+            raise ConfigError(loss_message(self.output, lost))
 
     def write_settings(self, only: Sequence[str] | None = None) -> None:
         """Save the resolved config beside the artefacts it describes.
@@ -192,43 +196,15 @@ class Experiment:
     def refuse_tested(self) -> None:
         """Raise ``ConfigError`` if a model that is evaluated learns from the tested queries.
 
-        It makes no difference whether the model exists already. Queries are compared by their
-        texts. Refused are any tested query with the text and id of a train query, and more than
-        ``STRAYS`` of the tested queries with the text of a train query. Fewer, with other ids,
-        are warned of: collections come with a few (NFCorpus 4 of 323, SciFact 2 of 300).
+        It makes no difference whether the model exists already; see ``refuse_tested_queries``.
         """
         kind = "pipelines" if self.config.pipelines else "retrievers"
         made_from = {node for name in self.systems for node in self.needs.closure(f"{kind}.{name}")}
         trainings = [s for name, s in self.config.train.items() if f"train.{name}" in made_from]
         if self._untested or not any(map(sees_queries, trainings)):
             return
-        dataset, sections = self.dataset(None), [s for s in trainings if sees_queries(s)]
-        own = all(section.examples for section in sections)
-        if own and find_split("train", dataset.splits) is None:
-            return  # files without the queries of dev and test, or pairs made from the corpus
-        if own and too_few_to_hold_out(dataset):
-            train = dataset.with_split("train")
-        else:
-            train, _ = training_splits(dataset, self.config.seed)
-        tested = self.dataset(self.config.evaluate.split).queries
-        trained: dict[str, set[str]] = {}  # ids by text
-        for query, text in train.queries.items():
-            trained.setdefault(same_text_key(text), set()).add(query)
-        keys = {query: same_text_key(text) for query, text in tested.items() if text.strip()}
-        shared = [query for query, key in keys.items() if key in trained]
-        same = [query for query in shared if query in trained[keys[query]]]
-        count = f"{len(shared):,} of {len(tested):,} tested queries"
-        if same or len(shared) > STRAYS * len(tested):
-            raise ConfigError(
-                f"dataset: training on the test is refused: {count} (such as "
-                f"{(same or shared)[0]!r}) are among the train queries, by text; use separate "
-                "splits"
-            )
-        if shared:
-            log.warning(
-                "%s: %s (such as %r) have the text of a train query with another id; they are "
-                "trained on all the same", train.name, count, shared[0],
-            )  # fmt: skip
+        test = functools.partial(self.dataset, self.config.evaluate.split)
+        refuse_tested_queries(trainings, self.dataset(None), test, self.config.seed)
         self._untested = True
 
     def retriever(self, name: str) -> Retriever:
@@ -256,14 +232,14 @@ class Experiment:
 
     def _is_kept(self, path: Path, keys: Keys) -> bool:
         """Return whether the retriever at ``path`` is the one of ``keys`` and need not be built."""
-        return _is_of(path, keys) and not (self.rebuild and read_head(path).changes)
+        return is_built_of(path, keys) and not (self.rebuild and read_head(path).changes)
 
     def _opened(self, name: str, section: RetrieverSection) -> Retriever:
         path = self.output / RETRIEVERS / name
-        saved = _saved_config(path) if (path / HEAD).exists() else None
+        saved = saved_config(path) if (path / HEAD).exists() else None
         self._check_saved(path, saved, self.needs.built_recipe(section))
-        _log_changes(path)
-        return open_section(path, section)
+        log_changes(path)
+        return open_section(path, section, quick=self._quick)
 
     def _check_saved(self, path: Path, saved: Any, recipe: str) -> None:
         if not isinstance(saved, Mapping) or saved.get("recipe") != recipe:
@@ -283,7 +259,7 @@ class Experiment:
                 if self._is_kept(path, keys):
                     retriever = open_section(path, section)
                     _ = retriever.index  # raises for an earlier format and for a damaged index
-                    _log_changes(path)
+                    log_changes(path)
                     return retriever
                 if changes is None:
                     why = "its settings, or the files they name, changed"
@@ -291,7 +267,7 @@ class Experiment:
                 elif self.rebuild:
                     log.warning("%s: rebuilding without the changes: %s", path, changes)
                 else:
-                    raise ConfigError(_losses(self.output, [f"{name} ({changes})"]))
+                    raise ConfigError(loss_message(self.output, [f"{name} ({changes})"]))
         except IndexFormatError as error:
             log.warning("%s; rebuilding", error)
         encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
@@ -353,7 +329,21 @@ class Experiment:
         """Return a reranker's scorer by name."""
         if name not in self._scorers:
             spec = self.config.rerankers[name]
-            self._scorers[name] = make_encoder(spec, where=f"rerankers.{name}", model=self.model)
+
+            def make() -> Any:
+                return make_encoder(spec, where=f"rerankers.{name}", model=self.model)
+
+            if self._quick and spec.get("type") == "cross_encoder":
+                from sluice.encoders.model_files.locate import model_folder
+                from sluice.encoders.quick import opened_quickly
+
+                options = {
+                    key: value for key, value in spec.items() if key not in ("type", "model")
+                }
+                folder = model_folder(self.model(str(spec.get("model"))))
+                self._scorers[name] = opened_quickly("cross_encoder", folder, options, make)
+            else:
+                self._scorers[name] = make()
         return self._scorers[name]
 
     def stage(self, name: str) -> Stage:
@@ -440,12 +430,14 @@ def load_pipeline(
     return experiment.stage(name or experiment.systems[-1])
 
 
-def open_experiment(folder: str | Path, *, allow: Collection[str] = ()) -> Experiment:
+def open_experiment(
+    folder: str | Path, *, allow: Collection[str] = (), quick: bool = False
+) -> Experiment:
     """Open the output folder of an experiment, for searching.
 
     Nothing is built and the dataset is not needed: a part that is missing, or was made with other
     settings than those in ``experiment.yaml``, is an ``IndexFormatError``. ``allow`` names the
-    classes of your own that the folder may import.
+    classes of your own that the folder may import; ``quick`` is as in ``Experiment``.
     """
     path = Path(folder) / SETTINGS
     if not path.exists():
@@ -455,37 +447,4 @@ def open_experiment(folder: str | Path, *, allow: Collection[str] = ()) -> Exper
         )
     config = load_config(path, ExperimentConfig)
     moved = config.model_copy(update={"output": str(folder)})
-    return Experiment(moved, file=path, allow=allow, only_open=True)
-
-
-def _saved_config(path: Path) -> dict[str, Any]:
-    """Return the config saved in a retriever's folder, keys included."""
-    config = read_head(path).origin.get("config")
-    return config if isinstance(config, dict) else {}
-
-
-def _is_of(path: Path, keys: Keys) -> bool:
-    """Return whether a retriever was built from what ``keys`` hash, whatever was changed since.
-
-    Earlier versions took the key away with a change; the recipe stayed.
-    """
-    saved = _saved_config(path)
-    key = saved.get("key", "")
-    return bool(saved.get("recipe") == keys.recipe if key is None else key == keys.key)
-
-
-def _losses(output: Path, lost: Sequence[str]) -> str:
-    return (
-        f"{output}: building {plural(len(lost), 'retriever')} again would lose what was changed "
-        f"since the build: {', '.join(lost)}. The settings, or the files they name, are no longer "
-        "those of the build. Write output=OTHER to build elsewhere, or --rebuild to lose the "
-        "changes"
-    )
-
-
-def _log_changes(path: Path) -> None:
-    """Say how a retriever differs from what its config builds, if it does."""
-    head = read_head(path)
-    if head.changes is not None:
-        count = plural(head.documents, "document")
-        log.info("%s: %s, %s since the build", path, count, head.changes)
+    return Experiment(moved, file=path, allow=allow, only_open=True, quick=quick)

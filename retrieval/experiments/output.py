@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import yaml
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
 from sluice.encoders.foundation.files import read_json
 from sluice.encoders.foundation.numbers import plural
-from sluice.retrieval.config.file_keys import normalised_dataset
+from sluice.retrieval.config.file_keys import Keys, normalised_dataset
 from sluice.retrieval.config.output_names import short_name
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, load_config
 from sluice.retrieval.experiments.results import RESULTS
 from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
+
+log = logging.getLogger("sluice")
 
 SETTINGS = "experiment.yaml"
 RETRIEVERS = "retrievers"
@@ -68,11 +71,11 @@ def open_built(path: Path, allow: Collection[str] = ()) -> Retriever:
     return Retriever.open(path, allow=allow, **options)
 
 
-def open_section(path: Path, section: RetrieverSection) -> Retriever:
+def open_section(path: Path, section: RetrieverSection, *, quick: bool = False) -> Retriever:
     """Open a retriever's folder as its section says: its own classes, device and parameters."""
     own = [str(section.encoder["type"]), str((section.index or {}).get("type"))]
     options = encoder_options(section.encoder)
-    return Retriever.open(path, allow=own, params=section.search, **options)
+    return Retriever.open(path, allow=own, params=section.search, quick=quick, **options)
 
 
 def encoder_options(encoder: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,3 +150,37 @@ def _identity(dataset: str | Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, str) and (path := Path(value).expanduser()).exists():
             facts[key] = str(path.resolve())
     return facts
+
+
+def saved_config(path: Path) -> dict[str, Any]:
+    """Return the config saved in a retriever's folder, keys included."""
+    config = read_head(path).origin.get("config")
+    return config if isinstance(config, dict) else {}
+
+
+def is_built_of(path: Path, keys: Keys) -> bool:
+    """Return whether a retriever was built from what ``keys`` hash, whatever was changed since.
+
+    Earlier versions took the key away with a change; the recipe stayed.
+    """
+    saved = saved_config(path)
+    key = saved.get("key", "")
+    return bool(saved.get("recipe") == keys.recipe if key is None else key == keys.key)
+
+
+def loss_message(output: Path, lost: Sequence[str]) -> str:
+    """Return why ``lost``, retrievers with their changes in brackets, are not built again."""
+    return (
+        f"{output}: building {plural(len(lost), 'retriever')} again would lose what was changed "
+        f"since the build: {', '.join(lost)}. The settings, or the files they name, are no longer "
+        "those of the build. Write output=OTHER to build elsewhere, or --rebuild to lose the "
+        "changes"
+    )
+
+
+def log_changes(path: Path) -> None:
+    """Say how a retriever differs from what its config builds, if it does."""
+    head = read_head(path)
+    if head.changes is not None:
+        count = plural(head.documents, "document")
+        log.info("%s: %s, %s since the build", path, count, head.changes)

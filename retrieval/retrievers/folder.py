@@ -274,9 +274,17 @@ def place_encoder(path: Path, encoder: Any) -> dict[str, Any]:
 
 
 def open_placed_encoder(
-    path: Path, head: Head, *, allow: Collection[str] = (), options: Mapping[str, Any] | None = None
+    path: Path,
+    head: Head,
+    *,
+    allow: Collection[str] = (),
+    options: Mapping[str, Any] | None = None,
+    quick: bool = False,
 ) -> Any:
-    """Load the encoder of a retriever and check that it is the one the index was built with."""
+    """Load the encoder of a retriever and check that it is the one the index was built with.
+
+    ``quick``: for a few queries, which ``opened_quickly`` encodes without loading torch.
+    """
     source = path / head.encoder
     given = dict(options or {})
     if head.encoder_type:
@@ -288,6 +296,12 @@ def open_placed_encoder(
         encoder = resolve(head.encoder_type).from_pretrained(source, **given)
     elif head.encoder_generation:
         encoder = open_encoder(source, generation=head.encoder_generation)
+    elif quick:
+        from sluice.encoders.quick import opened_quickly
+
+        encoder = opened_quickly(
+            kind_of(source), source, given, lambda: open_encoder(source, **given)
+        )
     else:
         encoder = open_encoder(source, **given)
     check_encoder(path, head, encoder)

@@ -157,6 +157,7 @@ class Retriever(Updatable):
         encoder: EncoderLike = None,
         allow: Collection[str] = (),
         params: Mapping[str, Any] | None = None,
+        quick: bool = False,
         **options: Any,
     ) -> Retriever:
         """Open a folder; the encoder is loaded when the first query needs it.
@@ -164,6 +165,8 @@ class Retriever(Updatable):
         ``encoder`` is given where the folder cannot have it (a function), or to share one.
         ``options`` (``device``, ``dtype``) go to the encoder. ``allow`` names encoder classes of
         your own that the folder may import. ``params`` are the search parameters of all searches.
+        ``quick`` is for a few queries: an encoder that has a numpy form is not loaded, see
+        ``sluice.encoders.quick``.
         Raises ``IndexFormatError`` for a folder that is missing, damaged or newer, and for an
         ``encoder`` other than the index was built with.
         """
@@ -171,7 +174,7 @@ class Retriever(Updatable):
         head = read_head(folder)
         given = None if encoder is None else encoder_for(folder, head, encoder)
         state = RetrieverState(
-            folder, head, encoder=given, allow=allow, options=options, params=params
+            folder, head, encoder=given, allow=allow, options=options, params=params, quick=quick
         )
         return cls(state)
 

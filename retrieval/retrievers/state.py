@@ -67,12 +67,13 @@ class RetrieverState:
         allow: Collection[str] = (),
         options: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
+        quick: bool = False,
     ) -> None:
         self.path = path
         self.head = head
         self.name = head.name
         self.params = dict(params or {})  # of every search of the index; a call's own come first
-        self._allow, self._options = allow, dict(options or {})
+        self._allow, self._options, self._quick = allow, dict(options or {}), quick
         self._masks: dict[str, Mask] = {}  # of the latest ``where``s
         if encoder is not None:
             check_encoder(path, head, encoder)
@@ -83,7 +84,11 @@ class RetrieverState:
         """The encoder the index is bound to."""
         return self._part(
             lambda: open_placed_encoder(
-                self.path, self.head, allow=self._allow, options=self._options
+                self.path,
+                self.head,
+                allow=self._allow,
+                options=self._options,
+                quick=self._quick,
             )
         )
 

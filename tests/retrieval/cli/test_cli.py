@@ -218,7 +218,7 @@ def test_other_bad_input_ends_in_one_line(sluice: Call, config: Path, tmp_path: 
         (("compare", run, "--qrels", qrels), "two runs"),
         (("compare", run, run, "--qrels", qrels, "--format", "xls"), "--format"),
         (("search", tmp_path, "x"), "retriever folder"),
-        (("search", tmp_path), "retriever folder"),
+        (("search", tmp_path, "x", "--queries", run), "not two"),
         (("verify", tmp_path), "neither"),
         (("run", tmp_path / "none.yaml"), "no such file"),
         (("run", config, "dataset=nowhere"), "nowhere"),

@@ -1,7 +1,10 @@
 """What worked in Python only is reached from the command line, with the same figures."""
 
+import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +205,61 @@ def test_counts_have_their_noun() -> None:
     assert plural(1, "document") == "1 document"
 
 
+def test_queries_come_from_a_prompt_or_from_the_input(
+    sluice: Call, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.yaml").write_text(
+        f"dataset: {world}\noutput: {tmp_path / 'out'}\nretrievers: {{bm25: bm25}}\n"
+    )
+    assert sluice("index", tmp_path / "x.yaml")[0] == 0
+    folder = tmp_path / "out"
+
+    def searched(text: str, *words: object, terminal: bool = False) -> tuple[int, str, str]:
+        stream = io.StringIO(text)
+        monkeypatch.setattr(stream, "isatty", lambda: terminal)
+        monkeypatch.setattr(sys, "stdin", stream)
+        return sluice("search", folder, "-k", 2, *words)
+
+    code, out, _ = searched("word7\n\n nowhere\n")
+    assert code == 0
+    assert out.startswith("> word7\n  1 ")
+    assert out.endswith("> nowhere\nno hits\n")
+    _, out, _ = searched("word7\nword3\n", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [(line["query"], line["doc_id"]) for line in lines] == [
+        ("word7", "d07"),
+        ("word3", "d03"),
+    ]
+    assert searched("")[0] == 2
+    code, out, err = searched("number\n:k 1\nnumber\n:k x\n\nword7\n", terminal=True)
+    assert (code, out.count("  1  "), out.count("  2  ")) == (0, 2, 1)
+    assert "d07" not in out
+    assert "An empty line ends" in err
+    assert ":k x: expected a number of hits" in err
+    assert searched("word7", terminal=True)[0] == 0, "the end of the input ends it"
+
+
+def test_one_bm25_query_loads_nothing_heavy(sluice: Call, world: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(
+        f"dataset: {world}\noutput: {tmp_path / 'out'}\n"
+        "retrievers:\n  bm25: {encoder: {type: bm25}}\n"
+        "rerankers: {cross: {type: cross_encoder, model: nowhere}}\n"
+        "pipelines: {all: bm25 >> cross, top: bm25 % 5}\n"
+    )
+    assert sluice("index", tmp_path / "x.yaml")[0] == 0
+    heavy = ["torch", "transformers", "datasets", "pandas", "numba", "scipy.stats", "faiss"]
+    for folder in (tmp_path / "out", tmp_path / "out" / "retrievers" / "bm25"):
+        code = (
+            "import atexit, sys; from sluice.retrieval.cli import main; "
+            f"sys.argv = ['sluice', 'search', {str(folder)!r}, 'word7']; "
+            f"atexit.register(lambda: print([m for m in {heavy} if m in sys.modules])); main()"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "d07" in done.stdout
+        assert done.stdout.splitlines()[-1] == "[]"
+
+
 class TestAnExperiment:
     """``search`` and ``explain`` over an experiment's output agree on what to open."""
 
@@ -225,13 +283,14 @@ class TestAnExperiment:
         assert "top" in out or "bm25" in out
         assert sluice("search", output, "nowhere")[1] == "no hits\n"
 
-    def test_one_message_where_several_could_be_meant(
+    def test_the_last_of_several_is_taken_and_named(
         self, sluice: Call, output: Path, tmp_path: Path
     ) -> None:
         sluice("index", tmp_path / "x.yaml", "pipelines.all=bm25")
-        messages = [sluice(verb, output, "word7")[2] for verb in ("search", "explain")]
-        assert messages[0] == messages[1]
-        assert "choose one of its pipelines with --pipeline (top, all)" in messages[0]
+        for verb in ("search", "explain"):
+            code, out, err = sluice(verb, output, "word7")
+            assert (code, "d07" in out) == (0, True)
+            assert err == "searching with the last pipeline, all; --pipeline takes top too\n"
         suite = tmp_path / "suite" / "datasets"
         suite.mkdir(parents=True)
         output.rename(suite / "mine")

@@ -103,6 +103,28 @@ def test_equals_brute_force(
                 hits = index.search(queries, k, keep=keep, params={"engine": engine})
                 np.testing.assert_array_equal(hits.scores, scores)
                 np.testing.assert_array_equal(hits.rows, rows)
+            patch.setattr(sluice.indexing.inverted.index, "kernels_loaded", lambda: False)
+            patch.setattr(InvertedIndex, "_done_in_numpy", 0)
+            hits = index.search(queries, k, keep=keep)
+            np.testing.assert_array_equal(hits.scores, scores)
+            np.testing.assert_array_equal(hits.rows, rows)
+            patch.setattr(sluice.indexing.inverted.index, "kernels_loaded", lambda: True)
+
+
+def test_many_searches_pay_for_loading_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = corpus(np.random.default_rng(3), 40, 20, "real")
+    index = InvertedIndex()
+    index.add(documents)
+    monkeypatch.setattr(sluice.indexing.inverted.index, "kernels_loaded", lambda: False)
+    monkeypatch.setattr(InvertedIndex, "_done_in_numpy", 0)
+    monkeypatch.setattr(sluice.indexing.inverted.index, "WITHOUT_KERNELS", 2_000)
+    table = index._reader()
+    index.search(documents[:1], 5)
+    assert InvertedIndex._done_in_numpy > 0
+    assert table._tables is None
+    for _ in range(50):
+        index.search(documents[:1], 5)
+    assert table._tables is not None, "a kernel has searched"
 
 
 def topical(rng: np.random.Generator, count: int, terms: int, topics: int) -> Any:
