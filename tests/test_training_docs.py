@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 
 from sluice.retrieval.config.sections import TrainConfig, checked
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.training_data.files.examples import FileExamples
 from sluice.training.losses import LOSSES
 from sluice.training.negatives.settings import MODES
 
@@ -44,6 +46,19 @@ def test_every_mode_of_mining_is_named() -> None:
         assert f"`{mode}`" in PAGE
 
 
-def test_the_example_has_keys_that_exist() -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
-    checked(yaml.safe_load(block), TrainConfig)
+def test_the_examples_have_keys_that_exist() -> None:
+    whole, own, part = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
+    checked(whole, TrainConfig)
+    checked(own, TrainConfig)
+    columns = checked({**own, **part}, TrainConfig).examples
+    assert columns is not None
+    FileExamples(columns["file"], columns=columns["columns"])
+
+
+def test_the_python_example_trains(tmp_path: Path, bert: Path) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    block = block.replace("runs/mine", str(tmp_path / "out"))
+    block = block.replace("sentence-transformers/all-MiniLM-L6-v2", str(bert))
+    names: dict[str, Any] = {"documents": [Document("1", "", "in the river")]}
+    exec(compile(block, "docs/training.md", "exec"), names)
+    assert [hit.doc_id for hit in names["retriever"].search("where is gold", k=3)] == ["1"]

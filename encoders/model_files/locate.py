@@ -65,6 +65,19 @@ def model_folder(name: str) -> Path:
     )
 
 
+def local_folder(name: str) -> Path | None:
+    """Return the folder of a model that is on this machine; None if it would have to be fetched."""
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError:  # ~somebody who has no home
+        return None
+    if path.is_dir() or is_path(name):
+        return path if path.is_dir() else None
+    ids = [name] if "/" in name else [name, f"{SHORT_NAMES}/{name}"]
+    folders = (find(model) for find in (_cached, _in_package) for model in ids)
+    return next((folder for folder in folders if folder is not None), None)
+
+
 def is_path(name: str) -> bool:
     """Return whether a model's name can only be a path, because no hub id looks like it."""
     return name.startswith((".", "/", "~")) or name.count("/") > 1
@@ -97,15 +110,19 @@ def _downloaded(name: str) -> Path | None:
 
 
 def _packaged(name: str) -> Path | None:
+    path = _in_package(name)
+    if path is not None:
+        log.info("%s: taken from the installed package %s", name, PACKAGED[name][0])
+    return path
+
+
+def _in_package(name: str) -> Path | None:
     package, folder = PACKAGED.get(name, ("", ""))
     spec = importlib.util.find_spec(package) if package else None
     if spec is None or spec.origin is None:
         return None
     path = Path(spec.origin).parent / folder
-    if not (path / "config.json").exists():
-        return None
-    log.info("%s: taken from the installed package %s", name, package)
-    return path
+    return path if (path / "config.json").exists() else None
 
 
 @functools.cache

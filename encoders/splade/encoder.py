@@ -203,9 +203,9 @@ class SpladeEncoder(TextEncoder):
         source = model_folder(str(model))
         if not has_mlm_head(source):
             raise ModelError(
-                f"{source}: no masked-language-model head; a head is made when training starts: "
-                "give `start: true` to a SPLADE encoder under train: in YAML (it does not work "
-                "under retrievers:), or call sluice.encoders.start_splade(model, texts)"
+                f"{source}: no masked-language-model head; training makes one: write `start: true` "
+                "beside the model of the encoder that is trained (it does not work under "
+                "retrievers:), or call sluice.encoders.start_splade(model, texts)"
             )
         arguments = {
             "pooling": pooling, "activation": activation, "query_model": query_model,

@@ -54,16 +54,19 @@ def run(config: ConfigFile, overrides: Overrides = None) -> None:
 def train(config: ConfigFile, overrides: Overrides = None) -> None:
     """Train one encoder or cross-encoder.
 
-    The model goes to OUTPUT/model, a folder that sentence-transformers loads too. OUTPUT/training
-    holds metrics.jsonl, the mining report and checkpoints. Run the command again to resume an
-    interrupted training run.
+    The model goes to OUTPUT/model, a folder that sentence-transformers loads too, with a model
+    card. OUTPUT/training holds metrics.jsonl, the mining report and checkpoints. Run the command
+    again to resume an interrupted training run. `examples: pairs.csv` trains on your own pairs and
+    needs no dataset.
 
-    Example:
+    Examples:
       sluice train configs/train-dense.yaml trainer.max_steps=50
+      sluice train mine.yaml examples=pairs.csv output=runs/mine
     """
+    from sluice.retrieval.experiments.training.summary import training_summary
     from sluice.retrieval.jobs import train as train_one
 
-    typer.echo(train_one(config, overrides or []))
+    typer.echo(training_summary(train_one(config, overrides or [])))
 
 
 def index(

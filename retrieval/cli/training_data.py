@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from sluice.encoders.foundation.numbers import duration
 from sluice.retrieval.cli.options import (
     Command,
     DatasetName,
@@ -101,8 +103,8 @@ def mine(
     """Mine hard negatives for training.
 
     Negatives are taken from the hits of a retriever or a run, below the score of the positives.
-    Counts of what was kept and dropped, and why, are printed. Beside FILE, .report.json has them
-    too, and .provenance.parquet every candidate with its source, rank and scores; --audit adds
+    A summary is printed. Beside FILE, .report.json has all counts of what was kept and dropped, and
+    why, and .provenance.parquet every candidate with its source, rank and scores; --audit adds
     .audit.json and .audit.md.
 
     The settings are those of `negatives: {type: mined}` in a training run's YAML.
@@ -125,8 +127,13 @@ def mine(
         spec["max_positive_ratio"] = max_positive_ratio or None
     if adaptive_margin is not None:
         spec["adaptive_margin"] = parse_numbers(adaptive_margin, "--adaptive-margin", "0.02,0.05")
-    sources = [source, *(also or [])]
+    sources, start = [source, *(also or [])], time.monotonic()
     typer.echo(str(mine_file(sources, dataset, output, spec, split=split, seed=seed)))
+    took = duration(time.monotonic() - start)
+    typer.echo(
+        f"  written: {output} in {took}; counts in {output.with_suffix('.report.json').name}"
+    )
+    typer.echo(f"  next: train on them with examples: {output}")
     if audit is None:
         return
     from sluice.encoders.foundation.files import write_json, write_text

@@ -11,6 +11,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_before_validator_function
 
+from sluice.encoders.foundation.errors import suggest
+from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.retrieval.evaluation.measures import measure_names
 
 COMPONENT = "component"  # the mark of a component in pydantic's JSON schema
@@ -79,12 +81,15 @@ def _examples(named: str | list[str]) -> dict[str, Any]:
 
 
 def _encoder(name: str) -> dict[str, Any]:
-    """Read ``encoder: bm25`` as that type; the name of a model is not one."""
-    if "/" in name and ":" not in name:
-        raise PydanticCustomError(REFUSED, "{value}; a model is named with its type: {form}", {
-            "value": f"{name!r:.60}", "form": f"{{type: dense, model: {name}}}",
-        })  # fmt: skip
-    return {"type": name}
+    """Read ``encoder: bm25`` as that type; any other name may be a model's, which is none."""
+    known = sorted({*ENCODERS, *RERANKERS})
+    if ":" in name or name in known or suggest(name, known):
+        return {"type": name}
+    form = "{value}; expected one of {known}, or a model with its type: {model}"
+    raise PydanticCustomError(REFUSED, form, {
+        "value": f"{name!r:.60}", "known": ", ".join(known),
+        "model": f"{{type: dense, model: {name}}}",
+    })  # fmt: skip
 
 
 def _measures(named: Any) -> Any:

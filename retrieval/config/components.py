@@ -126,6 +126,22 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
         _check_search(section, f"{where}.search")
 
 
+def check_head(spec: Mapping[str, Any], where: str, remedy: str) -> None:
+    """Raise ``ConfigError`` for SPLADE from a model on this machine that has no head for it."""
+    model = spec.get("model")
+    if spec.get("type") != "splade" or START_KEY in spec or not isinstance(model, str):
+        return
+    from sluice.encoders.model_files.locate import local_folder
+    from sluice.encoders.splade.folder import has_mlm_head
+
+    folder = local_folder(model)
+    if folder is not None and (folder / "config.json").exists() and not has_mlm_head(folder):
+        raise ConfigError(
+            f"{where}.model: {model} has no masked-language-model head, which SPLADE needs; "
+            f"{remedy}"
+        )
+
+
 def _check_search(section: RetrieverSection, where: str) -> None:
     """Check search parameters by name and value, where the kind of index is known."""
     from sluice.indexing import FlatIndex, Index, InvertedIndex

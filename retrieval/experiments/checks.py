@@ -9,7 +9,13 @@ from typing import Any
 
 from sluice.encoders.foundation.build import check
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.retrieval.config.components import Allow, check_measures, check_retriever
+from sluice.retrieval.config.components import (
+    START_KEY,
+    Allow,
+    check_head,
+    check_measures,
+    check_retriever,
+)
 from sluice.retrieval.config.sections import ExperimentConfig
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.pipelines.expression import NAME, names_in, parse
@@ -41,6 +47,13 @@ def check_experiment(
         check_pipeline(config, text, f"pipelines.{name}")
     if trainings:
         for name, retriever in config.retrievers.items():
+            if retriever.encoder.get("model") not in config.train:
+                check_head(
+                    retriever.encoder,
+                    f"retrievers.{name}.encoder",
+                    f"train one under train: (with {START_KEY}: true) and name it here, or name a "
+                    "SPLADE model",
+                )
             scores = None if retriever.prune is None else retriever.prune.scores
             if scores is not None and not Path(scores).expanduser().is_file():
                 raise ConfigError(

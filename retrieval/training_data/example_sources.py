@@ -74,16 +74,20 @@ def changes(spec: Mapping[str, Any] | None) -> bool:
     return spec is not None and bool(getattr(_source(spec, "examples", None), "changes", False))
 
 
-def refuse_unlearnable(examples: list[Example], alone: str, where: str = "examples") -> None:
+def refuse_unlearnable(
+    examples: list[Example], alone: str, where: str = "examples", *, minable: bool = True
+) -> None:
     """Raise ``DataError`` if no example has a negative of its own.
 
     For cross-encoders and losses over a query's own documents; ``alone`` says which, in a clause.
+    ``minable``: there is a corpus to mine negatives from.
     """
     negative = any(label <= 0 for example in examples for label in example.labels)
     if not negative and not any(len(set(example.labels)) > 1 for example in examples):
         raise DataError(
             f"{where}: none of {len(examples):,} examples has a negative, and {alone}; give "
-            "rows with negatives, or mine some: negatives: {type: mined, retriever: ...}"
+            "rows with negatives, or mine some"
+            f"{'' if minable else ' (with a dataset)'}: negatives: {{type: mined, retriever: ...}}"
         )
 
 

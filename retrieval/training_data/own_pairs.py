@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 OF_CORPUS = [name for name in EXAMPLES if name != "file"]
-REMEDY = "name the dataset that has it (dataset: NAME)"
+REMEDY = "name the dataset that has it (dataset: NAME, or dataset: {corpus: FILE})"
 
 
 class TrainingData(NamedTuple):

@@ -55,12 +55,15 @@ class Journal(TrainerCallback):  # type: ignore[misc]
     def _words(self, line: dict[str, Any], total: int) -> str:
         step = line["step"]
         start, first = self._begun
+        if "train_runtime" in line:
+            mean = f", mean loss {line['train_loss']:.4g}" if "train_loss" in line else ""
+            return f"finished {total:,} steps in {duration(line['train_runtime'])}{mean}"
         words = [f"step {step:,} of {total:,}"]
         if first < step < total:
             left = (time.monotonic() - start) / (step - first) * (total - step)
             words.append(f"{duration(left)} left")
         words += [
-            f"{name} {value:.4g}"
+            f"{_readable(name)} {value:.4g}"
             for name, value in line.items()
             if name not in ("step", "epoch", "total_flos") and isinstance(value, (int, float))
         ]
@@ -76,6 +79,10 @@ class Journal(TrainerCallback):  # type: ignore[misc]
             except ValueError:  # the last line of a killed process
                 break
         return lines
+
+
+def _readable(name: str) -> str:
+    return f"dev {name.removeprefix('eval_')}" if name.startswith("eval_") else name
 
 
 def _as_json(line: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.numbers import plural
 from sluice.training.negatives.provenance import REASONS, MinedRows, Provenance, RowsWriter
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 
 BINS = 10
+SHOWN = 3  # reasons for dropping candidates that a summary names
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +42,28 @@ class Histogram:
         width = -(-top // BINS)
         return cls.over(values, list(range(0, top + width, width)))
 
+    def median(self, offset: int = 0) -> str:
+        """Return the bin of the median, such as ``0-9``, shifted; empty if nothing was counted."""
+        total, below = sum(self.counts), 0
+        for low, high, count in zip(self.edges, self.edges[1:], self.counts, strict=False):
+            below += count
+            if count and 2 * below >= total:
+                return _spelled(low + offset, high + offset, self._integers)
+        return ""
+
+    @property
+    def _integers(self) -> bool:
+        return all(float(edge).is_integer() for edge in self.edges)
+
     def as_dict(self) -> dict[str, Any]:
         """Return JSON-ready values."""
         return {"edges": list(self.edges), "counts": list(self.counts)}
 
     def __str__(self) -> str:
         """The bins that are not empty, such as ``0-9: 312, 10-19: 40``."""
-        integers = all(float(edge).is_integer() for edge in self.edges)
         bins = zip(self.edges, self.edges[1:], self.counts, strict=False)
-        return ", ".join(f"{_spelled(low, high, integers)}: {n:,}" for low, high, n in bins if n)
+        spelled = ((_spelled(low, high, self._integers), n) for low, high, n in bins if n)
+        return ", ".join(f"{name}: {n:,}" for name, n in spelled)
 
 
 def _spelled(low: float, high: float, integers: bool) -> str:
@@ -130,26 +145,32 @@ class MiningReport:
         )
 
     def __str__(self) -> str:
+        each = f" ({self.kept / self.queries:.1f} each)" if self.queries else ""
         lines = [
-            f"{self.kept:,} negatives for {self.queries:,} queries, "
+            f"{self.kept:,} negatives for {plural(self.queries, 'query')}{each}, "
             f"from {self.candidates:,} candidates"
         ]
         if len(self.found_by) > 1:
             counts = ", ".join(f"{name} {count:,}" for name, count in self.found_by.items())
             lines.append(f"  found by: {counts}")
-        lines += [
-            f"  dropped {count:,}: {REASONS.get(reason, reason)}"
-            for reason, count in sorted(self.dropped.items(), key=lambda item: -item[1])
-        ]
+        drops = sorted(self.dropped.items(), key=lambda item: -item[1])
+        shown = [f"{count:,} {REASONS.get(reason, reason)}" for reason, count in drops[:SHOWN]]
+        others = sum(count for _, count in drops[SHOWN:])
+        if shown:
+            more = [f"{others:,} for other reasons"] if others else []
+            lines.append(f"  dropped: {'; '.join([*shown, *more])}")
+        if self.kept and any(self.ranks.counts):
+            ratio = self.ratios.median()
+            scored = f", at {ratio} of the positive's score" if any(self.ratios.counts) else ""
+            lines.append(f"  typical: rank {self.ranks.median(1)}{scored}")
         if self.short:
-            missing = sum(self.short.values())
-            lines.append(f"  {missing:,} negatives missing, of {len(self.short):,} queries")
-        lines += [f"  {count:,} {text}" for count, text in self._oddities() if count]
-        shown = (("ranks", self.ranks), ("ratios to the positive", self.ratios))
-        lines += [f"  {name}: {histogram}" for name, histogram in shown if any(histogram.counts)]
-        if any(self.per_query.counts):
-            lines.append(f"  queries by number of negatives: {self.per_query}")
-        lines.append(f"  share of negatives that are known positives: {self.positive_share:g}")
+            missing, few = sum(self.short.values()), plural(len(self.short), "query")
+            lines.append(f"  missing: {missing:,} negatives, of {few}")
+        odd = [f"{count:,} {text}" for count, text in self._oddities() if count]
+        if self.positive_share:
+            odd.append(f"{self.positive_share:.2%} of the negatives are known positives")
+        if odd:
+            lines.append(f"  note: {'; '.join(odd)}")
         return "\n".join(lines)
 
     def _oddities(self) -> Iterator[tuple[int, str]]:

@@ -16,6 +16,7 @@ from sluice.retrieval.config.component_types import NEGATIVES
 from sluice.retrieval.config.components import (
     START_KEY,
     Allow,
+    check_head,
     check_index,
     check_measures,
     check_retriever,
@@ -82,6 +83,7 @@ def check_training(
         raise ConfigError(
             f"{prefix}encoder.{START_KEY}: only splade encoders take a start (others: type fresh)"
         )
+    check_head(section.encoder, f"{prefix}encoder", f"write {START_KEY}: true beside model")
     if section.sparsity is not None:
         if kind in ("dense", "cross_encoder"):
             raise ConfigError(f"{prefix}sparsity: is for splade; a {kind} encoder has no terms")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import read_json, write_json
+from sluice.encoders.foundation.files import read_json, write_json, write_text
 from sluice.encoders.foundation.folder_swap import settle
 from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.foundation.provenance import provenance
@@ -30,6 +30,8 @@ from sluice.retrieval.experiments.training.live_training import (
     live_candidates,
     live_examples,
 )
+from sluice.retrieval.experiments.training.model_card import CARD, model_card
+from sluice.retrieval.experiments.training.summary import KEY, facts_of, training_summary
 from sluice.retrieval.retrievers.dataset_runs import run_on
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.training_data.example_sources import changes, refuse_unlearnable
@@ -87,13 +89,15 @@ def train_model(job: TrainingJob) -> Path:
 
     section, model_path, work_path, where = job.section, job.model_path, job.work_path, job.where
     if made_before(model_path, job.keys.key):
+        log.info("%s: already trained with these settings", model_path)
         return model_path
     start_processes()
     start = time.monotonic()
     with first_process():
         if rank() == 0:
             _begin(work_path, job.keys.key)
-        data = training_data(section, job.open_dataset(), job.seed, where)
+        dataset = job.open_dataset()
+        data = training_data(section, dataset, job.seed, where)
         train = data.train
         encoder = _starting_encoder(job, train)
         loss = make_loss(section.loss, where=f"{where}loss")
@@ -113,11 +117,16 @@ def train_model(job: TrainingJob) -> Path:
             examples = maker.make(encoder)
             if hasattr(encoder, "tokenize_pairs") or loss.negatives == "own":
                 alone = f"{section.loss['type']} learns from each query's own documents"
-                refuse_unlearnable(examples, alone, where=f"{where}examples")
+                minable = dataset is not None
+                refuse_unlearnable(examples, alone, f"{where}examples", minable=minable)
     report = _fitted(job, encoder, examples, loss, data, maker, live)
     wait()  # every process has read the best checkpoint, which is removed below
     if rank() == 0:
         _save(encoder, loss, section, model_path)
+        seconds = time.monotonic() - start
+        facts = facts_of(section, data, len(examples), report, seconds)
+        card = model_card(section, facts, encoder, report.history, job.seed)
+        write_text(model_path / CARD, card)
         settings = {"training": section.model_dump(), "dataset": train.name, "seed": job.seed}
         manifest = {
             **job.keys._asdict(),
@@ -126,13 +135,14 @@ def train_model(job: TrainingJob) -> Path:
             "best_value": report.best_value,
             "examples": len(examples),
             "fingerprint": encoder.fingerprint,
-            **provenance(settings, seconds=time.monotonic() - start),
+            KEY: facts,
+            **provenance(settings, seconds=seconds),
         }
         write_json(model_path / MANIFEST, manifest)
         _remove(work_path, ("checkpoint-*",))
+        if where:  # of an experiment; `sluice train` prints it
+            log.info("%s: %s", where.rstrip("."), training_summary(model_path))
     wait()
-    name = where.rstrip(".") or "training"
-    log.info("%s: %d steps in %.0f s, in %s", name, report.steps, report.seconds, model_path)
     return model_path
 
 

@@ -18,9 +18,13 @@ KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "positive": (
         "positive", "positive_1", "pos", "answer", "answers", "document", "passage", "text", "doc",
-        "response", "context", "content", "contents", "body", "output", "target", "sentence2", "p",
+        "response", "reply", "context", "content", "contents", "body", "output", "target",
+        "sentence2", "p",
     ),
     "label": (*GRADE, "labels", "rating"),
+}  # fmt: skip
+WORDS: Final = {  # in longer names, such as "Customer question"
+    "query": {"query", "question"}, "positive": {"answer", "positive", "reply", "response"},
 }  # fmt: skip
 NEGATIVE: Final = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?|n")
 IDS: Final = (
@@ -100,9 +104,9 @@ def columns_of(
 ) -> Columns | None:
     """Return what the columns of a file hold, from its first record; None if that is not clear.
 
-    ``told`` says it for some. Of two columns, one known by its name makes the other the rest of the
-    pair; two unknown ones are query and positive in that order. ``DataError`` if a column that is
-    told does not exist, or what is told leaves the other half of the pair open.
+    ``told`` says it for some. Of two columns of texts, one known by its name makes the other the
+    rest of the pair; two unknown ones are query and positive in that order. ``DataError`` if a
+    column named in ``told`` does not exist, or the other half of the pair stays open.
     """
     for role, names in (told or {}).items():
         for name in _listed(names):
@@ -117,12 +121,13 @@ def columns_of(
     for role, known in KNOWN.items():
         own = (told or {}).get(role)
         ranked = [name for each in known for name in free if _plain(name) == each]
+        ranked += [n for n in free if WORDS.get(role, set()) & {*_plain(n).split("_")} - {"id"}]
         chosen[role] = own if own is not None else next(iter(ranked), None)
     negatives = _listed((told or {}).get("negative"))
     negatives = negatives or [name for name in free if NEGATIVE.fullmatch(_plain(name))]
     used = {*chosen.values(), *negatives}
     rest = [n for n in value if n not in used and _plain(n) not in IDS and _is_text(value[n])]
-    if len(rest) == 2 and len(value) == 2 and _pair(value):
+    if len(rest) == 2 and not used - {None} and _pair(value):
         chosen["query"], chosen["positive"] = rest
     for role in ("query", "positive"):
         if chosen[role] is None and len(rest) == 1:

@@ -76,7 +76,7 @@ def _iterated(rows: Any, where: str) -> Iterable[Any]:
     if hasattr(rows, "to_pylist"):  # Arrow
         return rows.to_pylist()  # type: ignore[no-any-return]
     if not isinstance(rows, Iterable):
-        raise DataError(f"{where}: a {type(rows).__name__}; {EXPECTED}")
+        raise DataError(f"{where}: of type {type(rows).__name__}; {EXPECTED}")
     return rows
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import zlib
 from collections.abc import Collection, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ Record = tuple[str, dict[str, Any]]  # file:line, and the fields by name
 
 BATCH = 1024  # rows of a parquet file decoded together
 FIELD = 1 << 30  # characters a csv field may have; Python's own limit of 131,072 is a long document
+DELIMITERS = ";\t|"  # of csv files whose first line has no comma
 FIRST_NAMES = {"query_id", "query-id", "qid"}  # of a header, beside the names of queries
 
 
@@ -85,7 +87,10 @@ def _named(
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(FIELD)
-    reader = csv.reader(_decoded(path), strict=True)
+    stream = _decoded(path)
+    first = next(stream, "")
+    others = [mark for mark in DELIMITERS if mark in first and "," not in first]
+    reader = csv.reader(chain([first], stream), strict=True, delimiter=(others or [","])[0])
     try:
         for fields in reader:
             if fields:

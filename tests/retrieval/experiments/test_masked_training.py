@@ -104,7 +104,9 @@ def test_what_does_not_go_together_is_refused(
 def test_dense_encoder_is_refused(world: Path, model: Path, tmp_path: Path) -> None:
     encoder = {"type": "dense", "model": str(model)}
     config = changed(settings(world, model, tmp_path), "middle", encoder=encoder, sparsity=None)
-    with pytest.raises(ConfigError, match="masked_language trains splade; for a dense encoder use"):
+    with pytest.raises(
+        ConfigError, match="masked_language trains splade; a dense encoder takes info_nce"
+    ):
         Experiment(checked(config, ExperimentConfig))
 
 

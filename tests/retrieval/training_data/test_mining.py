@@ -109,7 +109,7 @@ def test_a_list_of_retrievers_in_yaml(tmp_path: Path) -> None:
     for changed, message in (
         ({"retriever": []}, "retriever: an empty list"),
         ({"retriever": ["bm25", "bm25"]}, "'bm25' is named twice"),
-        ({"retriever": ["bm25", "dnse"]}, r"retriever\[1\]: 'dnse' is not a pipeline"),
+        ({"retriever": ["bm25", "dnse"]}, r"retriever\[1\]: 'dnse' does not exist"),
         ({"retriever": [{"encoder": {"type": "bm52"}}]}, r"retriever\[0\].*did you mean 'bm25'"),
         ({"judge": "crss"}, "judge: 'crss' not found; .*did you mean 'cross'"),
         ({"judge": {"type": "cros_encoder"}}, "judge.type: unknown type"),

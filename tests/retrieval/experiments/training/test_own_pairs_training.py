@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
+from command_line import Call
 from sentence_transformers import SentenceTransformer
 from small_world import documents, write_beir
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import read_json
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.retrieval import Retriever, train
+from sluice.retrieval import Retriever, index, jobs, train
+from sluice.retrieval.experiments.training.summary import training_summary, without_folders
 
 WORLD = documents(40)
 PAIRS = [(" ".join(d.text.split()[:3]), d.full_text, WORLD[n - 7].full_text)
@@ -40,10 +43,11 @@ def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
 
 
 def test_a_file_of_pairs_trains_a_model_that_searches(
-    config: dict[str, Any], caplog: pytest.LogCaptureFixture
+    config: dict[str, Any], tmp_path: Path, sluice: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
+    config["evaluate"] = {"measures": ["ndcg@10"], "every": 1}
     with caplog.at_level(logging.INFO, "sluice"):
-        folder = train({**config, "evaluate": {"measures": ["nDCG@10"], "every": 1}})
+        folder = train(config)
     assert "query 'question', positive 'good', negative 'bad'" in caplog.text
     assert "evaluate: 4 of 40 queries are held out of training as dev queries" in caplog.text
     assert read_json(folder / "manifest.json")["examples"] == 36
@@ -53,13 +57,43 @@ def test_a_file_of_pairs_trains_a_model_that_searches(
     assert np.allclose(encoder.encode_documents(texts), theirs, atol=1e-5)
     retriever = Retriever.build(encoder, WORLD)
     assert len(list(retriever.search(PAIRS[0][0], k=3))) == 3
-    assert train({**config, "evaluate": {"measures": ["nDCG@10"], "every": 1}}) == folder
+    check_card((folder / "README.md").read_text(encoding="utf-8"), folder, tmp_path)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
+    code, out, err = sluice("train", tmp_path / "mine.yaml")
+    assert (code, "already trained with these settings" in err) == (0, True)
+    assert out == f"{training_summary(folder)}\n"
+    lines = out.splitlines()
+    assert lines[:2] == [
+        "dense encoder from bert, trained with info_nce",
+        "  examples  36 from pairs.csv; 4 queries held out for dev",
+    ]
+    assert lines[4].startswith("  nDCG@10   0.")
+    assert lines[6].endswith(f"{{encoder: {{type: dense, model: {folder}}}}} under retrievers:")
+
+
+def check_card(card: str, folder: Path, private: Path) -> None:
+    """Check a card's metadata and table, that its code runs, and that no folder is in it."""
+    assert str(private) not in card
+    assert str(private.parent) not in card
+    metadata = yaml.safe_load(card.split("---\n")[1])
+    assert metadata["library_name"] == "sentence-transformers"
+    assert "base_model" not in metadata  # a folder of this machine
+    assert "| trained on | 36 examples from pairs.csv |" in card
+    assert "| step | nDCG@10 |" in card
+    codes = [part.split("```")[0] for part in card.split("```python\n")[1:]]
+    for code in codes:
+        exec(compile(code.replace("FOLDER", str(folder)), "card", "exec"), {})
+    assert len(codes) == 2
 
 
 def test_without_dev_evaluation_every_pair_is_trained_on(config: dict[str, Any]) -> None:
     rows = pd.DataFrame([pair[:2] for pair in PAIRS], columns=["query", "positive"])
     folder = train({**config, "examples": rows})
     assert read_json(folder / "manifest.json")["examples"] == 40
+    experiment = {"output": config["output"], "train": {"ft": {"examples": rows}, "x": None}}
+    trained = jobs._with_rows_written(experiment)["train"]
+    written = Path(config["output"]) / "training" / "ft" / "pairs.jsonl"
+    assert trained == {"ft": {"examples": {"type": "file", "file": str(written)}}, "x": None}
     before = (folder / "manifest.json").stat().st_mtime_ns
     assert train({**config, "examples": rows}) == folder
     assert (folder / "manifest.json").stat().st_mtime_ns == before  # made before: the same rows
@@ -131,6 +165,24 @@ def test_a_file_of_no_known_columns_is_refused_before_any_work(
         train({**config, "examples": str(tmp_path / "odd.jsonl")})
 
 
+def test_splade_from_a_plain_model_is_refused_before_any_work(
+    config: dict[str, Any], bert: Path
+) -> None:
+    encoder = {"type": "splade", "model": str(bert)}
+    with pytest.raises(ConfigError, match=r"^encoder.model: .*write start: true beside model"):
+        train({**config, "encoder": encoder})
+    values = {"dataset": "no such dataset", "retrievers": {"s": {"encoder": encoder}}}
+    with pytest.raises(ConfigError, match=r"^retrievers.s.encoder.model: .*train one under train"):
+        index(values)
+
+
 def test_too_few_pairs_to_hold_out(config: dict[str, Any]) -> None:
     with pytest.raises(DataError, match="1 distinct judged query; holding out a dev split takes"):
         train({**config, "examples": [PAIRS[0]], "evaluate": {}})
+
+
+def test_settings_are_told_without_folders() -> None:
+    settings = {"a": ["/home/me/x.csv", "~/m", "../up/y", "owner/model", "C:\\d\\z"], "b": {"c": 1}}
+    assert without_folders(settings) == {
+        "a": ["x.csv", "m", "y", "owner/model", "z"], "b": {"c": 1},
+    }  # fmt: skip

@@ -35,21 +35,20 @@ def write(path: Path, names: list[str], *rows: list[str]) -> Path:
         (["id", "title", "search query", "Text"], ["7", "x", "where is gold", "in the river"],
          PAIR),
         (["Frage", "Antwort"], ["where is gold", "in the river"], PAIR),
+        (["nr", "Frage", "Antwort"], ["7", "where is gold", "in the river"], PAIR),
+        (["title", "Customer question", "Our reply"], ["x", "where is gold", "in the river"], PAIR),
         (["Frage", "doc"], ["where is gold", "in the river"], PAIR),
         (["q", "p", "n"], ["where is gold", "in the river", "in the sky"], TRIPLE),
         (["anchor", "positive", "hard_negative_1", "hard_negative_2"],
          ["where is gold", "in the river", "in the sky", ""], TRIPLE),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("ending", ["csv", "tsv"])
 def test_columns_are_guessed_by_their_names(
-    names: list[str], row: list[str], expected: Any, ending: str, tmp_path: Path, dataset: Dataset,
+    names: list[str], row: list[str], expected: Any, tmp_path: Path, dataset: Dataset,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    if ending == "tsv" and names[0] == "Frage":
-        pytest.skip("tsv may have no header, so an unknown name is a text")
     with caplog.at_level(logging.INFO, "sluice"):
-        (made,) = read(write(tmp_path / f"pairs.{ending}", names, row), dataset)
+        (made,) = read(write(tmp_path / "pairs.csv", names, row), dataset)
     assert plain(made) == expected
     said = names[row.index("where is gold")]
     assert f"query {said!r}" in caplog.text or "(columns)" in caplog.text
@@ -58,6 +57,20 @@ def test_columns_are_guessed_by_their_names(
 def test_pairs_without_a_header(tmp_path: Path, dataset: Dataset) -> None:
     path = write(tmp_path / "a.tsv", [], ["where is gold", "in the river"])
     assert plain(read(path, dataset)[0]) == PAIR
+
+
+def test_csv_with_semicolons(tmp_path: Path, dataset: Dataset) -> None:
+    (tmp_path / "a.csv").write_text('query;positive\n"where is gold";in the river\n')
+    assert plain(read(tmp_path / "a.csv", dataset)[0]) == PAIR
+
+
+def test_a_header_of_known_names_in_tsv(tmp_path: Path, dataset: Dataset) -> None:
+    path = write(tmp_path / "a.tsv", ["id", "Query", "n"], ["7", "where is gold", "in the sky"])
+    with pytest.raises(DataError, match="unknown format"):
+        read(path, dataset)
+    rows = ["7", "where is gold", "in the river"]
+    path = write(tmp_path / "a.tsv", ["id", "Query", "Reply"], rows)
+    assert plain(read(path, dataset, columns={"positive": "Reply"})[0]) == PAIR
 
 
 def test_columns_are_told(tmp_path: Path, dataset: Dataset) -> None:
@@ -151,7 +164,7 @@ def test_rows_in_memory_stay_the_same_file(tmp_path: Path, dataset: Dataset) -> 
         (pd.DataFrame({"query": []}), "examples: no rows"),
         ([("q", "p"), ("q",)], r"row 1: \('q',\); expected a data frame"),
         ([3], "row 0: 3; expected"),
-        (object(), "examples: a object; expected a data frame"),
+        (object(), "examples: of type object; expected a data frame"),
     ],
 )
 def test_rows_that_are_none(rows: Any, message: str, tmp_path: Path) -> None:

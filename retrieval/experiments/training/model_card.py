@@ -1,0 +1,178 @@
+"""The model card: README.md of a trained model's folder, as model hubs show it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from sluice.encoders.foundation.provenance import provenance
+from sluice.retrieval.experiments.training.summary import without_folders
+
+if TYPE_CHECKING:
+    from sluice.retrieval.config.sections import TrainingSection
+
+CARD: Final = "README.md"
+HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
+UNMERGED: Final = ("adapter", "prefix")  # tunings that sentence-transformers cannot load
+MEASURED: Final = 20  # lines of dev measures at most
+TASKS: Final = {
+    "dense": "sentence-similarity", "splade": "feature-extraction", "cross_encoder": "text-ranking",
+}  # fmt: skip
+THEIRS: Final = {
+    "dense": """\
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("FOLDER")
+queries = model.encode_query(["a question"])
+documents = model.encode_document(["a text"])
+print(model.similarity(queries, documents))""",
+    "splade": """\
+from sentence_transformers import SparseEncoder
+
+model = SparseEncoder("FOLDER")
+queries = model.encode_query(["a question"])
+documents = model.encode_document(["a text"])
+print(model.similarity(queries, documents))""",
+    "cross_encoder": """\
+from sentence_transformers import CrossEncoder
+
+model = CrossEncoder("FOLDER")
+print(model.predict([("a question", "a text")]))""",
+}
+OURS: Final = {
+    "dense": "DenseEncoder",
+    "splade": "SpladeEncoder",
+    "cross_encoder": "CrossEncoder",
+    "towers": "TowerEncoder",
+}
+SEARCH: Final = """\
+{imports}
+
+encoder = {name}.from_pretrained("FOLDER")
+retriever = Retriever.build(encoder, [Document("1", "a title", "a text")])
+for hit in retriever.search("a question", k=3):
+    print(hit.score, hit.doc_id)"""
+RERANK: Final = """\
+from sluice import CrossEncoder
+
+model = CrossEncoder.from_pretrained("FOLDER")
+print(model.score([("a question", "a text")]))"""
+
+
+def model_card(
+    section: TrainingSection,
+    facts: Mapping[str, Any],
+    encoder: Any,
+    history: Sequence[Mapping[str, float]],
+    seed: int,
+) -> str:
+    """Return the card of a trained model, in Markdown with the metadata that model hubs read.
+
+    ``facts`` are those of ``summary.facts_of``. It holds no path of this machine.
+    """
+    loads = _loads_elsewhere(section, facts)
+    parts = [_metadata(facts, loads=loads), _head(section, facts, encoder, seed)]
+    measures = _measures(history)
+    if measures:
+        parts.append(f"## Measures on the dev queries\n\n{measures}")
+    parts.append(f"## Use\n\n{_use(facts, loads=loads)}")
+    settings = without_folders(section.model_dump(exclude_defaults=True))
+    settings = {k: v for k, v in settings.items() if k not in ("output", "seed")}
+    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    packages = provenance({})["packages"].items()
+    versions = ", ".join(f"{name} {version}" for name, version in packages)
+    parts.append(f"## Settings\n\n```yaml\n{text}```\n\nMade with {versions}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _loads_elsewhere(section: TrainingSection, facts: Mapping[str, Any]) -> bool:
+    """Return whether sentence-transformers makes the same vectors or scores of the folder."""
+    tuned = (section.tuning or {}).get("type")
+    by_words = section.encoder.get("query_model") == "bow"
+    return facts["type"] in THEIRS and tuned not in UNMERGED and not by_words
+
+
+def _metadata(facts: Mapping[str, Any], *, loads: bool) -> str:
+    values: dict[str, Any] = {"tags": ["sluice", "retrieval", str(facts["type"])]}
+    if loads:
+        values = {"library_name": "sentence-transformers", **values}
+        values["tags"].insert(0, "sentence-transformers")
+    if facts["type"] in TASKS:
+        values["pipeline_tag"] = TASKS[facts["type"]]
+    if HUB_ID.fullmatch(facts["base"]):
+        values["base_model"] = facts["base"]
+    return f"---\n{yaml.safe_dump(values, sort_keys=False)}---"
+
+
+def _head(section: TrainingSection, facts: Mapping[str, Any], encoder: Any, seed: int) -> str:
+    kind = f"{facts['kind']}, two towers" if facts["towers"] else facts["kind"]
+    rows = {
+        "base model": facts["base"],
+        "trained on": f"{facts['examples']:,} examples from {facts['source']}",
+        "held out": f"{facts['held_out']:,} dev queries" if facts["held_out"] else None,
+        "loss": f"`{facts['loss_type']}`",
+        "training": f"{facts['steps']:,} steps, seed {seed}",
+        "loss, first and last": _pair(facts["loss"], ".3g"),
+        f"{facts['measure']} on dev, first and best": _pair(facts["dev"], ".4f"),
+        "vectors": _vectors(encoder, facts),
+        "tokens read": _lengths(encoder),
+    }
+    table = "\n".join(f"| {name} | {text} |" for name, text in rows.items() if text)
+    title = f"# {kind[0].upper()}{kind[1:]} trained with {section.loss['type']}"
+    return f"{title}\n\n| | |\n|---|---|\n{table}"
+
+
+def _pair(values: Sequence[float] | None, form: str) -> str | None:
+    return None if values is None else f"{values[0]:{form}}, {values[1]:{form}}"
+
+
+def _vectors(encoder: Any, facts: Mapping[str, Any]) -> str | None:
+    if facts["type"] == "cross_encoder" or not hasattr(encoder, "dim"):
+        return None
+    similarity = getattr(encoder, "similarity", "dot")
+    return f"{encoder.dim:,} dimensions, compared by {similarity}"
+
+
+def _lengths(encoder: Any) -> str | None:
+    lengths = getattr(encoder, "lengths", None)
+    if isinstance(lengths, Mapping):
+        return ", ".join(f"{count:,} of a {side}" for side, count in lengths.items())
+    longest = getattr(encoder, "max_length", None)
+    return None if longest is None else f"{longest:,} of a pair"
+
+
+def _measures(history: Sequence[Mapping[str, float]]) -> str:
+    lines = [line for line in history if any(name.startswith("eval_") for name in line)]
+    names = [n for n in dict.fromkeys(n for line in lines for n in line) if n.startswith("eval_")]
+    if not lines:
+        return ""
+    shown = lines[-MEASURED:]
+    head = ["step", *(name.removeprefix("eval_") for name in names)]
+    rows = [[f"{line['step']:,.0f}", *(f"{line[n]:.4f}" for n in names)] for line in shown]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---:"] * len(head), *rows])
+
+
+def _use(facts: Mapping[str, Any], *, loads: bool) -> str:
+    parts = []
+    kind = "towers" if facts["towers"] else str(facts["type"])
+    if kind == "cross_encoder":
+        parts.append(f"With Sluice:\n\n```python\n{RERANK}\n```")
+    elif kind in OURS:
+        imports = f"from sluice import {', '.join(sorted([OURS[kind], 'Document', 'Retriever']))}"
+        if kind == "towers":
+            imports = (
+                "from sluice import Document, Retriever\nfrom sluice.encoders import TowerEncoder"
+            )
+        code = SEARCH.format(imports=imports, name=OURS[kind])
+        parts.append(f"With Sluice:\n\n```python\n{code}\n```")
+    else:
+        parts.append("With Sluice: `sluice.encoders.model_files.registry.open_encoder(FOLDER)`.")
+    if loads:
+        code = THEIRS[facts["type"]]
+        parts.append(f"With sentence-transformers, equally:\n\n```python\n{code}\n```")
+    else:
+        parts.append("sentence-transformers does not make the same vectors of this folder.")
+    return "\n\n".join(parts)

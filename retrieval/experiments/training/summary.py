@@ -1,0 +1,123 @@
+"""What a training run did, in the few lines that a person reads; kept in the model's manifest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from sluice.encoders.foundation.files import read_json
+from sluice.encoders.foundation.generations import MANIFEST
+from sluice.encoders.foundation.numbers import duration, plural
+from sluice.encoders.table import RERANKERS
+from sluice.retrieval.config.components import START_KEY, towers_in, vector_kind
+from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
+from sluice.retrieval.training_data.example_sources import example_files, source_of
+
+if TYPE_CHECKING:
+    from sluice.retrieval.config.sections import TrainingSection
+    from sluice.retrieval.training_data.own_pairs import TrainingData
+    from sluice.training.fit_encoder import FitReport
+
+KEY: Final = "summary"  # of the manifest
+KINDS: Final = {
+    "dense": "dense encoder", "splade": "SPLADE encoder", "cross_encoder": "cross-encoder",
+}  # fmt: skip
+
+
+def facts_of(
+    section: TrainingSection, data: TrainingData, examples: int, report: FitReport, seconds: float
+) -> dict[str, Any]:
+    """Return the facts that the summary and the model card tell, as JSON-ready values.
+
+    ``loss`` and ``dev`` are the first value that was logged and the last or best one.
+    """
+    kind = str(vector_kind(section.encoder) or section.encoder.get("type"))
+    measure = dev_measure(section.evaluate) if section.evaluate is not None else None
+    measured = _series(report.history, f"eval_{measure}")
+    losses = _series(report.history, "loss") or _series(report.history, "train_loss")
+    return {
+        "kind": KINDS.get(kind, kind),
+        "towers": section.encoder.get("type") == "towers",
+        "type": kind,
+        "base": base_of(section),
+        "loss_type": section.loss["type"],
+        "source": source_words(section, data.train.name),
+        "examples": examples,
+        "held_out": len(data.dev.queries) if data.held_out else 0,
+        "steps": report.steps,
+        "seconds": round(seconds, 2),
+        "loss": [losses[0], losses[-1]] if losses else None,
+        "measure": measure,
+        "dev": [measured[0], report.best_value] if measured else None,
+        "best_step": report.best_step,
+    }
+
+
+def training_summary(model_path: Path) -> str:
+    """Return what made a trained model, from its manifest, in eight lines at most."""
+    facts = read_json(model_path / MANIFEST).get(KEY)
+    if facts is None:  # of an earlier version
+        return str(model_path)
+    towers = " in two towers" if facts["towers"] else ""
+    lines = [
+        f"{facts['kind']}{towers} from {facts['base']}, trained with {facts['loss_type']}",
+        f"  examples  {facts['examples']:,} from {facts['source']}",
+        f"  training  {plural(facts['steps'], 'step')} in {duration(facts['seconds'])}",
+    ]
+    if facts["held_out"]:
+        lines[1] += f"; {plural(facts['held_out'], 'query')} held out for dev"
+    if facts["loss"]:
+        first, last = facts["loss"]
+        lines.append(f"  loss      {first:.3g} -> {last:.3g}")
+    if facts["dev"]:
+        first, best = facts["dev"]
+        at = "" if facts["best_step"] is None else f", best at step {facts['best_step']:,}"
+        lines.append(f"  {facts['measure']:<8}  {first:.4f} -> {best:.4f} on dev{at}")
+    lines += [f"  model     {model_path}", f"  next      {_next(facts, model_path)}"]
+    return "\n".join(lines)
+
+
+def _next(facts: Mapping[str, Any], model_path: Path) -> str:
+    named = "towers" if facts["towers"] else facts["type"]
+    if facts["type"] in RERANKERS:
+        return f"rerank with it: {{type: {named}, model: {model_path}}} under rerankers:"
+    return f"search with it: {{encoder: {{type: {named}, model: {model_path}}}}} under retrievers:"
+
+
+def base_of(section: TrainingSection) -> str:
+    """Return what a training run starts from: a hub id, the name of a folder, or neither."""
+    start = section.encoder.get(START_KEY)
+    if isinstance(start, Mapping) and start.get("type") == "fresh":
+        return "random weights"
+    towers = towers_in(section.encoder)
+    models = [tower.get("model") for tower in towers.values()] or [section.encoder.get("model")]
+    names = [without_folders(str(model)) for model in models if model is not None]
+    return " and ".join(dict.fromkeys(names)) or "no model"
+
+
+def source_words(section: TrainingSection, dataset: str) -> str:
+    """Return where the examples are from: files, a corpus, or a dataset's judgements."""
+    spec = source_of(section)
+    files = example_files(spec)
+    if files:
+        return ", ".join(path.name for path in files)
+    return dataset if spec is None else f"{spec.get('type')} over {dataset}"
+
+
+def without_folders(value: Any) -> Any:
+    """Return a setting with the names of files and folders in place of this machine's paths."""
+    if isinstance(value, Mapping):
+        return {key: without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [without_folders(inner) for inner in value]
+    if isinstance(value, Path):
+        value = str(value)
+    if isinstance(value, str) and re.match(r"/|~|\.\.?[/\\]|[A-Za-z]:[/\\]|\\\\", value):
+        return re.split(r"[/\\]", value.rstrip("/\\"))[-1] or value
+    return value
+
+
+def _series(history: Sequence[Mapping[str, float]], name: str) -> list[float]:
+    return [float(line[name]) for line in history if line.get(name) is not None]
