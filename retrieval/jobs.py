@@ -154,41 +154,50 @@ def train(config: ConfigSource, overrides: Sequence[str] = ()) -> Path:
     ``<output>/training/pairs.jsonl``.
     """
     settings, file = config_of(_with_rows_written(config), TrainConfig, overrides)
-    output = Path(settings.output)
     with named_file(file):
-        check_output(output)
-        dataset = settings.dataset
-        check_training(settings, "", with_dataset=dataset is not None)
-        if dataset is None:
-            check_without_dataset(settings)
-        for place, lists in named_sources(settings.negatives or {}, "negatives.retriever"):
-            if isinstance(lists, str):
-                check_lists(lists, place, ())
-        check_there(settings.teacher, "teacher")
-        check_there((settings.negatives or {}).get("judge"), "negatives.judge")
-        if isinstance(dataset, dict) and dataset.get("split", "train") != "train":
-            raise ConfigError(
-                f"dataset.split: {dataset['split']!r}: training on the test is refused: "
-                "leave split out, and the train split is used"
-            )
-        # An experiment without names: lists are inline, folders or runs. It is asked for no dataset
-        # where the training has none.
-        alone = Experiment(
-            ExperimentConfig(dataset=dataset or {}, output=settings.output, seed=settings.seed)
+        check_train(settings)
+        return train_model(training_job(settings))
+
+
+def check_train(settings: TrainConfig) -> None:
+    """Raise ``ConfigError`` for a fault of a training run that can be known before any work."""
+    check_output(Path(settings.output))
+    dataset = settings.dataset
+    check_training(settings, "", with_dataset=dataset is not None)
+    if dataset is None:
+        check_without_dataset(settings)
+    for place, lists in named_sources(settings.negatives or {}, "negatives.retriever"):
+        if isinstance(lists, str):
+            check_lists(lists, place, ())
+    check_there(settings.teacher, "teacher")
+    check_there((settings.negatives or {}).get("judge"), "negatives.judge")
+    if isinstance(dataset, dict) and dataset.get("split", "train") != "train":
+        raise ConfigError(
+            f"dataset.split: {dataset['split']!r}: training on the test is refused: "
+            "leave split out, and the train split is used"
         )
-        job = TrainingJob(
-            settings,
-            lambda: None if dataset is None else load_dataset(dataset, None),
-            model_path=output / "model",
-            work_path=output / "training",
-            seed=settings.seed,
-            where="",
-            source=alone.lists,
-            judge=alone.judge,
-            model=lambda name: name,
-            keys=Dependencies(alone.config).keys_of(settings),
-        )
-        return train_model(job)
+
+
+def training_job(settings: TrainConfig) -> TrainingJob:
+    """Return the job of one training run by itself."""
+    output, dataset = Path(settings.output), settings.dataset
+    # An experiment without names: lists are inline, folders or runs. It is asked for no dataset
+    # where the training has none.
+    alone = Experiment(
+        ExperimentConfig(dataset=dataset or {}, output=settings.output, seed=settings.seed)
+    )
+    return TrainingJob(
+        settings,
+        lambda: None if dataset is None else load_dataset(dataset, None),
+        model_path=output / "model",
+        work_path=output / "training",
+        seed=settings.seed,
+        where="",
+        source=alone.lists,
+        judge=alone.judge,
+        model=lambda name: name,
+        keys=Dependencies(alone.config).keys_of(settings),
+    )
 
 
 def mine(

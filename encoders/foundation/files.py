@@ -27,8 +27,14 @@ def fingerprint_of(*parts: object) -> str:
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a folder's entries to the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Flush a file or a folder's entries to the disk.
+
+    Windows flushes files that are open for writing only, and no folders.
+    """
+    posix = hasattr(os, "O_DIRECTORY")
+    if not posix and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY if posix else os.O_RDWR)
     try:
         os.fsync(handle)
     finally:
@@ -44,17 +50,6 @@ def draft_of(path: Path) -> Path:
         raise ConfigError(f"{path}: is a folder; give the name of a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-
-def is_alive(process: int) -> bool:
-    """Return whether a process of that number is running."""
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # another user's
-        return True
-    return True
 
 
 @contextmanager

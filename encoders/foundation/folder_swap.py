@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
 import re
 import shutil
@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import is_alive, sync
+from sluice.encoders.foundation.files import sync
 from sluice.encoders.foundation.generations import MANIFEST
+from sluice.encoders.foundation.locks import lock
+from sluice.encoders.foundation.machine import is_alive
 
 MODEL_FILES = ("sluice.json", MANIFEST, "config.json", "modules.json")  # one is in every model
 
@@ -107,16 +109,17 @@ def _clean_drafts(path: Path) -> None:
 @contextmanager
 def _swap_lock(path: Path) -> Iterator[None]:
     """Wait for the file lock beside ``path`` under which it is swapped, and remove it after."""
-    lock = path.with_name(f".{path.name}.lock")
+    file = path.with_name(f".{path.name}.lock")
     while True:
-        with lock.open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if not _same_file(handle.fileno(), lock):  # its holder removed it while we waited
+        with file.open("w") as handle:
+            lock(handle)
+            if not _same_file(handle.fileno(), file):  # its holder removed it while we waited
                 continue
             try:
                 yield
             finally:
-                lock.unlink(missing_ok=True)
+                with contextlib.suppress(PermissionError):  # Windows keeps a file that is open
+                    file.unlink(missing_ok=True)
             return
 
 

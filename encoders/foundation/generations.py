@@ -7,7 +7,6 @@ reader between manifest and files, or an outer manifest that pins it, still find
 
 from __future__ import annotations
 
-import fcntl
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.files import file_hash, read_json, sync, write_json
+from sluice.encoders.foundation.locks import lock
 
 MANIFEST = "manifest.json"
 CHECKSUM_LIMIT = 64 * 1024 * 1024  # below this many bytes, opening checks every checksum
@@ -27,12 +27,10 @@ def writer_lock(path: Path) -> Iterator[None]:
     """Make this process the folder's only writer; a second one gets an ``IndexFormatError``."""
     path.mkdir(parents=True, exist_ok=True)
     with (path / ".lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not lock(handle, wait=False):
             raise IndexFormatError(
                 f"{path}: another process is writing to it; wait until it ends, or stop it"
-            ) from None
+            )
         yield
 
 

@@ -7,6 +7,7 @@ sentence-transformers saves one folder per module, side by side. Both are read.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -90,12 +91,21 @@ def route_folder(folder: Path, side: Side) -> Iterator[Path]:
         entries = []
         for number, (kind, place) in enumerate(route):
             path = f"{number}_{place.name}"
-            (draft / path).symlink_to(place.resolve())
+            _link(draft / path, place)
             entries.append({"idx": number, "name": str(number), "path": path, "type": kind})
         write_json(draft / MODULES, entries)
         if (folder / PROMPTS).exists():
-            (draft / PROMPTS).symlink_to((folder / PROMPTS).resolve())
+            _link(draft / PROMPTS, folder / PROMPTS)
         yield draft
+
+
+def _link(path: Path, target: Path) -> None:
+    """Make ``path`` a link to a file or folder; a copy where links need rights (Windows)."""
+    try:
+        path.symlink_to(target.resolve())
+    except OSError:
+        copy = shutil.copytree if target.is_dir() else shutil.copy
+        copy(target, path)
 
 
 def whole_route(folder: Path, side: Side) -> list[tuple[str, str]]:

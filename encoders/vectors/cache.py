@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -19,6 +18,7 @@ from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
 from sluice.encoders.foundation.generations import MANIFEST
+from sluice.encoders.foundation.locks import lock
 from sluice.encoders.table import ENCODERS
 from sluice.encoders.vectors.directory import ROW_BITS, HashDirectory, Hashes, Places
 from sluice.encoders.vectors.forms import Store, dense_rows, put_together, sparse_rows, stored_form
@@ -219,10 +219,10 @@ def _discard(path: Path, error: Exception) -> None:
 def used_key(root: Path, key: str) -> Iterator[None]:
     """Keep a key's folder from eviction, and remove the drafts of killed writers."""
     with (root / f".{key}.lock").open("w") as handle:
-        if _locked(handle.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):  # no other process uses it
+        if lock(handle, wait=False):  # no other process uses it
             for draft in (root / key).glob(f"{DRAFT}*"):
                 draft.unlink(missing_ok=True)
-        fcntl.flock(handle, fcntl.LOCK_SH)
+        lock(handle, shared=True)
         yield
 
 
@@ -230,15 +230,7 @@ def used_key(root: Path, key: str) -> Iterator[None]:
 def unused_key(root: Path, key: str) -> Iterator[bool]:
     """Yield whether no process uses a key's folder; none can start to inside the block."""
     with (root / f".{key}.lock").open("w") as handle:
-        yield _locked(handle.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _locked(handle: int, how: int) -> bool:
-    try:
-        fcntl.flock(handle, how)
-    except OSError:
-        return False
-    return True
+        yield lock(handle, wait=False)
 
 
 class CachedKey(NamedTuple):

@@ -18,6 +18,7 @@ import numpy as np
 from sluice.encoders.encoder import Vectors
 from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
+from sluice.encoders.foundation.machine import cores
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.table import ENCODERS
 from sluice.encoders.vectors.forms import put_together
@@ -118,6 +119,11 @@ class EncodingPool:
                 f"workers: other processes cannot import {_named(self._encoder)}; move the class "
                 "to the top of a module of its own, or use workers: 1"
             )
+        if os.name == "nt":
+            raise ConfigError(
+                "workers: Windows cannot hand a process its end of a pipe; use workers: 1, which "
+                "uses all threads"
+            )
         if getattr(self._encoder, "backend", None) is not None:
             raise ConfigError(
                 "workers: an exported graph (backend) runs in one process, which uses all threads; "
@@ -165,7 +171,7 @@ def _died(process: subprocess.Popen[bytes]) -> ModelError:
         code = process.wait(GRACE)
     except subprocess.TimeoutExpired:
         code = 0
-    if code == -signal.SIGKILL:
+    if code == -getattr(signal, "SIGKILL", 9):  # Windows has no signals
         cause = "was killed; most often the machine ran out of memory"
     elif code < 0:
         cause = f"died of {signal.Signals(-code).name}"
@@ -180,10 +186,10 @@ def _died(process: subprocess.Popen[bytes]) -> ModelError:
 def _threads(workers: int) -> dict[str, str]:
     """Return the environment that gives each process its share of the threads."""
     try:
-        cores = int(os.environ["OMP_NUM_THREADS"])
+        available = int(os.environ["OMP_NUM_THREADS"])
     except (KeyError, ValueError):
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    share = str(max(1, cores // workers))
+        available = cores()
+    share = str(max(1, available // workers))
     return {"OMP_NUM_THREADS": share, "MKL_NUM_THREADS": share, "OPENBLAS_NUM_THREADS": share}
 
 

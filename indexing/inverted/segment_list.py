@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from sluice.encoders.foundation.files import is_alive
+from sluice.encoders.foundation.machine import is_alive
 from sluice.indexing.inverted.segments.build import build_segment
 from sluice.indexing.inverted.segments.documents import streamed_documents
 from sluice.indexing.inverted.segments.segment import LAYOUT, MOST_BLOCKS, Segment, open_segment

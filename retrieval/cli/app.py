@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import platform
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -49,6 +50,7 @@ GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
     "config": (EXPERIMENTS, config.__doc__ or "", config.COMMANDS),
 }
 
+SHOWN_PACKAGES = ("torch", "transformers", "numpy", "faiss-cpu", "numba")  # by --version
 FIRST_LINE = 45  # characters of a verb's first line, which fits into the list of verbs
 NAMES_WIDTH = 26  # columns for an option's name; a longer one has its help on the next line
 
@@ -167,16 +169,16 @@ app = typer.Typer(
 
 \b
 Start here:
-  sluice run configs/quickstart.yaml
+  sluice run quickstart
+  sluice config init
 
 \b
 A YAML file describes an experiment. Values after it replace those inside:
-  sluice run configs/quickstart.yaml output=runs/mine seed=1
+  sluice run quickstart output=runs/mine seed=1
 
 `sluice VERB -h` has the options of a verb and examples.""",
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -200,16 +202,19 @@ def _register() -> None:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"sluice {version()}")
+        typer.echo(f"sluice {version('sluice-ir')}")
+        typer.echo(f"python {platform.python_version()}")
+        for name in SHOWN_PACKAGES:
+            typer.echo(f"{name} {version(name)}")
         raise typer.Exit
 
 
-def version() -> str:
-    """Return the version of the installed distribution."""
+def version(name: str) -> str:
+    """Return the version of an installed distribution, which is not imported."""
     from importlib.metadata import PackageNotFoundError, version as version_of
 
     try:
-        return version_of("sluice-ir")
+        return version_of(name)
     except PackageNotFoundError:
         return "unknown (not installed)"
 
@@ -218,7 +223,7 @@ def version() -> str:
 def _settings(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Show warnings and errors only."),
     _version: bool = typer.Option(
-        False, "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
+        False, "--version", help="Show versions and exit.", callback=_show_version, is_eager=True
     ),
 ) -> None:
     logging.basicConfig(format="%(message)s", stream=sys.stderr, force=True)

@@ -11,7 +11,97 @@ from typing import Annotated
 
 import typer
 
-from sluice.retrieval.cli.options import Command, argument, option
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.cli.options import (
+    Command,
+    ConfigFile,
+    Overrides,
+    argument,
+    flag,
+    option,
+    plural,
+)
+
+
+def init(
+    job: Annotated[
+        list[str] | None,
+        argument("JOB", "A job or a recipe: sluice config init --list has them."),
+    ] = None,
+    dataset: Annotated[str | None, option("NAME", "The dataset to fill it from.")] = None,
+    documents: Annotated[
+        str | None, option("PATH", "A file or folder of documents to fill it from.")
+    ] = None,
+    pairs: Annotated[
+        str | None, option("FILE", "A file of training pairs to fill it from.")
+    ] = None,
+    output: Annotated[
+        Path | None, option("FILE", "The YAML file to write.", default="JOB.yaml")
+    ] = None,
+    list_: Annotated[bool, flag("List the jobs and recipes.", "--list")] = False,
+) -> None:
+    """Write a commented YAML file for a job.
+
+    The data is looked at: its splits, the number of documents and how long they and the queries
+    are, from which lengths and passages follow. A recipe is copied as it is. An existing file is
+    left alone.
+
+    Examples:
+      sluice config init --list
+      sluice config init hybrid --dataset pydocs
+      sluice config init train dense --pairs pairs.csv --output my.yaml
+    """
+    from sluice.retrieval.planning.drafts import draft, jobs
+
+    if list_ or not job:
+        known = jobs()
+        width = max(map(len, known))
+        for name, line in known.items():
+            typer.echo(f"{name.ljust(width)}  {line}".rstrip())
+        return
+    file = output or Path("-".join(job) + ".yaml")
+    if file.exists():
+        raise ConfigError(f"{file}: exists and is left alone; name another file with --output")
+    text = draft(" ".join(job), file, dataset=dataset, documents=documents, pairs=pairs)
+    from sluice.encoders.foundation.files import write_text
+
+    write_text(file, text)
+    typer.echo(f"{file}: written; look it through, then: sluice config check {file}")
+
+
+def check(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    fast: Annotated[bool, flag("Look for problems only; measure nothing.", "--fast")] = False,
+) -> None:
+    """Check a YAML file, and say what it would do.
+
+    Every problem is listed, not the first alone. Without one: the steps, which of them are done
+    already, and about how long the others take, with how much memory and disk space. Models are
+    loaded and read a few texts to measure that; nothing is written. The exit code is 2 where there
+    is a problem.
+
+    Examples:
+      sluice config check quickstart
+      sluice config check experiment.yaml dataset=scifact --fast
+    """
+    from sluice.retrieval.config.reading import load_values
+    from sluice.retrieval.config.recipes import recipe_or_file
+    from sluice.retrieval.planning.problems import problems
+
+    file = recipe_or_file(config)
+    values = load_values(file, overrides or [])
+    found = problems(values, file)
+    if found:
+        typer.echo(f"{file}: {plural(len(found), 'problem')}", err=True)
+        for each in found:
+            typer.echo(f"  {each}", err=True)
+        raise typer.Exit(2)
+    typer.echo(f"{file}: no problem")
+    if not fast:
+        from sluice.retrieval.planning.plan import plan
+
+        typer.echo(str(plan(values, file)))
 
 
 def list_names(
@@ -67,4 +157,4 @@ def schema(
     typer.echo(f"{output}: the schema of experiment files")
 
 
-COMMANDS: dict[str, Command] = {"list": list_names, "schema": schema}
+COMMANDS: dict[str, Command] = {"init": init, "check": check, "list": list_names, "schema": schema}

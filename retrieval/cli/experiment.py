@@ -39,8 +39,8 @@ def run(config: ConfigFile, overrides: Overrides = None) -> None:
     parts are reused, so an interrupted run continues where it stopped.
 
     Examples:
-      sluice run configs/quickstart.yaml
-      sluice run configs/quickstart.yaml output=runs/mine
+      sluice run quickstart
+      sluice run quickstart output=runs/mine
     """
     from sluice.retrieval.jobs import run as run_experiment
 

@@ -49,7 +49,10 @@ def flag(help: str, *names: str, panel: str | None = None) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=panel)
 
 
-ConfigFile = Annotated[Path, argument("CONFIG", "The experiment's YAML file; see configs/.")]
+ConfigFile = Annotated[
+    Path,
+    argument("CONFIG", "The experiment's YAML file, or a name of `sluice config list recipes`."),
+]
 Overrides = Annotated[
     list[str] | None,
     argument("KEY.PATH=VALUE", "Values that replace those of the file, as output=runs/x."),

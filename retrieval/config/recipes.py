@@ -30,6 +30,12 @@ def recipe_or_file(source: str | Path) -> Path:
     return recipe if recipe.is_file() else path
 
 
+def shown(file: str | Path) -> str:
+    """Return how a command names a config: by the recipe's name, or by its path."""
+    path = Path(file)
+    return path.stem if path.parent == configs() else str(file)
+
+
 def summary_of(file: Path) -> str:
     """Return what the first comment of a config says, without the command that follows."""
     for line in file.read_text(encoding="utf-8").splitlines():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
+from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.file_keys import path_contents
@@ -194,6 +194,16 @@ def _saved(
     return result, run
 
 
+def is_saved(experiment: Experiment, name: str, dataset: Dataset, depth: int) -> bool:
+    """Return whether ``system_result`` would reuse a saved run; nothing is opened for it."""
+    folder = experiment.output / "runs"
+    run_file, costs_file = folder / f"{name}.trec.gz", folder / f"{name}.json"
+    if not (run_file.exists() and costs_file.exists()):
+        return False
+    key = _key(experiment, name, dataset, depth)
+    return _saved(experiment, name, run_file, costs_file, key) is not None
+
+
 def _needed(experiment: Experiment, name: str, section: str) -> list[tuple[str, str]]:
     """Return the parts of a section that a system needs, as (node, name)."""
     kind = "pipelines" if name in experiment.config.pipelines else "retrievers"
@@ -237,7 +247,4 @@ def _peak() -> int:
         line = None
     if line:
         return 1024 * int(line[1])
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
+    return peak_memory_bytes()

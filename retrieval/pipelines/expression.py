@@ -46,6 +46,18 @@ def options_in(text: str, *, where: str) -> set[str]:
     return {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg is not None}
 
 
+def depths_in(text: str, scorer: str, default: int) -> list[int]:
+    """Return the depth of each call of a scorer; ``default`` where a call names none."""
+    calls = [n for n in ast.walk(_tree(text, "pipeline")) if isinstance(n, ast.Call)]
+    depths = []
+    for call in calls:
+        if isinstance(call.func, ast.Name) and _spelled(call.func.id) == scorer:
+            given = [k.value for k in call.keywords if k.arg == "depth"]
+            values = [v.value for v in given if isinstance(v, ast.Constant)]
+            depths += [v if isinstance(v, int) else default for v in values] or [default]
+    return depths
+
+
 def parse(
     text: str,
     names: Mapping[str, Make],

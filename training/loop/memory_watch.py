@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from transformers import TrainerCallback
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import draft_of, is_alive
+from sluice.encoders.foundation.files import draft_of
+from sluice.encoders.foundation.machine import is_alive
 
 log = logging.getLogger("sluice")
 

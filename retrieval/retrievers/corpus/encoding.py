@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.encoders.foundation.numbers import duration, whole_number
 from sluice.encoders.foundation.progress import counted_by
 from sluice.encoders.vectors.forms import EXACT, STORES, Store
@@ -141,7 +140,7 @@ def estimated(
         seconds=counts.missing * seconds / len(texts),
         disk_bytes=round(counts.missing * (each + HASH_BYTES)),
         memory_bytes=round(
-            _peak_memory() + COPIES * shard * wide + DIRECTORY_BYTES * counts.documents
+            peak_memory_bytes() + COPIES * shard * wide + DIRECTORY_BYTES * counts.documents
         ),
     )
 
@@ -168,9 +167,3 @@ def _tokens(encoder: Any, texts: Sequence[Any]) -> float | None:
     if tokenised is None:
         return None
     return sum(map(len, tokenised(texts, "document"))) / len(texts)
-
-
-def _peak_memory() -> int:
-    """Return the most memory this process has had: the model's, and of its larger batches."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak

@@ -87,10 +87,21 @@ def test_an_option_s_default_is_shown_once(sluice: Call) -> None:
 def test_version_and_start_as_a_module(sluice: Call) -> None:
     code, out, _ = sluice("--version")
     assert code == 0
-    assert re.fullmatch(r"sluice (\d+\.\d+\S*|unknown.*)\n", out)
+    assert re.match(r"sluice (\d+\.\d+\S*|unknown.*)\npython 3\.\d+\.\d+", out)
+    for package in ("torch", "transformers", "numpy", "faiss-cpu", "numba"):
+        assert re.search(rf"^{package} \d+\.", out, flags=re.M)
     words = [sys.executable, "-m", "sluice", "-h"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == sluice("-h")[1]
+
+
+def test_completion_of_verbs(sluice: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = sluice("--show-completion", "bash")
+    assert (code, "_SLUICE_COMPLETE=complete_bash" in out) == (0, True)
+    monkeypatch.setenv("COMP_WORDS", "sluice config sch")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    monkeypatch.setenv("_SLUICE_COMPLETE", "complete_bash")
+    assert sluice()[1].split() == ["schema"]
 
 
 def test_a_verb_that_is_unknown_or_misspelt(sluice: Call) -> None:

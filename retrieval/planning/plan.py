@@ -1,0 +1,294 @@
+"""What a config would do, step by step: for how long, with how much memory and disk space.
+
+Nothing is written. Models are loaded and read a few texts, to measure how fast they are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sluice.encoders.foundation.numbers import duration, plural
+from sluice.encoders.model_files.locate import local_folder
+from sluice.retrieval.config.components import START_KEY
+from sluice.retrieval.config.sections import (
+    CachedEncoding,
+    ExperimentConfig,
+    TrainConfig,
+    TrainingSection,
+    TuneConfig,
+    checked,
+)
+from sluice.retrieval.datasets.dataset import Dataset, load_dataset
+from sluice.retrieval.evaluation.measures import depth_for, parse_measure
+from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.suite import is_suite
+from sluice.retrieval.experiments.system import is_saved
+from sluice.retrieval.experiments.training.job import made_before
+from sluice.retrieval.pipelines.expression import depths_in
+from sluice.retrieval.planning.needs import LOADED, models, trained_here
+from sluice.retrieval.planning.problems import first_dataset, kind_of
+from sluice.retrieval.planning.rates import (
+    CHECKPOINT,
+    COUNTED_PER_SECOND,
+    SEARCH_SECONDS,
+    Rates,
+)
+from sluice.retrieval.planning.training_size import training_size
+
+SHARED = ("type", "model", "query_length", "document_length", "max_length", "dtype", "device",
+          "batch_tokens")  # fmt: skip
+DEPTH = 100  # of a reranker that names none
+RUN_BYTES = 20  # of a document in a compressed run
+
+
+class Step(NamedTuple):
+    """One step of a plan; ``seconds`` is None where nothing says how long it takes.
+
+    ``basis`` is what the time rests on: measured here, or assumed.
+    """
+
+    name: str
+    what: str
+    seconds: float | None = 0.0
+    basis: str = ""
+    disk_bytes: int = 0
+    memory_bytes: int = 0
+    reused: bool = False
+
+    @property
+    def costs(self) -> str:
+        """The time, disk space and memory in words."""
+        if self.reused:
+            return "there already, reused"
+        parts = ["time unknown" if self.seconds is None else f"about {duration(self.seconds)}"]
+        if self.basis:
+            parts[0] += f" ({self.basis})"
+        if self.disk_bytes:
+            parts.append(f"{self.disk_bytes / 1e6:,.1f} MB on disk")
+        if self.memory_bytes:
+            parts.append(f"{self.memory_bytes / 1e9:,.1f} GB of memory")
+        return ", ".join(parts)
+
+
+class Plan(NamedTuple):
+    """The steps of a config, in their order, and notes about them."""
+
+    title: str
+    steps: list[Step]
+    notes: list[str]
+
+    def __str__(self) -> str:
+        width = max((len(step.name) for step in self.steps), default=0)
+        lines = [self.title]
+        for number, step in enumerate(self.steps, 1):
+            lines.append(f"  {number:>2}  {step.name.ljust(width)}  {step.what}")
+            lines.append(f"      {' ' * width}  {step.costs}")
+        left = [step for step in self.steps if not step.reused]
+        known = sum(step.seconds or 0.0 for step in left)
+        least = "at least " if any(step.seconds is None for step in left) else "about "
+        if left:
+            lines.append(
+                f"in all: {least}{duration(known)}, "
+                f"{sum(step.disk_bytes for step in left) / 1e6:,.1f} MB on disk, "
+                f"{max(step.memory_bytes for step in left) / 1e9:,.1f} GB of memory at the peak"
+            )
+        else:
+            lines.append("in all: everything is there already")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def plan(values: Mapping[str, Any], file: Path | None = None) -> Plan:
+    """Return what a config without problems would do.
+
+    Of several datasets the first is planned. Raises what the verb itself would for a bad config.
+    """
+    named = values.get("dataset")
+    notes = []
+    if is_suite(named):
+        values = {**values, "dataset": first_dataset(named)}
+        notes.append("of several datasets the first is planned; the others come after it")
+    config: Any = checked(values, kind_of(values))
+    notes += [
+        f"{place}: {name} is not on this machine and would be downloaded"
+        for place, name in models(config)
+        if local_folder(name) is None
+    ]
+    if isinstance(config, TrainConfig):
+        dataset = None if config.dataset is None else load_dataset(config.dataset, None)
+        return Plan(_title(config, dataset), list(_training_steps(config, dataset)), notes)
+    dataset = load_dataset(config.dataset, None)
+    return Plan(_title(config, dataset), list(_steps(config, dataset, file)), notes)
+
+
+def _title(config: Any, dataset: Dataset | None) -> str:
+    kind = "a tuning" if isinstance(config, TuneConfig) else "an experiment"
+    if isinstance(config, TrainConfig):
+        kind = "one training run"
+    if dataset is None:
+        return f"{kind} on pairs of its own, into {config.output}"
+    size = dataset.corpus.size
+    documents = "" if size is None else f"{plural(size, 'document')}, "
+    splits = ", ".join(dataset.splits) or "none"
+    return f"{kind} on {dataset.name} ({documents}splits: {splits}), into {config.output}"
+
+
+def _training_steps(config: TrainConfig, dataset: Dataset | None) -> Iterator[Step]:
+    from sluice.retrieval.jobs import training_job
+
+    job = training_job(config)
+    if made_before(job.model_path, job.keys.key):
+        yield Step("train", f"the model in {job.model_path}", reused=True)
+    else:
+        yield _trained("train", config, dataset, Rates(dataset), config)
+
+
+def _steps(config: ExperimentConfig, dataset: Dataset, file: Path | None) -> Iterator[Step]:
+    experiment = Experiment(config, file=file)
+    rates = Rates(dataset)
+    for name, section in config.train.items():
+        key = experiment.needs.keys(f"train.{name}").key
+        if made_before(experiment.output / "models" / name, key):
+            yield Step(f"train {name}", "its model", reused=True)
+        else:
+            yield _trained(f"train {name}", section, dataset, rates, config)
+    base = _with_base_models(config)
+    estimates = Experiment(base, file=file)
+    for name in config.retrievers:
+        yield _indexed(name, experiment, estimates, dataset)
+    if isinstance(config, TuneConfig):
+        limit = plural(config.tune.queries, "query")
+        yield Step("tune", f"pipelines on up to {limit} of {config.tune.split}", None)
+    if experiment.systems and dataset.splits:
+        yield from _evaluated(experiment, dataset, rates)
+
+
+def _trained(
+    name: str, section: TrainingSection, dataset: Dataset | None, rates: Rates, config: Any
+) -> Step:
+    size = training_size(section, dataset, config.seed)
+    what = f"{size}, from {_base_model(config, section.encoder).get('model', 'scratch')}"
+    spec = _measurable(config, section.encoder)
+    if spec is None:
+        return Step(name, what, None)
+    rate = rates.of(spec)
+    seconds = None if size.steps is None else size.steps * rate.training_step(size.texts)
+    saves = 0 if section.trainer.get("save_strategy") == "no" else 2
+    return Step(
+        name, what, seconds, "from the encoding rate measured here",
+        rate.model_bytes(1 + CHECKPOINT * saves), rate.training_memory_bytes,
+    )  # fmt: skip
+
+
+def _indexed(name: str, experiment: Experiment, estimates: Experiment, dataset: Dataset) -> Step:
+    section = experiment.config.retrievers[name]
+    kind = str(section.encoder.get("type"))
+    if experiment.is_built(name):
+        return Step(f"index {name}", f"{kind} retriever", reused=True)
+    base = estimates.config.retrievers[name].encoder
+    if base.get("type") in LOADED and local_folder(str(base.get("model"))) is None:
+        return Step(f"index {name}", f"{kind} retriever", None)
+    cost = estimates.estimate(name)
+    if cost is None:
+        documents = dataset.corpus.size or sum(1 for _ in dataset.corpus)
+        seconds = documents / COUNTED_PER_SECOND
+        return Step(f"index {name}", f"{kind}, {plural(documents, 'document')}", seconds, "assumed")
+    unit = "document" if section.passages is None else "passage"
+    what = f"{kind}, {plural(cost.documents, unit)}, {cost.missing:,} to encode"
+    if base != section.encoder:
+        what += f" (rate of {base.get('model')})"
+    return Step(
+        f"index {name}", what, cost.seconds or 0.0, "measured" if cost.missing else "",
+        cost.disk_bytes or 0, cost.memory_bytes or 0,
+    )  # fmt: skip
+
+
+def _evaluated(experiment: Experiment, dataset: Dataset, rates: Rates) -> Iterator[Step]:
+    config = experiment.config
+    split = dataset.with_split(config.evaluate.split)
+    depth = depth_for([parse_measure(text) for text in config.evaluate.measures])
+    queries = len(split.queries)
+    timed = min(config.evaluate.latency_queries, queries)
+    for name in experiment.systems:
+        if is_saved(experiment, name, split, depth):
+            yield Step(f"evaluate {name}", "its run", reused=True)
+            continue
+        kind = "pipelines" if name in config.pipelines else "retrievers"
+        nodes = list(experiment.needs.closure(f"{kind}.{name}"))
+        searched = sum(node.startswith("retrievers.") for node in set(nodes))
+        seconds: float | None = (queries + timed) * searched * SEARCH_SECONDS
+        pairs = 0
+        for node in dict.fromkeys(nodes):
+            section, _, part = node.partition(".")
+            if section != "rerankers":
+                continue
+            pairs += _depth_of(experiment, nodes, part)
+            spec = _measurable(config, config.rerankers[part])
+            if spec is None or seconds is None:
+                seconds = None
+            else:
+                seconds += (
+                    (queries + timed) * _depth_of(experiment, nodes, part) * rates.of(spec).seconds
+                )
+        what = f"{queries:,} queries of {config.evaluate.split}"
+        what += f", {queries * pairs:,} pairs to rerank" if pairs else ""
+        basis = "scoring measured, searching assumed" if pairs else "assumed"
+        yield Step(f"evaluate {name}", what, seconds, basis, queries * depth * RUN_BYTES)
+
+
+def _depth_of(experiment: Experiment, nodes: list[str], scorer: str) -> int:
+    """Return how many candidates of a query a reranker scores in some pipelines."""
+    expressions = [
+        experiment.config.pipelines[name]
+        for name in dict.fromkeys(node.partition(".")[2] for node in nodes)
+        if name in experiment.config.pipelines
+    ]
+    found = [depths_in(text, scorer, DEPTH) for text in expressions]
+    return sum(sum(depths) for depths in found) or DEPTH
+
+
+def _with_base_models(config: ExperimentConfig) -> ExperimentConfig:
+    """Return the config with the models that training starts from, in place of those it makes."""
+    changed = {}
+    for name, section in config.retrievers.items():
+        encoder = _measurable(config, section.encoder)
+        if encoder is not None and encoder != section.encoder:
+            uncached = replace(section.encoding or CachedEncoding(), cache=None)
+            update = {"encoder": encoder, "encoding": uncached, "index": None, "search": {}}
+            changed[name] = section.model_copy(update=update)
+    return config.model_copy(update={"retrievers": {**config.retrievers, **changed}})
+
+
+def _base_model(config: Any, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a component with the model that it is trained from in the end, not made here.
+
+    ``start`` is that of the training run that made the head, if one did.
+    """
+    trained = trained_here(config)
+    base = dict(spec)
+    seen = set()
+    while base.get("model") in trained and base["model"] not in seen:
+        seen.add(base["model"])
+        before = trained[base["model"]].encoder
+        base["model"] = before.get("model")
+        if START_KEY in before:
+            base[START_KEY] = before[START_KEY]
+    return base
+
+
+def _measurable(config: Any, spec: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a component that can be loaded now and is about as fast; None if there is none.
+
+    SPLADE that begins without a head is measured as a dense encoder of the same model.
+    """
+    base = _base_model(config, spec)
+    if base.get("type") not in LOADED or not isinstance(base.get("model"), str):
+        return None
+    if local_folder(str(base["model"])) is None or isinstance(base.get(START_KEY), Mapping):
+        return None
+    if START_KEY not in base:
+        return dict(base)
+    shared = {key: value for key, value in base.items() if key in SHARED}
+    return {**shared, "type": "dense"} if base["type"] == "splade" else shared

@@ -1,0 +1,239 @@
+"""Every problem of a config at once: each is noted, mended in a copy, and the checks go again.
+
+A check raises at its first problem. So that the others are found too, the key it names is taken
+out, or replaced by one that works, and what follows from that alone is not reported.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sluice.encoders.foundation.errors import SluiceError
+from sluice.retrieval.config.faults import messages
+from sluice.retrieval.config.reading import find_own_modules
+from sluice.retrieval.config.section import Section
+from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TuneConfig
+from sluice.retrieval.datasets.dataset import load_dataset
+from sluice.retrieval.experiments.checks import check_experiment
+from sluice.retrieval.experiments.suite import beir_datasets, is_suite
+from sluice.retrieval.experiments.tuning.experiment import check_tuning
+from sluice.retrieval.planning.needs import missing_models, missing_splits
+
+MOST = 60  # problems of one config
+MODEL = "stand-in"
+ENCODER = {"type": "dense", "model": MODEL}
+# What takes the place of a part that cannot be mended by leaving a key out.
+STAND_INS: Mapping[str, Any] = {
+    "retrievers": {"encoder": {"type": "bm25"}},
+    "rerankers": {"type": "cross_encoder", "model": MODEL},
+    "train": {"encoder": ENCODER, "loss": {"type": "info_nce"}},
+}
+TOP: Mapping[str, Any] = {
+    "dataset": "pydocs", "output": "runs/x", "encoder": ENCODER, "loss": {"type": "info_nce"},
+}  # fmt: skip
+
+
+def kind_of(values: Mapping[str, Any]) -> type[Section]:
+    """Return what a file describes: a tuning, one training run, or an experiment."""
+    if "tune" in values:
+        return TuneConfig
+    return TrainConfig if "encoder" in values or "loss" in values else ExperimentConfig
+
+
+def problems(values: Mapping[str, Any], file: Path | None = None) -> list[str]:
+    """Return every problem of a config that can be known before any work; empty for a good one.
+
+    Each begins with the key's path. ``file`` is the config's, beside which its own modules may be.
+    """
+    find_own_modules(values, file)
+    mended = _Mended(values)
+    for place, dataset in _datasets(values):
+        mended.note_if_it_fails(partial(load_dataset, dataset, None), place)
+    if is_suite(mended.values.get("dataset")) or any("dataset" in p for p in mended.removed):
+        mended.values["dataset"] = TOP["dataset"]
+    config = mended.settled(_check)
+    if config is not None:
+        for check in (missing_models, missing_splits):
+            mended.found += [text for text in check(config, values) if mended.is_new(text)]
+    return mended.found
+
+
+def first_dataset(named: Any) -> Any:
+    """Return the first of several datasets, as a config names them."""
+    return next((dataset for _, dataset in _datasets({"dataset": named})), named)
+
+
+def _datasets(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the datasets of a config with their places; what is not one is left to the schema."""
+    named = values.get("dataset")
+    if isinstance(named, list):
+        every = [(f"dataset[{place}]", each) for place, each in enumerate(named)]
+    else:
+        every = [("dataset", named)]
+    for place, each in every:
+        if isinstance(each, str) and each.startswith("beir:"):
+            yield from ((place, one["dataset"]) for one in beir_datasets(each))
+        elif isinstance(each, (str, Mapping)):
+            yield place, each
+
+
+def _check(config: Section) -> None:
+    """Raise the first problem of a config whose keys and values fit the sections."""
+    if isinstance(config, TrainConfig):
+        from sluice.retrieval.jobs import check_train
+
+        check_train(config)
+    elif isinstance(config, ExperimentConfig):
+        check_experiment(config)
+        if isinstance(config, TuneConfig):
+            check_tuning(config)
+
+
+class _Mended:
+    """A copy of a config's values that is mended while its problems are found."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values: dict[str, Any] = copy.deepcopy(dict(values))
+        self.found: list[str] = []
+        self.removed: set[str] = set()  # the places that were mended
+
+    def settled(self, check: Callable[[Section], None]) -> Any:
+        """Mend until the checks pass, and return the config; None if they never do."""
+        for _ in range(MOST):
+            kind = kind_of(self.values)
+            try:
+                config = kind.model_validate(self.values)
+            except ValidationError as error:
+                texts = messages(error.errors(), kind)
+                self.found += [text for text in texts if self.is_new(text)]
+                for text in texts:
+                    self._mend(text.partition(": ")[0])
+                continue
+            try:
+                check(config)
+            except SluiceError as error:
+                if not self._note(str(error)):
+                    return None
+                continue
+            return config
+        return None
+
+    def note_if_it_fails(self, check: Callable[[], object], place: str) -> None:
+        """Note the problem that a check raises, at this place unless it names one itself."""
+        try:
+            check()
+        except SluiceError as error:
+            text = str(error)
+            self.found.append(text if text.startswith(place) else f"{place}: {text}")
+            self.removed.add(place)
+
+    def is_new(self, text: str) -> bool:
+        """Return whether a problem is one of the config, not of what was mended in it."""
+        place = text.partition(": ")[0]
+        if MODEL in text:
+            return False
+        for removed in self.removed:
+            if removed == place or removed.startswith((f"{place}.", f"{place}[")):
+                return False
+            section, _, name = removed.partition(".")
+            if section in ("pipelines", *STAND_INS) and "." not in name:
+                if place.startswith(f"{removed}.") and "encoder" in text:
+                    return False  # about the encoder that stands in
+                quoted = re.search("'([^']*)'", text)
+                if section == "pipelines" and quoted is not None and quoted[1] == name:
+                    return False  # its name is unknown because it was taken out
+        return True
+
+    def _note(self, text: str) -> bool:
+        """Note a problem and mend its place; return whether anything could be mended."""
+        text = f"{self._training_of(text)}{text}"
+        if self.is_new(text):
+            self.found.append(text)
+        place = text.partition(": ")[0]
+        keys = _keys(self.values, place)
+        inside, quoted = _value(self.values, keys), re.search("'([^']*)'", text)
+        if isinstance(inside, list) and len(inside) > 1 and quoted and quoted[1] in inside:
+            inside.remove(quoted[1])  # one of several measures
+            return True
+        return self._mend(place)
+
+    def _training_of(self, text: str) -> str:
+        """Return the place of the training run that a message without one is about."""
+        place = text.partition(": ")[0]
+        trained = self.values.get("train")
+        if _keys(self.values, place) or not isinstance(trained, Mapping):
+            return ""
+        for name, section in trained.items():
+            keys = _keys(section, place)
+            if keys and (len(trained) == 1 or repr(_value(section, keys)) in text):
+                return f"train.{name}."
+        return ""
+
+    def _mend(self, place: str) -> bool:
+        keys = _keys(self.values, place)
+        rest = place.removeprefix(".".join(map(str, keys))).lstrip(".")
+        if not keys and rest in TOP and rest not in self.removed:  # a key that is missing
+            self.values[rest] = copy.deepcopy(TOP[rest])
+            self.removed.add(rest)
+            return True
+        if not keys:
+            return False
+        mended = ".".join(map(str, keys))
+        again = mended in self.removed or bool(rest)
+        self.removed.add(mended)
+        section, *inside = keys
+        if section in STAND_INS and inside and (again or len(keys) == 2):
+            part = self.values[section]
+            stand_in = copy.deepcopy(STAND_INS[section])
+            if part[inside[0]] == stand_in:
+                return False
+            part[inside[0]] = stand_in
+            self.removed.add(f"{section}.{inside[0]}")
+            return True
+        if len(keys) == 1 and section in TOP:
+            if self.values[section] == TOP[section]:
+                return False
+            self.values[section] = copy.deepcopy(TOP[section])
+            return True
+        if section in TOP and again:
+            self.values[section] = copy.deepcopy(TOP[section])
+            return True
+        del _value(self.values, keys[:-1])[keys[-1]]
+        return True
+
+
+def _value(values: Any, keys: list[Any]) -> Any:
+    """Return what lies at the end of keys."""
+    for key in keys:
+        values = values[key]
+    return values
+
+
+def _keys(values: Any, place: str) -> list[Any]:
+    """Return the keys that lead to a place, as far as it exists; names may have dots in them."""
+    keys: list[Any] = []
+    rest = place.replace("[", ".").replace("]", "")
+    while rest:
+        if isinstance(values, list):
+            head, _, after = rest.partition(".")
+            if not head.isdigit() or int(head) >= len(values):
+                break
+            key: Any = int(head)
+        elif isinstance(values, Mapping):
+            fitting = [each for each in values if f"{rest}.".startswith(f"{each}.")]
+            if not fitting:
+                break
+            key = max(fitting, key=lambda each: len(str(each)))
+            after = rest[len(str(key)) :].lstrip(".")
+        else:
+            break
+        keys.append(key)
+        values, rest = values[key], after
+    return keys

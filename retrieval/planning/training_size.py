@@ -1,0 +1,71 @@
+"""How much a training run learns from: examples, steps, and texts of a step."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from sluice.encoders.foundation.errors import SluiceError
+from sluice.encoders.foundation.numbers import plural
+from sluice.retrieval.config.sections import TrainingSection
+from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.training_data.example_sources import example_files, source_of
+from sluice.retrieval.training_data.files.corpus_examples import splits_of
+
+PER_QUERY = 4  # mined negatives, unless the section says how many
+QUERY_SHARE = 0.3  # of a document's cost, for its query
+
+
+class TrainingSize(NamedTuple):
+    """Examples and steps, None where only reading a file would tell; texts of one step."""
+
+    examples: int | None
+    steps: int | None
+    batch: int
+    texts: float
+
+    def __str__(self) -> str:
+        of = "" if self.examples is None else f" ({plural(self.examples, 'example')} in all)"
+        steps = (
+            "as many steps as its file has" if self.steps is None else plural(self.steps, "step")
+        )
+        return f"{steps} of {plural(self.batch, 'example')}{of}"
+
+
+def training_size(section: TrainingSection, dataset: Dataset | None, seed: int) -> TrainingSize:
+    """Return how much a training run learns from; files are counted by their lines."""
+    from sluice.training.loop.arguments import DEFAULTS  # imports torch
+
+    trainer = {**DEFAULTS, **section.trainer}
+    batch = int(trainer["per_device_train_batch_size"])
+    batch *= int(trainer.get("gradient_accumulation_steps") or 1)
+    examples = _examples(section, dataset, seed)
+    limit = int(trainer.get("max_steps") or 0)
+    steps = limit if limit > 0 else None
+    if steps is None and examples is not None:
+        steps = max(1, math.ceil(examples / batch * float(trainer["num_train_epochs"])))
+    negatives = section.negatives or {}
+    mined = int(negatives.get("per_query", PER_QUERY)) if negatives.get("type") == "mined" else 0
+    documents = section.positives + mined
+    return TrainingSize(examples, steps, batch, batch * (documents + QUERY_SHARE))
+
+
+def _examples(section: TrainingSection, dataset: Dataset | None, seed: int) -> int | None:
+    spec = source_of(section)
+    if spec is None and dataset is not None:
+        try:
+            train, _ = splits_of(section, dataset, seed)
+        except SluiceError:
+            return None
+        positives = (sum(g > 0 for g in judged.values()) for judged in train.qrels.values())
+        return sum(math.ceil(each / section.positives) for each in positives)
+    if spec is not None and spec.get("type") == "texts" and dataset is not None:
+        return dataset.corpus.size
+    files = example_files(spec)
+    if not files or any(file.suffix not in (".csv", ".tsv", ".jsonl", ".txt") for file in files):
+        return None
+    lines = 0
+    for file in files:
+        with file.open("rb") as stream:
+            lines += sum(1 for _ in stream) - (file.suffix == ".csv")  # its header
+    return lines

@@ -1,0 +1,103 @@
+"""What a config would do: its steps, what they rest on, and what is there already."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_world import write_beir
+
+from sluice.retrieval import jobs
+from sluice.retrieval.datasets.dataset import load_dataset
+from sluice.retrieval.planning.plan import Step, plan
+from sluice.retrieval.planning.training_size import training_size
+
+
+@pytest.fixture
+def values(tmp_path: Path, bert: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.chdir(tmp_path)
+    model = {"type": "dense", "model": str(bert), "document_length": 16}
+    return {
+        "dataset": str(write_beir(tmp_path / "world")),
+        "output": "out",
+        "train": {
+            "ft": {"encoder": model, "loss": "info_nce", "trainer": {"max_steps": 2}},
+            "sparse": {"encoder": {"type": "splade", "model": "ft", "start": True},
+                       "loss": "info_nce", "trainer": {"num_train_epochs": 2}},
+        },
+        "retrievers": {
+            "bm25": "bm25",
+            "base": {"encoder": model},
+            "tuned": {"encoder": {"type": "dense", "model": "ft"}},
+            "splade": {"encoder": {"type": "splade", "model": "sparse"}, "index": "inverted"},
+        },
+        "rerankers": {"cross": {"type": "cross_encoder", "model": str(bert)}},
+        "pipelines": {"bm25": "bm25", "both": "bm25 | base", "cascade": "both >> cross(depth=7)"},
+        "evaluate": {"latency_queries": 0},
+    }  # fmt: skip
+
+
+def test_an_experiment_step_by_step(values: dict[str, Any], tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    found = plan(values)
+    assert sorted(tmp_path.rglob("*")) == before
+    steps = {step.name: step for step in found.steps}
+    assert list(steps) == [
+        "train ft", "train sparse", "index bm25", "index base", "index tuned", "index splade",
+        "evaluate bm25", "evaluate both", "evaluate cascade",
+    ]  # fmt: skip
+    assert not any(step.reused for step in found.steps)
+    assert all(step.seconds is not None and step.seconds >= 0 for step in found.steps)
+    assert steps["train ft"].what.startswith("2 steps of 32 examples")
+    assert "measured" in steps["train ft"].basis
+    assert steps["train ft"].disk_bytes > 0
+    assert steps["train ft"].memory_bytes > 10**7
+    assert (steps["index bm25"].basis, steps["index base"].basis) == ("assumed", "measured")
+    assert "40 to encode (rate of " in steps["index tuned"].what
+    queries = len(load_dataset(values["dataset"]).queries)
+    assert f"{7 * queries} pairs to rerank" in steps["evaluate cascade"].what
+    assert re.search(r"\nin all: about .* GB of memory at the peak$", str(found))
+
+
+def test_what_is_there_is_reused(values: dict[str, Any]) -> None:
+    del values["train"]["sparse"], values["retrievers"]["splade"]
+    values["pipelines"] = {"bm25": "bm25"}
+    jobs.index(values, only=["bm25"])
+    jobs.run({**values, "retrievers": {"bm25": "bm25"}, "rerankers": {}, "train": {}})
+    found = plan(values)
+    reused = {step.name for step in found.steps if step.reused}
+    assert reused == {"index bm25", "evaluate bm25"}
+    assert "there already, reused" in str(found)
+
+
+def test_one_training_run(values: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("query,positive\n" + "a,b\n" * 64)
+    training = {"output": "alone", **values["train"]["ft"], "examples": "pairs.csv"}
+    training["trainer"] = {"num_train_epochs": 3, "gradient_accumulation_steps": 2}
+    found = plan(training)
+    assert found.title == "one training run on pairs of its own, into alone"
+    (step,) = found.steps
+    assert step.what.startswith("3 steps of 64 examples (64 examples in all)")
+    assert not (tmp_path / "alone").exists()
+
+
+def test_of_several_datasets_the_first(values: dict[str, Any]) -> None:
+    values = {"dataset": [values["dataset"], "pydocs"], "retrievers": {"bm25": "bm25"}}
+    found = plan(values)
+    assert found.title.startswith("an experiment on world")
+    assert "the first is planned" in found.notes[0]
+
+
+def test_sizes(values: dict[str, Any]) -> None:
+    from sluice.retrieval.config.sections import TrainingSection
+
+    dataset = load_dataset(values["dataset"], None)
+    section = TrainingSection(**values["train"]["ft"])
+    size = training_size(section, dataset, 13)
+    assert (size.steps, size.batch) == (2, 32)
+    assert size.examples is not None
+    mined = section.model_copy(update={"negatives": {"type": "mined", "per_query": 3}})
+    assert training_size(mined, dataset, 13).texts == pytest.approx(32 * 4.3)
+    texts = section.model_copy(update={"examples": {"type": "texts"}, "trainer": {}})
+    assert training_size(texts, dataset, 13).steps == 2
+    assert Step("x", "y", None).costs == "time unknown"

@@ -1,0 +1,182 @@
+"""Every problem of a config is found at once, and none that is not one."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Call
+from places import ROOT
+
+from sluice.retrieval.config.sections import load_values
+from sluice.retrieval.planning.problems import problems
+
+NEEDS_A_MODEL = {"index-splade", "reference-transfer", "train-dense-distil"}  # of another config
+GOOD: dict[str, Any] = {
+    "dataset": "DATASET",
+    "train": {
+        "ft": {
+            "encoder": {"type": "dense", "model": "MODEL"},
+            "loss": "info_nce",
+            "negatives": {"type": "mined", "retriever": "bm25"},
+        }
+    },
+    "retrievers": {"bm25": "bm25", "dense": {"encoder": {"type": "dense", "model": "ft"}}},
+    "rerankers": {"cross": {"type": "cross_encoder", "model": "MODEL"}},
+    "pipelines": {"bm25": "bm25", "hybrid": "bm25 | dense", "cascade": "hybrid >> cross"},
+    "evaluate": {"baseline": "bm25"},
+}
+
+
+@pytest.fixture
+def good(beir: Path, tmp_path: Path) -> dict[str, Any]:
+    """A config without problems: its models are folders that exist, which is all that is asked."""
+    (tmp_path / "model").mkdir()
+    values = copy.deepcopy(GOOD)
+    values["dataset"] = str(beir)
+    values["train"]["ft"]["encoder"]["model"] = str(tmp_path / "model")
+    values["rerankers"]["cross"]["model"] = str(tmp_path / "model")
+    return values
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Path:
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    texts = ["cats and dogs", "birds fly south", "fish swim"]
+    (folder / "corpus.jsonl").write_text(
+        "".join(f'{{"_id": "d{n}", "title": "", "text": "{t}"}}\n' for n, t in enumerate(texts))
+    )
+    (folder / "queries.jsonl").write_text(
+        "".join(f'{{"_id": "q{n}", "text": "{w}"}}\n' for n, w in enumerate(("dogs", "birds")))
+    )
+    for split, query, document in (("train", "q0", "d0"), ("test", "q1", "d1")):
+        text = f"query-id\tcorpus-id\tscore\n{query}\t{document}\t1\n"
+        (folder / "qrels" / f"{split}.tsv").write_text(text)
+    return folder
+
+
+def changed(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    for path, value in changes.items():
+        *parents, last = path.split("/")
+        place = values
+        for parent in parents:
+            place = place[parent]
+        place[last] = value
+    return values
+
+
+def test_a_good_config_has_none(good: dict[str, Any]) -> None:
+    assert problems(good) == []
+    assert problems({**good, "dataset": [good["dataset"], {"name": good["dataset"]}]}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "begins"),
+    [
+        ({"datset": "x"}, ["datset: unknown key"]),
+        (
+            {
+                "seed": "x",
+                "retrievers/bm25": {"enocder": "bm25"},
+                "retrievers/dense/index": {"type": "hnsw"},
+                "pipelines/hybrid": "bm25 | dens",
+                "evaluate/baseline": "bm52",
+            },
+            [
+                "seed: 'x'; expected a whole number",
+                "retrievers.bm25.encoder: missing (required)",
+                "retrievers.bm25.enocder: unknown key",
+                "pipelines.hybrid: unknown name 'dens'",
+                "evaluate.baseline: no pipeline 'bm52'",
+                "retrievers.dense.index.type: unknown type 'hnsw'; HNSW is",
+            ],
+        ),
+        (
+            {
+                "retrievers/bm25": {"encoder": {"type": "bm-25"}, "index": {"type": "flat"}},
+                "train/ft/loss": {"type": "info_nce", "temprature": 1},
+                "train/ft/trainer": {"learning_rate": "2e-5", "max_step": 3},
+                "train/ft/negatives": {"type": "mined", "retriever": "bm", "mode": "naiv"},
+                "evaluate/measures": ["nDGC@10", "R@100", "recal@5"],
+            },
+            [
+                "evaluate.measures: unknown measure 'nDGC@10'",
+                "evaluate.measures: unknown measure 'recal@5'",
+                "retrievers.bm25.encoder.type: unknown type 'bm-25'",
+                "train.ft.negatives.mode: 'naiv'",
+                "train.ft.trainer.learning_rate: '2e-5'",
+                "train.ft.trainer.max_step: ",
+                "train.ft.loss.temprature: ",
+                "train.ft.negatives.retriever: ",
+            ],
+        ),
+        (
+            {"rerankers/cross": {"type": "cross_encoder"}, "pipelines/two": "cross", "output": 3},
+            ["output: 3", "rerankers.cross: cross_encoder needs", "pipelines.two: 'cross' begins"],
+        ),
+        (
+            {"dataset": "/nowhere", "retrievers/x y": "bm25"},
+            ["dataset: ", "retrievers.x y: a name"],
+        ),
+        (
+            {"dataset": ["/nowhere", "/nor/here"], "evaluate/alpha": 3},
+            ["dataset[0]: ", "dataset[1]: ", "evaluate.alpha: 3"],
+        ),
+        ({"evaluate/split": "dev"}, ["evaluate.split: the dataset has test, train, not 'dev'"]),
+        (
+            {"retrievers/dense/encoder": {"type": "dense", "model": "./no/such"}},
+            ["retrievers.dense.encoder.model: ./no/such: no such model folder"],
+        ),
+    ],
+)
+def test_all_of_them_at_once(
+    good: dict[str, Any], changes: dict[str, Any], begins: list[str]
+) -> None:
+    found = problems(changed(good, changes))
+    assert len(found) == len(begins), found
+    for begin in begins:
+        assert any(text.startswith(begin) for text in found), (begin, found)
+
+
+def test_of_one_training_run(good: dict[str, Any], tmp_path: Path) -> None:
+    training = {"output": "x", "dataset": good["dataset"], **good["train"]["ft"]}
+    training["negatives"] = {"type": "mined", "retriever": {"encoder": "bm25"}}
+    assert problems(training) == []
+    del training["output"]
+    training |= {"loss": {"type": "infonce"}, "examples": str(tmp_path / "pairs.csv")}
+    found = problems(training)
+    assert [text.partition(":")[0] for text in found] == ["output", "examples.file", "loss.type"]
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda f: f.stem)
+def test_the_configs_of_the_project(file: Path, beir: Path) -> None:
+    values = load_values(file, [f"dataset={beir}"])
+    found = problems(values, file)
+    if file.stem in NEEDS_A_MODEL:
+        assert all("no such model folder" in text or "no model folder" in text for text in found)
+    else:
+        assert found == []
+
+
+def test_on_the_command_line(
+    sluice: Call, good: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    code, out, err = sluice("config", "check", "bm25", "dataset=beir", "sed=1", "retrievers.x=3")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[0].endswith("bm25.yaml: 2 problems")
+    assert err.splitlines()[1].startswith("  retrievers.x: 3")
+    code, out, err = sluice("config", "check", "bm25", "dataset=beir")
+    assert (code, err) == (0, "")
+    assert "index bm25     bm25, 3 documents" in out
+    assert "evaluate bm25  1 queries of test" in out
+    assert sorted(tmp_path.iterdir()) == before  # nothing is written
+    assert sluice("run", "bm25", "dataset=beir")[0] == 0
+    code, out, err = sluice("config", "check", "bm25", "dataset=beir")
+    assert out.count("there already, reused") == 2
+    assert out.endswith("in all: everything is there already\n")
+    assert sluice("config", "check", "bmm25")[2] == (
+        "error: bmm25: no such file; did you mean 'bm25'?\n"
+    )
