@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sluice.encoders.dense.encoder import DenseEncoder as DenseEncoder
     from sluice.encoders.dense.pair_head import PairHead as PairHead
     from sluice.encoders.dense.precomputed import PrecomputedEncoder as PrecomputedEncoder
-    from sluice.encoders.encoder import Encoder as Encoder
+    from sluice.encoders.encoder import Encoder as Encoder, EncoderBase as EncoderBase
     from sluice.encoders.foundation.errors import SluiceError as SluiceError
     from sluice.encoders.lexical.bm25 import BM25Encoder as BM25Encoder
     from sluice.encoders.lexical.vocabulary import VocabularyEncoder as VocabularyEncoder

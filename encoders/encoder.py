@@ -1,13 +1,29 @@
-"""The protocol every encoder keeps: texts in, vectors out, in input order."""
+"""What an encoder is: four methods and, all with defaults, the hooks that others read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sp
+
+if TYPE_CHECKING:
+    from builtins import property as hook
+else:
+
+    class hook:
+        """A property that gives way to a plain attribute of a subclass or of an instance."""
+
+        def __init__(self, default: Callable[[Any], Any]) -> None:
+            self.default = default
+            self.__doc__ = default.__doc__
+
+        def __get__(self, encoder: Any, kind: type | None = None) -> Any:
+            return self if encoder is None else self.default(encoder)
+
 
 Side: TypeAlias = Literal["query", "document"]
 Dense: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float32]]
@@ -20,6 +36,8 @@ class Encoder(Protocol):
 
     ``fingerprint`` changes whenever the vectors could: weights, tokenizer, pooling, prompts,
     lengths. An index remembers it and refuses another encoder's queries.
+
+    These four are all that an encoder needs. ``EncoderBase`` lists what it may have beside them.
     """
 
     @property
@@ -38,3 +56,226 @@ class Encoder(Protocol):
     def save_pretrained(self, path: str | Path) -> None:
         """Write a folder from which the encoder can be loaded again."""
         ...
+
+
+class EncoderBase:
+    """All that indexing, search and training may ask of an encoder, each hook with its default.
+
+    A hook may be overridden by a class attribute, an attribute set in ``__init__``, a property, or
+    where its value is a function by a method. ``HOOKS`` names them. An encoder of your own may
+    have any of them without this base: callers read them by ``hooks_of``, and nowhere else.
+    """
+
+    # What it is.
+
+    @hook
+    def kind(self) -> str:
+        """Its type's name in YAML, empty for a type outside the table."""
+        return ""
+
+    @hook
+    def dim(self) -> int | None:
+        """The width of its vectors; None: known only from a vector."""
+        return None
+
+    @hook
+    def similarity(self) -> Literal["cosine", "dot"]:
+        """What turns two of its vectors into a score."""
+        return "dot"
+
+    @hook
+    def normalize(self) -> bool:
+        """Whether all its vectors have length 1."""
+        return False
+
+    @hook
+    def towers(self) -> Mapping[Side, Any]:
+        """The encoders of the two sides, empty where one encoder serves both."""
+        return {}
+
+    # What it computes with.
+
+    @hook
+    def device(self) -> Any:
+        """Where it computes; None: unknown."""
+        return None
+
+    @hook
+    def dtype(self) -> Any:
+        """Its arithmetic type, empty if unknown; part of the key of cached vectors."""
+        return ""
+
+    @hook
+    def batch_tokens(self) -> int | None:
+        """The tokens of one pass; None: not a setting of this encoder."""
+        return None
+
+    @hook
+    def backend(self) -> Any:
+        """The back end that runs in place of torch; None: torch, or no network at all."""
+        return None
+
+    @property
+    def engine(self) -> str:
+        """The name of ``backend``, empty without one."""
+        backend = self.backend
+        return "" if backend is None else str(getattr(backend, "name", type(backend).__name__))
+
+    # What it reads of a text.
+
+    @hook
+    def tokenizer(self) -> Any:
+        """A transformers tokenizer, which passages are cut by; None: they are cut by words."""
+        return None
+
+    @hook
+    def prompts(self) -> Mapping[str, str]:
+        """What is put before a text of each side."""
+        return {}
+
+    @hook
+    def lengths(self) -> Mapping[str, int]:
+        """The most tokens of a text of each side; without a side, its length is unknown."""
+        return {}
+
+    @hook
+    def fields(self) -> Mapping[str, float] | None:
+        """The weights of the fields it reads documents by; None: it reads one text of each."""
+        return None
+
+    @hook
+    def token_ids(self) -> Callable[[Sequence[str], Side], Sequence[Sequence[int]]] | None:
+        """Tokenises texts as for encoding, by which the work ahead is estimated."""
+        return None
+
+    @hook
+    def map_texts(self) -> Callable[..., None] | None:
+        """Passes batches of tokenised texts to a function, see ``TextEncoder.map_texts``."""
+        return None
+
+    # What sparse vectors mean.
+
+    @hook
+    def terms(self) -> Callable[[Sequence[int]], list[str]] | None:
+        """Names the columns of sparse vectors; None: columns have numbers only."""
+        return None
+
+    @hook
+    def prune_quantile(self) -> float | None:
+        """The share of each term's postings that is pruned, which a collection is needed for."""
+        return None
+
+    @hook
+    def needs_term_floors(self) -> bool:
+        """Whether ``prune_quantile`` has yet to be fitted to a collection."""
+        return False
+
+    @hook
+    def needs_idf(self) -> bool:
+        """Whether the weights of query terms have yet to be counted in a corpus."""
+        return False
+
+    # What it learns from the documents of an index.
+
+    @hook
+    def fit_documents(self) -> Callable[[Iterable[Any]], Vectors] | None:
+        """Learns from all documents and returns their vectors; None: vectors depend on no other."""
+        return None
+
+    @hook
+    def add_documents(self) -> Callable[[Iterable[Any]], Vectors] | None:
+        """Learns from further documents and returns their vectors; None: ``encode_documents``."""
+        return None
+
+    @hook
+    def remove_documents(self) -> Callable[[Iterable[Any]], None] | None:
+        """Unlearns documents that are deleted; None: there is nothing to unlearn."""
+        return None
+
+    @property
+    def fits_documents(self) -> bool:
+        """Whether it changes with the documents of an index, as BM25 does."""
+        return self.fit_documents is not None
+
+    # What training asks.
+
+    @hook
+    def head_parameters(self) -> tuple[str, ...]:
+        """How the names of parameters begin that ``head_learning_rate`` is for."""
+        return ()
+
+    @hook
+    def learning_rates(self) -> Mapping[str, float]:
+        """The learning rates of parameters that have their own, by name."""
+        return {}
+
+    @hook
+    def layer_count(self) -> int | None:
+        """How many layers ``embed_layers`` knows; None: not known."""
+        return None
+
+    @hook
+    def embed_layers(self) -> Callable[..., Any] | None:
+        """Returns the vectors of several layers, see ``DenseEncoder.embed_layers``."""
+        return None
+
+    @hook
+    def hidden(self) -> Callable[..., Any] | None:
+        """Returns the states of tokenised texts that ``pooled`` makes vectors of."""
+        return None
+
+    @hook
+    def pooled(self) -> Callable[..., Any] | None:
+        """Returns the vectors of states, see ``SpladeEncoder.pooled``."""
+        return None
+
+    @hook
+    def raises(self) -> Callable[[Side], bool] | None:
+        """Says whether ``raise_bias`` changes the vectors of a side; None: of neither."""
+        return None
+
+    @hook
+    def raise_bias(self) -> Callable[[float], None] | None:
+        """Adds to the logits of all terms, so that sparse vectors have more of them."""
+        return None
+
+
+HOOKS = tuple(name for name, value in vars(EncoderBase).items() if isinstance(value, hook))
+# Hooks that are a function or None. What has the name of a hook and is none (a number ``hidden``,
+# a method ``similarity``) is not read.
+FUNCTIONS = (
+    "token_ids", "map_texts", "terms", "fit_documents", "add_documents", "remove_documents",
+    "embed_layers", "hidden", "pooled", "raises", "raise_bias",
+)  # fmt: skip
+_ABSENT = object()
+
+
+class _Adapted(EncoderBase):
+    """Reads the hooks of a user's own encoder, not an ``EncoderBase``, by name."""
+
+    def __init__(self, encoder: Any) -> None:
+        self._encoder = encoder
+
+    def __getattribute__(self, name: str) -> Any:
+        """Return the encoder's own hook if it has it."""
+        if name in HOOKS:
+            own = getattr(self._encoder, name, _ABSENT)
+            fits = callable(own) if name in FUNCTIONS else not inspect.isroutine(own)
+            if fits and own is not _ABSENT:
+                return own
+        return super().__getattribute__(name)
+
+
+def hooks_of(encoder: Any) -> EncoderBase:
+    """Return an object with every hook of ``encoder``: itself, or a reader of a user's own.
+
+    The hooks are read anew each time, so that the reader may be kept. It is not an encoder: it has
+    none of the four methods.
+    """
+    return encoder if isinstance(encoder, EncoderBase) else _Adapted(encoder)
+
+
+def encodes(thing: Any) -> bool:
+    """Return whether an object turns queries and documents into vectors."""
+    sides = ("encode_queries", "encode_documents")
+    return all(callable(getattr(thing, side, None)) for side in sides)

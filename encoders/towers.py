@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sluice.encoders.backends.backend import ChosenBackend
 from sluice.encoders.backends.devices import Dtype
 from sluice.encoders.dense.encoder import DenseEncoder
-from sluice.encoders.encoder import Side, Vectors
+from sluice.encoders.encoder import EncoderBase, Side, Vectors
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
@@ -39,7 +39,7 @@ TOWERS = {
 }
 
 
-class TowerEncoder:
+class TowerEncoder(EncoderBase):
     """Two dense or two SPLADE encoders whose vectors compare, each with its own weights.
 
     They may differ in size, tokenizer (dense only), prompts and lengths, not in kind, dimension,
@@ -55,7 +55,7 @@ class TowerEncoder:
         if freeze not in ("none", *SIDES):
             raise ConfigError(f"freeze: {freeze!r}; known: none, query, document")
         check_towers(query, document)
-        if getattr(document, "needs_term_floors", False):
+        if document.needs_term_floors:
             raise ConfigError(
                 "document.prune_quantile: not for a tower; use prune_below, prune_ratio or "
                 "document_top_k"
@@ -65,17 +65,6 @@ class TowerEncoder:
         self.module: nn.Module = _Towers(
             {"query": query.module, "document": document.module}, freeze
         )
-        self.head_parameters: tuple[str, ...] = getattr(query, "head_parameters", ())
-        self.learning_rates: dict[str, float] = {
-            f"{side}.{name}": rate
-            for side, tower in self.towers.items()
-            for name, rate in getattr(tower, "learning_rates", {}).items()
-        }
-        if isinstance(document, SpladeEncoder):
-            self.terms = document.terms  # columns have names: absent where they are dimensions
-        elif isinstance(query, DenseEncoder) and query.layer_count == document.layer_count:
-            self.layer_count = document.layer_count  # absent where a number is another layer
-            self.embed_layers = self._embed_layers
         for side, tower in self.towers.items():  # a tower reads one side; saved, it has one length
             for settings in (tower.prompts, tower.lengths, tower.prompt_tokens):
                 values: dict[str, Any] = settings
@@ -134,6 +123,36 @@ class TowerEncoder:
     def similarity(self) -> Literal["cosine", "dot"]:
         """The similarity the vectors are made for."""
         return self.document.similarity
+
+    @property
+    def terms(self) -> Callable[[Sequence[int]], list[str]] | None:
+        """The documents' names of columns; None where they are dimensions."""
+        return self.document.terms
+
+    @property
+    def head_parameters(self) -> tuple[str, ...]:
+        """How the names of a tower's head begin."""
+        return self.query.head_parameters
+
+    @property
+    def learning_rates(self) -> dict[str, float]:
+        """The learning rates of both towers' parameters that have their own, by name."""
+        return {
+            f"{side}.{name}": rate
+            for side, tower in self.towers.items()
+            for name, rate in tower.learning_rates.items()
+        }
+
+    @property
+    def layer_count(self) -> int | None:
+        """How many layers both towers have; None where a number is another layer in each."""
+        depth = self.document.layer_count
+        return depth if self.query.layer_count == depth else None
+
+    @property
+    def embed_layers(self) -> Callable[..., Tensor] | None:
+        """Returns the vectors of several layers; None without layers of the same numbers."""
+        return None if self.layer_count is None else self._embed_layers
 
     @property
     def prompts(self) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from pathlib import Path
@@ -84,6 +84,26 @@ class Index(ABC):
         """Open what ``_write`` wrote, mapped into memory; rows and tombstones are set after."""
 
     # What a subclass may fill in.
+
+    @property
+    def width(self) -> int | None:
+        """The width of its vectors; None before the first, or where it is not known."""
+        return None
+
+    @property
+    def explains(self) -> bool:
+        """Whether ``explain`` can say what each term adds to a score."""
+        return type(self).explain is not Index.explain
+
+    def explain(self, query: Any, row: int) -> Sequence[Any]:
+        """Return each shared term's part of the score of ``row``, see ``InvertedIndex.explain``."""
+        raise ConfigError(
+            f"{type(self).__name__}: cannot explain a score; a score of dense vectors has no terms"
+        )
+
+    def plan(self, queries: Any, k: int, *, params: Parameters | None = None) -> Sequence[Any]:
+        """Return what a planner chose for each query; nothing where none chooses."""
+        return ()
 
     @property
     def innermost(self) -> Index:

@@ -217,7 +217,7 @@ def vectors_of(system: str, model: Any, name: str, dim: int | None = None) -> An
     if dim is not None:
         options["dim"] = dim
     encoder = open_encoder(model, **options)
-    for part in getattr(encoder, "towers", {"both": encoder}).values():
+    for part in (encoder.towers or {"both": encoder}).values():
         part.lengths = {"query": query, "document": TEST_LENGTH[name]}
     return encoder
 

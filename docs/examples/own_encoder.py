@@ -10,15 +10,22 @@ from pathlib import Path
 import numpy as np
 
 from sluice import Document, Retriever
+from sluice.encoders import EncoderBase
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.retrieval.testing import check_encoder
 
 
-class TripleEncoder:
-    """Any object with these five is an encoder; for sparse vectors return a ``csr_array``."""
+class TripleEncoder(EncoderBase):
+    """Any object with these five is an encoder; for sparse vectors return a ``csr_array``.
+
+    ``EncoderBase`` can be left out: it lists what else an encoder may say of itself, with defaults.
+    """
+
+    normalize = True  # all vectors have length 1
+    similarity = "cosine"
 
     def __init__(self, width: int = 256):
-        self.width = width
+        self.width = self.dim = width  # an index is checked against dim before anything is encoded
 
     @property
     def fingerprint(self):

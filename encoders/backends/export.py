@@ -25,6 +25,7 @@ from sluice.encoders.backends.backend import (
     open_backend,
 )
 from sluice.encoders.backends.graph import MODEL_FILE, WEIGHTS_KEY
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files.loading import quiet_transformers
@@ -221,7 +222,7 @@ def _opened(model: Any, output: Path) -> Any:
                 f"{source}: an encoder of type {kind} has no network to export as ONNX"
             )
         encoder = open_encoder(source, device="cpu")
-    if getattr(encoder, "kind", None) not in OUTPUTS:
+    if hooks_of(encoder).kind not in OUTPUTS:
         raise ConfigError(
             f"a {type(encoder).__name__} cannot be exported as ONNX; dense, SPLADE and "
             "cross-encoders can"

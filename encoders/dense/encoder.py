@@ -71,7 +71,7 @@ class DenseEncoder(TextEncoder):
         self.model = model
         self.projection = projection
         self.pooling = pooling
-        self.normalize = normalize
+        self.normalize: bool = normalize
         self.pool_prompt = pool_prompt
         self.shortened = shortened  # to this many dimensions, if no projection does it
         self.matryoshka_dims = tuple(matryoshka_dims)  # the prefixes it was trained for

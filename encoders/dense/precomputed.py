@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sluice.encoders.encoder import Dense
+from sluice.encoders.encoder import Dense, EncoderBase
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError, suggest
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.folder_swap import replaced_folder
@@ -20,7 +20,7 @@ VECTORS = "vectors.npy"
 NEAR_TEXTS = 1000  # texts that a message looks for a similar one in
 
 
-class PrecomputedEncoder:
+class PrecomputedEncoder(EncoderBase):
     """Returns the dense query vectors it was created with, without the model that made them.
 
     For an index over anyone's embeddings: ``vectors`` ``[n, dim]`` are those of ``texts``, one

@@ -22,6 +22,7 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 
+from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.errors import DataError, IndexFormatError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.generations import new_generation, open_generation
@@ -48,7 +49,7 @@ class _Vocabulary(dict[str, int]):
             self.popitem()
 
 
-class BM25Encoder:
+class BM25Encoder(EncoderBase):
     """Lucene's BM25 as an encoder of sparse vectors; the similarity is the dot product.
 
     ``k1`` >= 0 damps repetitions, ``b`` in [0, 1] is the strength of length normalisation; the

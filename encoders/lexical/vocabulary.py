@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.errors import DataError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.folder_swap import replaced_folder
@@ -19,7 +20,7 @@ from sluice.encoders.model_files.layout import SIDECAR, read_object, write_sidec
 TERMS = "vocabulary.json"
 
 
-class VocabularyEncoder:
+class VocabularyEncoder(EncoderBase):
     """Encodes queries over a given vocabulary; the documents' vectors were made elsewhere.
 
     A query's weight of a term is how often it occurs; tokens outside the vocabulary are left out.

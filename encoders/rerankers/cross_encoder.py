@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
+from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.folder_swap import replaced_folder
@@ -27,7 +28,7 @@ from sluice.encoders.transformer.tokens import TokenBatch, Tokens, check_texts
 log = logging.getLogger("sluice")
 
 
-class CrossEncoder(TransformerModel):
+class CrossEncoder(TransformerModel, EncoderBase):
     """A sequence classifier of one label over "query [SEP] document"; scores are raw logits.
 
     (Nogueira and Cho, 2019, arXiv 1901.04085.)

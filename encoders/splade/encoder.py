@@ -25,8 +25,17 @@ from sluice.encoders.model_files.loading import load, side_settings
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.splade.folder import NOTED, SpladeFolder, has_mlm_head, save_splade
 from sluice.encoders.splade.pooling import splade_max, splade_sum
+from sluice.encoders.splade.settings import (
+    Activation,
+    Lexical,
+    Pooling,
+    QueryModel,
+    check_choices,
+    check_pruning,
+    check_trained_idf,
+)
 from sluice.encoders.splade.static_queries import StaticQueries, bags
-from sluice.encoders.splade.term_selection import Terms, TermSelection, Weights, prune_terms
+from sluice.encoders.splade.term_selection import TermSelection, joined_rows, prune_terms
 from sluice.encoders.splade.vocabulary_product import VocabularyProduct
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
@@ -35,14 +44,8 @@ from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
 
-QueryModel = Literal["shared", "bow", "idf"]
-Lexical = Literal["none", "query", "document", "both"]
-
 TEXTS = 512  # pooled at a time: their rows over the vocabulary take 60 MB
 _POOLS = {"max": splade_max, "sum": splade_sum}
-_ACTIVATIONS = ("relu", "log1p_relu")
-_QUERY_MODELS = ("shared", "bow", "idf")
-_LEXICAL = ("none", "query", "document", "both")
 
 
 class SpladeEncoder(TextEncoder):
@@ -73,8 +76,8 @@ class SpladeEncoder(TextEncoder):
         model: Any,
         tokenizer: Any,
         *,
-        pooling: Literal["max", "sum"] = "max",
-        activation: Literal["relu", "log1p_relu"] = "relu",
+        pooling: Pooling = "max",
+        activation: Activation = "relu",
         query_model: QueryModel = "shared",
         lexical: Lexical = "none",
         prune_below: float | None = None,
@@ -88,27 +91,11 @@ class SpladeEncoder(TextEncoder):
         idf_learning_rate: float | None = None,
         **options: Any,
     ) -> None:
-        _check("pooling", pooling, tuple(_POOLS))
-        _check("activation", activation, _ACTIVATIONS)
-        _check("query_model", query_model, _QUERY_MODELS)
-        _check("lexical", lexical, _LEXICAL)
-        for name, limit in (("query_top_k", query_top_k), ("document_top_k", document_top_k)):
-            if limit is not None and (type(limit) is not int or limit < 1):
-                raise ConfigError(f"{name}: {limit!r}; expected 1 or more, or null for no limit")
-        if prune_quantile is not None and not 0 < prune_quantile < 1:
-            raise ConfigError(
-                f"prune_quantile: {prune_quantile!r}; expected a share of each term's postings, "
-                "above 0 and below 1, or null to keep all"
-            )
-        if term_floors is not None and prune_quantile is None:
-            raise ConfigError("term_floors: given without the prune_quantile they belong to")
-        if train_idf and query_model != "idf":
-            raise ConfigError(f"train_idf: query_model is {query_model!r}; expected 'idf'")
-        if idf_learning_rate is not None and not (train_idf and idf_learning_rate > 0):
-            raise ConfigError(
-                f"idf_learning_rate: {idf_learning_rate!r}; expected a number above 0, with "
-                "train_idf: true"
-            )
+        check_choices(
+            pooling=pooling, activation=activation, query_model=query_model, lexical=lexical
+        )
+        check_pruning(query_top_k, document_top_k, prune_quantile, term_floors)
+        check_trained_idf(query_model, train_idf=train_idf, learning_rate=idf_learning_rate)
         self._selections = {
             "query": TermSelection(lexical in ("query", "both"), top_k=query_top_k),
             "document": TermSelection(
@@ -139,9 +126,9 @@ class SpladeEncoder(TextEncoder):
         self.top_k = {"query": query_top_k, "document": document_top_k}
         self.prune_below = prune_below
         self.prune_ratio = prune_ratio
-        self.prune_quantile = prune_quantile
+        self.prune_quantile: float | None = prune_quantile
         self.term_floors = term_floors
-        self.learning_rates = (
+        self.learning_rates: dict[str, float] = (
             {} if idf_learning_rate is None else {"queries.weights": idf_learning_rate}
         )
         self._decoder = decoder
@@ -171,8 +158,8 @@ class SpladeEncoder(TextEncoder):
         cls,
         model: str | Path,
         *,
-        pooling: Literal["max", "sum"] | None = None,
-        activation: Literal["relu", "log1p_relu"] | None = None,
+        pooling: Pooling | None = None,
+        activation: Activation | None = None,
         query_model: QueryModel | None = None,
         lexical: Lexical | None = None,
         prune_below: float | None = None,
@@ -364,7 +351,8 @@ class SpladeEncoder(TextEncoder):
     def raises(self, side: Side) -> bool:
         """Whether ``raise_bias`` changes how many terms are active on this side."""
         shared = side == "document" or self.queries is None
-        return shared and bool(getattr(self._decoder.bias, "requires_grad", False))
+        bias = self._decoder.bias
+        return shared and bias is not None and bias.requires_grad
 
     def raise_bias(self, amount: float) -> None:
         """Add ``amount`` to the logits of all terms: more of them are active."""
@@ -415,7 +403,7 @@ class SpladeEncoder(TextEncoder):
                     )
 
         self.map_texts(texts, side, store)
-        return self._joined(terms, weights)
+        return joined_rows(terms, weights, self.dim)
 
     def _static(self, texts: Sequence[str], queries: StaticQueries) -> sp.csr_array:
         """Return each query's own tokens with their weights; no network runs."""
@@ -424,24 +412,12 @@ class SpladeEncoder(TextEncoder):
             select = self._selections["query"].of_text
             chosen = [select(t, w, None) for t, w in zip(terms, weights, strict=True)]
             terms, weights = [t for t, _ in chosen], [w for _, w in chosen]
-        return self._joined(terms, weights)
-
-    def _joined(self, terms: list[Terms], weights: list[Weights]) -> sp.csr_array:
-        pointers = np.zeros(len(terms) + 1, np.int64)
-        np.cumsum([len(t) for t in terms], out=pointers[1:])
-        indices = np.concatenate(terms).astype(np.int32) if terms else np.empty(0, np.int32)
-        data = np.concatenate(weights) if weights else np.empty(0, np.float32)
-        return sp.csr_array((data, indices, pointers), shape=(len(terms), self.dim))
+        return joined_rows(terms, weights, self.dim)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a folder that sentence-transformers' SparseEncoder loads, in one step."""
         with replaced_folder(Path(path)) as folder:
             save_splade(self, folder)
-
-
-def _check(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f"{name}: {value!r}; known: {', '.join(known)}")
 
 
 def _passed_through(states: Tensor) -> Tensor:

@@ -83,6 +83,15 @@ def heaviest(terms: Terms, weights: Weights, limit: int | None) -> tuple[Terms, 
     return terms[top], weights[top]
 
 
+def joined_rows(terms: list[Terms], weights: list[Weights], width: int) -> sp.csr_array:
+    """Return the terms and weights of each text as the rows of one matrix ``[n, width]``."""
+    pointers = np.zeros(len(terms) + 1, np.int64)
+    np.cumsum([len(t) for t in terms], out=pointers[1:])
+    indices = np.concatenate(terms).astype(np.int32) if terms else np.empty(0, np.int32)
+    data = np.concatenate(weights) if weights else np.empty(0, np.float32)
+    return sp.csr_array((data, indices, pointers), shape=(len(terms), width))
+
+
 def prune_terms(vectors: sp.csr_array, floors: NDArray[np.float32]) -> sp.csr_array:
     """Return the vectors without weights below their term's floor, ``floors`` ``[vocab]``.
 

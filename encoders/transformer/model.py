@@ -65,14 +65,14 @@ class TransformerModel:
         dtype: Dtype,
         batch_tokens: int | None = None,
     ) -> None:
-        self.device = pick_device(device)
-        self.dtype = pick_dtype(dtype, self.device)
+        self.device: torch.device = pick_device(device)
+        self.dtype: torch.dtype = pick_dtype(dtype, self.device)
         self.module: nn.Module = module.to(self.device)
         self.model: Any = module
-        self.tokenizer = tokenizer
+        self.tokenizer: Any = tokenizer
         if batch_tokens is None:
             batch_tokens = BATCH_TOKENS.get(self.device.type, 65_536)
-        self.batch_tokens = whole_number(batch_tokens, "batch_tokens", 1)
+        self.batch_tokens: int = whole_number(batch_tokens, "batch_tokens", 1)
         if tokenizer.pad_token is None:  # decoder models often come without one
             if tokenizer.eos_token is None:
                 raise ModelError("the tokenizer has neither a padding nor an end-of-text token")

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from sluice.encoders.backends.devices import Dtype
-from sluice.encoders.encoder import Side
+from sluice.encoders.encoder import EncoderBase, Side
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.transformer.model import Features, TransformerModel
@@ -16,7 +16,7 @@ from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.tokens import TokenBatch, Tokens, check_texts
 
 
-class TextEncoder(TransformerModel):
+class TextEncoder(TransformerModel, EncoderBase):
     """A transformer over single texts, with prompts and lengths per side."""
 
     def __init__(
@@ -33,8 +33,8 @@ class TextEncoder(TransformerModel):
         batch_tokens: int | None = None,
     ) -> None:
         super().__init__(module, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
-        self.prompts = {"query": query_prompt, "document": document_prompt}
-        self.lengths = {"query": query_length, "document": document_length}
+        self.prompts: dict[str, str] = {"query": query_prompt, "document": document_prompt}
+        self.lengths: dict[str, int] = {"query": query_length, "document": document_length}
         self.prompt_tokens = {side: self._prompt_tokens(side) for side in self.prompts}
 
     def _prompt_tokens(self, side: str) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import increment_version
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
@@ -103,9 +104,8 @@ def merge(encoder: Any) -> None:
 
 def _models(encoder: Any) -> list[Any]:
     """Return the transformers of an encoder: one, or that of each tower."""
-    if encoder.kind == "towers":
-        return [tower.model for tower in encoder.towers.values()]
-    return [encoder.model]
+    towers = hooks_of(encoder).towers
+    return [tower.model for tower in towers.values()] if towers else [encoder.model]
 
 
 def _heads(encoder: Any) -> list[nn.Parameter]:
@@ -153,7 +153,7 @@ def freeze(encoder: Any, *, layers: int = 0, embeddings: bool = False) -> list[s
     ``ConfigError`` for more layers than there are.
     """
     whole_number(layers, "freeze.layers", 0)
-    for network in _networks(encoder):
+    for network in _models(encoder):
         holder_and_layers = layer_list(network.base_model)
         if holder_and_layers is None:
             count = network.config.num_hidden_layers
@@ -177,8 +177,3 @@ def _embeddings(network: Any) -> nn.Module:
     own = getattr(network.base_model, "embeddings", None)
     embeddings: nn.Module = own if isinstance(own, nn.Module) else network.get_input_embeddings()
     return embeddings
-
-
-def _networks(encoder: Any) -> list[Any]:
-    towers = getattr(encoder, "towers", None)
-    return [encoder.model] if towers is None else [tower.model for tower in towers.values()]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.encoder import Side, Vectors
+from sluice.encoders.encoder import Side, Vectors, hooks_of
 from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
@@ -51,12 +51,12 @@ def vector_identity(encoder: Any, store: Store, side: Side = "document") -> dict
 
     Not the device, batches or number of threads, which change only the last bits.
     """
-    backend = getattr(encoder, "backend", None)
+    hooks = hooks_of(encoder)
     return {
         "encoder": _type_in_key(encoder),
         "fingerprint": str(encoder.fingerprint),
-        "dtype": str(getattr(encoder, "dtype", "")).removeprefix("torch."),
-        "backend": "" if backend is None else str(getattr(backend, "name", type(backend).__name__)),
+        "dtype": str(hooks.dtype).removeprefix("torch."),
+        "backend": hooks.engine,
         "store": store,
         "side": side,
     }

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.encoder import Vectors
+from sluice.encoders.encoder import Vectors, hooks_of
 from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.foundation.progress import progress
@@ -25,7 +25,6 @@ from sluice.encoders.table import ENCODERS
 from sluice.encoders.vectors.forms import put_together
 from sluice.encoders.vectors.worker import serve
 
-OPTIONS = ("device", "dtype", "batch_tokens")  # of an encoder, not in its saved folder
 KNOWN = {each.__name__: each for each in (ConfigError, DataError, ModelError)}
 GRACE = 5.0  # seconds a process may take to end by itself
 
@@ -122,13 +121,16 @@ class EncodingPool:
                 f"workers: other processes cannot import {_named(self._encoder)}; move the class "
                 "to the top of a module of its own, or use workers: 1"
             )
-        if getattr(self._encoder, "backend", None) is not None:
+        hooks = hooks_of(self._encoder)
+        if hooks.backend is not None:
             raise ConfigError(
                 "workers: an exported graph (backend) runs in one process, which uses all threads; "
                 "use workers: 1, or backend: torch"
             )
-        options = {name: getattr(self._encoder, name, None) for name in OPTIONS}
-        given = {name: _plain(value) for name, value in options.items() if value is not None}
+        options = {  # of an encoder, not in its saved folder
+            "device": hooks.device, "dtype": hooks.dtype, "batch_tokens": hooks.batch_tokens,
+        }  # fmt: skip
+        given = {name: _plain(value) for name, value in options.items() if value not in (None, "")}
         if device is not None:
             given["device"] = device
         here, there = Pipe()

@@ -72,7 +72,7 @@ def import_(
     if form in FORMS:
         refuse_options(reason, language=language)
         retriever = import_job(inputs, output, form, job)
-        width = f"{getattr(retriever.index, 'width', None) or 0:,} dimensions"
+        width = f"{retriever.index.width or 0:,} dimensions"
     else:
         refuse_options(reason, **asdict(job))
         retriever = import_retriever(inputs, output, form, language=language)

@@ -89,12 +89,13 @@ def index(
         for name, cost in estimate(config, overrides or [], only=only).items():
             typer.echo(f"{name}: {cost or 'nothing to encode'}")
         return
+    from sluice.indexing.wrappers.passages import PassageIndex
     from sluice.retrieval.jobs import index as build
 
     for retriever in build(config, overrides or [], only=only):
         head = retriever.head
         counts = plural(head.documents, "document")
-        if head.passages is not None and hasattr(retriever.index, "passages"):
+        if head.passages is not None and isinstance(retriever.index, PassageIndex):
             counts += f" in {plural(retriever.index.passages, 'passage')}"
         typer.echo(f"{retriever.path}: {counts}, {head.index_bytes:,} bytes")
 

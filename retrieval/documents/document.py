@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
+from sluice.encoders.encoder import hooks_of
+
 Value: TypeAlias = str | int | float | bool | Sequence[str] | None
 Metadata: TypeAlias = Mapping[str, Value]
 NOTHING: Metadata = MappingProxyType({})
@@ -50,7 +52,7 @@ def document_input(encoder: Any, document: Document) -> str | dict[str, str]:
 
     An encoder whose ``fields`` is set reads fields: title, text and every text in the metadata.
     """
-    if not getattr(encoder, "fields", None):
+    if not hooks_of(encoder).fields:
         return document.full_text
     texts = {name: text for name, text in document.metadata.items() if isinstance(text, str)}
     return {**texts, "title": document.title, "text": document.text}

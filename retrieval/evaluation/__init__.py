@@ -12,7 +12,7 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.comparison import compare as compare
     from sluice.retrieval.evaluation.hub_counts import Hubness as Hubness, hubness as hubness
-    from sluice.retrieval.evaluation.measure_table import Judgements as Judgements
+    from sluice.retrieval.evaluation.judgements import Judgements as Judgements
     from sluice.retrieval.evaluation.measures import (
         Measure as Measure,
         parse_measure as parse_measure,

@@ -14,37 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.retrieval.evaluation.judgements import (
+    Ints,
+    Judgements,
+    Values,
+    counts_before,
+    places_in_groups,
+    ratio_or_zero,
+    relevant_and_not,
+    relevant_counts,
+    sums_by_query,
+)
 
 LEAST_AP = 1e-5  # trec_eval's MIN_GEO_MEAN: what a query counts at least in the geometric mean
 EPSILON = 1e-5  # trec_eval's INFAP_EPSILON
 MOST_EXPONENTIAL = 1000  # the greatest grade whose power of two, summed, is still a float64
-
-Values = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-
-class Judgements(NamedTuple):
-    """The judged hits and the judgements of ``len(retrieved)`` queries, as flat arrays.
-
-    Of the judged hits: query (a place from 0), rank from 0 and grade, sorted by query, then rank.
-    Of the qrels: query and grade of every judgement. ``retrieved`` counts each query's hits, with
-    a judgement or without.
-    """
-
-    hit_query: Ints
-    hit_rank: Ints
-    hit_grade: Ints
-    judged_query: Ints
-    judged_grade: Ints
-    retrieved: Ints
-
-    def cut(self, cutoff: int | None) -> Judgements:
-        """Return the same with the judged hits among the first ``cutoff`` only; None: all."""
-        if cutoff is None:
-            return self
-        inside = self.hit_rank < cutoff
-        hits = self.hit_query[inside], self.hit_rank[inside], self.hit_grade[inside]
-        return Judgements(*hits, *self[3:])
 
 
 class Setting(NamedTuple):
@@ -103,9 +87,9 @@ def _of_relevant(compute: Callable[[_Counts], Values]) -> Callable[[Judgements, 
             _Counts(
                 query=query,
                 rank=judgements.hit_rank[relevant_hit],
-                nth=_places(found),
+                nth=places_in_groups(found),
                 found=found,
-                relevant=_relevant(judgements, setting.level),
+                relevant=relevant_counts(judgements, setting.level),
                 retrieved=judgements.retrieved,
                 cutoff=setting.cutoff,
                 option=setting.option or 0.0,
@@ -125,12 +109,12 @@ def _precision(of: _Counts) -> Values:
 
 def _recall(of: _Counts) -> Values:
     """Return hits / relevant (recall_k; set_recall without a cut-off)."""
-    return _ratio(of.found, of.relevant)
+    return ratio_or_zero(of.found, of.relevant)
 
 
 def _capped_recall(of: _Counts) -> Values:
     """Return hits / min(k, relevant): BEIR's R_cap@k (Thakur et al., 2021), relative_P_k."""
-    return _ratio(of.found, np.minimum(of.relevant, of.cutoff or 1))
+    return ratio_or_zero(of.found, np.minimum(of.relevant, of.cutoff or 1))
 
 
 def _success(of: _Counts) -> Values:
@@ -148,7 +132,7 @@ def _reciprocal_rank(of: _Counts) -> Values:
 
 def _average_precision(of: _Counts) -> Values:
     """Return the precisions at the relevant hits over the number of relevant (map, map_cut_k)."""
-    return _ratio(_summed(of, (of.nth + 1) / (of.rank + 1)), of.relevant)
+    return ratio_or_zero(_summed(of, (of.nth + 1) / (of.rank + 1)), of.relevant)
 
 
 def _log_average_precision(of: _Counts) -> Values:
@@ -158,7 +142,7 @@ def _log_average_precision(of: _Counts) -> Values:
 
 def _r_precision(of: _Counts) -> Values:
     """Return the precision at rank R, the number of relevant documents (Rprec)."""
-    return _ratio(_summed(of, of.rank < of.relevant[of.query]), of.relevant)
+    return ratio_or_zero(_summed(of, of.rank < of.relevant[of.query]), of.relevant)
 
 
 def _interpolated_precision(of: _Counts) -> Values:
@@ -176,12 +160,12 @@ def _interpolated_precision(of: _Counts) -> Values:
 
 def _set_precision(of: _Counts) -> Values:
     """Return relevant retrieved / retrieved (set_P)."""
-    return _ratio(of.found, of.retrieved)
+    return ratio_or_zero(of.found, of.retrieved)
 
 
 def _set_relative_precision(of: _Counts) -> Values:
     """Return relevant retrieved / min(retrieved, relevant) (set_relative_P)."""
-    return _ratio(of.found, np.minimum(of.retrieved, of.relevant))
+    return ratio_or_zero(of.found, np.minimum(of.retrieved, of.relevant))
 
 
 def _set_f(of: _Counts) -> Values:
@@ -190,7 +174,7 @@ def _set_f(of: _Counts) -> Values:
     trec_eval's parameter, and ir_measures' beta with it, is the square of van Rijsbergen's (1979).
     """
     precision, recall, beta = _set_precision(of), _recall(of), of.option
-    return _ratio((beta + 1) * precision * recall, recall + beta * precision)
+    return ratio_or_zero((beta + 1) * precision * recall, recall + beta * precision)
 
 
 def _set_average_precision(of: _Counts) -> Values:
@@ -240,15 +224,15 @@ def _normalised_gain(
     queries = len(judgements.retrieved)
     inside = judgements.hit_grade > 0
     gains = gain(judgements.hit_grade[inside]) / np.log2(judgements.hit_rank[inside] + 2.0)
-    reached = _sums(judgements.hit_query[inside], gains, queries)
+    reached = sums_by_query(judgements.hit_query[inside], gains, queries)
     positive = judgements.judged_grade > 0
     query, grade = judgements.judged_query[positive], judgements.judged_grade[positive]
     order = np.lexsort((-grade, query))
     query, grade = query[order], grade[order]
-    rank = _places(np.bincount(query, minlength=queries))
+    rank = places_in_groups(np.bincount(query, minlength=queries))
     used = rank < (cutoff if cutoff is not None else len(rank))
     gains = gain(grade[used]) / np.log2(rank[used] + 2.0)
-    return _ratio(reached, _sums(query[used], gains, queries))
+    return ratio_or_zero(reached, sums_by_query(query[used], gains, queries))
 
 
 def _expected_reciprocal_rank(judgements: Judgements, setting: Setting) -> Values:
@@ -267,11 +251,11 @@ def _expected_reciprocal_rank(judgements: Judgements, setting: Setting) -> Value
     query, rank = judgements.hit_query[inside], judgements.hit_rank[inside]
     satisfied = (np.exp2(judgements.hit_grade[inside]) - 1) / 2.0**largest
     found = np.bincount(query, minlength=queries)
-    nth = _places(found)
+    nth = places_in_groups(found)
     continuing = np.ones((queries, int(found.max(initial=0)) + 1))
     continuing[query, nth + 1] = 1 - satisfied
     arrives = np.cumprod(continuing, axis=1)[query, nth]
-    return _sums(query, arrives * satisfied / (rank + 1), queries)
+    return sums_by_query(query, arrives * satisfied / (rank + 1), queries)
 
 
 def _bpref(judgements: Judgements, setting: Setting) -> Values:
@@ -281,17 +265,17 @@ def _bpref(judgements: Judgements, setting: Setting) -> Values:
     1 - min(n, R) / min(N, R), n the non-relevant hits above and N the judged non-relevant.
     """
     queries = len(judgements.retrieved)
-    rel, non_relevant = _binary(judgements, setting.level)
+    rel, non_relevant = relevant_and_not(judgements, setting.level)
     total = np.bincount(
         judgements.judged_query[judgements.judged_grade >= setting.level], minlength=queries
     )
     is_non = (judgements.judged_grade >= 0) & (judgements.judged_grade < setting.level)
     non_total = np.bincount(judgements.judged_query[is_non], minlength=queries)
-    above = _before(judgements, non_relevant)
+    above = counts_before(judgements, non_relevant)
     owner = judgements.hit_query[rel]
     bound = np.minimum(non_total, total)[owner]
-    lost = _ratio(np.minimum(above[rel], total[owner]), bound)
-    return _ratio(_sums(owner, 1 - lost, queries), total)
+    lost = ratio_or_zero(np.minimum(above[rel], total[owner]), bound)
+    return ratio_or_zero(sums_by_query(owner, 1 - lost, queries), total)
 
 
 def _inferred_ap(judgements: Judgements, setting: Setting) -> Values:
@@ -301,25 +285,26 @@ def _inferred_ap(judgements: Judgements, setting: Setting) -> Values:
     was not in the pool and counts as not relevant.
     """
     queries = len(judgements.retrieved)
-    rel, non_relevant = _binary(judgements, setting.level)
+    rel, non_relevant = relevant_and_not(judgements, setting.level)
     unjudged = judgements.hit_grade < 0
     total = np.bincount(
         judgements.judged_query[judgements.judged_grade >= setting.level], minlength=queries
     )
     relevant_above, non_above, pooled_above = (
-        _before(judgements, kind)[rel].astype(np.float64) for kind in (rel, non_relevant, unjudged)
+        counts_before(judgements, kind)[rel].astype(np.float64)
+        for kind in (rel, non_relevant, unjudged)
     )
     above = judgements.hit_rank[rel].astype(np.float64)
-    in_pool = _ratio(relevant_above + non_above + pooled_above, above)
+    in_pool = ratio_or_zero(relevant_above + non_above + pooled_above, above)
     share = (relevant_above + EPSILON) / (relevant_above + non_above + 2 * EPSILON)
     expected = 1 / (above + 1) + above / (above + 1) * in_pool * share
-    return _ratio(_sums(judgements.hit_query[rel], expected, queries), total)
+    return ratio_or_zero(sums_by_query(judgements.hit_query[rel], expected, queries), total)
 
 
 def _judged(judgements: Judgements, setting: Setting) -> Values:
     """Return the share of the first k hits, or of all if there are fewer, with a judgement."""
     judged = np.bincount(judgements.hit_query, minlength=len(judgements.retrieved))
-    return _ratio(judged, np.minimum(judgements.retrieved, setting.cutoff or 0))
+    return ratio_or_zero(judged, np.minimum(judgements.retrieved, setting.cutoff or 0))
 
 
 def _hole(judgements: Judgements, setting: Setting) -> Values:
@@ -337,7 +322,7 @@ def _rank_biased_residual(judgements: Judgements, setting: Setting) -> Values:
     """
     p = setting.option or 0.0
     weights = (1 - p) * p**judgements.hit_rank
-    return 1.0 - _sums(judgements.hit_query, weights, len(judgements.retrieved))
+    return 1.0 - sums_by_query(judgements.hit_query, weights, len(judgements.retrieved))
 
 
 def largest_grade(grades: Ints) -> float:
@@ -345,46 +330,8 @@ def largest_grade(grades: Ints) -> float:
     return float(max(1, grades.max(initial=1)))
 
 
-def _relevant(judgements: Judgements, level: int) -> Ints:
-    """Return how many relevant documents each query has in the qrels."""
-    relevant = judgements.judged_query[judgements.judged_grade >= level]
-    return np.bincount(relevant, minlength=len(judgements.retrieved))
-
-
-def _binary(judgements: Judgements, level: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which judged hits are relevant, and which are judged not to be."""
-    grade = judgements.hit_grade
-    return grade >= level, (grade >= 0) & (grade < level)
-
-
-def _before(judgements: Judgements, counted: NDArray[np.bool_]) -> Ints:
-    """Return for each judged hit how many of ``counted`` are above it in its query's list."""
-    so_far: Ints = np.cumsum(counted) - counted
-    sizes = np.bincount(judgements.hit_query, minlength=len(judgements.retrieved))
-    first = np.cumsum(sizes) - sizes
-    padded = np.append(so_far, 0)  # a query without hits at the end starts after the last one
-    above: Ints = so_far - padded[first][judgements.hit_query]
-    return above
-
-
-def _places(sizes: Ints) -> Ints:
-    """Return 0, 1, ... within each of the groups of these sizes."""
-    return np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-
-
 def _summed(of: _Counts, weights: NDArray[Any]) -> Values:
-    return _sums(of.query, weights, len(of.found))
-
-
-def _sums(query: Ints, weights: NDArray[Any], queries: int) -> Values:
-    """Return each query's sum of ``weights``."""
-    return np.asarray(np.bincount(query, weights=weights, minlength=queries), dtype=np.float64)
-
-
-def _ratio(part: NDArray[Any], total: NDArray[Any]) -> Values:
-    values = np.zeros(len(part))
-    np.divide(part, total, out=values, where=total > 0)
-    return values
+    return sums_by_query(of.query, weights, len(of.found))
 
 
 _GRADES = "it uses the grades themselves"

@@ -16,15 +16,8 @@ import numpy as np
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.retrieval.evaluation.measure_table import (
-    MEASURES,
-    Entry,
-    Ints,
-    Judgements,
-    Setting,
-    Values,
-    largest_grade,
-)
+from sluice.retrieval.evaluation.judgements import Ints, Judgements, Values
+from sluice.retrieval.evaluation.measure_table import MEASURES, Entry, Setting, largest_grade
 from sluice.retrieval.runs.queries import DEPTH
 
 SPELLINGS = {

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import plural
-from sluice.retrieval.evaluation.measure_table import Judgements
+from sluice.retrieval.evaluation.judgements import Judgements
 from sluice.retrieval.evaluation.measures import (
     Measure,
     at_level,

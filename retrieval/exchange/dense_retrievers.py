@@ -78,7 +78,7 @@ def export_dense(
     entries: Iterable[Document] | Iterable[str] = store
     if not texts:
         entries = chain.from_iterable(map(store.ids, parts))
-    dim = int(getattr(index, "width", None) or 0)
+    dim = int(index.width or 0)
     chunks = map(index.documents, parts)
     count = write_dense_vectors(output, entries, chunks, form, dim=dim)
     decoded = bool(index.size_bytes < 4 * dim * index.rows)

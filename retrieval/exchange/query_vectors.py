@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import packed_file
 from sluice.encoders.foundation.progress import progress
@@ -28,13 +29,13 @@ BATCH = 512  # queries searched at a time
 
 def terms_of(encoder: Any) -> list[str]:
     """Return the text of every column of a sparse encoder's vectors."""
-    if not hasattr(encoder, "terms"):
+    hooks = hooks_of(encoder)
+    if hooks.terms is None:
         raise ConfigError(
             f"{type(encoder).__name__} has no terms, and exchange formats hold sparse vectors over "
             "terms (bm25, splade, or an imported index)"
         )
-    terms: list[str] = encoder.terms(range(encoder.dim))
-    return terms
+    return hooks.terms(range(encoder.dim))
 
 
 def read_query_vectors(

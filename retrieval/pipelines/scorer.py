@@ -69,6 +69,17 @@ class ScorerHooks:
         return None if found is None else str(found)
 
     @property
+    def inner(self) -> Any:
+        """The scorer that it passes pairs on to, None if it has none."""
+        return self._hook("scorer")
+
+    @property
+    def inside(self) -> tuple[Any, ...]:
+        """The scorers and models that it asks in turn, none by default."""
+        parts = map(self._hook, ("scorer", "model", "teacher"))
+        return tuple(part for part in parts if part is not None and part is not self.scorer)
+
+    @property
     def tokenizer(self) -> Any:
         """The tokenizer that passages are measured by; None: they are measured in words."""
         return self._hook("tokenizer")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ def explained(
     from sluice.indexing.wrappers.passages import PassageIndex
 
     searched = retriever.index
-    index: Any = searched.innermost
-    if not hasattr(index, "explain"):
+    index = searched.innermost
+    if not index.explains:
         raise ConfigError(
             f"{retriever.path}: explain needs a sparse index (BM25, SPLADE), this retriever has "
             f"{type(index).__name__}; a dense score has no terms"
@@ -80,7 +81,7 @@ def explained(
     if row is None:
         raise DataError(f"{retriever.path}: no document {doc_id!r} to explain")
     vector = retriever.encoder.encode_queries([query])
-    plan = index.plan(vector, k, params=retriever.params)[0] if hasattr(index, "plan") else None
+    plan = next(iter(index.plan(vector, k, params=retriever.params)), None)
     if isinstance(searched, PassageIndex):
         hits = searched.best_passages(vector, [row])
     else:
@@ -102,5 +103,5 @@ def explained(
 
 def term_texts(encoder: Any, columns: list[int]) -> list[str]:
     """Return the texts of an encoder's columns; their numbers if it has no ``terms``."""
-    named = getattr(encoder, "terms", None)
-    return list(named(columns)) if callable(named) else [f"[{column}]" for column in columns]
+    named = hooks_of(encoder).terms
+    return [f"[{column}]" for column in columns] if named is None else list(named(columns))

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import resolve, type_name
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.files import read_json, write_json
@@ -181,7 +182,7 @@ def place_encoder(path: Path, encoder: Any) -> dict[str, Any]:
     encoder that changes with the documents (BM25) keeps its folder and adds a generation.
     """
     fingerprint = str(encoder.fingerprint)
-    changing = hasattr(encoder, "fit_documents")
+    changing = hooks_of(encoder).fits_documents
     name = "encoder"
     if (path / HEAD).exists():
         head = read_head(path)

@@ -143,7 +143,7 @@ def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
             found_by.append(span.stage.name)
         retriever = retriever_of(span.stage) if _finds(span) else None
         if retriever is not None:
-            if at is not None and hasattr(retriever.index, "explain"):
+            if at is not None and retriever.index.explains:
                 terms[span.stage.name] = retriever.explain(query, doc_id).terms[:TERMS]
             continue
         before = _before(doc_id, span)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.generations import writer_lock
 from sluice.encoders.foundation.provenance import provenance
@@ -220,7 +221,7 @@ class Retriever(Stage):
         metric = self.index.innermost.metric
         if metric is None:
             return 0.0
-        if metric == "cosine" or (metric == "ip" and getattr(self.encoder, "normalize", False)):
+        if metric == "cosine" or (metric == "ip" and hooks_of(self.encoder).normalize):
             return -1.0
         return None
 
@@ -338,7 +339,7 @@ class Retriever(Stage):
         """Free the space of deleted documents; BM25 is refitted, average length included."""
         with self._changing() as state:
             state.store.compact()
-            if hasattr(state.encoder, "fit_documents"):
+            if hooks_of(state.encoder).fits_documents:
                 work = self.path / ENCODING
                 state.index = filled_index(
                     state.encoder,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.store import DocumentStore, open_documents
@@ -140,7 +141,7 @@ class RetrieverState:
         fork = RetrieverState(
             self.path, self.head, allow=self._allow, options=self._options, params=self.params
         )
-        changing = hasattr(self.encoder, "fit_documents")
+        changing = hooks_of(self.encoder).fits_documents
         fork.encoder = copy.deepcopy(self.encoder) if changing else self.encoder
         _ = fork.index, fork.store
         return fork

@@ -133,7 +133,7 @@ class Normaliser:
 
         self.check(retriever)
         source = retriever.index
-        if getattr(source, "metric", None) != "ip" or len(source) != source.rows:
+        if source.metric != "ip" or len(source) != source.rows:
             raise ConfigError(
                 f"{retriever.name}: a dense index of metric 'ip' without deleted documents is "
                 "needed to put the normalisers into one; rebuild or compact it"

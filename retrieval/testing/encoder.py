@@ -12,7 +12,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.testing.rules import TEXTS, expect, verify
 
 Table = NDArray[np.float32]
@@ -64,7 +66,7 @@ class World:
     @property
     def sides(self) -> tuple[str, ...]:
         """The methods that turn texts into numbers."""
-        if hasattr(self.encoder, "score"):
+        if ScorerHooks(self.encoder).scores_pairs:
             return ("score",)
         return ("encode_queries",) if self.queries_only else ("encode_queries", "encode_documents")
 
@@ -88,7 +90,8 @@ class World:
 
 def has_methods(encoder: Any) -> None:
     """An encoder has encode_queries and encode_documents (a scorer score), and can be saved."""
-    own = ("score",) if hasattr(encoder, "score") else ("encode_queries", "encode_documents")
+    scores = ScorerHooks(encoder).scores_pairs
+    own = ("score",) if scores else ("encode_queries", "encode_documents")
     for name in (*own, "save_pretrained"):
         expect(callable(getattr(encoder, name, None)), f"it has no method {name}")
     expect(hasattr(encoder, "fingerprint"), "it has no fingerprint")
@@ -116,6 +119,23 @@ def form_of_vectors(world: World) -> None:
         values = found.data if isinstance(found, sp.csr_array) else found
         expect(np.isfinite(values).all(), f"{side}: a value is not finite")
     expect(len(widths) < 2, f"queries and documents differ: {sorted(widths)}")
+
+
+def optional_hooks(world: World) -> None:
+    """What else it says of itself is true: similarity, dim, normalize, terms."""
+    hooks = hooks_of(world.encoder)
+    known = ("cosine", "dot")
+    expect(hooks.similarity in known, f"similarity is {hooks.similarity!r}, expected cosine or dot")
+    for side in world.sides if "score" not in world.sides else ():
+        vectors = world.encoded(side, world.texts)
+        width = vectors.shape[1]
+        expect(hooks.dim in (None, width), f"dim is {hooks.dim!r}, its vectors have {width}")
+        lengths = np.linalg.norm(vectors, axis=1)
+        unit = (np.abs(lengths - 1) < 0.01) | (lengths == 0)
+        expect(not hooks.normalize or unit.all(), f"{side}: normalize, and a length is not 1")
+        if hooks.terms is not None:
+            named = hooks.terms(range(min(width, 3)))
+            expect(len(named) == min(width, 3), f"terms: {len(named)} names of 3 columns")
 
 
 def no_texts(world: World) -> None:
@@ -198,6 +218,6 @@ def saved_and_loaded(world: World) -> None:
 
 
 RULES: Final = (
-    form_of_vectors, no_texts, order_of_texts, batches_of_texts, encoded_twice, blank_text,
-    fingerprint, saved_and_loaded,
+    form_of_vectors, optional_hooks, no_texts, order_of_texts, batches_of_texts, encoded_twice,
+    blank_text, fingerprint, saved_and_loaded,
 )  # fmt: skip

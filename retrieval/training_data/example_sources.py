@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.retrieval.config.component_types import EXAMPLES
+from sluice.retrieval.training_data.files.source import ExampleSource, as_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,9 +33,7 @@ def file_examples(
     never trained on. ``epoch`` matters to sources that draw new examples in each (ict, bfs).
     """
     source = _source(section_examples, where, None)
-    epochs = {"epoch": epoch} if getattr(source, "changes", False) else {}
-    examples: list[Example] = source.examples(dataset, seed, **epochs)
-    return examples
+    return source.of_epoch(dataset, seed, epoch)
 
 
 def source_of(section: TrainingSection) -> Mapping[str, Any] | None:
@@ -46,7 +45,7 @@ def source_of(section: TrainingSection) -> Mapping[str, Any] | None:
 def check_examples(spec: Mapping[str, Any], where: str, allow: Allow = None) -> None:
     """Check a section ``examples`` before any work: its keys, and that its files exist."""
     source = _source(spec, where, allow)
-    for path in getattr(source, "paths", ()):
+    for path in source.paths:
         if not path.is_file():
             names = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
             raise ConfigError(f"{where}.file: no file {path}{suggest(path.name, names)}")
@@ -54,13 +53,12 @@ def check_examples(spec: Mapping[str, Any], where: str, allow: Allow = None) -> 
 
 def example_files(spec: Mapping[str, Any] | None) -> list[Path]:
     """Return the files that a section ``examples`` names; they decide what is learnt."""
-    source = None if spec is None else _source(spec, "examples", None)
-    return list(getattr(source, "paths", ()))
+    return [] if spec is None else list(_source(spec, "examples", None).paths)
 
 
 def changes(spec: Mapping[str, Any] | None) -> bool:
     """Return whether a section ``examples`` draws new examples in every epoch."""
-    return spec is not None and bool(getattr(_source(spec, "examples", None), "changes", False))
+    return spec is not None and _source(spec, "examples", None).changes
 
 
 def refuse_unlearnable(examples: list[Example], alone: str, where: str = "examples") -> None:
@@ -76,5 +74,6 @@ def refuse_unlearnable(examples: list[Example], alone: str, where: str = "exampl
         )
 
 
-def _source(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
-    return build({"type": "file", **spec}, EXAMPLES, where=where, allow=allow)
+def _source(spec: Mapping[str, Any], where: str, allow: Allow) -> ExampleSource:
+    source = build({"type": "file", **spec}, EXAMPLES, where=where, allow=allow)
+    return as_source(source, where)

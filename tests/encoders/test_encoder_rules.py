@@ -119,6 +119,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "blank_text": encoding(
         lambda vectors: np.where(vectors.any(axis=1)[:, None], vectors, np.float32(np.nan))
     ),
+    "optional_hooks": {"normalize": True},
     "fingerprint": {"fingerprint": property(lambda self: f"call {next(CALLS)}")},
     "saved_and_loaded": {"from_pretrained": classmethod(lambda cls, path: Letters("xyz"))},
 }

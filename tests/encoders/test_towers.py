@@ -55,8 +55,10 @@ def test_each_side_is_its_tower(bert: Path, small: Path, texts: list[str]) -> No
         features = towers.tokenize(texts, side)
         torch.testing.assert_close(towers.embed(features, side), alone.embed(features, side))
         assert towers.token_ids(texts, side) == alone.token_ids(texts, side)
-    assert not hasattr(towers, "terms")
-    assert not hasattr(towers, "embed_layers")  # the same number is another layer
+    assert towers.terms is None
+    # The same number is another layer.
+    assert towers.embed_layers is None
+    assert towers.layer_count is None
 
 
 def test_the_same_model_twice_is_two_copies(bert: Path, texts: list[str]) -> None:
@@ -108,7 +110,9 @@ def test_folders_load_in_sentence_transformers_and_back(
                 (encoder.encode_documents(texts), theirs.encode_document(texts, **kept)),
             ):
                 plain = found if dense else found.toarray()
-                np.testing.assert_allclose(plain, np.asarray(expected), atol=1e-6)
+                np.testing.assert_allclose(
+                    plain, np.asarray(expected), rtol=1e-6, atol=1e-6 if dense else 1e-5
+                )
     saved = open_encoder(tmp_path / "ours")
     assert saved.fingerprint == ours.fingerprint
     # a tower opens alone

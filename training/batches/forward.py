@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.protocol import BiEncoder, Features, PairEncoder, Side, Trainable
 
@@ -81,7 +82,7 @@ class BiEncoderModule(TrainedModule):
     def _vectors(self, features: Features, side: Side) -> Tensor:
         if not self.layers:
             return self.encoder.embed(features, side)
-        embed_layers = getattr(self.encoder, "embed_layers", None)
+        embed_layers = hooks_of(self.encoder).embed_layers
         if embed_layers is None:
             raise ConfigError(
                 f"loss: needs the vectors of layers {self.layers}, which a "

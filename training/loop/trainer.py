@@ -35,6 +35,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.training.batches.forward import BiEncoderModule
 from sluice.training.batches.loader import ExampleList, batch_loader
@@ -305,12 +306,12 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         new = self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
         if new:
-            loss = self.objective.loss
+            loss, hooks = self.objective.loss, hooks_of(self.encoder)
             add_rates(
                 optimizer,
                 self.model,
-                head=(getattr(self.encoder, "head_parameters", ()), self.head_learning_rate),
-                parts=getattr(self.encoder, "learning_rates", {}),
+                head=(hooks.head_parameters, self.head_learning_rate),
+                parts=hooks.learning_rates,
                 loss=(list(loss.parameters()), loss.learning_rate or self.args.learning_rate),
             )
         return optimizer

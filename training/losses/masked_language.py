@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
@@ -65,11 +66,11 @@ class MaskedLanguage(LossBase):
         """Return the forward pass and the collator that replace those of ranking losses."""
         from sluice.training.batches.masked import MaskedCollator, MaskedModule, Masking, MaskRates
 
-        for part in ("hidden", "pooled", "tokenizer"):
-            if not hasattr(encoder, part):
-                raise ConfigError(
-                    f"loss: masked_language trains a splade encoder, not a {type(encoder).__name__}"
-                )
+        hooks = hooks_of(encoder)
+        if None in (hooks.hidden, hooks.pooled, hooks.tokenizer):
+            raise ConfigError(
+                f"loss: masked_language trains a splade encoder, not a {type(encoder).__name__}"
+            )
         rates = MaskRates(self.probability, self.whole_words, self.keep, self.random)
         masking = Masking(encoder.tokenizer, rates, seed)
         return MaskedModule(encoder, terms=sparse), MaskedCollator(encoder, masking)

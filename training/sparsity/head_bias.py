@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sluice.encoders.encoder import Side
+from sluice.encoders.encoder import Side, hooks_of
 from sluice.training.example import Example
 from sluice.training.protocol import BiEncoder
 from sluice.training.sparsity.regulariser import Regulariser, active_terms
@@ -74,18 +74,22 @@ class Steering:
 
     def raise_heads(self) -> None:
         """Raise the head of a side that is short of terms."""
-        towers = getattr(self.encoder, "towers", {})
-        needs: dict[int, tuple[Any, float]] = {}
-        for side, control in self.regulariser.controls.items():
-            head = towers.get(side, self.encoder)
-            if not hasattr(head, "raises") or not head.raises(side):
+        towers = hooks_of(self.encoder).towers
+        needs: dict[int, tuple[Callable[[float], None], float]] = {}
+        for side in self.texts:
+            control = self.regulariser.controls.get(side)
+            if control is None:
                 continue
-            amount = max(control.lift, needs.get(id(head), (head, 0.0))[1])
-            needs[id(head)] = head, amount
+            head = towers.get(side, self.encoder)
+            hooks = hooks_of(head)
+            if hooks.raises is None or hooks.raise_bias is None or not hooks.raises(side):
+                continue
+            amount = max(control.lift, needs.get(id(head), (None, 0.0))[1])
+            needs[id(head)] = hooks.raise_bias, amount
             control.lift_by(control.lift)
-        for head, amount in needs.values():
+        for raise_bias, amount in needs.values():
             if amount:
-                head.raise_bias(amount)
+                raise_bias(amount)
 
 
 def _accelerators(module: nn.Module) -> list[torch.device]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.files import read_json, write_json
 from sluice.encoders.foundation.folder_swap import settle
@@ -34,6 +35,7 @@ from sluice.retrieval.retrievers.dataset_runs import run_on
 from sluice.retrieval.training_data.example_sources import changes, refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingExamples
 from sluice.retrieval.training_data.files.corpus_examples import splits_of
+from sluice.training.protocol import PairEncoder
 
 if TYPE_CHECKING:
     from sluice.training import Example
@@ -108,7 +110,7 @@ def train_model(job: TrainingJob) -> Path:
             live = live_candidates(encoder, train, examples, section.negatives or {}, where=where)
         else:
             examples = maker.make(encoder)
-            if hasattr(encoder, "tokenize_pairs") or loss.negatives == "own":
+            if isinstance(encoder, PairEncoder) or loss.negatives == "own":
                 alone = f"{section.loss['type']} learns from each query's own documents"
                 refuse_unlearnable(examples, alone, where=f"{where}examples")
     report = _fitted(job, encoder, examples, loss, dev, maker, live)
@@ -202,13 +204,13 @@ def _starting_encoder(job: TrainingJob, train: Dataset) -> Any:
         spec["model"] = job.model(str(spec.get("model")))
         start = _aimed(start, job.section.sparsity)
         encoder = start_from_config(spec, start, texts(), where=place, seed=job.seed)
-    quantile = getattr(encoder, "prune_quantile", None)
+    quantile = hooks_of(encoder).prune_quantile
     if quantile is not None:
         raise ConfigError(
             f"{place}.model: was saved with prune_quantile {quantile}, which prunes documents "
             "after encoding and does nothing in training; start from the unpruned model"
         )
-    if getattr(encoder, "needs_idf", False):
+    if hooks_of(encoder).needs_idf:
         from sluice.encoders.splade.corpus_statistics import fit_idf
 
         log.info("%s: counting the query terms' weights in the corpus", place)
@@ -243,7 +245,7 @@ def _fitted(
     settings: dict[str, Any] = {}
     if section.evaluate is not None:
         candidates = None
-        if hasattr(encoder, "tokenize_pairs"):
+        if isinstance(encoder, PairEncoder):
             if maker.lists is None:
                 raise ConfigError(
                     f"{job.where}evaluate: a cross-encoder reranks what the negatives' retriever "

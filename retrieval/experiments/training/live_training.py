@@ -13,6 +13,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.config.components import make_index
 from sluice.retrieval.datasets.dataset import Dataset
+from sluice.training.protocol import BiEncoder
 
 if TYPE_CHECKING:
     from sluice.training import Example
@@ -34,7 +35,8 @@ def frozen_documents(encoder: Any, *, where: str) -> Any:
                 "tower must not change: set encoder.freeze: document"
             )
         return encoder
-    if not hasattr(encoder, "embed"):
+    encodes_apart = isinstance(encoder, BiEncoder)
+    if not encodes_apart:
         raise ConfigError(f"{where}negatives: live candidates are for encoders of queries alone")
     log.info("%snegatives: live: the document encoder is frozen, and saved as a tower", where)
     return TowerEncoder(encoder, copy.deepcopy(encoder), freeze="document")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.where import Where
 from sluice.retrieval.pipelines.remembered_scores import ScoreMemory, remembered
+from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.tracing import Span, note, tracing
 from sluice.retrieval.retrievers.latency import ASKED
@@ -274,7 +275,7 @@ class CostModel:
                 for name, plain in self.scorers:
                     if scorer is plain:
                         return self.prices.get(name, 0.0)
-                scorer = getattr(scorer, "scorer", None)
+                scorer = ScorerHooks(scorer).inner
         return 0.0
 
     def _own(self, span: Span) -> Costs:

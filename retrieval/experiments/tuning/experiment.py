@@ -29,6 +29,7 @@ from sluice.retrieval.experiments.checks import check_pipeline
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.tuning.tuner import Trial, Tuner, Tuning, expanded, tuned
 from sluice.retrieval.pipelines.expression import names_in, options_in, parse
+from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.retrievers.dataset_runs import asked, run_on
 from sluice.retrieval.retrievers.latency import measure_latency
 from sluice.retrieval.stages.rerankers.cached import Cached
@@ -196,8 +197,7 @@ def _cached(make: Callable[[], Any], cache: ScoreCache, name: str) -> Callable[[
 
     def make_cached() -> Any:
         scorer = make()
-        of_lists = callable(getattr(scorer, "score_lists", None))
-        return scorer if of_lists else Cached(scorer, cache, name=name)
+        return scorer if ScorerHooks(scorer).scores_lists else Cached(scorer, cache, name=name)
 
     return make_cached
 

@@ -22,6 +22,7 @@ from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
 from sluice.retrieval.experiments.tuning.costs import CostModel, Remembered, recalled
 from sluice.retrieval.pipelines.expression import names_in, parse
+from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.tracing import tracing
 from sluice.retrieval.runs.queries import Queries, SelfExcluding
@@ -206,11 +207,11 @@ class Tuner:
                 self._open[name] = recalled(part, self.costs.of_first)
                 return self._open[name]
             self.costs.scorers.append((name, part))
-            if callable(getattr(part, "score_lists", None)):
+            if ScorerHooks(part).scores_lists:
                 self._open[name] = part  # a document's score depends on the others in the list
             else:
                 # Without a fingerprint, another scorer of this name would get these scores.
-                cache = self._cache if getattr(part, "fingerprint", None) is not None else None
+                cache = self._cache if ScorerHooks(part).fingerprint is not None else None
                 scorer = part if cache is None else Cached(part, cache, name=name)
                 self._open[name] = Remembered(scorer, name, plain=part)
         return self._open[name]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
-from sluice.retrieval.evaluation.measure_table import Judgements
+from sluice.retrieval.evaluation.judgements import Judgements
 from sluice.retrieval.evaluation.measures import Measure, compute, parse_measure, settled
 from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.pipelines.fusion.fusion import METHODS, Fusion, check_normalisation

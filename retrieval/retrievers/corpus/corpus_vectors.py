@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.progress import Rate, counted_by, progress
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
@@ -284,7 +285,7 @@ def corpus_estimate(
 
     ``documents`` is called twice: to hash all texts, and to encode a sample of them.
     """
-    if hasattr(encoder, "fit_documents"):
+    if hooks_of(encoder).fits_documents:
         return None
 
     def inputs_of(rows: NDArray[np.int64]) -> list[Any]:
@@ -306,7 +307,7 @@ def corpus_estimate(
 
 def _without_quantile(encoder: Any) -> Any:
     """Return an encoder as it is before it prunes by quantile; itself where it does not."""
-    prunes = getattr(encoder, "prune_quantile", None) is not None
+    prunes = hooks_of(encoder).prune_quantile is not None
     return encoder.without_quantile() if prunes else encoder
 
 

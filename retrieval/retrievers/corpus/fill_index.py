@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
@@ -61,20 +62,20 @@ def filled_index(
             passages, encoder, documents, index, filled_index=filled_index, work=work,
             encoding=encoding, queries=queries, readings=readings,
         )  # fmt: skip
-    if vectors is None and hasattr(encoder, "fit_documents"):
+    hooks = hooks_of(encoder)
+    if vectors is None and hooks.fit_documents is not None:
         filled = _default_index(dense=False) if index is None else index
-        filled.add(encoder.fit_documents(document_input(encoder, each) for each in documents))
+        filled.add(hooks.fit_documents(document_input(encoder, each) for each in documents))
         return filled
-    if vectors is not None and getattr(encoder, "needs_term_floors", False):
+    if vectors is not None and hooks.needs_term_floors:
         raise ConfigError(
-            f"encoder.prune_quantile: {encoder.prune_quantile}; the documents' vectors are given, "
+            f"encoder.prune_quantile: {hooks.prune_quantile}; the documents' vectors are given, "
             "so nothing would be pruned: leave it out"
         )
-    width = getattr(encoder, "dim", None)
     if index is None:
         index = _default_index(dense=isinstance(encoder.encode_documents([]), np.ndarray))
-    elif vectors is None and not _chooses(index) and isinstance(width, int):
-        index.check_fit(width, len(documents))
+    elif vectors is None and not _chooses(index) and isinstance(hooks.dim, int):
+        index.check_fit(hooks.dim, len(documents))
     encoding = encoding or Encoding()
     with _found(encoder, documents, index, vectors, work, encoding, readings) as found:
         if _chooses(index):
@@ -160,7 +161,7 @@ def index_rows(
     if passages is not None:
         index_passages(passages, encoder, documents, index, rows)
         return
-    grow = getattr(encoder, "add_documents", encoder.encode_documents)
+    grow = hooks_of(encoder).add_documents or encoder.encode_documents
     with counting_tokens() as parts:
         for chunk in _inputs(encoder, documents, rows):
             index.add(grow(chunk))
@@ -177,11 +178,12 @@ def forget_rows(
     passages: Passages | None = None,
 ) -> None:
     """Delete rows from the index and from what the encoder counted; the store still has them."""
-    if hasattr(encoder, "remove_documents"):
+    unlearn = hooks_of(encoder).remove_documents
+    if unlearn is not None:
         parts = None if passages is None else passage_inputs(passages, encoder, documents, rows)
         cut = _inputs(encoder, documents, rows) if parts is None else (each for each, _ in parts)
         for chunk in cut:
-            encoder.remove_documents(chunk)
+            unlearn(chunk)
     index.delete(rows)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.documents.store import DocumentStore
@@ -160,8 +161,9 @@ def _mean_vectors(
     """Yield the documents' vectors, the means of their passages', in chunks."""
     from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus
 
-    if hasattr(encoder, "fit_documents"):
-        fitted = encoder.fit_documents(document_input(encoder, each) for each in parts)
+    fit = hooks_of(encoder).fit_documents
+    if fit is not None:
+        fitted = fit(document_input(encoder, each) for each in parts)
         yield [mean_vectors(fitted, parts.counts, normalize=normalize)]
         return
     with encoded_corpus(encoder, parts, work, encoding or Encoding(), readings) as encoded:
@@ -199,7 +201,7 @@ def index_passages(
     passages: Passages, encoder: Any, documents: DocumentStore, index: Any, rows: Rows
 ) -> None:
     """Encode and index rows that the store has and the index does not."""
-    grow = getattr(encoder, "add_documents", encoder.encode_documents)
+    grow = hooks_of(encoder).add_documents or encoder.encode_documents
     for inputs, counts in passage_inputs(passages, encoder, documents, rows):
         vectors = grow(inputs)
         if passages.aggregate == "max":
@@ -220,4 +222,4 @@ def passage_inputs(
 
 
 def _normalizes(encoder: Any) -> bool:
-    return getattr(encoder, "similarity", None) == "cosine"
+    return hooks_of(encoder).similarity == "cosine"

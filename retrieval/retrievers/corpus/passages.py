@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.document import Document
@@ -120,12 +121,12 @@ class _Cutter:
 
     def __init__(self, passages: Passages, encoder: Any) -> None:
         self._passages = passages
-        self._fields = bool(getattr(encoder, "fields", None))
+        self._fields = bool(hooks_of(encoder).fields)
         self._most = 1 if passages.aggregate == "first" else passages.most
         self._pieces: Callable[[Sequence[str]], list[Pieces]] = word_pieces
         self._capacity: int | None = None  # tokens of title and text that the encoder reads
         self._warned = False
-        tokenizer = getattr(encoder, "tokenizer", None)
+        tokenizer = hooks_of(encoder).tokenizer
         if getattr(tokenizer, "is_fast", False):
             tokens = TokenPieces(tokenizer)
             self._pieces = tokens
@@ -216,8 +217,7 @@ class _Cutter:
 
 
 def _capacity(encoder: Any, tokens: TokenPieces) -> int | None:
-    lengths = getattr(encoder, "lengths", None)
-    if not isinstance(lengths, dict) or "document" not in lengths:
+    hooks = hooks_of(encoder)
+    if not isinstance(hooks.lengths, Mapping) or "document" not in hooks.lengths:
         return None
-    prompt = getattr(encoder, "prompts", {}).get("document", "")
-    return int(lengths["document"]) - tokens.overhead(prompt)
+    return int(hooks.lengths["document"]) - tokens.overhead(hooks.prompts.get("document", ""))

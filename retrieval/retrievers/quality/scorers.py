@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.document import Document, document_input
@@ -132,7 +133,7 @@ class Magnitude:
     name = "norm"
 
     def __init__(self, encoder: Any) -> None:
-        if getattr(encoder, "normalize", False):
+        if hooks_of(encoder).normalize:
             raise ConfigError(
                 "norm: this encoder's vectors all have length 1; open it with normalize=False"
             )

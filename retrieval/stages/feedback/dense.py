@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.retrieval.pipelines.stage import Stage
@@ -111,7 +112,7 @@ class VectorFeedback(Feedback):
 
 def by_cosine(state: RetrieverState) -> bool:
     """Say whether a retriever's vectors are compared by cosine."""
-    return "cosine" in (getattr(state.encoder, "similarity", None), state.index.metric)
+    return "cosine" in (hooks_of(state.encoder).similarity, state.index.metric)
 
 
 prf = VectorFeedback  # ``prf(dense, k=3)`` in a pipeline

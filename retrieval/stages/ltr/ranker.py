@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import build, check, resolve
 from sluice.encoders.foundation.errors import (
     ConfigError,
@@ -229,7 +230,7 @@ def part_fingerprint(part: Stage) -> str | None:
     """
     from sluice.retrieval.retrievers.retriever import Retriever
 
-    if not isinstance(part, Retriever) or hasattr(part.encoder, "fit_documents"):
+    if not isinstance(part, Retriever) or hooks_of(part.encoder).fits_documents:
         return None
     return str(part.head.encoder_fingerprint)
 

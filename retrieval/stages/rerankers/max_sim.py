@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.retrieval.pipelines.scorer import Scores
@@ -31,12 +32,13 @@ class MaxSim:
     """
 
     def __init__(self, encoder: Any) -> None:
-        if getattr(encoder, "kind", "") != "dense" or not hasattr(encoder, "map_texts"):
+        hooks = hooks_of(encoder)
+        if hooks.kind != "dense" or hooks.map_texts is None:
             raise ConfigError(
                 f"max_sim: {type(encoder).__name__}; expected a dense encoder, whose tokens have "
                 "vectors"
             )
-        if encoder.backend is not None:
+        if hooks.backend is not None:
             raise ConfigError("max_sim: exported graphs give no tokens; use backend: torch")
         self.encoder = encoder
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from sluice.retrieval.pipelines.expression import names_in
+from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.studies.judging.grading import GradingJudge
@@ -16,7 +17,6 @@ from sluice.retrieval.studies.judging.table import known_as
 log = logging.getLogger("sluice")
 
 Names = Collection[str]  # fingerprints, folders and names of models
-INSIDE = ("scorer", "model", "teacher")  # attributes that hold a scorer's model
 
 
 @runtime_checkable
@@ -95,15 +95,13 @@ def rankers_of_run(path: Path) -> set[str]:
 
 def _fingerprints(scorer: Any) -> Iterator[str]:
     """Yield the fingerprints of a scorer and of the models inside it."""
-    name = getattr(scorer, "fingerprint", None)
-    if isinstance(name, str):
-        yield name
+    hooks = ScorerHooks(scorer)
+    if hooks.fingerprint is not None:
+        yield hooks.fingerprint
     if isinstance(scorer, NamesModels):
         yield from (model for model in scorer.models if isinstance(model, str))
-    for place in INSIDE:
-        inner = getattr(scorer, place, None)
-        if inner is not None and inner is not scorer:
-            yield from _fingerprints(inner)
+    for inner in hooks.inside:
+        yield from _fingerprints(inner)
 
 
 def _parts(system: str, config: Mapping[str, Any]) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.retrievers.explanation import term_texts
 from sluice.retrieval.retrievers.retriever import Retriever
@@ -48,7 +49,7 @@ class TermReader:
         """Return a query's heaviest terms, marking those that are not in its text as expansion."""
         order = np.lexsort((vector.indices, -vector.data))[:QUERY_TERMS]
         columns = vector.indices[order].tolist()
-        tokenizer = getattr(self.encoder, "tokenizer", None)
+        tokenizer = hooks_of(self.encoder).tokenizer
         own = None if tokenizer is None else set(tokenizer(text)["input_ids"])
         terms = zip(self.terms(columns), figures(vector.data[order], 3), columns, strict=True)
         return {

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing import FlatIndex, Index, PassageIndex
 from sluice.retrieval.documents.document import Document, document_input
@@ -245,7 +246,7 @@ def side_index(state: RetrieverState, documents: Sequence[Document]) -> Index:
     vectors = encoder.encode_documents(inputs)
     by_best = passages is not None and passages.aggregate == "max"
     if passages is not None and not by_best:
-        normalize = getattr(encoder, "similarity", None) == "cosine"
+        normalize = hooks_of(encoder).similarity == "cosine"
         vectors = mean_vectors(vectors, counts, normalize=normalize)
     index = _emptied(state.index, vectors)
     if by_best:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.foundation.same_text import same_text_key
+from sluice.retrieval.training_data.files.source import ExampleSource
 
 if TYPE_CHECKING:
     from sluice.retrieval.config.sections import TrainingSection
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ClozeExamples:
+class ClozeExamples(ExampleSource):
     """Inverse cloze over a corpus, see ``sluice.training.generation.inverse_cloze.ict_examples``.
 
     ``keep`` is the chance that the sentence stays in its document, ``per_document`` how many
@@ -55,7 +56,7 @@ class ClozeExamples:
 
 
 @dataclass(frozen=True, slots=True)
-class BodyExamples:
+class BodyExamples(ExampleSource):
     """Titles or first sentences and their bodies, see ``inverse_cloze.body_examples``."""
 
     changes: ClassVar[bool] = True
@@ -88,7 +89,7 @@ def _passages(dataset: Dataset, most: int | None) -> Iterator[Passage]:
 
 
 @dataclass(frozen=True, slots=True)
-class TextExamples:
+class TextExamples(ExampleSource):
     """Every document of the corpus that has a text; ``documents`` is a limit, the corpus' first."""
 
     documents: int | None = None

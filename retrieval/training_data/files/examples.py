@@ -18,6 +18,7 @@ from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.training_data.files.formats import FORMATS, rows_of
 from sluice.retrieval.training_data.files.rows import Labelled, Row
+from sluice.retrieval.training_data.files.source import ExampleSource
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
@@ -29,7 +30,7 @@ REPORTED = 1000  # rows between two updates of the progress
 
 
 @dataclass(frozen=True, slots=True)
-class FileExamples:
+class FileExamples(ExampleSource):
     """``examples: {file: ...}``: training examples from files of the usual formats.
 
     ``file`` is a path or several, read in that order. ``format`` is detected from the first row, or

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.encoder import encodes, hooks_of
 from sluice.encoders.foundation.build import check
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.files import file_hash, fingerprint_of
@@ -17,6 +18,7 @@ from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.model_files.locate import is_path
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.retrieval.pipelines.rerank import Rerank
+from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed
 from sluice.retrieval.runs.run import Run
 from sluice.training.negatives.judge import Judge, JudgedPair, judged
@@ -50,7 +52,7 @@ class ModelTeacher:
     def __init__(self, model: Any, name: str) -> None:
         self.name = name
         self._model = model
-        if not hasattr(model, "score") and not hasattr(model, "encode_documents"):
+        if not ScorerHooks(model).scores_pairs and not encodes(model):
             raise ConfigError(
                 f"teacher {name}: {type(model).__name__} can neither score pairs nor encode texts; "
                 "expected a cross-encoder or an encoder"
@@ -63,7 +65,7 @@ class ModelTeacher:
 
     def scores(self, pairs: Sequence[JudgedPair]) -> Scores:
         """Return the model's scores; ``DataError`` for one that is not finite."""
-        if hasattr(self._model, "score"):
+        if ScorerHooks(self._model).scores_pairs:
             raw = self._model.score([(query, document) for _, query, _, document in pairs])
         else:
             raw = self._similarities(pairs)
@@ -86,7 +88,7 @@ class ModelTeacher:
         one = left[np.array([row[pair[1]] for pair in pairs])]
         other = right[np.array([column[pair[3]] for pair in pairs])]
         products = np.asarray((one * other).sum(axis=1), np.float64).ravel()
-        if getattr(self._model, "similarity", "dot") == "cosine":
+        if hooks_of(self._model).similarity == "cosine":
             products /= (_lengths(one) * _lengths(other)).clip(1e-30)
         return products
 
@@ -323,10 +325,14 @@ def open_judge(
         return judge
     if isinstance(named, Rerank):
         return ModelTeacher(named.scorer, named.name)
-    if callable(getattr(named, "scores", None)):
+    if _judges(named):
         judge = named
         return judge
     return ModelTeacher(named, type(named).__name__)
+
+
+def _judges(named: Any) -> bool:
+    return callable(getattr(named, "scores", None))
 
 
 def _score_file(path: Path) -> Run:
@@ -354,7 +360,7 @@ def check_judge(named: Any, where: str, *, known: Sequence[str] = (), allow: All
         if not named or ((file or plain) and not Path(named).exists()):
             near = suggest(named, known)
             raise ConfigError(f"{where}: {named!r} not found; expected {JUDGE}{near}")
-    elif not isinstance(named, (Run, Rerank)) and not any(
-        callable(getattr(named, name, None)) for name in ("scores", "score", "encode_documents")
+    elif not isinstance(named, (Run, Rerank)) and not (
+        _judges(named) or ScorerHooks(named).scores_pairs or encodes(named)
     ):
         raise ConfigError(f"{where}: {named!r}; expected {JUDGE}")

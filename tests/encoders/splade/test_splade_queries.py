@@ -155,9 +155,11 @@ def test_folders_load_in_sentence_transformers_and_back(
         assert again.query_model == "idf"
         assert again.lengths["query"] == 9
         for encoder in (idf, again):
-            np.testing.assert_allclose(encoder.encode_queries(texts).toarray(), queries, atol=1e-6)
+            np.testing.assert_allclose(
+                encoder.encode_queries(texts).toarray(), queries, rtol=1e-6, atol=1e-6
+            )
             found = encoder.encode_documents(texts).toarray()
-            np.testing.assert_allclose(found, documents, atol=1e-5)
+            np.testing.assert_allclose(found, documents, rtol=1e-6, atol=1e-5)
     assert open_encoder(tmp_path / "ours").fingerprint == idf.fingerprint
     document = open_encoder(tmp_path / "ours" / "document")
     assert document.query_model == "bow"
@@ -264,7 +266,7 @@ def test_training_padded_and_packed_passes_agree(
         encode = encoder.encode_queries if side == "query" else encoder.encode_documents
         encoded = encode(texts)
         assert encoded.has_sorted_indices
-        np.testing.assert_allclose(encoded.toarray(), torch.stack(expected), atol=1e-5)
+        np.testing.assert_allclose(encoded.toarray(), torch.stack(expected), rtol=1e-6, atol=1e-5)
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)
@@ -318,7 +320,9 @@ def test_an_exported_graph_makes_the_documents(
     graph = open_encoder(tmp_path / "graph", backend="onnx")
     assert graph.fingerprint == encoder.fingerprint
     found = graph.encode_documents(texts).toarray()
-    np.testing.assert_allclose(found, encoder.encode_documents(texts).toarray(), atol=1e-5)
+    np.testing.assert_allclose(
+        found, encoder.encode_documents(texts).toarray(), rtol=1e-6, atol=1e-5
+    )
     assert (graph.encode_queries(texts) != encoder.encode_queries(texts)).nnz == 0
     graph.save_pretrained(tmp_path / "again")
     assert open_encoder(tmp_path / "again").backend is not None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss, normalize
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.files import write_json
 from sluice.encoders.model_files.layout import SIDECAR, read_object
@@ -189,8 +190,8 @@ class Matryoshka2D(Wrapping):
     def bind(self, encoder: Any, seed: int) -> None:
         """Take the encoder's number of layers, and check the dims against its vectors."""
         super().bind(encoder, seed)
-        depth = getattr(encoder, "layer_count", None)
-        if depth is None or not hasattr(encoder, "embed_layers"):
+        depth = hooks_of(encoder).layer_count
+        if depth is None or hooks_of(encoder).embed_layers is None:
             raise ConfigError(
                 f"{self.called}: needs the vectors of layers, which a {type(encoder).__name__} "
                 "does not provide; train a dense encoder"

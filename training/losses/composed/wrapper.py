@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import VectorBatch
@@ -125,7 +126,7 @@ def of_vectors(batch: VectorBatch, called: str) -> None:
 
 def width_of(encoder: Any) -> int:
     """Return how many dimensions an encoder's vectors have."""
-    known = getattr(encoder, "dim", None)
+    known = hooks_of(encoder).dim
     if isinstance(known, int):
         return known
     device = next(encoder.module.parameters()).device

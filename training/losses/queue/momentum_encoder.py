@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.losses.queue.text_augmentation import Tokens
 from sluice.training.protocol import Features, Side
@@ -24,7 +25,7 @@ class KeyEncoder:
     """
 
     def __init__(self, encoder: Any, tokens: Tokens) -> None:
-        shared = (getattr(encoder, "tokenizer", None), getattr(encoder, "backend", None))
+        shared = (hooks_of(encoder).tokenizer, hooks_of(encoder).backend)
         self._trained: nn.Module = encoder.module
         self._copy = copy.deepcopy(encoder, {id(part): part for part in shared})
         self.module: nn.Module = self._copy.module
@@ -90,8 +91,8 @@ def tokens_of(encoder: Any) -> Tokens:
         )
     ordinary = torch.ones(max(rows), dtype=torch.bool)
     # An encoder's own; of separate towers, theirs.
-    parts = (encoder, getattr(encoder, "query", None), getattr(encoder, "document", None))
-    owned = [getattr(part, "tokenizer", None) for part in parts]
+    parts = (encoder, *hooks_of(encoder).towers.values())
+    owned = [hooks_of(part).tokenizer for part in parts]
     tokenizers = [tokenizer for tokenizer in owned if tokenizer is not None]
     special = {i for each in tokenizers for i in each.all_special_ids} if tokenizers else {0}
     ordinary[sorted(i for i in special if i < len(ordinary))] = False

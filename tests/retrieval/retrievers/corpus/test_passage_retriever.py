@@ -14,6 +14,7 @@ from small_world import WordEncoder, documents, write_beir
 from typer.testing import CliRunner
 
 from sluice.encoders import BM25Encoder, DenseEncoder, SpladeEncoder
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing import FaissIndex, FlatIndex, InvertedIndex, PassageIndex
 from sluice.retrieval import Document, Passages, Retriever
@@ -45,19 +46,19 @@ def expected(encoder: Any, passages: Passages, docs: list[Document]) -> dict[str
     """Brute force: every passage scored by itself, the best or the mean of each document."""
     cut = list(passages.split(encoder, docs))
     inputs = [document_input(encoder, part) for parts in cut for part in parts]
-    if hasattr(encoder, "fit_documents"):
+    if hooks_of(encoder).fits_documents:
         vectors = BM25Encoder(encoder.k1, encoder.b).fit_documents(inputs).toarray()
     else:
         vectors = encoder.encode_documents(inputs)
     counts = np.array([len(parts) for parts in cut])
     if passages.aggregate == "mean":
-        normal = getattr(encoder, "similarity", "") == "cosine"
+        normal = hooks_of(encoder).similarity == "cosine"
         vectors, counts = mean_vectors(vectors, counts, normalize=normal), np.ones_like(counts)
     asked = encoder.encode_queries(list(QUERIES.values()))
     asked = asked if isinstance(asked, np.ndarray) else asked.toarray()
     scores = asked.astype(np.float64) @ vectors.astype(np.float64).T
     best = np.maximum.reduceat(scores, np.cumsum(counts) - counts, axis=1)
-    sparse = hasattr(encoder, "fit_documents")
+    sparse = hooks_of(encoder).fits_documents
     return {
         query: {
             document.id: pytest.approx(float(score), rel=1e-5, abs=1e-6)

@@ -121,8 +121,10 @@ def test_towers_that_hide_tokens_differently() -> None:
     def tower(mask: int) -> SimpleNamespace:
         return SimpleNamespace(tokenizer=SimpleNamespace(all_special_ids=[0], mask_token_id=mask))
 
-    pair = SimpleNamespace(module=torch.nn.Embedding(9, 2), query=tower(3), document=tower(3))
+    pair = SimpleNamespace(
+        module=torch.nn.Embedding(9, 2), towers={"query": tower(3), "document": tower(3)}
+    )
     assert tokens_of(pair).mask == 3
-    pair.document = tower(4)
+    pair.towers["document"] = tower(4)
     with pytest.raises(ConfigError, match="different mask tokens"):
         tokens_of(pair)

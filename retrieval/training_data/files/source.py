@@ -1,0 +1,76 @@
+"""The base of sources of training examples, which a section ``examples`` names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sluice.encoders.foundation.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sluice.retrieval.datasets.dataset import Dataset
+    from sluice.training import Example
+
+
+class ExampleSource:
+    """Makes training examples of a dataset: a subclass writes ``examples``.
+
+    One that ``changes`` draws new examples in every epoch: its ``examples`` takes ``epoch`` too.
+    """
+
+    __slots__ = ()
+
+    @property
+    def changes(self) -> bool:
+        """Whether an epoch's examples differ from those of the one before."""
+        return False
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The files it reads, which must exist; they decide what is learnt."""
+        return ()
+
+    def of_epoch(self, dataset: Dataset, seed: int, epoch: int) -> list[Example]:
+        """Return the examples of an epoch, the same ones in each unless the source changes."""
+        source: Any = self
+        epochs = {"epoch": epoch} if self.changes else {}
+        examples: list[Example] = source.examples(dataset, seed, **epochs)
+        return examples
+
+
+class _Adapted(ExampleSource):
+    """Gives a user's own source, not an ``ExampleSource``, the attributes that it lacks."""
+
+    __slots__ = ("_source", "examples")
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self.examples = source.examples
+
+    @property
+    def changes(self) -> bool:
+        """The source's own, else False."""
+        return bool(getattr(self._source, "changes", False))
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The source's own, else none."""
+        return tuple(getattr(self._source, "paths", ()))
+
+
+def as_source(source: Any, where: str = "examples") -> ExampleSource:
+    """Return a source with every attribute: itself, or an adapter around a user's own.
+
+    That is an object with ``examples(dataset, seed)``, which may have ``changes`` and ``paths``.
+    Raises ``ConfigError`` for anything else.
+    """
+    if isinstance(source, ExampleSource):
+        return source
+    if not callable(getattr(source, "examples", None)):
+        raise ConfigError(
+            f"{where}: {type(source).__name__} has no examples; expected an object with "
+            "examples(dataset, seed)"
+        )
+    return _Adapted(source)
