@@ -15,6 +15,7 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import counted_by
@@ -146,7 +147,9 @@ def estimated(
         seconds, vectors = min(timed, key=itemgetter(0))
     counts_twice = TokenCounts.joined(parts, 2 * len(texts))
     full, tokens = None, None
-    if counts_twice is not None:
+    if counts_twice is None:
+        tokens = _tokens(encoder, texts)
+    else:
         full, tokens = counts_twice.full[: len(texts)], float(counts_twice.read.mean())
     each = _stored_bytes(vectors, encoding)
     wide = 4 * vectors.shape[1] if isinstance(vectors, np.ndarray) else 2 * each
@@ -177,6 +180,13 @@ def _stored_bytes(vectors: Vectors, encoding: Encoding) -> float:
     if isinstance(vectors, np.ndarray):
         return vectors.shape[1] * size + scale
     return vectors.nnz / max(1, vectors.shape[0]) * (size + 4) + 8 + scale
+
+
+def _tokens(encoder: Any, texts: Sequence[Any]) -> float | None:
+    tokenised = hooks_of(encoder).token_ids
+    if tokenised is None:
+        return None
+    return sum(map(len, tokenised(texts, "document"))) / len(texts)
 
 
 def _peak_memory() -> int:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.encoder import hooks_of
+
 log = logging.getLogger("sluice")
 
 READING = "reading"  # in a retriever's origin
@@ -32,11 +34,9 @@ class Reading(NamedTuple):
 
         None where nothing is known, or the encoder has no limit.
         """
-        lengths = getattr(encoder, "lengths", None)
-        if tokens is None or not isinstance(lengths, dict) or "document" not in lengths:
-            return None
-        known, limit = tokens[tokens >= 0].astype(np.int64), int(lengths["document"])
-        if not len(known):
+        limit = hooks_of(encoder).lengths.get("document")
+        known = np.zeros(0, np.int64) if tokens is None else tokens[tokens >= 0].astype(np.int64)
+        if limit is None or not len(known):
             return None
         beyond = np.maximum(known - limit, 0)
         return cls(len(known), int((beyond > 0).sum()), int(known.sum()), int(beyond.sum()), limit)
@@ -57,7 +57,7 @@ class Reading(NamedTuple):
     @property
     def cure(self) -> str:
         """The passages that read all, in YAML."""
-        length = max(1, min(LENGTH, 3 * self.limit // 4))
+        length = max(1, min(LENGTH, 4 * self.limit // 5))
         return f"passages: {{length: {length}, overlap: {min(OVERLAP, length // 4)}}}"
 
     def __str__(self) -> str:

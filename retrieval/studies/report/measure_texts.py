@@ -32,7 +32,7 @@ MEANINGS: Final = {
     "NumRel": "relevant documents in the judgements, summed over queries",
     "NumRelRet": "relevant documents retrieved, summed over queries",
     "ERR": "expected 1 / rank at which a user who is satisfied by grades stops",
-    "RBP": "gain of a user who goes on to the next document with probability p",
+    "RBP": "gain of a user who continues to the next document with probability p",
     "RBP_residual": "what RBP could gain if everything unjudged were relevant",
     "Judged": "share of {at} documents that have a judgement",
     "Hole": "share of {at} documents that have no judgement",

@@ -13,7 +13,7 @@ from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.retrievers.corpus.reading import Reading
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet
 
-# Of a training's settings, in the order in which they are told: key, and what is put before it.
+# Settings of a training run that are listed, in this order: key, and the words before its value.
 TRAINED = (
     ("num_train_epochs", "epochs"), ("max_steps", "steps"),
     ("per_device_train_batch_size", "batch"), ("learning_rate", "learning rate"),

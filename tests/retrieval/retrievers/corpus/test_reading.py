@@ -54,7 +54,7 @@ def test_what_is_cut_is_said_and_noted(
     said = [record.getMessage() for record in caplog.records]
     assert said == [f"dense: {reading} ({reading.cure} reads all)"]
     assert f"{reading.cut} of 40 documents are longer than 40 tokens; " in said[0]
-    assert "passages: {length: 30, overlap: 7} reads all" in said[0]
+    assert "passages: {length: 32, overlap: 8} reads all" in said[0]
     assert Reading.noted(Retriever.open(tmp_path / "dense").head.origin) == reading
 
     caplog.clear()

@@ -109,8 +109,11 @@ def test_the_largest_gain_is_open_and_the_largest_loss_a_click_away(page: Browse
     page.click("#queries .choices button", 1)
     assert page.run(difference) == worst
     assert worst.startswith("−")
+    pressed = "return [...document.querySelectorAll('#queries .choices button')].map(b => b.getAttribute('aria-pressed'))"  # fmt: skip # noqa: E501
+    assert page.run(pressed) == ["false", "true"]
     page.click("#queries .choices button", 0)
     assert page.run(TEXT, "#detail .mono") == gain
+    assert page.run(pressed) == ["true", "false"]
 
 
 def test_the_table_uses_the_width_of_the_window(window: Browser, tmp_path: Path) -> None:
@@ -139,6 +142,53 @@ def test_the_table_uses_the_width_of_the_window(window: Browser, tmp_path: Path)
     assert window.run("return document.documentElement.scrollWidth") <= 1440
     window.click("#table-results .more")
     assert window.run(headings) == columns
+
+
+def test_it_says_the_result_what_was_run_and_what_columns_mean(page: Browser) -> None:
+    assert page.run(TEXT, "#conclusion").startswith("bm25, the baseline, is best: nDCG@10 ")
+    assert page.run("return document.getElementById('static')") is None  # the same, unscripted
+    headings = "return [...document.querySelectorAll('#table-results thead button')].map(h => h.title)"  # fmt: skip # noqa: E501
+    titles = page.run(headings)
+    assert titles[1].startswith("gain of the first 10 documents")
+    assert all(titles[1:])
+    meanings = page.run("return document.querySelectorAll('#results dt').length")
+    assert meanings == len(titles)  # a column each, and the bars
+    bars = "return [...document.querySelectorAll('#table-results svg.interval[role=img]')].map(b => b.getAttribute('aria-label'))"  # fmt: skip # noqa: E501
+    assert len(page.run(bars)) == 2 * (len(SYSTEMS) - 1)
+    assert all(" over bm25" in label for label in page.run(bars))
+    drawn = "return [...document.querySelectorAll('#costs .error')].map(l => l.y1.baseVal.value - l.y2.baseVal.value)"  # fmt: skip # noqa: E501
+    assert len(page.run(drawn)) == 2 * (len(SYSTEMS) - 1)
+    assert all(length > 0 for length in page.run(drawn))
+    shown = page.run(TEXT, "#origin")
+    assert "bm25 >> cross(depth=20)" in shown
+    assert "30 queries, 90 judgements" in shown
+    fonts = "return new Set([...document.querySelectorAll('h1, p, td:not(.mono), button, svg text')].map(e => getComputedStyle(e).fontFamily)).size"  # fmt: skip # noqa: E501
+    assert page.run(fonts) == 1
+
+
+def test_it_is_read_without_scripts(window: Browser, report: Path) -> None:
+    window.devtools("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        window.size(768, 900)
+        window.open(report)
+        window.devtools("Emulation.setScriptExecutionDisabled", {"value": False})
+        assert window.run(TEXT, "#static .lead").startswith("bm25, the baseline, is best: ")
+        assert window.run("return document.querySelectorAll('#static tbody tr').length") > 4
+        assert window.run("return document.documentElement.scrollWidth") <= 768
+    finally:
+        window.devtools("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_one_positive_a_query_is_no_alarm(window: Browser, tmp_path: Path) -> None:
+    folder = world(tmp_path)
+    qrels = tmp_path / "data" / "qrels" / "test.tsv"
+    lines = qrels.read_text(encoding="utf-8").splitlines(keepends=True)
+    qrels.write_text("".join([lines[0], *lines[1::3]]), encoding="utf-8")
+    window.size(1180, 900)
+    window.open(build_report(folder, queries=5))
+    everything(window)
+    assert "first is unjudged" not in window.run(TEXT, "#failures")
+    assert "an unjudged first document says nothing" in window.run(TEXT, "#failures")
 
 
 def test_a_bar_opens_its_query(page: Browser) -> None:
