@@ -16,6 +16,7 @@ from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import write_sidecar
+from sluice.encoders.model_files.loading import quiet_transformers
 
 
 class SentenceTransformerEncoder(EncoderBase):
@@ -122,7 +123,7 @@ class SentenceTransformerEncoder(EncoderBase):
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write the model's own folder, replacing ``path`` in one step."""
-        with replaced_folder(Path(path)) as folder:
+        with replaced_folder(Path(path)) as folder, quiet_transformers():
             self.model.save_pretrained(str(folder), create_model_card=False)
             write_sidecar(folder, {"type": self.kind})
 
