@@ -44,10 +44,11 @@ Pipeline = Annotated[
     ),
 ]
 Documents = Annotated[
-    Path,
+    str,
     argument(
         "DOCUMENTS",
-        'A file of documents, JSON lines {"_id", "title", "text"}; "metadata" is optional.',
+        'JSON lines {"_id", "title", "text"}, "metadata" optional; or a folder, a table or a pipe, '
+        "as for `sluice index`, with the columns that the index was made with.",
     ),
 ]
 
@@ -343,7 +344,7 @@ def add(path: Searched, documents: Documents) -> None:
     """
     from sluice.retrieval.experiments.changes import add_documents
 
-    _print_changes(add_documents(path, _documents_of(documents)), ("added",))
+    _print_changes(add_documents(path, _documents_of(path, documents)), ("added",))
 
 
 def update(path: Searched, documents: Documents) -> None:
@@ -358,7 +359,7 @@ def update(path: Searched, documents: Documents) -> None:
     """
     from sluice.retrieval.experiments.changes import update_documents
 
-    _print_changes(update_documents(path, _documents_of(documents)), ("added", "replaced"))
+    _print_changes(update_documents(path, _documents_of(path, documents)), ("added", "replaced"))
 
 
 def delete(
@@ -390,10 +391,11 @@ def delete(
     _print_changes(delete_documents(path, doc_ids, compact=compact), ("deleted",))
 
 
-def _documents_of(file: Path) -> Iterable[Document]:
-    from sluice.retrieval.datasets.beir import read_documents
+def _documents_of(path: Path, source: str) -> Iterable[Document]:
+    """Read documents as the corpus of the retriever or experiment at ``path`` was read."""
+    from sluice.retrieval.experiments.own_documents import documents_like
 
-    return read_documents(file)
+    return documents_like(path, source)
 
 
 def _print_changes(changed: Iterable[Changed], kinds: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,13 @@ from typing import Any
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.files import replaced_file
 from sluice.encoders.foundation.numbers import plural
+from sluice.retrieval.config.sections import ExperimentConfig, load_config
+from sluice.retrieval.datasets.beir import read_documents
+from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.language import ENGLISH, guess_language
 from sluice.retrieval.documents.readers.documents import Documents
 from sluice.retrieval.documents.readers.source import as_documents
+from sluice.retrieval.experiments.output import SETTINGS
 
 log = logging.getLogger("sluice")
 
@@ -27,6 +31,7 @@ HEADED = ("markdown", "html")  # kinds of text that are cut at headings
 SAMPLE = 500  # documents that the language is guessed from
 CORPUS = "documents.jsonl"  # in the output: what came through a pipe
 HYBRID = "hybrid"
+COLUMNS = ("id", "text", "title", "metadata")  # of documents; others are of queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,25 @@ def _saved(documents: Documents, output: Path) -> str:
                 value["metadata"] = dict(document.metadata)
             stream.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
     return str(file.absolute())
+
+
+def documents_like(folder: Path, source: str) -> Iterable[Document]:
+    """Read documents to add as the corpus of an experiment (or of a retriever in it) was read.
+
+    Where that was files of the user's own, the same columns are used; otherwise JSON lines are read
+    as those of a BEIR folder.
+    """
+    settings = next(
+        (each / SETTINGS for each in (folder, folder.parent.parent) if (each / SETTINGS).exists()),
+        None,
+    )
+    if settings is not None:
+        dataset = load_config(settings, ExperimentConfig).dataset
+        if isinstance(dataset, Mapping) and "corpus" in dataset:
+            columns = dataset.get("columns") or {}
+            named = {key: value for key, value in columns.items() if key in COLUMNS}
+            return as_documents(source, **named)
+    return read_documents(Path(source)) if Path(source).is_file() else as_documents(source)
 
 
 def _absolute(source: str) -> str:
