@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ IN_MEMORY = 1 << 23  # postings of a new segment that is kept in memory; larger 
 SCRATCH = "sluice-index-"
 COUNTS = ("documents", "terms", "postings", "blocks")
 
-Sparse = sparse.csr_array[Any]
+Sparse: TypeAlias = "sparse.csr_array[Any]"  # a text: scipy below 1.15 has no [Any]
 
 
 class Files(NamedTuple):
