@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from threading import RLock
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ from sluice.indexing.kernels.threads import in_pieces
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.arrays import fact
 
-Sparse = sparse.csr_array[Any]
+Sparse: TypeAlias = "sparse.csr_array[Any]"  # a text: scipy below 1.15 has no [Any]
 EVERYTHING = np.zeros(0, dtype=np.bool_)  # a mask that excludes nothing
 EVERYTHING.setflags(write=False)  # as other masks: numba would compile for both kinds
 MAX_ROWS = 2**31  # row numbers share an int64 with the score's bits

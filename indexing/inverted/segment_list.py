@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ SEGMENT_DOCUMENTS = 32 * MOST_BLOCKS  # at most, of one segment at the block siz
 SEGMENT_POSTINGS = 1 << 30
 IN_MEMORY = 1 << 23  # postings of a new segment that is kept in memory; larger ones are files
 SCRATCH = "sluice-index-"
-Sparse = sparse.csr_array[Any]
+Sparse: TypeAlias = "sparse.csr_array[Any]"  # a text: scipy below 1.15 has no [Any]
 
 
 def room_for(spool: Spool, ends: NDArray[np.int64], first: int) -> int:

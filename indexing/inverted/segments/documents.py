@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from sluice.indexing.inverted.segments.kernels import gather
 from sluice.indexing.inverted.segments.segment import RUN_BITS, RUNS_PER_TILE_BITS, Segment
 from sluice.indexing.inverted.spooling.spool import Spool
 
-Sparse = sparse.csr_array[Any]
+Sparse: TypeAlias = "sparse.csr_array[Any]"  # a text: scipy below 1.15 has no [Any]
 RUNS_AT_ONCE = 1 << RUNS_PER_TILE_BITS
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-Sparse = sparse.csr_array[Any]
+Sparse: TypeAlias = "sparse.csr_array[Any]"  # a text: scipy below 1.15 has no [Any]
 Weights = NDArray[np.float64]
 
 LEAST = 2.0**-24  # what float32 can tell an impact from 1 by: a BM25 of k1 = 0 has impacts of 1
