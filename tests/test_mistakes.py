@@ -86,7 +86,7 @@ def test_the_message(words: str, shell: Call, world: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: sluice.load_pipeline("nowhere", "bm25"), "nowhere: no experiment.yaml here; "),
+        (lambda: sluice.load_pipeline("nowhere", "bm25"), "nowhere: neither experiment.yaml nor "),
         (lambda: sluice.load_pipeline("out", "bm52"), "no pipeline 'bm52'; known: bm25, top5; did"),
         (lambda: sluice.Retriever.open("nowhere"), "nowhere: no such folder; sluice index makes"),
         (lambda: sluice.Retriever.open("out"), "out: an experiment's output; choose one of its "),

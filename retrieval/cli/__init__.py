@@ -16,7 +16,7 @@ import typer
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.cli.app import app
-from sluice.retrieval.cli.messages import os_message, usage_message, write_error
+from sluice.retrieval.cli.terminal.messages import os_message, usage_message, write_error
 
 __all__ = ["app", "main"]
 

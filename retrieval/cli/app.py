@@ -25,7 +25,7 @@ from sluice.retrieval.cli import (
     search,
     training_data,
 )
-from sluice.retrieval.cli.options import Command
+from sluice.retrieval.cli.terminal.options import Command
 
 EXPERIMENTS = "Experiments, from a YAML file"
 SEARCH = "Search"

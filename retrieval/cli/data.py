@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.retrieval.cli.options import Command, argument, check_choice, option
+from sluice.retrieval.cli.terminal.options import Command, argument, check_choice, option
 
 ACTIONS = ("list", "clear")
 

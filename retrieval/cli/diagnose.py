@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.retrieval.cli.options import (
+from sluice.retrieval.cli.terminal.options import (
     FORMS,
     Command,
     Form,
@@ -193,7 +193,7 @@ def robust(
 def _experiment(path: Path, overrides: list[str]) -> Experiment:
     from sluice.retrieval.config.sections import ExperimentConfig, load_config
     from sluice.retrieval.experiments.experiment import Experiment
-    from sluice.retrieval.experiments.output import SETTINGS
+    from sluice.retrieval.experiments.output.folder import SETTINGS
 
     if not path.is_dir():
         experiment = Experiment(load_config(path, ExperimentConfig, overrides), file=path)

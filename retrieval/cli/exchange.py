@@ -10,7 +10,14 @@ from typing import Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.options import Command, argument, flag, option, plural, refuse_options
+from sluice.retrieval.cli.terminal.options import (
+    Command,
+    argument,
+    flag,
+    option,
+    plural,
+    refuse_options,
+)
 
 DENSE = "Dense vectors"
 of_dense = partial(option, panel=DENSE)

@@ -12,8 +12,8 @@ import typer
 
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
 from sluice.encoders.foundation.numbers import duration, spelled_bytes
-from sluice.retrieval.cli.messages import say, show
-from sluice.retrieval.cli.options import (
+from sluice.retrieval.cli.terminal.messages import say, show
+from sluice.retrieval.cli.terminal.options import (
     Command,
     ConfigFile,
     Overrides,

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.options import (
+from sluice.retrieval.cli.terminal.options import (
     Command,
     ConfigFile,
     DatasetName,

@@ -14,7 +14,14 @@ from typing import Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.options import Command, Json, Measures, argument, option, split_measures
+from sluice.retrieval.cli.terminal.options import (
+    Command,
+    Json,
+    Measures,
+    argument,
+    option,
+    split_measures,
+)
 
 of_sample = partial(option, panel="Sample and thresholds")
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.options import (
+from sluice.retrieval.cli.terminal.options import (
     Command,
     argument,
     flag,

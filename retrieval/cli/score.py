@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.options import (
+from sluice.retrieval.cli.terminal.options import (
     FORMS,
     Command,
     Form,

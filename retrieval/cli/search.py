@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
-from sluice.retrieval.cli.hits import print_hits
-from sluice.retrieval.cli.options import (
+from sluice.retrieval.cli.terminal.hits import print_hits
+from sluice.retrieval.cli.terminal.options import (
     Command,
     Queries,
     argument,
@@ -27,7 +27,7 @@ from sluice.retrieval.cli.options import (
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.document import Document
-    from sluice.retrieval.experiments.changes import Changed
+    from sluice.retrieval.experiments.output.changes import Changed
     from sluice.retrieval.pipelines.stage import Stage
     from sluice.retrieval.retrievers.explanation import Explanation
     from sluice.retrieval.retrievers.retriever import Retriever
@@ -241,7 +241,7 @@ def _opened(path: Path, pipeline: str | None, *, quick: bool = False) -> tuple[S
 
     if (path / HEAD).exists() and pipeline is None:
         return Retriever.open(path, quick=quick), None
-    from sluice.retrieval.experiments.output import SETTINGS
+    from sluice.retrieval.experiments.output.folder import SETTINGS
     from sluice.retrieval.pipelines.saving import PIPELINE
 
     if (path / PIPELINE).exists():
@@ -342,7 +342,7 @@ def add(path: Searched, documents: Documents) -> None:
       sluice add runs/x new.jsonl
       sluice add runs/x/retrievers/bm25 new.jsonl
     """
-    from sluice.retrieval.experiments.changes import add_documents
+    from sluice.retrieval.experiments.output.changes import add_documents
 
     _print_changes(add_documents(path, _documents_of(path, documents)), ("added",))
 
@@ -357,7 +357,7 @@ def update(path: Searched, documents: Documents) -> None:
       sluice update runs/x changed.jsonl
       sluice update runs/x/retrievers/bm25 changed.jsonl
     """
-    from sluice.retrieval.experiments.changes import update_documents
+    from sluice.retrieval.experiments.output.changes import update_documents
 
     _print_changes(update_documents(path, _documents_of(path, documents)), ("added", "replaced"))
 
@@ -377,7 +377,7 @@ def delete(
       sluice delete runs/x doc17 doc18
       sluice delete runs/x/retrievers/bm25 --file old.txt --compact
     """
-    from sluice.retrieval.experiments.changes import delete_documents
+    from sluice.retrieval.experiments.output.changes import delete_documents
 
     doc_ids = list(ids or [])
     if file is not None:

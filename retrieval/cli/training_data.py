@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sluice.encoders.foundation.numbers import duration
-from sluice.retrieval.cli.options import (
+from sluice.retrieval.cli.terminal.options import (
     Command,
     DatasetName,
     argument,

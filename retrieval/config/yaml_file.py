@@ -60,7 +60,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError("not valid YAML: nested too deeply") from None
     except yaml.YAMLError as error:
-        raise ConfigError(_fault(error)) from None
+        raise ConfigError(_fault(_in_words(text, error))) from None
     except ValueError as error:  # a date like 2020-13-45
         raise ConfigError(f"not valid YAML: {error}; put the value in quotes") from None
     if values is None:
@@ -69,6 +69,17 @@ def read_yaml(file: Path) -> dict[str, Any]:
         found = KINDS.get(type(values), type(values).__name__)
         raise ConfigError(f"expected keys and values, found {found}; write KEY: VALUE lines")
     return values
+
+
+def _in_words(text: str, error: yaml.YAMLError) -> yaml.YAMLError:
+    """Return the fault as the parser in Python finds it: libyaml's does not say what was there."""
+    try:
+        yaml.safe_load(text)
+    except yaml.YAMLError as plain:
+        return plain
+    except RecursionError:
+        pass
+    return error
 
 
 def _fault(error: yaml.YAMLError) -> str:

@@ -28,10 +28,14 @@ from sluice.retrieval.config.sections import (
     named_file,
 )
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
-from sluice.retrieval.experiments.changes import differing_corpora, undo_interrupted, unfinished
 from sluice.retrieval.experiments.checks import check_experiment, check_opened, list_names
 from sluice.retrieval.experiments.dependencies import Dependencies
-from sluice.retrieval.experiments.output import (
+from sluice.retrieval.experiments.output.changes import (
+    differing_corpora,
+    undo_interrupted,
+    unfinished,
+)
+from sluice.retrieval.experiments.output.folder import (
     INLINE,
     RETRIEVERS,
     SETTINGS,
@@ -42,7 +46,7 @@ from sluice.retrieval.experiments.output import (
     refuse_other_dataset,
     saved_config,
 )
-from sluice.retrieval.experiments.saved_pipeline import open_pipeline
+from sluice.retrieval.experiments.output.saved_pipeline import open_pipeline
 from sluice.retrieval.experiments.training.job import TrainingJob, train_model
 from sluice.retrieval.experiments.training.tested_queries import refuse_tested_queries
 from sluice.retrieval.pipelines.expression import parse

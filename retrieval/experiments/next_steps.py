@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.output import SETTINGS
+from sluice.retrieval.experiments.output.folder import SETTINGS
 
 LONGEST = 60  # characters of a query that is taken as the example
 TRIED = 200  # queries among which a short one is looked for

@@ -19,7 +19,7 @@ from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.language import ENGLISH, guess_language
 from sluice.retrieval.documents.readers.documents import Documents
 from sluice.retrieval.documents.readers.source import as_documents
-from sluice.retrieval.experiments.output import SETTINGS
+from sluice.retrieval.experiments.output.folder import SETTINGS
 
 log = logging.getLogger("sluice")
 

@@ -18,8 +18,8 @@ from sluice.retrieval.datasets.dataset import DATA_FOLDER
 from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.experiments.evaluation import Evaluation, contents_of, evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.output import SUITE as DATASETS
-from sluice.retrieval.experiments.results import RESULTS, read_results
+from sluice.retrieval.experiments.output.folder import SUITE as DATASETS
+from sluice.retrieval.experiments.output.results import RESULTS, read_results
 from sluice.retrieval.pipelines.expression import texts_in
 
 log = logging.getLogger("sluice")

@@ -27,7 +27,7 @@ from sluice.retrieval.evaluation.scores import Scores
 from sluice.retrieval.evaluation.table import Comparison, Table
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.output import SUITE as DATASETS, refuse_other_dataset
+from sluice.retrieval.experiments.output.folder import SUITE as DATASETS, refuse_other_dataset
 
 log = logging.getLogger("sluice")
 
@@ -122,14 +122,14 @@ def _experiments(
         raise ConfigError(f"evaluate: {section!r}; expected a section of keys and values")
     with named_file(file):
         output = _output(values)
-        if not rebuild:
-            refuse_other_dataset(output, datasets if isinstance(datasets, list) else [datasets])
         expanded = [
             each for entry in (datasets if isinstance(datasets, list) else [datasets])
             for each in beir_datasets(entry)
         ]  # fmt: skip
         if not expanded:
             raise ConfigError("dataset: an empty list; expected names, or beir:* for all of BEIR")
+        if not rebuild:
+            refuse_other_dataset(output, datasets if isinstance(datasets, list) else [datasets])
         experiments: dict[str, Experiment] = {}
         for entry in expanded:
             name = _slug(entry, experiments)

@@ -24,9 +24,9 @@ from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.file_keys import path_contents
 from sluice.retrieval.datasets.dataset import Dataset
-from sluice.retrieval.experiments.changes import retrievers_of
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.output import RETRIEVERS
+from sluice.retrieval.experiments.output.changes import retrievers_of
+from sluice.retrieval.experiments.output.folder import RETRIEVERS
 from sluice.retrieval.pipelines.expression import texts_in
 from sluice.retrieval.retrievers.dataset_runs import asked, run_on
 from sluice.retrieval.retrievers.folder import HEAD, read_head

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.retrieval.config.components import make_encoder
 from sluice.retrieval.datasets.dataset import Dataset
+from sluice.training.protocol import BiEncoder, PairEncoder
 
 log = logging.getLogger("sluice")
 
@@ -69,13 +70,13 @@ class Rates:
         finally:
             log.setLevel(level)
         texts = self._texts
-        if hasattr(encoder, "score"):
+        if spec.get("type") == "cross_encoder":
             pairs = [(texts[0][:100], text) for text in texts]
             seconds = _timed(lambda: encoder.score(pairs))
         else:
             seconds = _timed(lambda: encoder.encode_documents(texts))
-        module = getattr(encoder, "module", None)
-        parameters = 0 if module is None else sum(each.numel() for each in module.parameters())
+        trained = isinstance(encoder, BiEncoder | PairEncoder)
+        parameters = sum(each.numel() for each in encoder.module.parameters()) if trained else 0
         return Rate(seconds / len(texts), parameters)
 
     @functools.cached_property

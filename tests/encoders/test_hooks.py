@@ -19,7 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("encoders", "indexing", "training", "retrieval")
 OF_ARRAYS = ("device", "dtype", "kind")  # which others have too
 # Where objects of users come in, and where encoders are checked.
-BORDERS = ("encoders/encoder.py", "retrieval/pipelines/scorer.py", "retrieval/testing/encoder.py")
+BORDERS = (
+    "encoders/dense/sentence_transformer.py",
+    "encoders/encoder.py",
+    "encoders/rerankers/given.py",
+    "retrieval/pipelines/scorer.py",
+    "retrieval/testing/encoder.py",
+)
 DERIVED = ("engine", "fits_documents")
 
 

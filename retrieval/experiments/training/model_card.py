@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.experiments.training.summary import without_folders
 
@@ -118,7 +119,7 @@ def _head(section: TrainingSection, facts: Mapping[str, Any], encoder: Any, seed
         "loss, first and last": _pair(facts["loss"], ".3g"),
         f"{facts['measure']} on dev, first and best": _pair(facts["dev"], ".4f"),
         "vectors": _vectors(encoder, facts),
-        "tokens read": _lengths(encoder),
+        "tokens read": _lengths(encoder, facts),
     }
     table = "\n".join(f"| {name} | {text} |" for name, text in rows.items() if text)
     title = f"# {kind[0].upper()}{kind[1:]} trained with {section.loss['type']}"
@@ -130,18 +131,17 @@ def _pair(values: Sequence[float] | None, form: str) -> str | None:
 
 
 def _vectors(encoder: Any, facts: Mapping[str, Any]) -> str | None:
-    if facts["type"] == "cross_encoder" or not hasattr(encoder, "dim"):
+    hooks = hooks_of(encoder)
+    if facts["type"] == "cross_encoder" or hooks.dim is None:
         return None
-    similarity = getattr(encoder, "similarity", "dot")
-    return f"{encoder.dim:,} dimensions, compared by {similarity}"
+    return f"{hooks.dim:,} dimensions, compared by {hooks.similarity}"
 
 
-def _lengths(encoder: Any) -> str | None:
-    lengths = getattr(encoder, "lengths", None)
-    if isinstance(lengths, Mapping):
-        return ", ".join(f"{count:,} of a {side}" for side, count in lengths.items())
-    longest = getattr(encoder, "max_length", None)
-    return None if longest is None else f"{longest:,} of a pair"
+def _lengths(encoder: Any, facts: Mapping[str, Any]) -> str | None:
+    if facts["type"] == "cross_encoder":
+        return f"{encoder.max_length:,} of a pair"
+    lengths = hooks_of(encoder).lengths
+    return ", ".join(f"{count:,} of a {side}" for side, count in lengths.items()) or None
 
 
 def _measures(history: Sequence[Mapping[str, float]]) -> str:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.encoder import hooks_of
+
 log = logging.getLogger("sluice")
 
 READING = "reading"  # in a retriever's origin
@@ -32,8 +34,8 @@ class Reading(NamedTuple):
 
         None where nothing is known, or the encoder has no limit.
         """
-        lengths = getattr(encoder, "lengths", None)
-        if tokens is None or not isinstance(lengths, dict) or "document" not in lengths:
+        lengths = hooks_of(encoder).lengths
+        if tokens is None or "document" not in lengths:
             return None
         known, limit = tokens[tokens >= 0].astype(np.int64), int(lengths["document"])
         if not len(known):

@@ -72,7 +72,7 @@ def rankers_of_run(path: Path) -> set[str]:
     import yaml
 
     from sluice.encoders.foundation.files import read_json
-    from sluice.retrieval.experiments.output import SETTINGS
+    from sluice.retrieval.experiments.output.folder import SETTINGS
 
     output = path.resolve().parent.parent
     settings = output / SETTINGS

@@ -15,8 +15,8 @@ from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.evaluation.measures import Measure, parse_measure
 from sluice.retrieval.evaluation.scores import ByMeasure, Scores, evaluate
 from sluice.retrieval.experiments.evaluation import contents_of
-from sluice.retrieval.experiments.output import SETTINGS
-from sluice.retrieval.experiments.results import RESULTS, read_results
+from sluice.retrieval.experiments.output.folder import SETTINGS
+from sluice.retrieval.experiments.output.results import RESULTS, read_results
 from sluice.retrieval.retrievers.folder import HEAD
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run

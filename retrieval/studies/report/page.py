@@ -16,7 +16,7 @@ from typing import Any
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.files import read_json, write_text
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.retrieval.experiments.results import RESULTS
+from sluice.retrieval.experiments.output.results import RESULTS
 from sluice.retrieval.studies.report.data import overview, results_table, set_data, trainings
 from sluice.retrieval.studies.report.evaluated import open_sets
 from sluice.retrieval.studies.report.static import static_report

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from sluice.retrieval.cli.messages import clauses, os_message, shown, write_error
+from sluice.retrieval.cli.terminal.messages import clauses, os_message, shown, write_error
 
 
 @pytest.mark.parametrize(

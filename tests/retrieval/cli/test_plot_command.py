@@ -41,8 +41,8 @@ def test_refusals(sluice: Call, run: Path, arguments: list[str], said: str) -> N
 
 
 def test_several_folders_without_curves_are_refused(sluice: Call, run: Path) -> None:
-    code, _, err = sluice("report", run, run)
-    assert (code, "2 folders; expected one" in err) == (2, True)
+    code, _, err = sluice("report", run, run, run)
+    assert (code, "3 folders; expected one" in err) == (2, True)
 
 
 def test_folder_without_training(sluice: Call, tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def test_several_files_and_bad_input_on_the_command_line(tmp_path: Path, sluice:
     assert f"{files[1]}:1: id 'd0' again, first in {files[0]}:1" in err
     assert not (tmp_path / "s").exists()
     code, _, err = sluice("export", tmp_path / "none", tmp_path / "x", "--format", "ciff")
-    assert (code, "no retriever.json" in err) == (2, True)
+    assert (code, "no such folder" in err) == (2, True)
 
 
 def test_bm25_on_scifact_at_eight_bits(tmp_path: Path, collections: Path) -> None:

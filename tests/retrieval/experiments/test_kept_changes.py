@@ -12,8 +12,8 @@ from small_world import write_beir
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.retrieval import Document, Retriever, index, load_pipeline, run
-from sluice.retrieval.experiments import changes
-from sluice.retrieval.experiments.changes import (
+from sluice.retrieval.experiments.output import changes
+from sluice.retrieval.experiments.output.changes import (
     add_documents,
     delete_documents,
     undo_interrupted,

@@ -14,7 +14,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing import FlatIndex, InvertedIndex
 from sluice.retrieval import Dataset, Document, Fuse, Ranking, Rerank, Retriever, Run, Stage
 from sluice.retrieval.config.sections import TuneSection
-from sluice.retrieval.experiments.changes import retrievers_of
+from sluice.retrieval.experiments.output.changes import retrievers_of
 from sluice.retrieval.experiments.tuning.tuner import Tuner
 from sluice.retrieval.pipelines.stage import Texts
 from sluice.retrieval.pipelines.tracing import note

@@ -152,7 +152,7 @@ def _resolved(target: str) -> Any:
         ([], "losses: empty"),
         ([3], r"losses\[0\]: 3, expected"),
         ([{"type": "kl_divv"}], r"losses\[0\].type: unknown type 'kl_divv'.*did you mean 'kl_div'"),
-        ([{"type": "kl_div", "tau": 1}], r"losses\[0\].tau: kl_div takes"),
+        ([{"type": "kl_div", "tau": 1}], r"losses\[0\].tau: unknown key; kl_div takes"),
         ([{"type": "kl_div", "weight": "x"}], r"losses\[0\].weight: 'x', expected a number"),
         ([{"type": "kl_div", "weight": -1}], r"kl_div.weight: -1.0, expected 0 or more"),
         (

@@ -15,7 +15,7 @@ from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.file_keys import Keys, normalised_dataset
 from sluice.retrieval.config.output_names import short_name
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, load_config
-from sluice.retrieval.experiments.results import RESULTS
+from sluice.retrieval.experiments.output.results import RESULTS
 from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
 

@@ -26,7 +26,7 @@ from sluice.encoders.foundation.machine import is_alive
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.store import DocumentStore, write_documents
-from sluice.retrieval.experiments.output import RETRIEVERS, open_built, retrievers_in
+from sluice.retrieval.experiments.output.folder import RETRIEVERS, open_built, retrievers_in
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.folder import HEAD, Head, read_head, restore
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of

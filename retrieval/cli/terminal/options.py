@@ -12,7 +12,7 @@ import typer
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import plural as plural
-from sluice.retrieval.cli.messages import columns
+from sluice.retrieval.cli.terminal.messages import columns
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.table import Table
