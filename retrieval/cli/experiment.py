@@ -176,6 +176,10 @@ def index(
             counts += f" in {plural(retriever.index.passages, 'passage')}"
         typer.echo(f"{retriever.path}: {counts}, {spelled_bytes(head.index_bytes)}")
     if isinstance(config, dict):
+        from sluice.retrieval.experiments.experiment import open_experiment
+
+        searched = open_experiment(config["output"], quick=True)
+        searched.stage(searched.systems[-1]).search("first", 1)  # compiles, compares: once
         typer.echo(f'search it: sluice search {config["output"]} "your question"')
 
 
