@@ -1,4 +1,4 @@
-"""Encoders over the numpy network: queries to dense vectors, pairs to scores."""
+"""Encoders over the numpy network: queries to dense or sparse vectors, pairs to scores."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Dense
@@ -21,8 +22,9 @@ from sluice.encoders.model_files.layout import (
     read_object,
     transformer_folder,
 )
-from sluice.encoders.quick.network import Array, Network, is_known, read_weights
+from sluice.encoders.quick.network import Array, Network, gelu, is_known, read_weights
 
+HEAD, WORDS = "cls.predictions", "embeddings.word_embeddings.weight"
 CHUNK = 4_096  # tokens that are in one pass
 # The tokenizers whose calls do no more than their file says.
 TOKENIZERS = ("BertTokenizer", "BertTokenizerFast", "TokenizersBackend", "PreTrainedTokenizerFast")
@@ -86,6 +88,43 @@ class QuickDense(_Quick):
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors = vectors / np.maximum(norms, np.float32(1e-12))
         return vectors
+
+
+class QuickSplade(_Quick):
+    """Encodes queries as the SPLADE encoder of a folder does, to rounding.
+
+    ``max_i log(1 + relu(logit_ij))`` over a query's positions (Formal et al., 2021).
+    """
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        layout = read_layout(folder)
+        noted = layout.sidecar
+        length = length_in(noted, "query_length", folder)
+        plain = (
+            (noted.get("query_model"), noted.get("lexical")) == ("shared", "none")
+            and noted.get("query_top_k") is None
+            and (layout.splade_pooling, layout.activation) == ("max", "relu")
+        )
+        if length is None or not plain:
+            raise ModelError(f"{folder}: not a model that the quick pass knows")
+        super().__init__(folder, length, fingerprint)
+        if f"{HEAD}.transform.dense.weight" not in self.network.weights:
+            raise ModelError(f"{folder}: not a model that the quick pass knows")
+        default = layout.prompts.get(layout.default_prompt or "", "")
+        self._prompt = layout.prompts.get("query", default)
+
+    def encode_queries(self, texts: Sequence[str]) -> sp.csr_array:
+        """Return the queries' term weights, float32 ``[n, vocab]``, sorted by term."""
+        weights = self.network.weights
+        words = weights.get(f"{HEAD}.decoder.weight", weights[WORDS])
+        bias = weights.get(f"{HEAD}.decoder.bias", weights.get(f"{HEAD}.bias"))
+        rows = [np.zeros((0, len(words)), np.float32)]
+        for states in self.states([self._prompt + text for text in texts]):
+            inner = gelu(self.network.linear(states, f"{HEAD}.transform.dense"))
+            logits = self.network.norm(inner, f"{HEAD}.transform.LayerNorm") @ words.T
+            best = logits.max(axis=0, keepdims=True)  # the bias of a term is the same everywhere
+            rows.append(np.log1p(np.maximum(best if bias is None else best + bias, 0)))
+        return sp.csr_array(np.concatenate(rows))
 
 
 class QuickCross(_Quick):

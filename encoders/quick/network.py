@@ -65,7 +65,7 @@ class Network:
             + self.weights["embeddings.token_type_embeddings.weight"][kinds]
             + self.weights["embeddings.position_embeddings.weight"][places]
         )
-        x = self._norm(x, "embeddings.LayerNorm")
+        x = self.norm(x, "embeddings.LayerNorm")
         for layer in range(self._layers):
             part = f"encoder.layer.{layer}"
             queries, keys, values = (
@@ -76,9 +76,9 @@ class Network:
                 [self._attended(*text) for text in zip(queries, keys, values, strict=True)]
             )
             out = self.linear(attended, f"{part}.attention.output.dense")
-            x = self._norm(x + out, f"{part}.attention.output.LayerNorm")
-            inner = _gelu(self.linear(x, f"{part}.intermediate.dense"))
-            x = self._norm(
+            x = self.norm(x + out, f"{part}.attention.output.LayerNorm")
+            inner = gelu(self.linear(x, f"{part}.intermediate.dense"))
+            x = self.norm(
                 x + self.linear(inner, f"{part}.output.dense"), f"{part}.output.LayerNorm"
             )
         return np.split(x, ends)
@@ -99,7 +99,8 @@ class Network:
         scores /= scores.sum(axis=-1, keepdims=True)
         return np.asarray((scores @ v).transpose(1, 0, 2).reshape(tokens, hidden), np.float32)
 
-    def _norm(self, x: Array, name: str) -> Array:
+    def norm(self, x: Array, name: str) -> Array:
+        """Return a layer's normalisation of each row."""
         centred = x - x.mean(axis=-1, keepdims=True)
         variance = np.mean(centred * centred, axis=-1, keepdims=True)
         centred /= np.sqrt(variance + self._eps)
@@ -108,7 +109,8 @@ class Network:
         )
 
 
-def _gelu(x: Array) -> Array:
+def gelu(x: Array) -> Array:
+    """Return ``x`` times the normal distribution at ``x`` (Hendrycks and Gimpel, 2016)."""
     from scipy.special import erf
 
     return np.asarray(x * (erf(x * np.float32(0.5**0.5)) + np.float32(1)) * np.float32(0.5))

@@ -1,7 +1,9 @@
 """Opens an encoder's numpy form if it was shown, on this machine, to agree with the encoder itself.
 
-The first command opens the encoder itself, compares both on a few texts and notes the outcome in
-``$SLUICE_CACHE/quick``. The note holds for the files as they are: names, sizes, times of writing.
+The first command opens the encoder itself in float32, compares both on a few texts and notes the
+outcome in ``$SLUICE_CACHE/quick``. The note holds for the files as they are: names, sizes, times of
+writing. An arithmetic type that was chosen for speed (``auto``, ``bfloat16``) is for many texts:
+one query is encoded sooner, and more exactly, in float32.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
-from sluice.encoders.quick.encoders import QuickCross, QuickDense
+from sluice.encoders.quick.encoders import QuickCross, QuickDense, QuickSplade
 
 log = logging.getLogger("sluice")
 
 VERSION = 1
-OPTIONS = {"device": ("auto", "cpu"), "dtype": ("float32",)}  # of the encoder, where one is given
+KINDS = ("dense", "splade", "cross_encoder")
+TYPES = ("float32", "auto", "bfloat16", "float16")
+OPTIONS = {"device": ("auto", "cpu"), "dtype": TYPES}  # of the encoder, where one is given
 FREE = ("batch_tokens", "max_length")
 TOLERANCE = 1e-5  # of the encoder's values, relative to the longest or largest
 PROBES = (
@@ -35,15 +39,15 @@ PROBES = (
 
 
 def opened_quickly(
-    kind: str, folder: Path, options: Mapping[str, Any], open_itself: Callable[[], Any]
+    kind: str, folder: Path, options: Mapping[str, Any], open_itself: Callable[..., Any]
 ) -> Any:
     """Return an encoder of a folder: the numpy form where that was shown to agree, else itself.
 
-    ``kind`` is ``dense`` or ``cross_encoder``. ``open_itself`` loads the encoder; ``options`` are
-    its arguments, of which a device or an arithmetic type of its own rules the numpy form out.
+    ``kind`` is that of the folder. ``open_itself`` loads the encoder with ``options``, of which a
+    device of its own, a back end and the like rule the numpy form out.
     """
-    if kind not in ("dense", "cross_encoder") or not _are_usual(options):
-        return open_itself()
+    if kind not in KINDS or not _are_usual(options):
+        return open_itself(**options)
     key, note = _key(kind, folder, options), _note_of(folder)
     noted: Any = None
     if note.exists():
@@ -51,15 +55,16 @@ def opened_quickly(
             noted = read_json(note)
     if isinstance(noted, dict) and noted.get("key") == key:
         if not noted.get("agrees"):
-            return open_itself()
+            return open_itself(**options)
         with suppress(SluiceError, OSError, ValueError, KeyError):
             return _quick(kind, folder, options, str(noted.get("fingerprint")))
-    encoder = open_itself()
+    encoder = open_itself(**{**options, "dtype": "float32"})
     agrees = _agrees(kind, folder, options, encoder)
     with suppress(OSError):
         fingerprint = str(encoder.fingerprint)
         write_json(note, {"key": key, "agrees": agrees, "fingerprint": fingerprint})
-    return encoder
+    usual = agrees or options.get("dtype") in (None, "float32")
+    return encoder if usual else open_itself(**options)
 
 
 def _are_usual(options: Mapping[str, Any]) -> bool:
@@ -73,6 +78,8 @@ def _are_usual(options: Mapping[str, Any]) -> bool:
 def _quick(kind: str, folder: Path, options: Mapping[str, Any], fingerprint: str) -> Any:
     if kind == "dense":
         return QuickDense(folder, fingerprint)
+    if kind == "splade":
+        return QuickSplade(folder, fingerprint)
     return QuickCross(folder, fingerprint, options.get("max_length"))
 
 
@@ -82,6 +89,8 @@ def _agrees(kind: str, folder: Path, options: Mapping[str, Any], encoder: Any) -
         quick = _quick(kind, folder, options, "")
         if kind == "dense":
             ours, theirs = (each.encode_queries(PROBES) for each in (quick, encoder))
+        elif kind == "splade":
+            ours, theirs = (each.encode_queries(PROBES).toarray() for each in (quick, encoder))
         else:
             pairs = [(PROBES[0], text) for text in PROBES]
             ours, theirs = (np.asarray(each.score(pairs)) for each in (quick, encoder))

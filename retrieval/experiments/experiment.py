@@ -334,8 +334,10 @@ class Experiment:
         if name not in self._scorers:
             spec = self.config.rerankers[name]
 
-            def make() -> Any:
-                return make_encoder(spec, where=f"rerankers.{name}", model=self.model)
+            def make(**options: Any) -> Any:
+                return make_encoder(
+                    {**spec, **options}, where=f"rerankers.{name}", model=self.model
+                )
 
             if self._quick and spec.get("type") == "cross_encoder":
                 from sluice.encoders.model_files.locate import model_folder

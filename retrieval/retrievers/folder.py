@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -283,13 +284,10 @@ def open_placed_encoder(
 ) -> Any:
     """Load the encoder of a retriever and check that it is the one the index was built with.
 
-    ``quick``: for a few queries, which ``opened_quickly`` encodes without loading torch. They are
-    encoded in float32 where ``dtype`` is ``auto``: another type is faster for many texts only.
+    ``quick``: for a few queries, which ``opened_quickly`` encodes without loading torch.
     """
     source = path / head.encoder
     given = dict(options or {})
-    if quick and given.get("dtype") == "auto":
-        given["dtype"] = "float32"
     if head.encoder_type:
         if head.encoder_type not in allow:
             raise IndexFormatError(
@@ -302,9 +300,7 @@ def open_placed_encoder(
     elif quick:
         from sluice.encoders.quick import opened_quickly
 
-        encoder = opened_quickly(
-            kind_of(source), source, given, lambda: open_encoder(source, **given)
-        )
+        encoder = opened_quickly(kind_of(source), source, given, partial(open_encoder, source))
     else:
         encoder = open_encoder(source, **given)
     check_encoder(path, head, encoder)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 from tiny_models import save_model
 
-from sluice.encoders import CrossEncoder, DenseEncoder
+from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.quick import opened_quickly
-from sluice.encoders.quick.encoders import QuickCross, QuickDense
+from sluice.encoders.quick.encoders import QuickCross, QuickDense, QuickSplade
+
+MAKERS = {"dense": DenseEncoder, "splade": SpladeEncoder, "cross_encoder": CrossEncoder}
 
 
 @pytest.fixture(autouse=True)
@@ -20,9 +23,8 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(kind: str, folder: Path, **options: Any) -> Any:
-    make: Any = DenseEncoder if kind == "dense" else CrossEncoder
-    load = lambda: make.from_pretrained(folder, **options)  # noqa: E731
-    return opened_quickly(kind, folder, options, load)
+    make: Any = MAKERS[kind]
+    return opened_quickly(kind, folder, options, partial(make.from_pretrained, folder))
 
 
 @pytest.mark.parametrize(
@@ -42,11 +44,31 @@ def test_queries_have_the_encoders_vectors(
     expected = encoder.encode_queries(asked)
     assert np.abs(quick.encode_queries(asked) - expected).max() <= 2e-6 * np.abs(expected).max()
     assert type(opened("dense", folder, dtype="float32", device="cpu")) is QuickDense
-    assert type(opened("dense", folder, dtype="bfloat16")) is DenseEncoder
+    assert type(opened("dense", folder, dtype="bfloat16")) is QuickDense, "one query: float32"
+    assert type(opened("dense", folder, batch_tokens=64, query_length=8)) is DenseEncoder
     config = folder / "config.json"
     config.write_text(config.read_text() + " ")
     assert type(opened("dense", folder)) is DenseEncoder, "another file is shown anew"
     assert type(opened("dense", folder)) is QuickDense
+
+
+@pytest.mark.parametrize("prompt", ["", "search: "])
+def test_queries_have_the_splade_encoders_terms(
+    masked_bert: Path, tmp_path: Path, texts: list[str], prompt: str
+) -> None:
+    folder = tmp_path / "model"
+    SpladeEncoder.from_pretrained(
+        masked_bert, query_prompt=prompt, query_length=16
+    ).save_pretrained(folder)
+    encoder, quick = opened("splade", folder), opened("splade", folder)
+    assert (type(encoder), type(quick)) == (SpladeEncoder, QuickSplade)
+    expected, vectors = encoder.encode_queries(texts), quick.encode_queries(texts)
+    np.testing.assert_allclose(vectors.toarray(), expected.toarray(), rtol=1e-5, atol=1e-5)
+    assert (vectors.dtype, vectors.has_sorted_indices) == (np.float32, True)
+    assert quick.encode_queries([]).shape == (0, expected.shape[1])
+    pruned = tmp_path / "pruned"  # a setting that the numpy form does not have
+    SpladeEncoder.from_pretrained(masked_bert, query_top_k=2).save_pretrained(pruned)
+    assert [type(opened("splade", pruned)) for _ in range(2)] == [SpladeEncoder] * 2
 
 
 def test_pairs_have_the_cross_encoders_scores(
