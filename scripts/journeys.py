@@ -199,10 +199,11 @@ def own_encoders(user: Traveller) -> None:
     printed = user.python(f"""
         from sentence_transformers import SentenceTransformer
         from sluice import Rerank, Retriever
+        from sluice.encoders.model_files.locate import model_folder  # finds the package's, offline
         texts = {TEXTS!r}
         def embed(texts):
             return [[text.count(letter) for letter in "adeglnorsvw"] for text in texts]
-        model = SentenceTransformer({user.model!r}, device="cpu")
+        model = SentenceTransformer(str(model_folder({user.model!r})), device="cpu")
         hybrid = Retriever.build(model, texts) | Retriever.build(embed, texts)
         print(hybrid.search(texts[1], k=1)[0].text)
         def shorter(query, found):

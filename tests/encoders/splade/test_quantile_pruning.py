@@ -136,7 +136,7 @@ def test_an_encoder_with_query_weights_keeps_its_floors(
 def test_other_processes_prune_alike(masked_bert: Path, texts: list[str]) -> None:
     encoder = SpladeEncoder.from_pretrained(masked_bert, prune_quantile=0.4)
     fit_term_floors(encoder, texts)
-    with EncodingPool(encoder, 2) as pool:
+    with EncodingPool(encoder, 1) as pool:
         vectors = pool.encode_documents(texts)
     np.testing.assert_allclose(
         vectors.toarray(), encoder.encode_documents(texts).toarray(), atol=1e-5
