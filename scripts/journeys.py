@@ -214,7 +214,7 @@ def own_encoders(user: Traveller) -> None:
     """)
     lines = printed.splitlines()
     shortest = min(range(len(TEXTS)), key=lambda place: len(TEXTS[place]))
-    assert lines[-3:-1] == [TEXTS[1], str(shortest)], printed
+    assert lines[:2] == [TEXTS[1], str(shortest)], printed
 
 
 def mistakes(user: Traveller) -> None:
