@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -30,6 +30,13 @@ CHUNK = 4_096  # tokens that are in one pass
 TOKENIZERS = ("BertTokenizer", "BertTokenizerFast", "TokenizersBackend", "PreTrainedTokenizerFast")
 
 
+class _Fast(NamedTuple):
+    """What is asked of an encoder's ``tokenizer`` where documents are cut into passages."""
+
+    backend_tokenizer: Any
+    is_fast: bool = True
+
+
 class _Quick:
     """A network and its tokenizer, read from a folder; ``ModelError`` for one it does not know."""
 
@@ -43,13 +50,14 @@ class _Quick:
         if weights is None or (home / ADAPTER).exists() or settings is None:
             raise ModelError(f"{folder}: not a model that the quick pass knows")
         self.network = Network(config, weights)
-        self.tokenizer = Tokenizer.from_file(str(home / "tokenizer.json"))
-        self.tokenizer.no_padding()
-        self.tokenizer.enable_truncation(length)
+        self._tokenizer = Tokenizer.from_file(str(home / "tokenizer.json"))
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(length)
+        self.tokenizer = _Fast(self._tokenizer)
 
     def states(self, texts: Sequence[Any]) -> list[Array]:
         """Return the last states of texts or pairs; those of a few thousand tokens in one pass."""
-        encodings = self.tokenizer.encode_batch_fast([_clean(text) for text in texts])
+        encodings = self._tokenizer.encode_batch_fast([_clean(text) for text in texts])
         ids = [np.array(each.ids, np.int64) for each in encodings]
         types = [np.array(each.type_ids, np.int64) for each in encodings]
         states: list[Array] = []

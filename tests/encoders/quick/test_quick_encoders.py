@@ -120,3 +120,17 @@ def test_a_retriever_opened_for_a_few_queries_finds_the_same(bert: Path, tmp_pat
     assert (type(first.encoder), type(second.encoder)) == (DenseEncoder, QuickDense)
     head = json.loads((tmp_path / "r" / "retriever.json").read_text())
     assert second.encoder.fingerprint == head["encoder_fingerprint"]
+
+
+def test_passages_are_named_as_they_were_cut(bert: Path, tmp_path: Path) -> None:
+    from sluice.retrieval import Document, Passages, Retriever
+
+    long = " ".join(f"w{number}-a walrus's tusk; gold {number}" for number in range(40))
+    cut = Passages(length=12, overlap=2)
+    encoder = DenseEncoder.from_pretrained(bert)
+    Retriever.build(encoder, [Document("a", "", long)], path=tmp_path / "r", passages=cut)
+    found = [
+        Retriever.open(tmp_path / "r", quick=quick).search("gold 31", 1)[0].passage
+        for quick in (True, True, False)
+    ]
+    assert found[0] == found[1] == found[2] is not None
