@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sluice.encoders.foundation.errors import ConfigError, SluiceError
+from sluice.encoders.foundation.errors import ConfigError, SluiceError, suggest
 from sluice.encoders.foundation.numbers import duration, spelled_bytes
 from sluice.retrieval.cli.terminal.messages import say, show
 from sluice.retrieval.cli.terminal.options import (
@@ -143,6 +143,7 @@ def index(
       sluice index configs/index-splade.yaml --dry-run
     """
     from sluice.retrieval.cli.own_documents import is_documents, own_experiment
+    from sluice.retrieval.config.recipes import SUFFIXES, recipe_or_file, recipes
 
     columns = {"id": id, "text": text, "title": title, "metadata": metadata}
     config: str | Path | dict[str, Any] = Path(source)
@@ -157,6 +158,11 @@ def index(
             dry_run=dry_run,
         )  # fmt: skip
     else:
+        if not recipe_or_file(source).exists() and Path(source).suffix not in SUFFIXES:
+            here = [path.name for path in Path(source).absolute().parent.glob("*")]
+            raise ConfigError(
+                f"{source}: no such file or folder{suggest(Path(source).name, [*here, *recipes()])}"
+            )
         refuse_options("for documents, not for a YAML file", **columns, language=language,
                        model=model, bm25=bm25 or None)  # fmt: skip
         overrides = [*(overrides or []), *([] if output is None else [f"output={output}"])]

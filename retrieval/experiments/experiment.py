@@ -446,6 +446,10 @@ def open_experiment(
     classes of your own that the folder may import; ``quick`` is as in ``Experiment``.
     """
     path = Path(folder) / SETTINGS
+    if (Path(folder) / HEAD).exists():
+        raise IndexFormatError(
+            f"{folder}: one retriever, not an experiment or a pipeline; Retriever.open opens it"
+        )
     if not path.exists():
         raise IndexFormatError(
             f"{folder}: neither {SETTINGS} nor {PIPELINE} here; expected the output folder of "

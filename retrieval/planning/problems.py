@@ -21,6 +21,7 @@ from sluice.retrieval.config.reading import find_own_modules
 from sluice.retrieval.config.section import Section
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TuneConfig
 from sluice.retrieval.datasets.dataset import load_dataset
+from sluice.retrieval.datasets.loose_files import LooseFiles
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.suite import beir_datasets, is_suite
 from sluice.retrieval.experiments.tuning.experiment import check_tuning
@@ -55,7 +56,7 @@ def problems(values: Mapping[str, Any], file: Path | None = None) -> list[str]:
     find_own_modules(values, file)
     mended = _Mended(values)
     for place, dataset in _datasets(values):
-        mended.note_if_it_fails(partial(load_dataset, dataset, None), place)
+        mended.note_if_it_fails(partial(_look_at, dataset), place)
     if is_suite(mended.values.get("dataset")) or any("dataset" in p for p in mended.removed):
         mended.values["dataset"] = TOP["dataset"]
     config = mended.settled(_check)
@@ -82,6 +83,13 @@ def _datasets(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((place, one["dataset"]) for one in beir_datasets(each))
         elif isinstance(each, (str, Mapping)):
             yield place, each
+
+
+def _look_at(dataset: Any) -> None:
+    """Open a dataset, and files of the user's own as far as their first rows."""
+    source = load_dataset(dataset, None).source
+    if isinstance(source, LooseFiles):
+        _ = source.described
 
 
 def _check(config: Section) -> None:

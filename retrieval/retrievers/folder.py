@@ -25,6 +25,7 @@ from sluice.encoders.foundation.folder_swap import replaced_folder, settle
 from sluice.encoders.foundation.generations import MANIFEST, pin_generation, verify, writer_lock
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.table import ENCODERS, GIVEN
+from sluice.retrieval.pipelines.saving import PIPELINE
 from sluice.retrieval.retrievers.changes import CHANGES, Changes, changes_in
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ def _holds_documents(path: Path) -> bool:
 def read_head(path: Path) -> Head:
     """Read and check ``retriever.json``; anything but a retriever is an ``IndexFormatError``."""
     if not (path / HEAD).exists():
+        if (path / PIPELINE).exists():
+            raise IndexFormatError(f"{path}: a saved pipeline; load_pipeline opens it")
         if _holds_documents(path):
             raise IndexFormatError(
                 f"{path}: documents, not a retriever folder; index them, and search that: "

@@ -98,9 +98,10 @@ def refuse_other_dataset(output: Path, dataset: str | Mapping[str, Any] | list[A
     ]  # fmt: skip
     if counts:
         raise ConfigError(
-            f"output: {output} holds parts of {_shown(held)}, not of {_shown(dataset)}: "
-            f"{', '.join(counts)}. Choose another folder, as output={output}-{short_name(dataset)}"
-            " (in a file: output: runs/x-{dataset}), or replace its parts with --rebuild"
+            f"output: {output} holds parts of {_shown(held)}, not of {_shown(dataset)}; there are "
+            f"{', '.join(counts)}; choose another folder, as {output}-{short_name(dataset)} "
+            "(output=FOLDER, in a file output: runs/x-{dataset}, with documents --output FOLDER), "
+            "or replace its parts with --rebuild"
         )
 
 
@@ -171,10 +172,10 @@ def is_built_of(path: Path, keys: Keys) -> bool:
 def loss_message(output: Path, lost: Sequence[str]) -> str:
     """Return why ``lost``, retrievers with their changes in brackets, are not built again."""
     return (
-        f"{output}: building {plural(len(lost), 'retriever')} again would lose what was changed "
-        f"since the build: {', '.join(lost)}. The settings, or the files they name, are no longer "
-        "those of the build. Write output=OTHER to build elsewhere, or --rebuild to lose the "
-        "changes"
+        f"{output}: a rebuild would lose what was changed since the build: {', '.join(lost)}; the "
+        "settings, or the files they name, are no longer those of the build; choose another output "
+        "(output=OTHER with a YAML file, --output OTHER with documents), add new documents with "
+        f"`sluice add {output} FILE`, or give --rebuild to lose the changes"
     )
 
 

@@ -93,7 +93,11 @@ def test_add_and_delete_by_id(sluice: Call, config: Path, tmp_path: Path) -> Non
     _, out, err = sluice("search", tmp_path / "out", "brandnew", "--pipeline", "top5")
     assert ("n1" in out, "40 documents, 2 added, 2 deleted since the build" in err) == (True, True)
     code, _, err = sluice("index", config, "retrievers.bm25.encoder.k1=2.0")
-    assert (code, "would lose what was changed" in err, "--rebuild" in err) == (2, True, True)
+    assert (code, "a rebuild would lose what was changed" in err, "--rebuild" in err) == (
+        2,
+        True,
+        True,
+    )
     assert "40 documents" in sluice("index", config, "seed=3", "--rebuild")[1]
 
 
