@@ -97,7 +97,7 @@ def documents_like(folder: Path, source: str) -> Iterable[Document]:
     """Read documents to add as the corpus of an experiment (or of a retriever in it) was read.
 
     Where that was files of the user's own, the same columns are used; otherwise JSON lines are read
-    as those of a BEIR folder.
+    as those of a BEIR folder. Documents without ids of their own are a ``DataError``.
     """
     settings = next(
         (each / SETTINGS for each in (folder, folder.parent.parent) if (each / SETTINGS).exists()),
@@ -108,8 +108,10 @@ def documents_like(folder: Path, source: str) -> Iterable[Document]:
         if isinstance(dataset, Mapping) and "corpus" in dataset:
             columns = dataset.get("columns") or {}
             named = {key: value for key, value in columns.items() if key in COLUMNS}
-            return as_documents(source, **named)
-    return read_documents(Path(source)) if Path(source).is_file() else as_documents(source)
+            return as_documents(source, **named).with_own_ids()
+    if Path(source).is_file():
+        return read_documents(Path(source))
+    return as_documents(source).with_own_ids()
 
 
 def _absolute(source: str) -> str:

@@ -54,6 +54,7 @@ def _documents(source: Any, reader: Reader, asked: Asked, name: str) -> Document
         size=size,
         contents=None if not isinstance(contents, str) else lambda: fingerprint_of(contents, asked),
         guessed=True,
+        numbered=fields.id is None,
     )
 
 

@@ -93,6 +93,7 @@ def documents_in_tables(
         described=f"{described}: {fields.describe()}{opened.note}",
         contents=lambda: contents_of(root, files, asked, table),
         guessed=True,
+        numbered=fields.id is None,
     )
 
 

@@ -8,6 +8,9 @@ import pytest
 import yaml
 from command_line import Call
 
+from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval.retrievers.retriever import Retriever
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -68,6 +71,20 @@ def test_a_table_with_named_columns(sluice: Call, here: Path) -> None:
     code, out, err = sluice("data", "faq.csv")
     assert (code, '"documents": 1' in out) == (0, True)
     assert sluice("data", "notes")[0] == 0
+
+
+def test_row_numbers_change_no_index(sluice: Call, here: Path) -> None:
+    (here / "rows.csv").write_text("text,year\ngold,1\nriver,2\n")
+    (here / "new.csv").write_text("text,year\nunrelated,3\n")
+    assert sluice("index", "rows.csv", "--bm25", "--output", "my")[0] == 0
+    for command in ("update", "add"):
+        code, _, err = sluice(command, "my", "new.csv")
+        assert (code, "new.csv: no ids, only row numbers" in err, "'id'" in err) == (2, True, True)
+    with pytest.raises(DataError, match="no ids, only row numbers"):
+        Retriever.open(here / "my" / "retrievers" / "bm25").update(["unrelated"])
+    assert '"doc_id": "0"' in sluice("search", "my", "gold", "--json")[1]
+    (here / "new.csv").write_text("id,text\n9,unrelated\n")
+    assert "1 added, 0 replaced, 3 documents" in sluice("update", "my", "new.csv")[1]
 
 
 def test_a_pipe(sluice: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
