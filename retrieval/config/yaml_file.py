@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,8 @@ def _refuse_depth(text: str) -> None:
     """
     heights: dict[str, int | None] = {}  # by anchor; None: the section is not closed yet
     open_sections: list[tuple[str | None, int]] = [(None, 0)]  # anchor, height of what is inside
-    for event in yaml.parse(text, Loader=SAFE):
+    events: Iterator[Any] = yaml.parse(text, Loader=SAFE)
+    for event in events:
         height = 0
         if isinstance(event, yaml.CollectionStartEvent):
             open_sections.append((event.anchor, 0))

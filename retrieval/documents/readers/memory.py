@@ -53,10 +53,8 @@ def documents_in(source: Iterable[Any], asked: Asked, *, name: str = "memory") -
     if fields is not None:
         described += f": {fields.describe()}"
     guessed = fields is not None and bool(first)
-    if fields is None:
-        numbered = any(isinstance(item, str) for item in first)
-    else:
-        numbered = fields.id is None
+    texts = any(isinstance(item, str) for item in first)
+    numbered = texts if fields is None else fields.id is None
     return Documents(
         name, read, described=described, size=size, once=once, guessed=guessed, numbered=numbered
     )

@@ -87,6 +87,23 @@ def test_row_numbers_change_no_index(sluice: Call, here: Path) -> None:
     assert "1 added, 0 replaced, 3 documents" in sluice("update", "my", "new.csv")[1]
 
 
+def test_a_file_of_an_indexed_folder_keeps_its_id(
+    sluice: Call, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "notes" / "sub").mkdir()
+    (here / "notes" / "sub" / "a.md").write_text("gold in the river\n")
+    assert sluice("index", "notes", "--bm25", "--output", "my")[0] == 0
+    (here / "notes" / "sub" / "a.md").write_text("silver in the river\n")
+    (here / "link").symlink_to(here / "notes")
+    monkeypatch.chdir(here / "notes" / "sub")
+    for source in ("a.md", ".", "../../notes/sub/*.md", here / "link" / "sub" / "a.md"):
+        assert "0 added, 1 replaced, 7 documents" in sluice("update", here / "my", source)[1]
+    out = sluice("search", here / "my", "silver", "--json")[1]
+    assert (out.count('"doc_id"'), '"doc_id": "sub/a.md"' in out) == (1, True)
+    (here / "0.md").write_text("beside the folder, so by its own name\n")
+    assert "0 added, 1 replaced" in sluice("update", here / "my", here / "0.md")[1]
+
+
 def test_a_pipe(sluice: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = types.SimpleNamespace(buffer=io.BytesIO(b"gold in the river\nwater\n"))
     monkeypatch.setattr("sys.stdin", stream)
