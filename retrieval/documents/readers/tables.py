@@ -91,10 +91,16 @@ def documents_in_tables(
         name,
         read,
         described=f"{described}: {fields.describe()}{opened.note}",
-        contents=lambda: contents_of(root, files, asked, table),
+        contents=lambda: contents_of(root, [*files, *_logs(files)], asked, table),
         guessed=True,
         numbered=fields.id is None,
     )
+
+
+def _logs(files: Sequence[Path]) -> list[Path]:
+    """Return the write-ahead logs of SQLite files, which hold what was committed last."""
+    logs = [Path(f"{file}-wal") for file in files if form_of_table(file) == "sqlite"]
+    return [log for log in logs if log.is_file() and log.stat().st_size]
 
 
 def open_table(path: Path, table: str | None = None) -> Table:

@@ -139,6 +139,18 @@ def test_a_table_of_several_is_named(tmp_path: Path) -> None:
         as_documents(f"{file}#nots")
 
 
+def test_what_is_in_the_log_of_a_database_counts(tmp_path: Path) -> None:
+    file = tmp_path / "x.db"
+    _sqlite(file)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        before = as_documents(file).fingerprint
+        connection.execute("UPDATE notes SET headline = 'Silver' WHERE path = 'a/b.md'")
+        connection.commit()
+        assert [each.title for each in as_documents(file)] == ["Silver", ""]
+        assert as_documents(file).fingerprint != before
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
