@@ -26,7 +26,7 @@ def documents_by_id(source: Mapping[Any, Any], asked: Asked) -> Documents:
             raise ConfigError(
                 f"id: {asked.id!r}; the keys of the mapping are the ids: leave it out"
             )
-        rows = [{"id": key, **value} for key, value in source.items()]
+        rows = [{"id": key} | {**value, "id": key} for key, value in source.items()]
         return documents_in(rows, asked._replace(id="id" if rows else None))
     return documents_in(list(source.items()), asked)
 
