@@ -175,7 +175,8 @@ def _recoded(encoding: str) -> str:
 
 def _csv_table(path: Path) -> Table:
     encoding = encoding_of(path)
-    header = next((line for line in text_lines(path, encoding) if line.strip()), "")
+    lines = text_lines(path, encoding)
+    header = next((line for line in lines if line.strip(f'{DELIMITERS}" \r\n')), "")
     unquoted = "".join(header.split('"')[::2])
     delimiter = max(DELIMITERS, key=lambda mark: (unquoted.count(mark), mark == ","))
     names = _column_names(path, next(csv.reader([header], delimiter=delimiter)))
@@ -184,7 +185,7 @@ def _csv_table(path: Path) -> Table:
         csv.field_size_limit(LONGEST)
         reader = csv.reader(text_lines(path, encoding), delimiter=delimiter, strict=True)
         try:
-            lines = ((reader.line_num, fields) for fields in reader if any(fields))
+            lines = ((reader.line_num, fields) for fields in reader if any(map(str.strip, fields)))
             next(lines)  # the header
             for number, fields in lines:
                 yield f"{path}:{number}", _row(path, number, names, fields)

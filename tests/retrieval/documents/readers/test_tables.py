@@ -101,6 +101,9 @@ def test_odd_shapes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         Document("0", "Ü", "café", {"ok": True, "n": 1.5}),
         Document("1", "", "x"),
     ]
+    for blank in ("  \n", " ,\n\t\n"):
+        (tmp_path / "blank.csv").write_text(f"{blank}id,text\n{blank}1,x\n")
+        assert list(as_documents(tmp_path / "blank.csv")) == [Document("1", "", "x")]
     # `url` is an id only where it does not repeat; the columns of BEIR, `metadata` as an object.
     (tmp_path / "same.csv").write_text("url,text\nu,x\nu,y\n")
     assert [each.id for each in as_documents(tmp_path / "same.csv")] == ["0", "1"]
