@@ -301,7 +301,10 @@ def _sqlite_table(path: Path, table: str | None) -> Table:
                 f"{suggest(name, tables)}"
             )
         quoted = '"' + name.replace('"', '""') + '"'
-        cursor = connection.execute(f"SELECT * FROM {quoted} LIMIT 0")
+        try:
+            cursor = connection.execute(f"SELECT * FROM {quoted} LIMIT 0")
+        except sqlite3.DatabaseError as error:  # a view over a table that is gone
+            raise DataError(f"{path}#{name}: cannot be read ({error}); name another") from None
         names = [column[0] for column in cursor.description]
 
     def rows() -> Rows:

@@ -138,6 +138,10 @@ def test_a_table_of_several_is_named(tmp_path: Path) -> None:
     assert list(as_documents(f"{file}#notes")) == READ
     with pytest.raises(DataError, match=r"2 tables \(notes, other\); name one: x.db#notes"):
         as_documents(file)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE VIEW broken AS SELECT * FROM gone")
+    with pytest.raises(DataError, match=r"x.db#broken: cannot be read \(no such table: main.gone"):
+        as_documents(f"{file}#broken")
     with pytest.raises(DataError, match=r"no table 'nots'; .* did you mean 'notes'"):
         as_documents(f"{file}#nots")
 
