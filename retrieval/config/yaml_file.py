@@ -83,7 +83,7 @@ def _refuse_depth(text: str) -> None:
     open_sections: list[tuple[str | None, int]] = [(None, 0)]  # anchor, height of what is inside
     events: Iterator[Any] = yaml.parse(text, Loader=SAFE)
     for event in events:
-        height = 0
+        line, height = event.start_mark.line + 1, 0
         if isinstance(event, yaml.CollectionStartEvent):
             open_sections.append((event.anchor, 0))
             if event.anchor is not None:
@@ -94,17 +94,16 @@ def _refuse_depth(text: str) -> None:
             if anchor is not None:
                 heights[anchor] = height
         elif isinstance(event, yaml.AliasEvent):
-            known = heights.get(event.anchor, 0)
+            known = heights.get(str(event.anchor), 0)
             if known is None:
                 raise ConfigError(
-                    f"line {event.start_mark.line + 1}: *{event.anchor} is inside the section "
+                    f"line {line}: *{event.anchor} is inside the section "
                     f"&{event.anchor}, which would hold itself; write the value out"
                 )
             height = known
         anchor, inside = open_sections[-1]
         open_sections[-1] = (anchor, max(inside, height))
         if len(open_sections) + height > DEEPEST:
-            line = event.start_mark.line + 1
             raise ConfigError(f"not valid YAML, line {line}: nested too deeply; write it flatter")
 
 
