@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,14 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Make ``target`` a second name of a file; a copy on another file system, or without links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def draft_of(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 
 from sluice.encoders.foundation.errors import ConfigError
 
+DEEPEST = 100  # sections inside sections; libyaml's composer ends the process at some 20,000
 KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false"}
 
 
@@ -56,6 +58,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
             f"JSON lines, not YAML; `sluice index {file} --output my` makes them searchable"
         )
     try:
+        _refuse_depth(text)
         values = yaml.load(text, Loader=_Loader)  # a SafeLoader
     except RecursionError:
         raise ConfigError("not valid YAML: nested too deeply") from None
@@ -69,6 +72,39 @@ def read_yaml(file: Path) -> dict[str, Any]:
         found = KINDS.get(type(values), type(values).__name__)
         raise ConfigError(f"expected keys and values, found {found}; write KEY: VALUE lines")
     return values
+
+
+def _refuse_depth(text: str) -> None:
+    """Raise ``ConfigError`` for sections nested too deeply, and for one that holds itself.
+
+    Reads the events alone, which needs no stack, and follows the aliases.
+    """
+    heights: dict[str, int | None] = {}  # by anchor; None: the section is not closed yet
+    open_sections: list[tuple[str | None, int]] = [(None, 0)]  # anchor, height of what is inside
+    events: Iterator[Any] = yaml.parse(text, Loader=SAFE)
+    for event in events:
+        line, height = event.start_mark.line + 1, 0
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_sections.append((event.anchor, 0))
+            if event.anchor is not None:
+                heights[event.anchor] = None
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, inside = open_sections.pop()
+            height = inside + 1
+            if anchor is not None:
+                heights[anchor] = height
+        elif isinstance(event, yaml.AliasEvent):
+            known = heights.get(str(event.anchor), 0)
+            if known is None:
+                raise ConfigError(
+                    f"line {line}: *{event.anchor} is inside the section "
+                    f"&{event.anchor}, which would hold itself; write the value out"
+                )
+            height = known
+        anchor, inside = open_sections[-1]
+        open_sections[-1] = (anchor, max(inside, height))
+        if len(open_sections) + height > DEEPEST:
+            raise ConfigError(f"not valid YAML, line {line}: nested too deeply; write it flatter")
 
 
 def _in_words(text: str, error: yaml.YAMLError) -> yaml.YAMLError:

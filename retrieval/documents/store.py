@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
-from sluice.encoders.foundation.files import fingerprint_of, read_json
+from sluice.encoders.foundation.files import fingerprint_of, link_or_copy, read_json
 from sluice.encoders.foundation.generations import MANIFEST, new_generation, open_generation
 from sluice.retrieval.documents.columns import Column
 from sluice.retrieval.documents.document import Document
@@ -244,10 +242,7 @@ class DocumentStore:
             for source, target in zip(segment.files, SegmentFiles.of(folder, number), strict=True):
                 if not source.exists():  # a segment without metadata has no columns
                     continue
-                try:
-                    os.link(source, target)
-                except OSError:  # another file system, or one without links
-                    shutil.copyfile(source, target)
+                link_or_copy(source, target)
         return [len(segment) for segment in self._segments]
 
     def _known(self, added: Segment) -> Iterator[tuple[str, int]]:

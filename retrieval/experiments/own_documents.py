@@ -18,7 +18,7 @@ from sluice.retrieval.datasets.beir import read_documents
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.language import ENGLISH, guess_language
 from sluice.retrieval.documents.readers.documents import Documents
-from sluice.retrieval.documents.readers.source import as_documents
+from sluice.retrieval.documents.readers.source import as_documents, documents_below
 from sluice.retrieval.experiments.output.folder import SETTINGS
 
 log = logging.getLogger("sluice")
@@ -96,8 +96,9 @@ def _saved(documents: Documents, output: Path) -> str:
 def documents_like(folder: Path, source: str) -> Iterable[Document]:
     """Read documents to add as the corpus of an experiment (or of a retriever in it) was read.
 
-    Where that was files of the user's own, the same columns are used; otherwise JSON lines are read
-    as those of a BEIR folder.
+    Where that was files of the user's own, the same columns are used, and files that lie in the
+    folder that was indexed have the ids they have there; otherwise JSON lines are read
+    as those of a BEIR folder. Documents without ids of their own are a ``DataError``.
     """
     settings = next(
         (each / SETTINGS for each in (folder, folder.parent.parent) if (each / SETTINGS).exists()),
@@ -108,8 +109,13 @@ def documents_like(folder: Path, source: str) -> Iterable[Document]:
         if isinstance(dataset, Mapping) and "corpus" in dataset:
             columns = dataset.get("columns") or {}
             named = {key: value for key, value in columns.items() if key in COLUMNS}
-            return as_documents(source, **named)
-    return read_documents(Path(source)) if Path(source).is_file() else as_documents(source)
+            corpus = Path(str(dataset["corpus"])).expanduser()
+            if corpus.is_dir():
+                return documents_below(corpus, source, named).with_own_ids()
+            return as_documents(source, **named).with_own_ids()
+    if Path(source).is_file():
+        return read_documents(Path(source))
+    return as_documents(source).with_own_ids()
 
 
 def _absolute(source: str) -> str:

@@ -7,7 +7,6 @@ leaves the old retriever or the new one. The next write undoes what a killed one
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shutil
 from collections.abc import Collection, Mapping
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import resolve, type_name
 from sluice.encoders.foundation.errors import IndexFormatError, SluiceError, suggest
-from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
+from sluice.encoders.foundation.files import fingerprint_of, link_or_copy, read_json, write_json
 from sluice.encoders.foundation.folder_swap import replaced_folder, settle
 from sluice.encoders.foundation.generations import MANIFEST, pin_generation, verify, writer_lock
 from sluice.encoders.model_files.registry import kind_of, open_encoder
@@ -366,18 +365,11 @@ def _copy_part(source: Path, target: Path, generation: str | None) -> None:
         ]
 
     try:
-        shutil.copytree(source, target, ignore=others, copy_function=_link)
+        shutil.copytree(source, target, ignore=others, copy_function=link_or_copy)
     except (OSError, shutil.Error) as error:
         raise IndexFormatError(f"{source}: cannot be copied ({error})") from None
     if generation:
         pin_generation(target, generation)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without links
-        shutil.copyfile(source, target)
 
 
 def parts_of(path: Path, head: Head) -> tuple[str, str]:

@@ -60,13 +60,13 @@ class Updatable(Stage):
     def add(self, documents: Any) -> int:
         """Add documents, in any form that ``build`` takes, and return how many.
 
-        An id that exists already is a ``DataError``.
+        An id that exists already is a ``DataError``, and so are texts without ids of their own.
 
         BM25 counts the new documents into idf at once; its average length stays that of the build
         until ``compact``.
         """
         with self._changing() as (state, counts):
-            rows = state.store.append(as_documents(documents))
+            rows = state.store.append(as_documents(documents).with_own_ids())
             index_rows(state.encoder, state.store, state.index, rows, state.passages)
             counts["added"] = len(rows)
         return len(rows)
@@ -74,10 +74,12 @@ class Updatable(Stage):
     def update(self, documents: Any) -> Updated:
         """Replace the documents whose ids exist already and add the others, in one step.
 
-        BM25 counts as in ``delete`` and ``add``. An id given twice is a ``DataError``.
+        BM25 counts as in ``delete`` and ``add``. An id given twice is a ``DataError``,
+        and so are texts without ids of their own.
         """
         with self._changing() as (state, counts):
-            rows, replaced = state.store.update(as_documents(documents))
+            given = as_documents(documents).with_own_ids()
+            rows, replaced = state.store.update(given)
             forget_rows(state.encoder, state.store, state.index, replaced, state.passages)
             index_rows(state.encoder, state.store, state.index, rows, state.passages)
             counts.update(added=len(rows) - len(replaced), replaced=len(replaced))

@@ -65,7 +65,7 @@ def say(text: str) -> None:
 
 def show(table: Table) -> list[str]:
     """Print a table that fits the terminal; return the columns that it leaves out."""
-    from sluice.retrieval.evaluation.terminal_table import fitted
+    from sluice.retrieval.cli.terminal.table import fitted
 
     text, left_out = fitted(table, columns())
     typer.echo(text)

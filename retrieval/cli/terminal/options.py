@@ -132,7 +132,7 @@ def show_table(table: Table, form: str) -> str:
     if form == "json":
         return json.dumps(table.to_dict(), indent=2, ensure_ascii=False)
     if form == "text" and sys.stdout.isatty():
-        from sluice.retrieval.evaluation.terminal_table import fitted
+        from sluice.retrieval.cli.terminal.table import fitted
 
         return fitted(table, columns())[0]
     return (str(table) if form == "text" else str(getattr(table, f"to_{form}")())).rstrip("\n")

@@ -61,17 +61,20 @@ class Documents:
         once: bool = False,
         guessed: bool = False,
         parts: Sequence[str] = (),
+        numbered: bool = False,
     ) -> None:
         """Wrap ``read``, which starts a new stream at each call.
 
         ``contents`` returns the hash of what is read; None hashes the documents. ``once`` marks a
         stream that has only one pass. ``guessed``: the description is logged when reading begins.
-        ``parts`` are the kinds of text inside (``markdown``, ``html``, ...).
+        ``parts`` are the kinds of text inside (``markdown``, ``html``, ...). ``numbered``: the ids
+        are places in the source, which say nothing outside it.
         """
         self.name = name
         self.described = described
         self.size = size
         self.parts = tuple(parts)
+        self.numbered = numbered
         self._read = read
         self._contents = contents
         self._once = once
@@ -91,6 +94,19 @@ class Documents:
             )
         self._started = True
         return (document for _, document in self._read())
+
+    def with_own_ids(self) -> Documents:
+        """Return itself, to change an index; ``DataError`` where rows are numbered.
+
+        Such a number names another document in the index, which an update would replace.
+        """
+        if self.numbered:
+            raise DataError(
+                f"{self.name}: no ids, only row numbers, and those name other documents in the "
+                "index; give each document its id: a column 'id' (or the one that `sluice index` "
+                "was given as --id), in Python also (id, text) pairs"
+            )
+        return self
 
     def quiet(self) -> Documents:
         """Return itself, for reading without the line that describes it: it was shown already."""

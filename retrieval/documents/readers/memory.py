@@ -26,7 +26,7 @@ def documents_by_id(source: Mapping[Any, Any], asked: Asked) -> Documents:
             raise ConfigError(
                 f"id: {asked.id!r}; the keys of the mapping are the ids: leave it out"
             )
-        rows = [{"id": key, **value} for key, value in source.items()]
+        rows = [{"id": key} | {**value, "id": key} for key, value in source.items()]
         return documents_in(rows, asked._replace(id="id" if rows else None))
     return documents_in(list(source.items()), asked)
 
@@ -53,7 +53,11 @@ def documents_in(source: Iterable[Any], asked: Asked, *, name: str = "memory") -
     if fields is not None:
         described += f": {fields.describe()}"
     guessed = fields is not None and bool(first)
-    return Documents(name, read, described=described, size=size, once=once, guessed=guessed)
+    texts = any(isinstance(item, str) for item in first)
+    numbered = texts if fields is None else fields.id is None
+    return Documents(
+        name, read, described=described, size=size, once=once, guessed=guessed, numbered=numbered
+    )
 
 
 def _fields(sample: list[Any], asked: Asked) -> Fields | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,23 @@ def as_documents(
     raise DataError(f"{source!r:.80}: cannot be read; {EXPECTED}, in a list, a file or a frame")
 
 
+def documents_below(root: Path, source: str, columns: Mapping[str, Any]) -> Documents:
+    """Return the documents of a source to change an index over the folder ``root``.
+
+    Files of text that lie in ``root`` have the ids that they have there: their paths below it.
+    """
+    if not is_source(source) or source == "-" or source.startswith("hf:"):
+        return as_documents(source, **columns)
+    folder = Path(os.path.abspath(root))  # noqa: PTH100  (`..` without links)
+    path = Path(os.path.abspath(Path(source).expanduser()))  # noqa: PTH100
+    if not path.is_relative_to(folder):  # one of the two may be named by way of a link
+        folder, path = folder.resolve(), path.resolve()
+        if not path.is_relative_to(folder):
+            return as_documents(source, **columns)
+    named = (columns.get(name) for name in Asked._fields)
+    return _named_documents(str(path), Asked.of(*named), folder)
+
+
 def is_source(name: str | Path) -> bool:
     """Return whether a name is that of files, a table or a place that ``as_documents`` reads."""
     text = str(name)
@@ -80,8 +98,11 @@ def is_source(name: str | Path) -> bool:
     return bool(file and Path(file).expanduser().is_file()) or any(sign in text for sign in WILD)
 
 
-def _named_documents(source: str | Path, asked: Asked) -> Documents:
-    """Return the documents of a path, a pattern of paths, a name on the hub, or a pipe."""
+def _named_documents(source: str | Path, asked: Asked, root: Path | None = None) -> Documents:
+    """Return the documents of a path, a pattern of paths, a name on the hub, or a pipe.
+
+    Ids of files of text are paths below ``root``, or else below what the source names.
+    """
     name = str(source)
     if name == "-":
         return documents_in_pipe(asked)
@@ -91,26 +112,26 @@ def _named_documents(source: str | Path, asked: Asked) -> Documents:
         return documents_on_hub(name.removeprefix("hf:"), asked)
     path = Path(name).expanduser()
     if path.is_dir():
-        return _folder(shown(path), path, asked)
+        return _folder(shown(path), path, asked, root)
     if path.exists():
-        return _file(shown(path), path, asked)
+        return _file(shown(path), path, asked, root)
     file, _, table = name.rpartition("#")
     if file and Path(file).expanduser().is_file():
         path = Path(file).expanduser()
         return documents_in_tables(name, path.parent, [path], asked, table=table)
     if any(sign in name for sign in WILD):
-        return _pattern(name, path, asked)
+        return _pattern(name, path, asked, root)
     near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     raise DataError(
         f"{name}: no such file or folder{suggest(path.name, near)}; a text is passed in a list"
     )
 
 
-def _file(name: str, path: Path, asked: Asked) -> Documents:
+def _file(name: str, path: Path, asked: Asked, ids_below: Path | None) -> Documents:
     if form_of_table(path) is not None:
         return documents_in_tables(name, path.parent, [path], asked)
     if kind_of_file(path) is not None:
-        return one_file(path, asked)
+        return one_file(path, asked, ids_below)
     ending = f"of the kind {path.suffix}" if path.suffix else "without an ending"
     raise DataError(
         f"{name}: files {ending} are not read; known are {' '.join([*FORMS, *KINDS])}; to read it "
@@ -118,7 +139,7 @@ def _file(name: str, path: Path, asked: Asked) -> Documents:
     )
 
 
-def _folder(name: str, path: Path, asked: Asked) -> Documents:
+def _folder(name: str, path: Path, asked: Asked, ids_below: Path | None) -> Documents:
     corpus = next((path / part for part in CORPUS if (path / part).is_file()), None)
     if corpus is not None:
         return documents_in_tables(str(corpus), path, [corpus], asked)
@@ -132,10 +153,10 @@ def _folder(name: str, path: Path, asked: Asked) -> Documents:
     forms = {form_of_table(file) for file in tables}
     if len(forms) == 1 and not any(kind_of_file(file) for file in files):
         return documents_in_tables(name, path, tables, asked)
-    return documents_of_files(name, path, files, asked)
+    return documents_of_files(name, ids_below or path, files, asked)
 
 
-def _pattern(name: str, path: Path, asked: Asked) -> Documents:
+def _pattern(name: str, path: Path, asked: Asked, ids_below: Path | None) -> Documents:
     """Return the documents of the files that a pattern matches, tables or texts."""
     parts = path.parts
     wild = next(place for place, part in enumerate(parts) if any(sign in part for sign in WILD))
@@ -150,4 +171,4 @@ def _pattern(name: str, path: Path, asked: Asked) -> Documents:
     forms = {form_of_table(file) for file in files}
     if len(forms) == 1 and None not in forms:
         return documents_in_tables(name, root, files, asked)
-    return documents_of_files(name, root, files, asked, any_text=True)
+    return documents_of_files(name, ids_below or root, files, asked, any_text=True)

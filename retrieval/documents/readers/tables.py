@@ -27,6 +27,7 @@ from sluice.retrieval.documents.readers.fields import (
     Row,
     Rows,
     choose,
+    refuse_doubles,
 )
 from sluice.retrieval.documents.readers.files.encodings import FALLBACK, encoding_of
 
@@ -91,9 +92,16 @@ def documents_in_tables(
         name,
         read,
         described=f"{described}: {fields.describe()}{opened.note}",
-        contents=lambda: contents_of(root, files, asked, table),
+        contents=lambda: contents_of(root, [*files, *_logs(files)], asked, table),
         guessed=True,
+        numbered=fields.id is None,
     )
+
+
+def _logs(files: Sequence[Path]) -> list[Path]:
+    """Return the write-ahead logs of SQLite files, which hold what was committed last."""
+    logs = [Path(f"{file}-wal") for file in files if form_of_table(file) == "sqlite"]
+    return [log for log in logs if log.is_file() and log.stat().st_size]
 
 
 def open_table(path: Path, table: str | None = None) -> Table:
@@ -168,7 +176,8 @@ def _recoded(encoding: str) -> str:
 
 def _csv_table(path: Path) -> Table:
     encoding = encoding_of(path)
-    header = next((line for line in text_lines(path, encoding) if line.strip()), "")
+    lines = text_lines(path, encoding)
+    header = next((line for line in lines if line.strip(f'{DELIMITERS}" \r\n')), "")
     unquoted = "".join(header.split('"')[::2])
     delimiter = max(DELIMITERS, key=lambda mark: (unquoted.count(mark), mark == ","))
     names = _column_names(path, next(csv.reader([header], delimiter=delimiter)))
@@ -177,7 +186,7 @@ def _csv_table(path: Path) -> Table:
         csv.field_size_limit(LONGEST)
         reader = csv.reader(text_lines(path, encoding), delimiter=delimiter, strict=True)
         try:
-            lines = ((reader.line_num, fields) for fields in reader if any(fields))
+            lines = ((reader.line_num, fields) for fields in reader if any(map(str.strip, fields)))
             next(lines)  # the header
             for number, fields in lines:
                 yield f"{path}:{number}", _row(path, number, names, fields)
@@ -214,9 +223,7 @@ def _tsv_table(path: Path) -> Table:
 
 def _column_names(path: Path, cells: Sequence[str]) -> list[str]:
     names = [cell.strip() or f"column {place}" for place, cell in enumerate(cells, 1)]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{path}: two columns are called {twice!r}; rename one of them")
+    refuse_doubles(path, names)
     return names
 
 
@@ -264,6 +271,7 @@ def _arrow_rows(path: Path, batches: Callable[[], Iterator[Any]], form: str) -> 
     row = 0
     try:
         for batch in batches():
+            refuse_doubles(path, batch.schema.names)
             for start in range(0, batch.num_rows, BATCH):
                 for fields in batch.slice(start, BATCH).to_pylist():
                     yield f"{path}: row {row}", fields
@@ -293,7 +301,10 @@ def _sqlite_table(path: Path, table: str | None) -> Table:
                 f"{suggest(name, tables)}"
             )
         quoted = '"' + name.replace('"', '""') + '"'
-        cursor = connection.execute(f"SELECT * FROM {quoted} LIMIT 0")
+        try:
+            cursor = connection.execute(f"SELECT * FROM {quoted} LIMIT 0")
+        except sqlite3.DatabaseError as error:  # a view over a table that is gone
+            raise DataError(f"{path}#{name}: cannot be read ({error}); name another") from None
         names = [column[0] for column in cursor.description]
 
     def rows() -> Rows:

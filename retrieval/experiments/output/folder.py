@@ -7,14 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
 from sluice.encoders.foundation.files import read_json
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.file_keys import Keys, normalised_dataset
 from sluice.retrieval.config.output_names import short_name
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, load_config
+from sluice.retrieval.config.yaml_file import read_yaml
 from sluice.retrieval.experiments.output.results import RESULTS
 from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
@@ -119,8 +118,7 @@ def _held_dataset(output: Path) -> Any:
     """
     try:
         if (output / SETTINGS).exists():
-            values = yaml.safe_load((output / SETTINGS).read_text(encoding="utf-8"))
-            return values.get("dataset") if isinstance(values, Mapping) else None
+            return read_yaml(output / SETTINGS).get("dataset")
         if (output / RESULTS).exists():
             results = read_json(output / RESULTS)
             if isinstance(results.get("datasets"), list):
@@ -130,7 +128,7 @@ def _held_dataset(output: Path) -> Any:
             config = read_head(head.parent).origin.get("config")
             if isinstance(config, Mapping) and "dataset" in config:
                 return config["dataset"]
-    except (SluiceError, OSError, ValueError, LookupError, AttributeError, yaml.YAMLError):
+    except (SluiceError, OSError, ValueError, LookupError, AttributeError):
         return None  # damaged: what needs the file says so
     return None
 

@@ -69,16 +69,15 @@ def rankers_of_run(path: Path) -> set[str]:
 
     Empty for a run from elsewhere, which has no record of its models.
     """
-    import yaml
-
     from sluice.encoders.foundation.files import read_json
+    from sluice.retrieval.config.yaml_file import read_yaml
     from sluice.retrieval.experiments.output.folder import SETTINGS
 
     output = path.resolve().parent.parent
     settings = output / SETTINGS
     if path.resolve().parent.name != "runs" or not settings.is_file():
         return set()
-    config = yaml.safe_load(settings.read_text(encoding="utf-8")) or {}
+    config = read_yaml(settings)
     system = path.name.removesuffix(".gz").removesuffix(".trec")
     found: set[str] = set()
     for part in _parts(system, config):

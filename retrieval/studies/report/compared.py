@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +17,7 @@ from sluice.retrieval.studies.report.evaluated import EvaluatedSet, open_sets
 from sluice.retrieval.studies.report.origin import origin_of
 from sluice.retrieval.studies.report.page import file_text, script_free_page
 from sluice.retrieval.studies.report.queries import QUERY, cut
+from sluice.retrieval.studies.report.static import escaped
 
 CHANGED = 5  # queries of each system that gained most, and as many that lost most
 COSTS = (("p50 ms", 1), ("p95 ms", 1), ("index MB", 2))
@@ -119,10 +118,10 @@ def _set_parts(pair: Pair, names: tuple[str, str]) -> Iterator[str]:
         for each in (pair.one, pair.two)
     ]
     found = _comparisons(pair, measures, *scores) if pair.common else []
-    yield f"<h2>{_text(pair.one.name)}, split {_text(pair.one.results['split'])}</h2>"
-    yield f'<p class="lead">{_text(_sentence(pair, found, names))}</p>'
+    yield f"<h2>{escaped(pair.one.name)}, split {escaped(pair.one.results['split'])}</h2>"
+    yield f'<p class="lead">{escaped(_sentence(pair, found, names))}</p>'
     for note in _notes(pair, names):
-        yield f'<p class="quiet small">{_text(note)}</p>'
+        yield f'<p class="quiet small">{escaped(note)}</p>'
     if found:
         yield _table(
             ["system", "measure", *names, "difference", "confidence interval", "p corrected",
@@ -130,8 +129,8 @@ def _set_parts(pair: Pair, names: tuple[str, str]) -> Iterator[str]:
             (_row(each, *scores) for each in found),
         )  # fmt: skip
         yield (
-            f'<p class="quiet small">{_text(_caption(pair, names))} '
-            f"A difference is {_text(names[1])} minus {_text(names[0])}, query by query.</p>"
+            f'<p class="quiet small">{escaped(_caption(pair, names))} '
+            f"A difference is {escaped(names[1])} minus {escaped(names[0])}, query by query.</p>"
         )
     yield "<h3>Costs</h3>"
     head = [f"{cost}, {name}" for cost, _ in COSTS for name in names]
@@ -309,7 +308,7 @@ def _queries(
         ]
         for query in chosen
     ]
-    yield f"<details><summary>{_text(name)}: the queries that changed most in {_text(measure)}"
+    yield f"<details><summary>{escaped(name)}: the queries that changed most in {escaped(measure)}"
     yield "</summary>"
     yield _table(["query", "text", *names, "difference"], rows)
     yield "</details>"
@@ -322,23 +321,19 @@ def _signed(value: float) -> str:
 
 def _table(head: Sequence[str], rows: Iterable[Row]) -> str:
     """Return an HTML table; every text in it is escaped."""
-    named = "".join(f'<th scope="col">{_text(name)}</th>' for name in head)
+    named = "".join(f'<th scope="col">{escaped(name)}</th>' for name in head)
     lines = []
     for first, *others in rows:
         cells = "".join(map(_cell, others))
         text, kind = first if isinstance(first, Cell) else (first, "")
-        lines.append(f'<tr><th scope="row" class="{kind}">{_text(text)}</th>{cells}</tr>')
+        lines.append(f'<tr><th scope="row" class="{kind}">{escaped(text)}</th>{cells}</tr>')
     body = "\n".join(lines)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(head[0])}"><table>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escaped(head[0])}"><table>'
         f"<thead><tr>{named}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
 
 
 def _cell(value: Any) -> str:
     text, kind = value if isinstance(value, Cell) else (str(value), "")
-    return f'<td class="{kind}">{_text(text)}</td>'
-
-
-def _text(value: Any) -> str:
-    return html.escape(re.sub("[\ud800-\udfff]", "\ufffd", str(value)))
+    return f'<td class="{kind}">{escaped(text)}</td>'

@@ -19,15 +19,15 @@ def static_report(
     """
     parts: list[str] = []
     for measure, table in overview.items():
-        parts += [f"<h2>{_text(measure)} by dataset</h2>", _stored_table(table)]
+        parts += [f"<h2>{escaped(measure)} by dataset</h2>", _stored_table(table)]
     for name, sentence, results, origin in sets:
-        parts += [f"<h2>{_text(name)}</h2>", f'<p class="lead">{_text(sentence)}</p>']
+        parts += [f"<h2>{escaped(name)}</h2>", f'<p class="lead">{escaped(sentence)}</p>']
         parts += ['<div class="scroll">', results.to_html(), "</div>"]
         parts += [
             *_details("What was run", [*origin["facts"], *origin["systems"], *origin["parts"]])
         ]
         parts.append(
-            f"<details><summary>Configuration</summary><pre>{_text(origin['config'])}</pre></details>"
+            f"<details><summary>Configuration</summary><pre>{escaped(origin['config'])}</pre></details>"
         )
     return "\n".join(parts)
 
@@ -35,14 +35,14 @@ def static_report(
 def pairs_table(pairs: Iterable[Sequence[str]]) -> str:
     """Return a table of names and texts."""
     rows = "".join(
-        f'<tr><th scope="row">{_text(name)}</th><td class="text">{_text(text)}</td></tr>'
+        f'<tr><th scope="row">{escaped(name)}</th><td class="text">{escaped(text)}</td></tr>'
         for name, text in pairs
     )
     return f'<table class="facts"><tbody>{rows}</tbody></table>'
 
 
 def _details(title: str, pairs: Iterable[Sequence[str]]) -> list[str]:
-    return [f"<details><summary>{_text(title)}</summary>", pairs_table(pairs), "</details>"]
+    return [f"<details><summary>{escaped(title)}</summary>", pairs_table(pairs), "</details>"]
 
 
 def _stored_table(stored: Mapping[str, Any]) -> str:
@@ -54,5 +54,6 @@ def _stored_table(stored: Mapping[str, Any]) -> str:
     return table.to_html()
 
 
-def _text(value: Any) -> str:
+def escaped(value: Any) -> str:
+    """Return a value as text for HTML, where half surrogates have no place."""
     return html.escape(re.sub("[\ud800-\udfff]", "\ufffd", str(value)))

@@ -8,6 +8,9 @@ import pytest
 import yaml
 from command_line import Call
 
+from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval.retrievers.retriever import Retriever
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -68,6 +71,37 @@ def test_a_table_with_named_columns(sluice: Call, here: Path) -> None:
     code, out, err = sluice("data", "faq.csv")
     assert (code, '"documents": 1' in out) == (0, True)
     assert sluice("data", "notes")[0] == 0
+
+
+def test_row_numbers_change_no_index(sluice: Call, here: Path) -> None:
+    (here / "rows.csv").write_text("text,year\ngold,1\nriver,2\n")
+    (here / "new.csv").write_text("text,year\nunrelated,3\n")
+    assert sluice("index", "rows.csv", "--bm25", "--output", "my")[0] == 0
+    for command in ("update", "add"):
+        code, _, err = sluice(command, "my", "new.csv")
+        assert (code, "new.csv: no ids, only row numbers" in err, "'id'" in err) == (2, True, True)
+    with pytest.raises(DataError, match="no ids, only row numbers"):
+        Retriever.open(here / "my" / "retrievers" / "bm25").update(["unrelated"])
+    assert '"doc_id": "0"' in sluice("search", "my", "gold", "--json")[1]
+    (here / "new.csv").write_text("id,text\n9,unrelated\n")
+    assert "1 added, 0 replaced, 3 documents" in sluice("update", "my", "new.csv")[1]
+
+
+def test_a_file_of_an_indexed_folder_keeps_its_id(
+    sluice: Call, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "notes" / "sub").mkdir()
+    (here / "notes" / "sub" / "a.md").write_text("gold in the river\n")
+    assert sluice("index", "notes", "--bm25", "--output", "my")[0] == 0
+    (here / "notes" / "sub" / "a.md").write_text("silver in the river\n")
+    (here / "link").symlink_to(here / "notes")
+    monkeypatch.chdir(here / "notes" / "sub")
+    for source in ("a.md", ".", "../../notes/sub/*.md", here / "link" / "sub" / "a.md"):
+        assert "0 added, 1 replaced, 7 documents" in sluice("update", here / "my", source)[1]
+    out = sluice("search", here / "my", "silver", "--json")[1]
+    assert (out.count('"doc_id"'), '"doc_id": "sub/a.md"' in out) == (1, True)
+    (here / "0.md").write_text("beside the folder, so by its own name\n")
+    assert "0 added, 1 replaced" in sluice("update", here / "my", here / "0.md")[1]
 
 
 def test_a_pipe(sluice: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,19 +123,23 @@ def documents_of_files(
     )
 
 
-def one_file(path: Path, asked: Asked) -> Documents:
-    """Return a single file of text as one document; what cannot be read is a ``DataError``."""
+def one_file(path: Path, asked: Asked, root: Path | None = None) -> Documents:
+    """Return a single file of text as one document; what cannot be read is a ``DataError``.
+
+    The id is the path below ``root``; without, the file's name.
+    """
+    root = root or path.parent
     kind = kind_of_file(path)
     if kind is not None and not is_installed(kind):
         raise missing_package(kind)
-    documents = documents_of_files(str(path), path.parent, [path], asked)
+    documents = documents_of_files(str(path), root, [path], asked)
 
     def read() -> Placed:
         try:
             read_text_file(path, str(kind))
         except Unreadable as error:
             raise DataError(f"{path}: {error}; choose another file") from None
-        return _read(str(path), path.parent, {path: str(kind)}, asked)
+        return _read(str(path), root, {path: str(kind)}, asked)
 
     return Documents(
         str(path),

@@ -101,6 +101,9 @@ def test_odd_shapes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         Document("0", "Ü", "café", {"ok": True, "n": 1.5}),
         Document("1", "", "x"),
     ]
+    for blank in ("  \n", " ,\n\t\n"):
+        (tmp_path / "blank.csv").write_text(f"{blank}id,text\n{blank}1,x\n")
+        assert list(as_documents(tmp_path / "blank.csv")) == [Document("1", "", "x")]
     # `url` is an id only where it does not repeat; the columns of BEIR, `metadata` as an object.
     (tmp_path / "same.csv").write_text("url,text\nu,x\nu,y\n")
     assert [each.id for each in as_documents(tmp_path / "same.csv")] == ["0", "1"]
@@ -135,8 +138,24 @@ def test_a_table_of_several_is_named(tmp_path: Path) -> None:
     assert list(as_documents(f"{file}#notes")) == READ
     with pytest.raises(DataError, match=r"2 tables \(notes, other\); name one: x.db#notes"):
         as_documents(file)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE VIEW broken AS SELECT * FROM gone")
+    with pytest.raises(DataError, match=r"x.db#broken: cannot be read \(no such table: main.gone"):
+        as_documents(f"{file}#broken")
     with pytest.raises(DataError, match=r"no table 'nots'; .* did you mean 'notes'"):
         as_documents(f"{file}#nots")
+
+
+def test_what_is_in_the_log_of_a_database_counts(tmp_path: Path) -> None:
+    file = tmp_path / "x.db"
+    _sqlite(file)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        before = as_documents(file).fingerprint
+        connection.execute("UPDATE notes SET headline = 'Silver' WHERE path = 'a/b.md'")
+        connection.commit()
+        assert [each.title for each in as_documents(file)] == ["Silver", ""]
+        assert as_documents(file).fingerprint != before
 
 
 @pytest.mark.parametrize(

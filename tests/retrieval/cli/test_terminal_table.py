@@ -2,8 +2,8 @@
 
 import pytest
 
+from sluice.retrieval.cli.terminal.table import fitted
 from sluice.retrieval.evaluation.table import Table, add_costs
-from sluice.retrieval.evaluation.terminal_table import fitted
 
 
 def results(systems: int = 3, measures: tuple[str, ...] = ("nDCG@10", "AP", "R@100")) -> Table:

@@ -12,7 +12,6 @@ BEFORE = ("bytes/doc", "indexed docs/s", "peak MB", "p99 ms", "queries/s")
 AFTER = ("p50 ms", "index MB", "p95 ms")
 MEASURES = 2  # shown of a table that does not fit
 MEASURE_FORM = ".4f"  # how Table writes measures
-GAP = 2  # columns between two columns
 
 
 def fitted(table: Table, width: int) -> tuple[str, list[str]]:
