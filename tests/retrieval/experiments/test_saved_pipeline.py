@@ -180,3 +180,15 @@ def test_an_index_of_another_metric_is_kept(tmp_path: Path) -> None:
     opened = Retriever.load(tmp_path / "r", allow=[kind])
     assert opened.index.metric == "cosine"
     assert cosine.name == "WordEncoder"
+
+
+@pytest.mark.parametrize("text", ['{"stages": ["clean"]}', "[", '"sluice.pipeline"'])
+def test_a_folder_with_another_programs_file_is_kept(
+    text: str, bm25: Retriever, tmp_path: Path
+) -> None:
+    (tmp_path / "pipeline.json").write_text(text)
+    (tmp_path / "mine.txt").write_text("kept")
+    with pytest.raises(ConfigError, match=r"pipeline.json is not a saved pipeline's; only a"):
+        (bm25 % 2).save(tmp_path)
+    assert (tmp_path / "mine.txt").read_text() == "kept"
+    assert (tmp_path / "pipeline.json").read_text() == text
