@@ -189,24 +189,25 @@ def _journal(
     (output / FOLDER / JOURNAL).unlink()
 
 
-def undo_interrupted(output: Path) -> None:
+def undo_interrupted(output: Path, rebuilt: Collection[str] = ()) -> None:
     """Undo a change of the experiment that was killed half-way, and say so.
 
-    ``IndexFormatError`` while another process is making a change.
+    ``rebuilt`` names retrievers that are built again after it: one of them that cannot be put back
+    is discarded. ``IndexFormatError`` for another one, and while another process makes a change.
     """
     if (output / FOLDER / JOURNAL).exists():
         with writer_lock(output):
-            _settled(output)
+            _settled(output, rebuilt)
 
 
-def _settled(output: Path) -> Mapping[str, Any] | None:
+def _settled(output: Path, rebuilt: Collection[str] = ()) -> Mapping[str, Any] | None:
     """Undo a killed change, or return what its journal notes if it was complete."""
     if not (output / FOLDER / JOURNAL).exists():
         return None
     facts = _read_journal(output)
     waiting = _without_mark(output, facts)
     if waiting:
-        _undo(output, facts)
+        _undo(output, facts, rebuilt)
         log.warning(
             "%s: undid an interrupted %s, which had not reached %s; run it again to apply it",
             output, facts["verb"], ", ".join(waiting),
@@ -256,13 +257,28 @@ def _without_mark(output: Path, facts: Mapping[str, Any]) -> list[str]:
     return waiting
 
 
-def _undo(output: Path, facts: Mapping[str, Any]) -> None:
+def _undo(output: Path, facts: Mapping[str, Any], rebuilt: Collection[str] = ()) -> None:
     """Put every retriever back that the change has reached; the journal goes last."""
     waiting = _without_mark(output, facts)
     for name, head in facts["before"].items():
-        if name not in waiting:
-            restore(output / RETRIEVERS / name, Head(**head))
+        path = output / RETRIEVERS / name
+        if name in waiting:
+            continue
+        try:
+            restore(path, Head(**head))
+        except IndexFormatError as error:
+            if name not in rebuilt:
+                raise _not_undone(path, facts["verb"], str(error).rpartition(";")[0]) from None
+            log.warning("%s", error)
+            (path / HEAD).unlink()
     (output / FOLDER / JOURNAL).unlink()
+
+
+def _not_undone(path: Path, verb: str, reason: str) -> IndexFormatError:
+    return IndexFormatError(
+        f"an interrupted sluice {verb} cannot be undone: {reason}. Build the retriever again with "
+        f"sluice index CONFIG --rebuild, or delete {path}"
+    )
 
 
 def retrievers_of(stage: Stage) -> list[Retriever]:

@@ -229,6 +229,27 @@ def test_a_build_or_a_change_of_one_retriever_undoes_a_killed_addition(
         undo_interrupted(output)
 
 
+def test_a_killed_addition_that_cannot_be_undone_ends_with_a_rebuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, output = config(tmp_path), tmp_path / "out"
+    index(values)
+    killed_at(1, output, monkeypatch)
+    Retriever.open(output / "retrievers" / "one").compact()  # frees what the undoing would need
+    message = r"interrupted sluice add cannot be undone: .*one: .* is gone .*--rebuild, or delete"
+    for refused in (
+        lambda: add_documents(output, NEW),
+        lambda: index(values),
+        lambda: index(values, only=["two"], rebuild=True),
+    ):
+        with pytest.raises(IndexFormatError, match=message):
+            refused()
+    assert held(output) == [42, 40]
+    index(values, rebuild=True)
+    assert held(output) == [40, 40]
+    assert [each.documents for each in add_documents(output, NEW)] == [42, 42]
+
+
 def test_different_documents_are_said_and_an_update_heals_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
