@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import inspect
 import logging
 import time
@@ -13,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sluice.encoders.dense.function_identity import identity_of, name_of
 from sluice.encoders.encoder import Dense, EncoderBase
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError, SluiceError
 from sluice.encoders.foundation.files import fingerprint_of
@@ -47,8 +46,11 @@ class FunctionEncoder(EncoderBase):
 
     The fingerprint, by which an index knows its encoder, is that of ``name`` (say the model and its
     version, as in ``"openai/text-embedding-3-small"``). Without a name it is that of the function's
-    own qualified name and source text; what the function reads elsewhere is not seen. The function
-    is not saved: give it again to ``Retriever.open(path, encoder=...)``.
+    own qualified name and source text, and of the values it holds: a partial's arguments, a
+    closure, the attributes of a method's object. Where one of these is a client, a model or the
+    like, reading the fingerprint is a ``ConfigError`` that asks for a name; what the function reads
+    elsewhere is not seen. The function is not saved: give it again to
+    ``Retriever.open(path, encoder=...)``.
     """
 
     kind = "function"
@@ -87,10 +89,10 @@ class FunctionEncoder(EncoderBase):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the name, or without one of the functions' names and sources."""
+        """A hash of the name, or without one of the functions' sources and values."""
         if not self._fingerprint:
             functions = [each for each in (self.embed, self.queries) if each is not None]
-            identity = [self.name] if self.name else [_source_of(each) for each in functions]
+            identity = [self.name] if self.name else [identity_of(each) for each in functions]
             self._fingerprint = fingerprint_of("sluice.function", identity, self.normalize)
         return self._fingerprint
 
@@ -108,7 +110,7 @@ class FunctionEncoder(EncoderBase):
         full = [place for place, text in enumerate(texts) if text.strip()]
         parts: list[Dense] = []
         show = len(full) > 8 * self.batch_size
-        with progress(f"encode by {_name_of(function)}", len(full), "texts", show=show) as advance:
+        with progress(f"encode by {name_of(function)}", len(full), "texts", show=show) as advance:
             for start in range(0, len(full), self.batch_size):
                 batch = [texts[place] for place in full[start : start + self.batch_size]]
                 parts.append(self._called(function, batch))
@@ -129,7 +131,7 @@ class FunctionEncoder(EncoderBase):
             except SluiceError:
                 raise
             except Exception as error:
-                said = f"{_name_of(function)}: {type(error).__name__} ({error})"
+                said = f"{name_of(function)}: {type(error).__name__} ({error})"
                 if attempt == self.retries or isinstance(error, NOT_RETRIED):
                     raise ModelError(
                         f"{said} for {len(batch)} texts, the first {batch[0]!r:.60}"
@@ -137,7 +139,7 @@ class FunctionEncoder(EncoderBase):
                 seconds = self.wait * 2**attempt
                 log.warning("%s; called again in %g s", said, seconds)
                 time.sleep(seconds)
-        vectors = self._checked(returned, len(batch), _name_of(function))
+        vectors = self._checked(returned, len(batch), name_of(function))
         self.dim = vectors.shape[1]
         if self.normalize:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -176,7 +178,7 @@ class FunctionEncoder(EncoderBase):
         with replaced_folder(Path(path)) as folder:
             facts = {
                 "type": self.kind, "name": self.name, "dim": self.dim, "normalize": self.normalize,
-                "function": _name_of(self.embed), "fingerprint": self.fingerprint,
+                "function": name_of(self.embed), "fingerprint": self.fingerprint,
             }  # fmt: skip
             write_sidecar(folder, facts)
 
@@ -204,7 +206,7 @@ class FunctionEncoder(EncoderBase):
 
     def __repr__(self) -> str:
         width = "" if self.dim is None else f", dim={self.dim}"
-        return f"FunctionEncoder({self.name or _name_of(self.embed)!r}{width})"
+        return f"FunctionEncoder({self.name or name_of(self.embed)!r}{width})"
 
 
 def _finite(vectors: Dense, name: str) -> Dense:
@@ -212,20 +214,3 @@ def _finite(vectors: Dense, name: str) -> Dense:
     if len(bad):
         raise DataError(f"{name}: vector {bad[0]} is not finite in float32")
     return vectors
-
-
-def _name_of(function: Any) -> str:
-    inner = function.func if isinstance(function, functools.partial) else function
-    return str(getattr(inner, "__qualname__", None) or type(inner).__qualname__)
-
-
-def _source_of(function: Any) -> str:
-    """Return a function's name and source text; without a source the code of the interpreter."""
-    inner = function.func if isinstance(function, functools.partial) else function
-    target = inner if hasattr(inner, "__qualname__") else type(inner)
-    try:
-        source = inspect.getsource(target)
-    except (OSError, TypeError):
-        code = getattr(inner, "__code__", None)
-        source = "" if code is None else hashlib.sha256(code.co_code).hexdigest()
-    return f"{getattr(target, '__module__', '')}.{_name_of(function)}\n{source}"

@@ -120,15 +120,17 @@ class Experiment:
 
         That is the parts of another dataset, and documents that were added, replaced or deleted
         since the build of the retrievers ``names``, by default those of the systems. A change that
-        a kill left half done is undone.
+        a kill left half done is undone; with ``rebuild``, where it cannot be, ``names`` are built.
         """
         if self.only_open:
             return
-        undo_interrupted(self.output)
+        with named_file(self.file):
+            names = list(self.needs.searched(self.systems) if names is None else names)
+        undo_interrupted(self.output, names if self.rebuild else ())
         with named_file(self.file):
             if not self.rebuild:
                 refuse_other_dataset(self.output, self.config.dataset)
-            self._refuse_losses(self.needs.searched(self.systems) if names is None else names)
+            self._refuse_losses(names)
 
     def _refuse_losses(self, names: Iterable[str]) -> None:
         """Raise ``ConfigError`` if retrievers would be rebuilt that were changed since."""

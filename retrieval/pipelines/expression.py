@@ -49,6 +49,12 @@ def options_in(text: str, *, where: str) -> set[str]:
     return {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg is not None}
 
 
+def functions_in(text: str, *, where: str) -> set[str]:
+    """Return the names of the functions of ``table.STAGES`` that an expression calls."""
+    calls = [n.func for n in ast.walk(_tree(text, where)) if isinstance(n, ast.Call)]
+    return {func.id for func in calls if isinstance(func, ast.Name) and func.id in STAGES}
+
+
 def depths_in(text: str, scorer: str, default: int) -> list[int]:
     """Return the depth of each call of a scorer; ``default`` where a call names none."""
     calls = [n for n in ast.walk(_tree(text, "pipeline")) if isinstance(n, ast.Call)]

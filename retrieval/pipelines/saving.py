@@ -35,10 +35,12 @@ def save_pipeline(stage: Written, path: Path) -> None:
 
     Retrievers are copied (linked where the file system can), cross-encoders saved. Neither code
     nor pickles are written: a function is noted by name, and given again to ``load_pipeline``.
-    ``ConfigError`` for a stage that has no expression.
+    ``ConfigError`` for a stage that has no expression, and for a folder whose ``pipeline.json`` is
+    not a pipeline's of ours: nothing is deleted then.
     """
     names = _Names()
     text = stage.written(names.of)
+    _refuse_other_file(path / PIPELINE)
     with replaced_folder(path, markers=(PIPELINE,)) as draft:
         retrievers: dict[str, Any] = {}
         rerankers: dict[str, Any] = {}
@@ -52,6 +54,21 @@ def save_pipeline(stage: Written, path: Path) -> None:
                 rerankers[name] = _saved_scorer(part, draft, name)
         facts = {"format": FORMAT, "version": VERSION, "expression": text}
         write_json(draft / PIPELINE, {**facts, "retrievers": retrievers, "rerankers": rerankers})
+
+
+def _refuse_other_file(file: Path) -> None:
+    """Raise ``ConfigError`` if a file that only shares our file's name would be replaced."""
+    if not file.exists():
+        return
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise ConfigError(
+            f"{file.parent}: its {file.name} is not a saved pipeline's; only a folder saved in the "
+            "same form is replaced: give a new folder, or empty this one"
+        )
 
 
 def _saved_scorer(scorer: Any, draft: Path, name: str) -> dict[str, Any]:

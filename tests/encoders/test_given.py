@@ -1,6 +1,7 @@
 """What a program has becomes an encoder or a scorer: functions, other libraries' objects, names."""
 
 import functools
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,60 @@ def test_a_function_is_an_encoder() -> None:
     assert (plain == np.float32(embed(TEXTS))).all()
     both = FunctionEncoder(embed, queries=lambda texts: np.ones((len(texts), 16)))
     assert both.encode_queries(["gold"])[0, 0] == 0.25
+
+
+class Scaled:
+    def __init__(self, scale: Any) -> None:
+        self.scale = scale
+
+    def __call__(self, texts: list[str]) -> Any:
+        return self.scale * np.array(embed(texts))
+
+    def encode(self, texts: list[str]) -> Any:
+        return self(texts)
+
+
+def enclosed(scale: Any) -> Any:
+    return lambda texts: scale * np.array(embed(texts))
+
+
+def defaulted(scale: Any) -> Any:
+    return lambda texts, scale=scale: scale * np.array(embed(texts))
+
+
+def scaled_by(texts: list[str], scale: Any) -> Any:
+    return scale * np.array(embed(texts))
+
+
+HOLDING = [
+    Scaled, lambda scale: Scaled(scale).encode, enclosed, defaulted,
+    lambda scale: functools.partial(scaled_by, scale=scale),
+    lambda scale: functools.partial(Scaled(scale).encode),
+    lambda scale: enclosed(enclosed(Scaled(scale))),
+    lambda scale: functools.cache(enclosed(scale)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("holding", HOLDING)
+def test_functions_that_hold_other_values_are_other_encoders(holding: Any) -> None:
+    values = [1, 9, 1.0, "1", {"a": [1]}, {"a": [2]}, np.ones(3), np.zeros(3), embed, enclosed(2)]
+    prints = [FunctionEncoder(holding(value)).fingerprint for value in values]
+    assert len(set(prints)) == len(values)
+    assert FunctionEncoder(holding({"a": [1]})).fingerprint == prints[4]
+    unknown: list[Any] = [threading.Lock(), object(), [threading.local()], iter([1])]
+    for value in unknown:
+        with pytest.raises(ConfigError, match=r"holds a .*FunctionEncoder\(.*, name='...'\)"):
+            _ = FunctionEncoder(holding(value)).fingerprint
+        assert FunctionEncoder(holding(value), name="n").fingerprint
+
+
+def test_a_function_that_holds_itself_has_a_fingerprint() -> None:
+    def halved(texts: list[str]) -> Any:
+        return halved(texts[:1]) if len(texts) > 1 else embed(texts)
+
+    assert FunctionEncoder(halved).fingerprint == FunctionEncoder(halved).fingerprint
+    assert FunctionEncoder({1: 2}.get).fingerprint != FunctionEncoder({1: 3}.get).fingerprint
+    assert FunctionEncoder(np.asarray).fingerprint != FunctionEncoder(np.array).fingerprint
 
 
 def test_a_saved_function_must_be_given_again(tmp_path: Path) -> None:

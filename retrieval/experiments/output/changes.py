@@ -35,6 +35,8 @@ log = logging.getLogger("sluice")
 
 FOLDER = ".change"
 JOURNAL = "journal.json"
+OVERTAKEN = "its documents were changed again since"
+GONE = "the state before it is gone"
 CHUNK = 10_000  # ids looked up at a time
 
 
@@ -189,28 +191,31 @@ def _journal(
     (output / FOLDER / JOURNAL).unlink()
 
 
-def undo_interrupted(output: Path) -> None:
+def undo_interrupted(output: Path, rebuilt: Collection[str] = ()) -> None:
     """Undo a change of the experiment that was killed half-way, and say so.
 
-    ``IndexFormatError`` while another process is making a change.
+    ``rebuilt`` names retrievers that are built again after it: one of them that cannot be put back
+    is discarded. ``IndexFormatError`` for another one, and while another process makes a change.
     """
     if (output / FOLDER / JOURNAL).exists():
         with writer_lock(output):
-            _settled(output)
+            _settled(output, rebuilt)
 
 
-def _settled(output: Path) -> Mapping[str, Any] | None:
+def _settled(output: Path, rebuilt: Collection[str] = ()) -> Mapping[str, Any] | None:
     """Undo a killed change, or return what its journal notes if it was complete."""
     if not (output / FOLDER / JOURNAL).exists():
         return None
     facts = _read_journal(output)
     waiting = _without_mark(output, facts)
     if waiting:
-        _undo(output, facts)
-        log.warning(
-            "%s: undid an interrupted %s, which had not reached %s; run it again to apply it",
-            output, facts["verb"], ", ".join(waiting),
-        )  # fmt: skip
+        overtaken = _changed_since(output, facts)
+        _undo(output, facts, rebuilt)
+        if not overtaken:  # else their discarding was said
+            log.warning(
+                "%s: undid an interrupted %s, which had not reached %s; run it again to apply it",
+                output, facts["verb"], ", ".join(waiting),
+            )  # fmt: skip
         return None
     (output / FOLDER / JOURNAL).unlink()
     log.warning("%s: the interrupted %s had reached every retriever", output, facts["verb"])
@@ -226,6 +231,8 @@ def unfinished(output: Path) -> str | None:
     verb, names = facts["verb"], ", ".join(waiting)
     if not waiting:
         return None
+    for name in _changed_since(output, facts):
+        return str(_not_undone(output / RETRIEVERS / name, verb, OVERTAKEN))
     if is_alive(facts["process"]):
         return f"{output}: sluice {verb} is running and has not reached {names} yet"
     return (
@@ -256,13 +263,50 @@ def _without_mark(output: Path, facts: Mapping[str, Any]) -> list[str]:
     return waiting
 
 
-def _undo(output: Path, facts: Mapping[str, Any]) -> None:
+def _changed_since(output: Path, facts: Mapping[str, Any]) -> list[str]:
+    """Return the retrievers that another change has reached after the one of the journal.
+
+    It has overwritten the mark, so nobody knows whether the first one had reached them. One that
+    was built anew, and one that was only compacted, are not among them.
+    """
+    names = []
+    for name in _without_mark(output, facts):
+        path = output / RETRIEVERS / name
+        changes = read_head(path).changes if (path / HEAD).exists() else None
+        if changes is not None and changes != Head(**facts["before"][name]).changes:
+            names.append(name)
+    return names
+
+
+def _undo(output: Path, facts: Mapping[str, Any], rebuilt: Collection[str] = ()) -> None:
     """Put every retriever back that the change has reached; the journal goes last."""
-    waiting = _without_mark(output, facts)
+    waiting, overtaken = _without_mark(output, facts), _changed_since(output, facts)
+    for name in overtaken:  # before any other is put back
+        _discard(output / RETRIEVERS / name, facts["verb"], OVERTAKEN, rebuilt)
     for name, head in facts["before"].items():
-        if name not in waiting:
-            restore(output / RETRIEVERS / name, Head(**head))
+        path = output / RETRIEVERS / name
+        if name in waiting:
+            continue
+        try:
+            restore(path, Head(**head))
+        except IndexFormatError:
+            _discard(path, facts["verb"], GONE, rebuilt)
     (output / FOLDER / JOURNAL).unlink()
+
+
+def _discard(path: Path, verb: str, reason: str, rebuilt: Collection[str]) -> None:
+    """Discard a retriever that cannot be put back but is rebuilt; raise if it is not."""
+    if path.name not in rebuilt:
+        raise _not_undone(path, verb, reason)
+    log.warning("%s: discarded, since an interrupted %s cannot be undone in it", path, verb)
+    (path / HEAD).unlink()
+
+
+def _not_undone(path: Path, verb: str, reason: str) -> IndexFormatError:
+    return IndexFormatError(
+        f"{path}: an interrupted sluice {verb} cannot be undone ({reason}). Build the retriever "
+        f"again with sluice index CONFIG --rebuild, or delete {path}"
+    )
 
 
 def retrievers_of(stage: Stage) -> list[Retriever]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,22 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, sug
 from sluice.encoders.foundation.files import read_json
 from sluice.encoders.given import as_scorer
 from sluice.encoders.table import RERANKERS
-from sluice.retrieval.pipelines.expression import NAME, parse
+from sluice.retrieval.pipelines.expression import (
+    NAME,
+    RERANK_OPTIONS,
+    functions_in,
+    options_in,
+    parse,
+)
+from sluice.retrieval.pipelines.fusion.fusion import Fusion
 from sluice.retrieval.pipelines.saving import FORMAT, GIVEN, PIPELINE, VERSION
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.retriever import Retriever
+
+# What ``Stage.written`` writes. Other functions and options of expressions read and write files
+# anywhere on the machine, which the folder of somebody else must not.
+FUNCTIONS = frozenset({"fused"})
+OPTIONS = frozenset({*RERANK_OPTIONS, *(each.name for each in fields(Fusion))})
 
 
 def open_pipeline(folder: Path, *, allow: Collection[str], given: Mapping[str, Any]) -> Stage:
@@ -72,6 +85,14 @@ def _read(path: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
             sound = sound and part.get("folder") in (f"{room}/{name}", None)
     if not sound:
         raise IndexFormatError(f"{path}: not as Sluice writes it; save the pipeline again")
+    where = str(path)
+    foreign = functions_in(text, where=where) - FUNCTIONS
+    foreign |= options_in(text, where=where) - OPTIONS
+    if foreign:
+        raise IndexFormatError(
+            f"{path}: the expression uses {', '.join(sorted(foreign))}, which a saved pipeline "
+            "never does; save the pipeline again"
+        )
     return text, retrievers, rerankers
 
 

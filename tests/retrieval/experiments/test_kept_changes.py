@@ -229,6 +229,49 @@ def test_a_build_or_a_change_of_one_retriever_undoes_a_killed_addition(
         undo_interrupted(output)
 
 
+def test_a_killed_addition_that_cannot_be_undone_ends_with_a_rebuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, output = config(tmp_path), tmp_path / "out"
+    index(values)
+    killed_at(1, output, monkeypatch)
+    Retriever.open(output / "retrievers" / "one").compact()  # frees what the undoing would need
+    message = r"interrupted sluice add cannot be undone .*before it is gone.*--rebuild, or delete"
+    for refused in (
+        lambda: add_documents(output, NEW),
+        lambda: index(values),
+        lambda: index(values, only=["two"], rebuild=True),
+    ):
+        with pytest.raises(IndexFormatError, match=message):
+            refused()
+    assert held(output) == [42, 40]
+    index(values, rebuild=True)
+    assert held(output) == [40, 40]
+    assert [each.documents for each in add_documents(output, NEW)] == [42, 42]
+
+
+@pytest.mark.parametrize("changed", NAMES)
+def test_a_killed_addition_followed_by_another_change_is_not_undone_in_part(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    values, output = config(tmp_path), tmp_path / "out"
+    index(values)
+    killed_at(1, output, monkeypatch)  # one has it, two has not
+    Retriever.open(output / "retrievers" / changed).add([Document("own", "", "text")])
+    before = held(output)
+    for refused in (lambda: add_documents(output, NEW), lambda: run(values)):
+        with pytest.raises(
+            IndexFormatError, match=rf"{changed}: .*add cannot .*again since.*--reb"
+        ):
+            refused()
+    assert held(output) == before
+    found(output, "fused")
+    assert "cannot be undone (its documents were changed again since)" in caplog.text
+    assert "undid" not in caplog.text
+    index(values, rebuild=True)
+    assert held(output) == [40, 40]
+
+
 def test_different_documents_are_said_and_an_update_heals_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

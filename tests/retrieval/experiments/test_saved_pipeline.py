@@ -151,6 +151,28 @@ def test_a_damaged_file_is_refused(change: Any, bm25: Retriever, tmp_path: Path)
         load_pipeline(tmp_path / "p")
 
 
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        ("cached(f, file='{evil}')", "cached, file"), ("bm25 >> f(exit='{evil}')", "exit"),
+        ("bm25 >> passages(cached(f, file='{evil}'))", "cached, file, passages"),
+        ("bm25 >> ltr(model='{evil}')", "ltr, model"),
+        ("fused(bm25, bm25, fitted='{evil}')", "fitted"),
+    ],
+)  # fmt: skip
+def test_a_saved_pipeline_reads_and_writes_its_own_folder_alone(
+    call: str, named: str, bm25: Retriever, tmp_path: Path
+) -> None:
+    (bm25 >> Rerank(lengths, 5)).save(tmp_path / "p")
+    file, evil = tmp_path / "p" / "pipeline.json", tmp_path / "evil"
+    text = file.read_text().replace("lengths", "f")
+    expression = call.format(evil=evil.as_posix())
+    file.write_text(json.dumps({**json.loads(text), "expression": expression}))
+    with pytest.raises(IndexFormatError, match=rf"uses {named}.*never does; save"):
+        load_pipeline(tmp_path / "p", given={"f": lengths})
+    assert not evil.exists()
+
+
 def test_an_index_of_another_metric_is_kept(tmp_path: Path) -> None:
     cosine = Retriever.build(WordEncoder(), documents(), index=FlatIndex("cosine"))
     cosine.save(tmp_path / "r")
@@ -158,3 +180,15 @@ def test_an_index_of_another_metric_is_kept(tmp_path: Path) -> None:
     opened = Retriever.load(tmp_path / "r", allow=[kind])
     assert opened.index.metric == "cosine"
     assert cosine.name == "WordEncoder"
+
+
+@pytest.mark.parametrize("text", ['{"stages": ["clean"]}', "[", '"sluice.pipeline"'])
+def test_a_folder_with_another_programs_file_is_kept(
+    text: str, bm25: Retriever, tmp_path: Path
+) -> None:
+    (tmp_path / "pipeline.json").write_text(text)
+    (tmp_path / "mine.txt").write_text("kept")
+    with pytest.raises(ConfigError, match=r"pipeline.json is not a saved pipeline's; only a"):
+        (bm25 % 2).save(tmp_path)
+    assert (tmp_path / "mine.txt").read_text() == "kept"
+    assert (tmp_path / "pipeline.json").read_text() == text
