@@ -8,7 +8,7 @@ from __future__ import annotations
 import filecmp
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,8 +63,11 @@ def _write(rows: Any, path: Path, where: str) -> None:
 def _records(rows: Any, where: str) -> Iterator[dict[str, Any]]:
     for number, row in enumerate(_iterated(rows, where)):
         record = _record(row, f"{where}: row {number:,}")
-        if not record:
+        if all(value is None for value in record.values()):
             raise DataError(f"{where}: row {number:,}: {row!r:.60} has no value; remove it")
+        if not number and isinstance(rows, Sequence):  # a column that only later rows have
+            names = (str(name) for one in rows if isinstance(one, Mapping) for name in one)
+            record = {**record, **{name: None for name in names if name not in record}}
         yield record
 
 
@@ -82,16 +85,15 @@ def _iterated(rows: Any, where: str) -> Iterable[Any]:
 
 def _record(row: Any, place: str) -> dict[str, Any]:
     if isinstance(row, Mapping):
-        fields = {str(name): _plain(value) for name, value in row.items()}
-    elif isinstance(row, (tuple, list)) and len(row) >= 2:
-        query, document, *others = map(_plain, row)
-        fields = {"query": query, "positive": document}
-        if len(others) == 1 and not isinstance(others[0], str):
-            fields["label"] = others[0]
-        else:
-            fields |= {f"negative_{number}": text for number, text in enumerate(others, 1)}
-    else:
+        return {str(name): _plain(value) for name, value in row.items()}
+    if not isinstance(row, (tuple, list)) or len(row) < 2:
         raise DataError(f"{place}: {row!r:.60}; {EXPECTED}")
+    query, document, *others = map(_plain, row)
+    fields = {"query": query, "positive": document}
+    if len(others) == 1 and not isinstance(others[0], str):
+        fields["label"] = others[0]
+    else:
+        fields |= {f"negative_{number}": text for number, text in enumerate(others, 1)}
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from datasets import Dataset as HubDataset
-from training_files import plain, read
+from training_files import lines, plain, read
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.datasets.dataset import Dataset
@@ -93,6 +93,42 @@ def test_labels_make_one_example_of_a_query(tmp_path: Path, dataset: Dataset) ->
     told = {"query": "a", "positive": "b", "label": "good"}
     (made,) = read(path, dataset, columns=told)
     assert plain(made) == ("where is gold", ["in the river", "in the sky"], [1, 0], [])
+
+
+PAIRS = [("q", ["good", "bad"], [1, 0], [])]
+GOOD, BAD = {"question": "q", "answer": "good"}, {"question": "q", "answer": "bad", "label": 0}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[GOOD, BAD], [BAD, GOOD], [{**GOOD, "label": None}, BAD], [BAD, {**GOOD, "label": None}]],
+)
+def test_a_label_that_some_rows_lack(rows: list[Any], tmp_path: Path, dataset: Dataset) -> None:
+    assert [plain(made) for made in read(lines(tmp_path / "a.jsonl", rows), dataset)] == PAIRS
+    for number, held in enumerate((rows, pd.DataFrame(rows))):
+        section = with_rows_written({"examples": held}, tmp_path / str(number), "examples")
+        made = read(Path(section["examples"]["file"]), dataset)
+        assert [plain(each) for each in made] == PAIRS
+    named = [{"query": row["question"], "positive": row["answer"], **row} for row in rows]
+    assert [plain(made) for made in read(lines(tmp_path / "b.jsonl", named), dataset)] == PAIRS
+    for row in named:
+        row |= {"relevance": row.pop("label", None)}
+    assert [plain(made) for made in read(lines(tmp_path / "c.jsonl", named), dataset)] == PAIRS
+
+
+@pytest.mark.parametrize("before", [1, 150])
+def test_columns_that_only_later_rows_have(before: int, tmp_path: Path, dataset: Dataset) -> None:
+    pairs = [{"question": f"q{number}", "answer": "a"} for number in range(before)]
+    later = {"question": "q", "answer": "a", "hard_negative_2": "b", "Neg": ["c"]}
+    made = read(lines(tmp_path / "a.jsonl", [*pairs, later]), dataset)
+    assert plain(made[0]) == ("q0", ["a"], [1], [])
+    assert plain(made[-1]) == ("q", ["a", "b", "c"], [1, 0, 0], [])
+    made = read(lines(tmp_path / "b.jsonl", [*pairs, {**BAD, "label": 0.5}]), dataset)
+    assert plain(made[-1])[1:3] == (["bad"], [0.5])
+    told = {"examples": {"file": [*pairs, later], "columns": {"negative": "Neg"}}}
+    spec = with_rows_written(told, tmp_path, "examples")["examples"]
+    made = read(Path(spec["file"]), dataset, columns=spec["columns"])
+    assert plain(made[-1]) == ("q", ["a", "c"], [1, 0], [])
 
 
 @pytest.mark.parametrize(
