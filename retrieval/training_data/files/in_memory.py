@@ -18,7 +18,8 @@ from sluice.encoders.foundation.files import draft_of
 PAIRS: Final = "pairs.jsonl"  # in the work folder of the training run
 EXPECTED: Final = (
     "expected a data frame, a dataset, or a list of (query, positive), of (query, positive, "
-    "negative, ...), of (query, document, label), or of {'query': ..., 'positive': ...}"
+    "negative, ...), of (query, positive, [negative, ...]), of (query, document, label), or of "
+    "{'query': ..., 'positive': ...}"
 )
 
 
@@ -90,11 +91,23 @@ def _record(row: Any, place: str) -> dict[str, Any]:
         raise DataError(f"{place}: {row!r:.60}; {EXPECTED}")
     query, document, *others = map(_plain, row)
     fields = {"query": query, "positive": document}
-    if len(others) == 1 and not isinstance(others[0], str):
+    if len(others) == 1 and isinstance(others[0], list):
+        fields["negative"] = _negatives(others[0], place)
+    elif len(others) == 1 and not isinstance(others[0], str):
         fields["label"] = others[0]
     else:
         fields |= {f"negative_{number}": text for number, text in enumerate(others, 1)}
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _negatives(value: list[Any], place: str) -> list[str]:
+    texts = [text for text in value if text is not None]
+    if not all(isinstance(text, str) for text in texts):
+        raise DataError(
+            f"{place}: the third part is {value!r:.60}; expected a negative, a list of negatives, "
+            "or a label, which is one number"
+        )
+    return texts
 
 
 def _plain(value: Any) -> Any:

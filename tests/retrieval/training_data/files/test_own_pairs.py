@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -178,6 +179,16 @@ def test_rows_in_memory(rows: Any, tmp_path: Path, dataset: Dataset) -> None:
     assert plain(made) == PAIR
 
 
+@pytest.mark.parametrize("negatives", [["n1", "n2"], ("n1", None, "n2"), np.array(["n1", "n2"])])
+def test_a_list_of_negatives_in_a_tuple(negatives: Any, tmp_path: Path, dataset: Dataset) -> None:
+    rows = [("q", "p", negatives), ("r", "p", [])]
+    section = with_rows_written({"examples": rows}, tmp_path, "examples")
+    made = read(Path(section["examples"]["file"]), dataset)
+    assert [plain(each) for each in made] == [
+        ("q", ["p", "n1", "n2"], [1, 0, 0], []), ("r", ["p"], [1], []),
+    ]  # fmt: skip
+
+
 def test_rows_in_memory_stay_the_same_file(tmp_path: Path, dataset: Dataset) -> None:
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame({"a": ["where is gold"], "b": ["in the river"], "good": [1.0]})
@@ -200,6 +211,7 @@ def test_rows_in_memory_stay_the_same_file(tmp_path: Path, dataset: Dataset) -> 
         (pd.DataFrame({"query": []}), "examples: no rows"),
         ([("q", "p"), ("q",)], r"row 1: \('q',\); expected a data frame"),
         ([3], "row 0: 3; expected"),
+        ([("q", "p", [1, 0])], r"row 0: the third part is \[1, 0\]; expected a negative"),
         (object(), "examples: of type object; expected a data frame"),
     ],
 )
