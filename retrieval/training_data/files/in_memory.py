@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.files import draft_of
+from sluice.retrieval.training_data.files.columns import check_distinct
 
 PAIRS: Final = "pairs.jsonl"  # in the work folder of the training run
 EXPECTED: Final = (
@@ -73,6 +74,10 @@ def _records(rows: Any, where: str) -> Iterator[dict[str, Any]]:
 
 
 def _iterated(rows: Any, where: str) -> Iterable[Any]:
+    names = getattr(rows, "column_names", None)  # Arrow's
+    if names is None and hasattr(rows, "itertuples"):
+        names = rows.columns
+    check_distinct(where, [] if names is None else [str(name) for name in names])
     if hasattr(rows, "iter_rows"):  # polars
         return rows.iter_rows(named=True)  # type: ignore[no-any-return]
     if hasattr(rows, "itertuples"):  # pandas

@@ -11,7 +11,7 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.documents.jsonl import open_bytes, read_lines, read_objects
-from sluice.retrieval.training_data.files.columns import is_header
+from sluice.retrieval.training_data.files.columns import check_distinct, is_header
 
 Record = tuple[str, dict[str, Any]]  # file:line, and the fields by name
 
@@ -64,6 +64,7 @@ def _named(
             first = fields[0].strip().lower()
             if first in FIRST_NAMES or is_header(fields, told, needed=csv_file):
                 names = [field.strip() for field in fields]
+                check_distinct(f"{path}:{number}", names)
                 continue
             if told:
                 columns = ", ".join(repr(field[:40]) for field in fields[:8])
@@ -129,6 +130,7 @@ def _parquet(path: Path) -> Iterator[Record]:
     row = 0
     try:
         with parquet.ParquetFile(path) as file:
+            check_distinct(str(path), file.schema_arrow.names)
             for batch in file.iter_batches(BATCH):
                 for fields in batch.to_pylist():
                     yield f"{path}: row {row:,}", fields

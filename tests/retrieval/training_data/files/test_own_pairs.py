@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from datasets import Dataset as HubDataset
+from pyarrow import parquet
 from training_files import lines, plain, read
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
@@ -187,6 +188,21 @@ def test_a_list_of_negatives_in_a_tuple(negatives: Any, tmp_path: Path, dataset:
     assert [plain(each) for each in made] == [
         ("q", ["p", "n1", "n2"], [1, 0, 0], []), ("r", ["p"], [1], []),
     ]  # fmt: skip
+
+
+def test_two_columns_of_one_name(tmp_path: Path, dataset: Dataset) -> None:
+    names, row = ["query", "positive", "negative", "negative"], ["q", "p", "n1", "n2"]
+    table = pa.Table.from_arrays([pa.array([text]) for text in row], names)
+    parquet.write_table(table, tmp_path / "a.parquet")
+    for path in (*(write(tmp_path / f"a.{form}", names, row) for form in ("csv", "tsv")),
+                 tmp_path / "a.parquet"):  # fmt: skip
+        with pytest.raises(DataError, match="two columns are called 'negative'; rename one"):
+            read(path, dataset)
+    for held in (table, pd.DataFrame([row], columns=names)):
+        with pytest.raises(DataError, match="examples: two columns are called 'negative'"):
+            with_rows_written({"examples": held}, tmp_path, "examples")
+    unnamed = write(tmp_path / "b.csv", ["query", "positive", "", ""], ["q", "p", "", ""])
+    assert plain(read(unnamed, dataset)[0]) == ("q", ["p"], [1], [])
 
 
 def test_rows_in_memory_stay_the_same_file(tmp_path: Path, dataset: Dataset) -> None:
