@@ -170,6 +170,13 @@ def stored(value: Any) -> Any:
     return value
 
 
+def refuse_doubles(where: object, names: Sequence[str]) -> None:
+    """Raise ``DataError`` for a name that two columns have, of which a row holds the last only."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{where}: two columns are called {twice!r}; rename one of them")
+
+
 def choose(
     where: str,
     names: Sequence[str],

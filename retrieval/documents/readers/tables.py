@@ -27,6 +27,7 @@ from sluice.retrieval.documents.readers.fields import (
     Row,
     Rows,
     choose,
+    refuse_doubles,
 )
 from sluice.retrieval.documents.readers.files.encodings import FALLBACK, encoding_of
 
@@ -214,9 +215,7 @@ def _tsv_table(path: Path) -> Table:
 
 def _column_names(path: Path, cells: Sequence[str]) -> list[str]:
     names = [cell.strip() or f"column {place}" for place, cell in enumerate(cells, 1)]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{path}: two columns are called {twice!r}; rename one of them")
+    refuse_doubles(path, names)
     return names
 
 
@@ -264,6 +263,7 @@ def _arrow_rows(path: Path, batches: Callable[[], Iterator[Any]], form: str) -> 
     row = 0
     try:
         for batch in batches():
+            refuse_doubles(path, batch.schema.names)
             for start in range(0, batch.num_rows, BATCH):
                 for fields in batch.slice(start, BATCH).to_pylist():
                     yield f"{path}: row {row}", fields

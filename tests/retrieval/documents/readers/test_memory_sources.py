@@ -77,6 +77,8 @@ def test_the_columns_are_described_and_may_be_named() -> None:
         ([("a", "x"), ("a", "y")], {}, "document 1: id 'a' again, first in document 0"),
         ("no such file", {}, r"no such file or folder; a text is passed in a list"),
         (3, {}, "cannot be read"),
+        (pd.DataFrame([["x", "y"]], columns=["text", "text"]), {}, "two columns are called 'text'"),
+        (pa.table([["x"], ["y"]], names=["text", "text"]), {}, "two columns are called 'text'"),
         (["x"], {"id": 3}, "expected the name of a column"),
     ],
     ids=lambda value: str(value)[:30],
