@@ -106,16 +106,6 @@ def is_header(fields: Sequence[str], told: Collection[str], *, needed: bool) -> 
     return needed and all(WORD.fullmatch(name) and len(name) <= 40 for name in names)
 
 
-def check_distinct(place: str, names: Sequence[str]) -> None:
-    """Raise ``DataError`` if two columns have one name; those without a name do not count."""
-    twice = next((name for name in names if name and names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(
-            f"{place}: two columns are called {twice!r}; rename one of them (negatives may be "
-            "negative_1, negative_2, ...)"
-        )
-
-
 def columns_of(
     place: str, value: Mapping[str, Any], told: Mapping[str, Any] | None = None
 ) -> Columns | None:

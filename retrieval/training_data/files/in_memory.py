@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import filecmp
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.files import draft_of
-from sluice.retrieval.training_data.files.columns import check_distinct
+from sluice.retrieval.documents.readers.fields import is_missing
+from sluice.retrieval.documents.readers.frames import rows_in_frame
 
 PAIRS: Final = "pairs.jsonl"  # in the work folder of the training run
 EXPECTED: Final = (
@@ -74,16 +74,9 @@ def _records(rows: Any, where: str) -> Iterator[dict[str, Any]]:
 
 
 def _iterated(rows: Any, where: str) -> Iterable[Any]:
-    names = getattr(rows, "column_names", None)  # Arrow's
-    if names is None and hasattr(rows, "itertuples"):
-        names = rows.columns
-    check_distinct(where, [] if names is None else [str(name) for name in names])
-    if hasattr(rows, "iter_rows"):  # polars
-        return rows.iter_rows(named=True)  # type: ignore[no-any-return]
-    if hasattr(rows, "itertuples"):  # pandas
-        return rows.to_dict("records")  # type: ignore[no-any-return]
-    if hasattr(rows, "to_pylist"):  # Arrow
-        return rows.to_pylist()  # type: ignore[no-any-return]
+    held = rows_in_frame(rows, where)
+    if held is not None:
+        return held
     if not isinstance(rows, Iterable):
         raise DataError(f"{where}: of type {type(rows).__name__}; {EXPECTED}")
     return rows
@@ -120,9 +113,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     value = value.tolist() if hasattr(value, "tolist") else value  # numpy
-    if isinstance(value, (str, int, list, Mapping, type(None))):
-        return value
-    if isinstance(value, float):
-        return None if math.isnan(value) else value
-    missing = type(value).__name__ in ("NAType", "NaTType")  # pandas'
-    return None if missing else str(value)
+    if is_missing(value):
+        return None
+    return value if isinstance(value, (str, int, float, list, Mapping)) else str(value)

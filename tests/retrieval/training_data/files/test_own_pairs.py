@@ -168,10 +168,11 @@ TABLE = {"question": ["where is gold"], "answer": ["in the river"], "negative": 
         [{"query": "where is gold", "positive": "in the river", "score": None}],
         (pair for pair in [["where is gold", "in the river"]]),
         pd.DataFrame(TABLE),
+        pd.DataFrame({**TABLE, "title": ["x"]}).set_index("title"),
         pa.table({name: pa.array(values, pa.string()) for name, values in TABLE.items()}),
         HubDataset.from_dict(TABLE),
     ],
-    ids=["tuples", "mappings", "generator", "pandas", "arrow", "datasets"],
+    ids=["tuples", "mappings", "generator", "pandas", "index", "arrow", "datasets"],
 )
 def test_rows_in_memory(rows: Any, tmp_path: Path, dataset: Dataset) -> None:
     section = with_rows_written({"examples": rows, "seed": 1}, tmp_path / "work", "examples")
