@@ -19,7 +19,6 @@ from sluice.retrieval.planning.templates import JOBS, MINILM
 
 PAIRS_OF_CORPUS = ("train splade", "train dense", "train reranker")  # jobs that take pairs
 COMMENT = 34  # column at which a comment begins, where the value leaves room
-_NEGATIVE = re.compile("neg|label|score|grade", re.I).search  # in the name of a column
 LONGEST = 256  # tokens of a document that a draft reads
 
 
@@ -94,7 +93,7 @@ def _refuse(job: str, facts: Facts, pairs: str | None) -> None:
         raise ConfigError(
             f"{job}: {facts.name} has no train split ({splits}); give training pairs: --pairs FILE"
         )
-    if job == "train reranker" and pairs is not None and not any(map(_NEGATIVE, facts.columns)):
+    if job == "train reranker" and pairs is not None and not facts.negatives:
         raise ConfigError(
             f"train reranker: {facts.name} has no negatives (columns: {', '.join(facts.columns)}), "
             "and a reranker learns from them; add a column negative or label, or mine some: "

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
-import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +11,13 @@ from typing import Any, NamedTuple
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.datasets.source import find_split
+from sluice.retrieval.training_data.files.formats import rows_of
+from sluice.retrieval.training_data.files.records import read_records
 
 SAMPLE = 2_000  # documents, queries or rows that are read for their lengths
 TOKENS_PER_WORD = 1.35  # of English text, in the word pieces of BERT's kin
 READ = 256  # tokens that the usual sentence encoders read
+_NEGATIVE = re.compile("neg|label|score|grade", re.I).search  # in the name of a column
 
 
 class Lengths(NamedTuple):
@@ -42,6 +44,7 @@ class Facts(NamedTuple):
     """A dataset, or a file of pairs, as far as a config needs to know it.
 
     ``documents`` is None where counting takes a pass; ``splits`` are those with judgements.
+    ``negatives``: whether a file of pairs has negatives or labels.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Facts(NamedTuple):
     text: Lengths
     query: Lengths
     columns: tuple[str, ...] = ()
+    negatives: bool = False
 
     @property
     def cut(self) -> bool:
@@ -86,30 +90,30 @@ def dataset_facts(dataset: Dataset) -> Facts:
 
 
 def pair_facts(file: Path) -> Facts:
-    """Read a sample of a file of training pairs; the first column of texts holds the queries."""
-    rows = _rows(file)
-    if not rows:
+    """Read a sample of a file of training pairs, as training reads it.
+
+    Where its columns are not guessed, the first one of texts holds the queries. Raises
+    ``DataError`` for a file or a row that training refuses too.
+    """
+    path = file.expanduser()
+    records = [value for _, value in itertools.islice(read_records(path), SAMPLE)]
+    if not records:
         raise DataError(f"{file}: no rows; expected pairs such as query and positive")
-    names = tuple(rows[0])
-    texts = [[str(row.get(name) or "") for row in rows] for name in names]
-    lengths = [Lengths.of(each) for each in texts]
-    rest = [lengths[place] for place in range(1, len(names))] or [Lengths(0, 0)]
-    longest = max(rest, key=lambda each: each.most)
-    return Facts(str(file), None, (), longest, lengths[0], names)
-
-
-def _rows(file: Path) -> list[dict[str, Any]]:
-    """Return the first rows of a CSV, TSV or JSON lines file; none of another form."""
-    if not file.is_file():
-        raise DataError(f"{file}: no such file; expected pairs as CSV, TSV or JSON lines")
+    names = tuple(dict.fromkeys(name for value in records for name in value))
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            if file.suffix in (".csv", ".tsv"):
-                delimiter = "\t" if file.suffix == ".tsv" else ","
-                reader = csv.DictReader(stream, delimiter=delimiter)
-                return list(itertools.islice(reader, SAMPLE))
-            lines = itertools.islice((line for line in stream if line.strip()), SAMPLE)
-            rows = [json.loads(line) for line in lines]
-    except (UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise DataError(f"{file}: not CSV, TSV or JSON lines in UTF-8 ({error})") from None
-    return [row for row in rows if isinstance(row, dict)]
+        _, rows = rows_of(path)
+    except DataError:  # not guessed: the config's author says it, under columns
+        return _unguessed(file, names, records)
+    sample = list(itertools.islice(rows, SAMPLE))
+    queries = (row.query.text or "" for row in sample)
+    documents = (one.document.text or "" for row in sample for one in row.documents)
+    negatives = any(row.graded or any(one.label <= 0 for one in row.documents) for row in sample)
+    text, query = Lengths.of(documents), Lengths.of(queries)
+    return Facts(str(file), None, (), text, query, names, negatives)
+
+
+def _unguessed(file: Path, names: tuple[str, ...], records: list[dict[str, Any]]) -> Facts:
+    lengths = [Lengths.of(str(value.get(name) or "") for value in records) for name in names]
+    longest = max(lengths[1:] or [Lengths(0, 0)], key=lambda each: each.most)
+    negatives = any(map(_NEGATIVE, names))
+    return Facts(str(file), None, (), longest, lengths[0], names, negatives)

@@ -38,6 +38,19 @@ def documents_in_dataset(data: Any, asked: Asked, *, name: str) -> Documents:
     return _documents(data, reader, asked, name)
 
 
+def rows_in_frame(source: Any, name: str) -> Iterator[Row] | None:
+    """Return the rows of a frame, without a pandas index; None for anything else.
+
+    Raises ``DataError``, with ``name``, where two columns have one name.
+    """
+    reader = _reader(source)
+    if reader is None:
+        return None
+    refuse_doubles(name, _names(source))
+    rows = reader.rows() if reader.label is None else _pandas(source, None)
+    return (row for _, row in rows)
+
+
 def _documents(source: Any, reader: Reader, asked: Asked, name: str) -> Documents:
     size = size_of(source)
     refuse_doubles(name, _names(source))

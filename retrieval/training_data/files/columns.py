@@ -65,6 +65,13 @@ class Columns(NamedTuple):
             row[f"negative_{number}"] = value.get(name)
         return row if self.label is None else {**row, "label": value.get(self.label)}
 
+    def widened(self, names: Sequence[str]) -> Columns:
+        """Return the columns with the negatives, and the label if there is none, of ``names``."""
+        negatives = [name for name in names if _role(name) == "negative"]
+        labels = [name for name in names if _role(name) == "label"]
+        label = next(iter(labels), None) if self.label is None else self.label
+        return self._replace(negatives=(*self.negatives, *negatives), label=label)
+
 
 def check_columns(columns: Mapping[str, Any]) -> None:
     """Raise ``ConfigError`` unless ``columns`` names columns by what they hold."""
@@ -102,7 +109,7 @@ def is_header(fields: Sequence[str], told: Collection[str], *, needed: bool) -> 
 def columns_of(
     place: str, value: Mapping[str, Any], told: Mapping[str, Any] | None = None
 ) -> Columns | None:
-    """Return what the columns of a file hold, from its first record; None if that is not clear.
+    """Return what the columns of a file hold, from a record's fields; None if that is not clear.
 
     ``told`` says it for some. Of two columns of texts, one known by its name makes the other the
     rest of the pair; two unknown ones are query and positive in that order. ``DataError`` if a
@@ -145,11 +152,19 @@ def columns_of(
 
 
 def renamed(
-    records: Iterator[tuple[str, dict[str, Any]]], columns: Columns
+    records: Iterator[tuple[str, dict[str, Any]]],
+    columns: Columns,
+    known: Collection[str],
+    roles: Collection[str] = (),
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the records under the names of the format ``columns``."""
+    """Yield the records under the names of the format ``columns``.
+
+    ``columns`` was chosen from the columns ``known``; of others, which only later rows have, those
+    called like a negative or a label count too, unless their role is one of ``roles``, told ones.
+    """
     for place, value in records:
-        yield place, columns.row(value)
+        late = [name for name in value if name not in known and _role(name) not in roles]
+        yield place, (columns.widened(late) if late else columns).row(value)
 
 
 def _pair(value: Mapping[str, Any]) -> bool:

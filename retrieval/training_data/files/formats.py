@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,12 @@ from sluice.retrieval.training_data.files.columns import (
     NEGATIVE,
     QUERY,
     REMEDY,
+    Columns,
     columns_of,
     names_in,
     renamed,
 )
-from sluice.retrieval.training_data.files.records import read_records
+from sluice.retrieval.training_data.files.records import Record, read_records
 from sluice.retrieval.training_data.files.rows import (
     NO_SCORE,
     Labelled,
@@ -35,11 +38,13 @@ from sluice.retrieval.training_data.files.rows import (
     texts_of,
 )
 
+SAMPLE = 100  # rows looked at before columns are chosen
 QUERY_ID = ("query_id", "query-id", "qid", "_query_id")
 DOCUMENT = ("document", "passage", "text", "doc", "positive", "answer", "sentence2")
 DOCUMENT_ID = ("doc_id", "document_id", "docid", "corpus-id", "corpus_id", "pid")
 POSITIVE = ("positive", "positive_1", "pos")
 TEACHER = ("scores", "labels", "label", "score", "margin")
+LABEL = (*TEACHER, *GRADE, "rating")  # of a pair: beside negatives only a teacher's scores count
 
 
 def rows_of(
@@ -47,24 +52,69 @@ def rows_of(
 ) -> tuple[str, Iterator[Row]]:
     """Return a file's format, or what its columns hold, in words, and the stream of its rows.
 
-    ``auto`` looks at the first row; ``columns`` says what some of its columns hold. Raises
+    ``auto`` looks at the first rows; ``columns`` says what some of its columns hold. Raises
     ``DataError`` with file and line for an empty file, and for a row that is not of the format.
     """
     records = read_records(path, names_in(columns))
-    first = list(islice(records, 1))
-    if not first:
+    sample = list(islice(records, SAMPLE))
+    if not sample:
         raise DataError(f"{path}: empty; expected at least one row")
+    records = chain(sample, records)
     name = form
     if form == "auto":
-        name = "" if columns else _detected(*first[0])
-        if not name:
-            named = columns_of(*first[0], columns)
-            if named is None:
-                raise _unknown(*first[0])
-            rows = renamed(chain(first, records), named)
-            return str(named), (_columns(place, value) for place, value in rows)
+        name = "" if columns else _detected(*sample[0])
+        if not name or (name == "graded" and not all(_has_grade(value) for _, value in sample)):
+            named = _guessed(sample, columns)
+            if named is not None:
+                told, known = named
+                renaming = partial(renamed, columns=told, known=known, roles=columns or ())
+                return str(told), _pairs_too(renaming(records), renaming(iter(sample)))
+            if not name:
+                raise _unknown(*sample[0])
+    if name == "columns":
+        return name, _pairs_too(records, iter(sample))
     make = FORMATS[name]
-    return name, (make(place, value) for place, value in chain(first, records))
+    return name, (make(place, value) for place, value in records)
+
+
+def _guessed(
+    sample: Sequence[Record], told: Mapping[str, Any] | None
+) -> tuple[Columns, Collection[str]] | None:
+    """Return what the columns of a file hold, and the columns that were looked at.
+
+    The columns are those of all rows of the sample: an optional one may be missing in the first.
+    If they leave open which two are the pair, the first row decides.
+    """
+    place, first = sample[0]
+    union: dict[str, Any] = {}
+    for _, value in sample:
+        union.update((key, one) for key, one in value.items() if union.get(key) in (None, "", []))
+    for fields in (union, first):
+        named = columns_of(place, fields, told)
+        if named is not None:
+            return named, fields
+    return None
+
+
+def _pairs_too(records: Iterator[Record], sample: Iterator[Record]) -> Iterator[Row]:
+    """Yield rows of the format ``columns``; where others have labels, a pair without has label 1.
+
+    Such a pair joins the list of its query, so that documents of label 0 are its negatives.
+    """
+    labelled = any(_is_labelled_pair(value) for _, value in sample)
+    for place, value in records:
+        row = _columns(place, value)
+        alone = len(row.documents) == 1 and math.isnan(row.documents[0].score)
+        yield row._replace(graded=True) if labelled and alone else row
+
+
+def _is_labelled_pair(value: Mapping[str, Any]) -> bool:
+    labelled = any(value.get(key) is not None for key in LABEL)
+    return labelled and not any(NEGATIVE.fullmatch(key) and value[key] for key in value)
+
+
+def _has_grade(value: Mapping[str, Any]) -> bool:
+    return any(value.get(key) is not None for key in (*GRADE, "grades", "labels"))
 
 
 def _bge(place: str, value: Mapping[str, Any]) -> Row:
@@ -112,7 +162,7 @@ def _columns(place: str, value: Mapping[str, Any]) -> Row:
     for key in value:
         if NEGATIVE.fullmatch(key) and value[key] is not None and value[key] != "":
             negatives += texts_of(place, value[key], key)
-    score = field_of(place, value, TEACHER, "score", needed=False)
+    score = field_of(place, value, TEACHER if negatives else LABEL, "score", needed=False)
     if isinstance(score, str):
         score = _parsed(place, score)
     scores = numbers_of(place, score, "score")
@@ -271,7 +321,7 @@ FORMATS: dict[str, Callable[[str, Mapping[str, Any]], Row]] = {
 
 def _detected(place: str, value: Mapping[str, Any]) -> str:
     """Return the format of a file by its first row; empty for columns of other names."""
-    keys = value.keys()
+    keys = {key for key in value if value[key] is not None}
     if keys & {"positive_passages", "positive_document_ids"}:
         return "tevatron"
     if "pos" in keys:

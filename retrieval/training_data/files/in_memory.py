@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import filecmp
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.files import draft_of
+from sluice.retrieval.documents.readers.fields import is_missing
+from sluice.retrieval.documents.readers.frames import rows_in_frame
 
 PAIRS: Final = "pairs.jsonl"  # in the work folder of the training run
 EXPECTED: Final = (
     "expected a data frame, a dataset, or a list of (query, positive), of (query, positive, "
-    "negative, ...), of (query, document, label), or of {'query': ..., 'positive': ...}"
+    "negative, ...), of (query, positive, [negative, ...]), of (query, document, label), or of "
+    "{'query': ..., 'positive': ...}"
 )
 
 
@@ -63,18 +65,18 @@ def _write(rows: Any, path: Path, where: str) -> None:
 def _records(rows: Any, where: str) -> Iterator[dict[str, Any]]:
     for number, row in enumerate(_iterated(rows, where)):
         record = _record(row, f"{where}: row {number:,}")
-        if not record:
+        if all(value is None for value in record.values()):
             raise DataError(f"{where}: row {number:,}: {row!r:.60} has no value; remove it")
+        if not number and isinstance(rows, Sequence):  # a column that only later rows have
+            names = (str(name) for one in rows if isinstance(one, Mapping) for name in one)
+            record = {**record, **{name: None for name in names if name not in record}}
         yield record
 
 
 def _iterated(rows: Any, where: str) -> Iterable[Any]:
-    if hasattr(rows, "iter_rows"):  # polars
-        return rows.iter_rows(named=True)  # type: ignore[no-any-return]
-    if hasattr(rows, "itertuples"):  # pandas
-        return rows.to_dict("records")  # type: ignore[no-any-return]
-    if hasattr(rows, "to_pylist"):  # Arrow
-        return rows.to_pylist()  # type: ignore[no-any-return]
+    held = rows_in_frame(rows, where)
+    if held is not None:
+        return held
     if not isinstance(rows, Iterable):
         raise DataError(f"{where}: of type {type(rows).__name__}; {EXPECTED}")
     return rows
@@ -82,17 +84,28 @@ def _iterated(rows: Any, where: str) -> Iterable[Any]:
 
 def _record(row: Any, place: str) -> dict[str, Any]:
     if isinstance(row, Mapping):
-        fields = {str(name): _plain(value) for name, value in row.items()}
-    elif isinstance(row, (tuple, list)) and len(row) >= 2:
-        query, document, *others = map(_plain, row)
-        fields = {"query": query, "positive": document}
-        if len(others) == 1 and not isinstance(others[0], str):
-            fields["label"] = others[0]
-        else:
-            fields |= {f"negative_{number}": text for number, text in enumerate(others, 1)}
-    else:
+        return {str(name): _plain(value) for name, value in row.items()}
+    if not isinstance(row, (tuple, list)) or len(row) < 2:
         raise DataError(f"{place}: {row!r:.60}; {EXPECTED}")
+    query, document, *others = map(_plain, row)
+    fields = {"query": query, "positive": document}
+    if len(others) == 1 and isinstance(others[0], list):
+        fields["negative"] = _negatives(others[0], place)
+    elif len(others) == 1 and not isinstance(others[0], str):
+        fields["label"] = others[0]
+    else:
+        fields |= {f"negative_{number}": text for number, text in enumerate(others, 1)}
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _negatives(value: list[Any], place: str) -> list[str]:
+    texts = [text for text in value if text is not None]
+    if not all(isinstance(text, str) for text in texts):
+        raise DataError(
+            f"{place}: the third part is {value!r:.60}; expected a negative, a list of negatives, "
+            "or a label, which is one number"
+        )
+    return texts
 
 
 def _plain(value: Any) -> Any:
@@ -100,9 +113,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     value = value.tolist() if hasattr(value, "tolist") else value  # numpy
-    if isinstance(value, (str, int, list, Mapping, type(None))):
-        return value
-    if isinstance(value, float):
-        return None if math.isnan(value) else value
-    missing = type(value).__name__ in ("NAType", "NaTType")  # pandas'
-    return None if missing else str(value)
+    if is_missing(value):
+        return None
+    return value if isinstance(value, (str, int, float, list, Mapping)) else str(value)

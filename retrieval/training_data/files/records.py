@@ -11,12 +11,12 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.documents.jsonl import open_bytes, read_lines, read_objects
+from sluice.retrieval.documents.readers.fields import refuse_doubles
+from sluice.retrieval.documents.readers.tables import LONGEST, parquet_rows
 from sluice.retrieval.training_data.files.columns import is_header
 
 Record = tuple[str, dict[str, Any]]  # file:line, and the fields by name
 
-BATCH = 1024  # rows of a parquet file decoded together
-FIELD = 1 << 30  # characters a csv field may have; Python's own limit of 131,072 is a long document
 DELIMITERS = ";\t|"  # of csv files whose first line has no comma
 FIRST_NAMES = {"query_id", "query-id", "qid"}  # of a header, beside the names of queries
 
@@ -64,6 +64,7 @@ def _named(
             first = fields[0].strip().lower()
             if first in FIRST_NAMES or is_header(fields, told, needed=csv_file):
                 names = [field.strip() for field in fields]
+                refuse_doubles(f"{path}:{number}", [name for name in names if name])
                 continue
             if told:
                 columns = ", ".join(repr(field[:40]) for field in fields[:8])
@@ -86,7 +87,7 @@ def _named(
 
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(FIELD)
+    csv.field_size_limit(LONGEST)
     stream = _decoded(path)
     first = next(stream, "")
     others = [mark for mark in DELIMITERS if mark in first and "," not in first]
@@ -123,17 +124,7 @@ def _decoded(path: Path) -> Iterator[str]:
 
 
 def _parquet(path: Path) -> Iterator[Record]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    row = 0
-    try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(BATCH):
-                for fields in batch.to_pylist():
-                    yield f"{path}: row {row:,}", fields
-                    row += 1
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: row {row:,}: not readable as parquet ({error})") from None
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    for place, fields in parquet_rows(path):
+        yield place, dict(fields)

@@ -1,14 +1,17 @@
 """Drafted configs: filled from the data, commented, valid, and without problems."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 from command_line import Call
 from jsonschema import Draft202012Validator
 from places import ROOT
+from pyarrow import parquet
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.config.recipes import EDITOR_LINE, SCHEMA, configs
@@ -132,8 +135,25 @@ def test_files_of_pairs(tmp_path: Path) -> None:
     file.write_text('{"query": "a b", "pos": ["c d e"]}\n\n{"query": "a", "pos": ["c"]}\n')
     assert pair_facts(file).columns == ("query", "pos")
     file.write_text("not json\n")
-    with pytest.raises(DataError, match="not CSV, TSV or JSON lines"):
+    with pytest.raises(DataError, match=r"pairs\.jsonl:1: not JSON"):
         pair_facts(file)
+
+
+def test_files_of_pairs_are_read_as_training_reads_them(tmp_path: Path) -> None:
+    row = {"positive": "it is in the river", "query": "where is gold", "n": "in the sky"}
+    columns, texts = ",".join(row), ",".join(row.values())
+    parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(f"{columns}\n{texts}\n".encode()))
+    (tmp_path / "c.csv").write_text(f"{columns}\n{texts}\n".replace(",", ";"))
+    for name in ("a.parquet", "b.csv.gz", "c.csv"):
+        facts = pair_facts(tmp_path / name)
+        assert (facts.columns, facts.negatives) == (tuple(row), True)
+        assert (facts.query, facts.text) == (Lengths(3, 3), Lengths(5, 5))
+    (tmp_path / "d.tsv").write_text("where is gold\tin the river\tin the sky\n")
+    assert pair_facts(tmp_path / "d.tsv").negatives
+    (tmp_path / "e.csv").write_text("a,b,c,d\nx y,one,two,three\n")  # not guessed: columns say it
+    facts = pair_facts(tmp_path / "e.csv")
+    assert (facts.query, facts.text, facts.negatives) == (Lengths(2, 2), Lengths(1, 1), False)
 
 
 def test_the_schema_is_found_from_anywhere(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ BAD = [
     ("a.csv", "id,name,place,when\n1,a,b,c\n", r":2: unknown format .*say which column is which"),
     ("a.csv", "How is gold found?,In a sluice.\n", r":1: begins with 'How is .*expected a header"),
     ("a.tsv", "7\t9\n", r":1: 2 fields without a header; expected a first line"),
-    ("a.parquet", "no", r"not readable as parquet"),
+    ("a.parquet", "no", r"not readable as Parquet"),
     ("a.xlsx", "no", r"a file of examples is .jsonl, .csv, .tsv or .parquet"),
 ]
 

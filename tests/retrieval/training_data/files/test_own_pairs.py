@@ -5,11 +5,13 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from datasets import Dataset as HubDataset
-from training_files import plain, read
+from pyarrow import parquet
+from training_files import lines, plain, read
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.datasets.dataset import Dataset
@@ -95,6 +97,42 @@ def test_labels_make_one_example_of_a_query(tmp_path: Path, dataset: Dataset) ->
     assert plain(made) == ("where is gold", ["in the river", "in the sky"], [1, 0], [])
 
 
+PAIRS = [("q", ["good", "bad"], [1, 0], [])]
+GOOD, BAD = {"question": "q", "answer": "good"}, {"question": "q", "answer": "bad", "label": 0}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[GOOD, BAD], [BAD, GOOD], [{**GOOD, "label": None}, BAD], [BAD, {**GOOD, "label": None}]],
+)
+def test_a_label_that_some_rows_lack(rows: list[Any], tmp_path: Path, dataset: Dataset) -> None:
+    assert [plain(made) for made in read(lines(tmp_path / "a.jsonl", rows), dataset)] == PAIRS
+    for number, held in enumerate((rows, pd.DataFrame(rows))):
+        section = with_rows_written({"examples": held}, tmp_path / str(number), "examples")
+        made = read(Path(section["examples"]["file"]), dataset)
+        assert [plain(each) for each in made] == PAIRS
+    named = [{"query": row["question"], "positive": row["answer"], **row} for row in rows]
+    assert [plain(made) for made in read(lines(tmp_path / "b.jsonl", named), dataset)] == PAIRS
+    for row in named:
+        row |= {"relevance": row.pop("label", None)}
+    assert [plain(made) for made in read(lines(tmp_path / "c.jsonl", named), dataset)] == PAIRS
+
+
+@pytest.mark.parametrize("before", [1, 150])
+def test_columns_that_only_later_rows_have(before: int, tmp_path: Path, dataset: Dataset) -> None:
+    pairs = [{"question": f"q{number}", "answer": "a"} for number in range(before)]
+    later = {"question": "q", "answer": "a", "hard_negative_2": "b", "Neg": ["c"]}
+    made = read(lines(tmp_path / "a.jsonl", [*pairs, later]), dataset)
+    assert plain(made[0]) == ("q0", ["a"], [1], [])
+    assert plain(made[-1]) == ("q", ["a", "b", "c"], [1, 0, 0], [])
+    made = read(lines(tmp_path / "b.jsonl", [*pairs, {**BAD, "label": 0.5}]), dataset)
+    assert plain(made[-1])[1:3] == (["bad"], [0.5])
+    told = {"examples": {"file": [*pairs, later], "columns": {"negative": "Neg"}}}
+    spec = with_rows_written(told, tmp_path, "examples")["examples"]
+    made = read(Path(spec["file"]), dataset, columns=spec["columns"])
+    assert plain(made[-1]) == ("q", ["a", "c"], [1, 0], [])
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -130,16 +168,42 @@ TABLE = {"question": ["where is gold"], "answer": ["in the river"], "negative": 
         [{"query": "where is gold", "positive": "in the river", "score": None}],
         (pair for pair in [["where is gold", "in the river"]]),
         pd.DataFrame(TABLE),
+        pd.DataFrame({**TABLE, "title": ["x"]}).set_index("title"),
         pa.table({name: pa.array(values, pa.string()) for name, values in TABLE.items()}),
         HubDataset.from_dict(TABLE),
     ],
-    ids=["tuples", "mappings", "generator", "pandas", "arrow", "datasets"],
+    ids=["tuples", "mappings", "generator", "pandas", "index", "arrow", "datasets"],
 )
 def test_rows_in_memory(rows: Any, tmp_path: Path, dataset: Dataset) -> None:
     section = with_rows_written({"examples": rows, "seed": 1}, tmp_path / "work", "examples")
     assert section["seed"] == 1
     (made,) = read(Path(section["examples"]["file"]), dataset)
     assert plain(made) == PAIR
+
+
+@pytest.mark.parametrize("negatives", [["n1", "n2"], ("n1", None, "n2"), np.array(["n1", "n2"])])
+def test_a_list_of_negatives_in_a_tuple(negatives: Any, tmp_path: Path, dataset: Dataset) -> None:
+    rows = [("q", "p", negatives), ("r", "p", [])]
+    section = with_rows_written({"examples": rows}, tmp_path, "examples")
+    made = read(Path(section["examples"]["file"]), dataset)
+    assert [plain(each) for each in made] == [
+        ("q", ["p", "n1", "n2"], [1, 0, 0], []), ("r", ["p"], [1], []),
+    ]  # fmt: skip
+
+
+def test_two_columns_of_one_name(tmp_path: Path, dataset: Dataset) -> None:
+    names, row = ["query", "positive", "negative", "negative"], ["q", "p", "n1", "n2"]
+    table = pa.Table.from_arrays([pa.array([text]) for text in row], names)
+    parquet.write_table(table, tmp_path / "a.parquet")
+    for path in (*(write(tmp_path / f"a.{form}", names, row) for form in ("csv", "tsv")),
+                 tmp_path / "a.parquet"):  # fmt: skip
+        with pytest.raises(DataError, match="two columns are called 'negative'; rename one"):
+            read(path, dataset)
+    for held in (table, pd.DataFrame([row], columns=names)):
+        with pytest.raises(DataError, match="examples: two columns are called 'negative'"):
+            with_rows_written({"examples": held}, tmp_path, "examples")
+    unnamed = write(tmp_path / "b.csv", ["query", "positive", "", ""], ["q", "p", "", ""])
+    assert plain(read(unnamed, dataset)[0]) == ("q", ["p"], [1], [])
 
 
 def test_rows_in_memory_stay_the_same_file(tmp_path: Path, dataset: Dataset) -> None:
@@ -164,6 +228,7 @@ def test_rows_in_memory_stay_the_same_file(tmp_path: Path, dataset: Dataset) -> 
         (pd.DataFrame({"query": []}), "examples: no rows"),
         ([("q", "p"), ("q",)], r"row 1: \('q',\); expected a data frame"),
         ([3], "row 0: 3; expected"),
+        ([("q", "p", [1, 0])], r"row 0: the third part is \[1, 0\]; expected a negative"),
         (object(), "examples: of type object; expected a data frame"),
     ],
 )
