@@ -82,18 +82,18 @@ def _guessed(
 ) -> tuple[Columns, Collection[str]] | None:
     """Return what the columns of a file hold, and the columns that were looked at.
 
-    The columns are those of all rows of the sample: an optional one may be missing in the first.
-    If they leave open which two are the pair, the first row decides.
+    The first row decides which two are the pair, or where it leaves that open all rows of the
+    sample; negatives and a label may be missing in the first row.
     """
     place, first = sample[0]
     union: dict[str, Any] = {}
     for _, value in sample:
         union.update((key, one) for key, one in value.items() if union.get(key) in (None, "", []))
-    for fields in (union, first):
-        named = columns_of(place, fields, told)
-        if named is not None:
-            return named, fields
-    return None
+    named = None if told else columns_of(place, first)
+    if named is not None:
+        return named.widened([name for name in union if name not in first]), union
+    named = columns_of(place, union, told)
+    return None if named is None else (named, union)
 
 
 def _pairs_too(records: Iterator[Record], sample: Iterator[Record]) -> Iterator[Row]:

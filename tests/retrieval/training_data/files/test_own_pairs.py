@@ -127,6 +127,14 @@ def test_columns_that_only_later_rows_have(before: int, tmp_path: Path, dataset:
     assert plain(made[-1]) == ("q", ["a", "b", "c"], [1, 0, 0], [])
     made = read(lines(tmp_path / "b.jsonl", [*pairs, {**BAD, "label": 0.5}]), dataset)
     assert plain(made[-1])[1:3] == (["bad"], [0.5])
+    noted = {
+        "question": "q",
+        "answer": "a",
+        "text": "x",
+        "query": "y",
+    }  # the first row's pair stays
+    made = read(lines(tmp_path / "c.jsonl", [*pairs, noted]), dataset)
+    assert plain(made[-1]) == ("q", ["a"], [1], [])
     told = {"examples": {"file": [*pairs, later], "columns": {"negative": "Neg"}}}
     spec = with_rows_written(told, tmp_path, "examples")["examples"]
     made = read(Path(spec["file"]), dataset, columns=spec["columns"])
