@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from keyword import iskeyword
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.files import write_json
 from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.table import RERANKERS
+from sluice.retrieval.pipelines.table import STAGES
 
 PIPELINE = "pipeline.json"
 FORMAT = "sluice.pipeline"
@@ -100,7 +103,8 @@ class _Names:
                 return name
         own = str(getattr(part, "name", "") or type(part).__name__)
         plain = re.sub(r"[^A-Za-z0-9_]+", "_", own).strip("_")
-        plain = plain if re.match(r"[A-Za-z]", plain) else f"part_{plain}".rstrip("_")
+        if not re.match(r"[A-Za-z]", plain) or iskeyword(plain) or plain in STAGES:
+            plain = f"part_{plain}".rstrip("_")
         name, number = plain, 2
         while name in self.parts:
             name, number = f"{plain}_{number}", number + 1
@@ -109,6 +113,16 @@ class _Names:
 
 
 def options_text(options: Mapping[str, Any]) -> str:
-    """Return the options of a call as text, tuples as lists."""
-    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}
-    return ", ".join(f"{key}={value!r}" for key, value in plain.items())
+    """Return the options of a call as text: tuples as lists, numpy's values as Python's."""
+    return ", ".join(f"{key}={_constant(value)!r}" for key, value in options.items())
+
+
+def _constant(value: Any) -> Any:
+    """Return an equal value that is written as a constant: a number, a text, a list of these."""
+    if isinstance(value, list | tuple):
+        return [_constant(each) for each in value]
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)

@@ -48,6 +48,8 @@ class Stage(Searchable):
     # Whether it reads the index of its retrievers instead of running them: a stress test then
     # cannot replace a document for it.
     looks_inside: bool = False
+    # numpy's numbers leave * to the stage, as Python's do.
+    __array_ufunc__ = None
 
     @property
     def inner(self) -> tuple[Stage, ...]:

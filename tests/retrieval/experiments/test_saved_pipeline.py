@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command_line import Call
 from small_world import LengthScorer, WordEncoder, documents
@@ -192,3 +193,29 @@ def test_a_folder_with_another_programs_file_is_kept(
         (bm25 % 2).save(tmp_path)
     assert (tmp_path / "mine.txt").read_text() == "kept"
     assert (tmp_path / "pipeline.json").read_text() == text
+
+
+def test_what_saves_opens(bm25: Retriever, tmp_path: Path) -> None:
+    fuse = Fuse(
+        [bm25, bm25 % 3], rank_constant=np.float64(10), weights=(np.float32(1), np.int64(2))
+    )
+    fuse.save(tmp_path / "numbers")
+    assert same(load_pipeline(tmp_path / "numbers").run(QUERIES), fuse.run(QUERIES))
+    least = Fuse(
+        [bm25, bm25],
+        method=np.str_("weighted"), normalise="theoretical-min", minimum=[np.float64(-1), 0],
+    )  # fmt: skip
+    (least >> Rerank(lengths, np.int64(4), deadline_ms=np.float64(1e6))).save(tmp_path / "options")
+    opened = load_pipeline(tmp_path / "options", given={"lengths": lengths})
+    assert len(opened.run(QUERIES)["a"])
+
+    def prf(pairs: list[tuple[str, str]]) -> list[float]:
+        return lengths(pairs)
+
+    prf.__qualname__ = prf.__name__ = "prf"
+    for name in ("in", "as", "or", "None", "True", "rrf", "..."):
+        part = Retriever.build(BM25Encoder(), documents(), name=name)
+        stage = (part | bm25) >> Rerank(prf, 3)
+        stage.save(tmp_path / "names")
+        opened = load_pipeline(tmp_path / "names", given={"part_prf": prf})
+        assert same(opened.run(QUERIES), stage.run(QUERIES)), name

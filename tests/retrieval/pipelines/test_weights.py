@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from small_world import LengthScorer
 
@@ -26,6 +27,9 @@ def test_a_sum_is_the_weighted_fusion(bm25: Retriever, dense: Retriever) -> None
     assert total.name == named.name == "(0.3 * bm25 + 0.7 * dense)"
     assert (bm25 + dense).fusion == weighted(bm25, dense).fusion
     assert (bm25 * 0.3 + dense * 0.7).fusion == named.fusion
+    assert (np.float64(0.3) * bm25 + dense * np.float64(0.7)).fusion == named.fusion
+    with pytest.raises(TypeError):
+        np.array([0.3, 0.7]) * bm25
 
 
 @pytest.mark.parametrize(
