@@ -35,6 +35,21 @@ def init(
     pairs: Annotated[
         str | None, option("FILE", "A file of training pairs to fill it from.")
     ] = None,
+    queries: Annotated[
+        str | None, option("FILE", "Queries about the documents: TREC topics, a table, or lines.")
+    ] = None,
+    qrels: Annotated[
+        list[str] | None,
+        option(
+            "FILE",
+            "Judgements of the queries; SPLIT=FILE, repeated, where there are several splits.",
+        ),
+    ] = None,
+    id: Annotated[str | None, option("COLUMN", "The column of the documents' ids.", "--id")] = None,
+    text: Annotated[
+        list[str] | None, option("COLUMN", "The text's column; may be repeated.", "--text")
+    ] = None,
+    title: Annotated[str | None, option("COLUMN", "The titles' column.", "--title")] = None,
     output: Annotated[
         Path | None, option("FILE", "The YAML file to write.", default="JOB.yaml")
     ] = None,
@@ -50,6 +65,7 @@ def init(
       sluice config init --list
       sluice config init hybrid --dataset pydocs
       sluice config init train dense --pairs pairs.csv --output my.yaml
+      sluice config init evaluate --documents docs.csv --queries topics.tsv --qrels qrels.txt
     """
     from sluice.retrieval.planning.drafts import draft, jobs
 
@@ -62,11 +78,30 @@ def init(
     file = output or Path("-".join(job) + ".yaml")
     if file.exists():
         raise ConfigError(f"{file}: exists and is left alone; name another file with --output")
-    text = draft(" ".join(job), file, dataset=dataset, documents=documents, pairs=pairs)
+    columns = {"id": id, "text": text, "title": title}
+    own = {
+        "columns": {key: value for key, value in columns.items() if value},
+        "queries": queries,
+        "qrels": _splits(qrels or []),
+    }
+    drafted = draft(
+        " ".join(job), file, dataset=dataset, documents=documents, pairs=pairs,
+        own={key: value for key, value in own.items() if value},
+    )  # fmt: skip
     from sluice.encoders.foundation.files import write_text
 
-    write_text(file, text)
+    write_text(file, drafted)
     typer.echo(f"{file}: written; look it through, then: sluice config check {file}")
+
+
+def _splits(qrels: list[str]) -> str | dict[str, str]:
+    """Return files of judgements as a config names them: one file, or a mapping by split."""
+    if len(qrels) == 1 and "=" not in qrels[0]:
+        return qrels[0]
+    named = dict(each.split("=", 1) for each in qrels if "=" in each)
+    if len(named) < len(qrels):
+        raise ConfigError("--qrels: expected SPLIT=FILE for each of several splits, as dev=dev.txt")
+    return named
 
 
 def check(

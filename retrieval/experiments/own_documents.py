@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.errors import DataError, ModelError
 from sluice.encoders.foundation.files import replaced_file
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.sections import ExperimentConfig, load_config
@@ -96,9 +96,9 @@ def _saved(documents: Documents, output: Path) -> str:
 def documents_like(folder: Path, source: str) -> Iterable[Document]:
     """Read documents to add as the corpus of an experiment (or of a retriever in it) was read.
 
-    Where that was files of the user's own, the same columns are used, and files that lie in the
-    folder that was indexed have the ids they have there; otherwise JSON lines are read
-    as those of a BEIR folder. Documents without ids of their own are a ``DataError``.
+    Where that was files of the user's own, the same columns are used if they are there, and files
+    that lie in the folder that was indexed have the ids they have there; otherwise JSON lines are
+    read as those of a BEIR folder. Documents without ids of their own are a ``DataError``.
     """
     settings = next(
         (each / SETTINGS for each in (folder, folder.parent.parent) if (each / SETTINGS).exists()),
@@ -112,7 +112,13 @@ def documents_like(folder: Path, source: str) -> Iterable[Document]:
             corpus = Path(str(dataset["corpus"])).expanduser()
             if corpus.is_dir():
                 return documents_below(corpus, source, named).with_own_ids()
-            return as_documents(source, **named).with_own_ids()
+            try:
+                documents = as_documents(source, **named)
+            except DataError:  # other columns than the index was made with: the usual ones
+                if not named:
+                    raise
+                documents = as_documents(source)
+            return documents.with_own_ids()
     if Path(source).is_file():
         return read_documents(Path(source))
     return as_documents(source).with_own_ids()

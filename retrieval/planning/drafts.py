@@ -34,11 +34,13 @@ def draft(
     dataset: str | None = None,
     documents: str | None = None,
     pairs: str | None = None,
+    own: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the YAML of a job for ``file``, filled from a dataset, documents or pairs.
 
     ``dataset`` is a name as ``load_dataset`` takes it, ``documents`` a file or folder of one's own,
-    ``pairs`` a file of training pairs; without any of them the job is for pydocs. ``job`` may be
+    to which ``own`` adds ``queries``, ``qrels`` and ``columns`` as in a section ``dataset``;
+    ``pairs`` is a file of training pairs; without any of them the job is for pydocs. ``job`` may be
     the name of a config that comes with the package, which is copied. Raises ``ConfigError`` for an
     unknown job, and for data that the job has no use for.
     """
@@ -50,7 +52,7 @@ def draft(
         raise ConfigError("give one of --dataset, --documents and --pairs")
     if pairs is not None and chosen not in PAIRS_OF_CORPUS:
         raise ConfigError(f"--pairs: is for training; {chosen} takes --dataset or --documents")
-    named: Any = _named(dataset, documents)
+    named: Any = _named(dataset, documents, own or {})
     if pairs is not None:
         facts, named = pair_facts(Path(pairs)), None
     else:
@@ -76,14 +78,20 @@ def _copied(name: str, file: Path, **data: str | None) -> str:
     return "\n".join([editor_line(file), *rest]) + "\n"
 
 
-def _named(dataset: str | None, documents: str | None) -> Any:
+def _named(dataset: str | None, documents: str | None, own: Mapping[str, Any]) -> Any:
     """Return what goes into ``dataset:``."""
     if documents is None:
+        if own:
+            raise ConfigError(
+                f"{', '.join(own)}: belong to documents of your own; --documents FILE"
+            )
         return dataset or "pydocs"
     path = Path(documents).expanduser()
     if not path.exists():
         raise ConfigError(f"--documents: no file or folder {documents}")
-    return documents if path.is_dir() and is_beir_folder(path) else {"corpus": documents}
+    if not own and path.is_dir() and is_beir_folder(path):
+        return documents
+    return {"corpus": documents, **own}
 
 
 def _refuse(job: str, facts: Facts, pairs: str | None) -> None:
@@ -100,11 +108,14 @@ def _refuse(job: str, facts: Facts, pairs: str | None) -> None:
             "sluice mine"
         )
     if job == "tune" and not (facts.training or {"dev", "validation"} & {*facts.splits}):
-        raise ConfigError(f"tune: {facts.name} has no dev or train split ({splits})")
+        raise ConfigError(
+            f"tune: {facts.name} has no dev or train split ({splits}); for documents of your own, "
+            "name one: --queries FILE --qrels dev=FILE"
+        )
     if job in ("evaluate", "tune") and not facts.splits:
         raise ConfigError(
-            f"{job}: {facts.name} has no judgements; hybrid indexes it without: "
-            "sluice config init hybrid"
+            f"{job}: {facts.name} has no judgements; give them (--queries FILE --qrels FILE), or "
+            "index it without: sluice config init hybrid"
         )
 
 
@@ -149,12 +160,19 @@ def _dataset_lines(facts: Facts, named: Any, pairs: str | None) -> str:
     count = "" if facts.documents is None else f"{plural(facts.documents, 'document')}; "
     splits = f"splits: {', '.join(facts.splits)}" if facts.splits else "no judgements"
     if isinstance(named, Mapping):
-        return (
-            f"dataset:                        # {count}{splits}\n"
-            f"  corpus: {_scalar(named['corpus'])}\n"
-            "  # columns: {id: ..., text: ..., title: ..., metadata: [...]}  # else guessed\n"
-            "  # queries: topics.tsv\n  # qrels: qrels.txt"
-        )
+        unsaid = {
+            "columns": "{id: ..., text: ..., title: ..., metadata: [...]}  # else guessed",
+            "queries": "topics.tsv",
+            "qrels": "qrels.txt",
+        }
+        return "\n".join([
+            f"dataset:                        # {count}{splits}",
+            f"  corpus: {_scalar(named['corpus'])}",
+            *(
+                f"  {key}: {_scalar(named[key])}" if key in named else f"  # {key}: {text}"
+                for key, text in unsaid.items()
+            ),
+        ])  # fmt: skip
     return f"dataset: {_scalar(named)}  # {count}{splits}"
 
 

@@ -98,6 +98,22 @@ def test_loose_documents_are_a_corpus(work: Path, monkeypatch: pytest.MonkeyPatc
     assert VALIDATOR.is_valid(values)
 
 
+def test_queries_judgements_and_columns_of_ones_own(work: Path) -> None:
+    (work / "odd.csv").write_text("Ref;Inhalt;Kopf\nd1;gold in the river;Gold\nd2;zebra;Zebra\n")
+    (work / "topics.tsv").write_text("q1\tgold\n")
+    (work / "dev.txt").write_text("q1 0 d1 1\n")
+    own: dict[str, Any] = {
+        "columns": {"id": "Ref", "text": ["Inhalt"]},
+        "queries": "topics.tsv",
+        "qrels": {"dev": "dev.txt"},
+    }
+    values = yaml.safe_load(draft("tune", Path("x.yaml"), documents="odd.csv", own=own))
+    assert values["dataset"] == {"corpus": "odd.csv", **own}
+    assert problems(values) == []
+    with pytest.raises(ConfigError, match="queries: for --documents FILE"):
+        draft("evaluate", Path("x.yaml"), dataset="mine", own={"queries": "topics.tsv"})
+
+
 def test_lengths() -> None:
     assert Lengths.of([]) == (0, 0)
     assert Lengths.of(["a b", "a", "a b c"]) == (2, 3)
