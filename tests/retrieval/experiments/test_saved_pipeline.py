@@ -82,7 +82,7 @@ def test_filters_are_saved_and_retrievers_once(
 
 def test_a_copy_is_another_retriever(tmp_path: Path) -> None:
     first = Retriever.build(BM25Encoder(), documents(), path=tmp_path / "first")
-    first.add(["a new text of gold"])
+    first.add({"other": "a new text of gold"})
     first.delete(["d03"])
     first.save(tmp_path / "copy")
     copy = Retriever.open(tmp_path / "copy")

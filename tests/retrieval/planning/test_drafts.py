@@ -105,7 +105,7 @@ def test_queries_judgements_and_columns_of_ones_own(work: Path) -> None:
     own: dict[str, Any] = {
         "columns": {"id": "Ref", "text": ["Inhalt"]},
         "queries": "topics.tsv",
-        "qrels": {"dev": "dev.txt"},
+        "qrels": {"dev": "dev.txt", "test": "dev.txt"},
     }
     values = yaml.safe_load(draft("tune", Path("x.yaml"), documents="odd.csv", own=own))
     assert values["dataset"] == {"corpus": "odd.csv", **own}
