@@ -110,7 +110,7 @@ def test_queries_judgements_and_columns_of_ones_own(work: Path) -> None:
     values = yaml.safe_load(draft("tune", Path("x.yaml"), documents="odd.csv", own=own))
     assert values["dataset"] == {"corpus": "odd.csv", **own}
     assert problems(values) == []
-    with pytest.raises(ConfigError, match="queries: for --documents FILE"):
+    with pytest.raises(ConfigError, match="queries: belong to documents of your own"):
         draft("evaluate", Path("x.yaml"), dataset="mine", own={"queries": "topics.tsv"})
 
 
