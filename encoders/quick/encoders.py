@@ -31,7 +31,7 @@ TOKENIZERS = ("BertTokenizer", "BertTokenizerFast", "TokenizersBackend", "PreTra
 
 
 class _Fast(NamedTuple):
-    """What is asked of an encoder's ``tokenizer`` where documents are cut into passages."""
+    """The parts of an encoder's ``tokenizer`` by which documents are cut into passages."""
 
     backend_tokenizer: Any
     is_fast: bool = True
