@@ -182,11 +182,15 @@ def index(
             counts += f" in {plural(retriever.index.passages, 'passage')}"
         typer.echo(f"{retriever.path}: {counts}, {spelled_bytes(head.index_bytes)}")
     if isinstance(config, dict):
-        from sluice.retrieval.experiments.experiment import open_experiment
+        searched = config["output"]
+        if only:
+            searched = f"{searched}/retrievers/{only[0]}"  # the pipeline lacks its other parts
+        else:
+            from sluice.retrieval.experiments.experiment import open_experiment
 
-        searched = open_experiment(config["output"], quick=True)
-        searched.stage(searched.systems[-1]).search("first", 1)  # compiles, compares: once
-        typer.echo(f'search it: sluice search {config["output"]} "your question"')
+            opened = open_experiment(searched, quick=True)
+            opened.stage(opened.systems[-1]).search("first", 1)  # compiles, compares: once
+        typer.echo(f'search it: sluice search {shlex.quote(searched)} "your question"')
 
 
 def evaluate(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False) -> None:

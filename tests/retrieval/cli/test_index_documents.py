@@ -41,7 +41,7 @@ def test_a_folder_becomes_a_hybrid(sluice: Call, here: Path, bert: Path) -> None
     built = (here / "my" / "retrievers" / "bm25" / "retriever.json").read_bytes()
     (here / "notes" / "0.md").touch()
     code, _, err = sluice("index", "notes", "--output", "my", "--model", bert)
-    assert (code, "index bm25" in err) == (0, False)
+    assert (code, "bm25: indexing" in err) == (0, False)
     assert (here / "my" / "retrievers" / "bm25" / "retriever.json").read_bytes() == built
     # Judgements that come later: the experiment evaluates without being built again.
     (here / "topics.tsv").write_text("q1\tword1\nq2\tword2\n")
@@ -51,8 +51,16 @@ def test_a_folder_becomes_a_hybrid(sluice: Call, here: Path, bert: Path) -> None
         "evaluate.latency_queries=0", "evaluate.report=false",
     )  # fmt: skip
     assert code == 0, err
-    assert "index bm25" not in err
+    assert "bm25: indexing" not in err
     assert "hybrid" in out
+
+
+def test_one_of_the_retrievers_alone(sluice: Call, here: Path) -> None:
+    code, out, err = sluice("index", "notes", "--output", "my", "--only", "bm25")
+    assert code == 0, err
+    assert "bm25: indexing" in err
+    assert out.splitlines()[-1] == 'search it: sluice search my/retrievers/bm25 "your question"'
+    assert "3.md" in sluice("search", "my/retrievers/bm25", "word3", "-k", 1)[1]
 
 
 def test_a_table_with_named_columns(sluice: Call, here: Path) -> None:
