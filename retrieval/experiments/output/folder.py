@@ -171,7 +171,7 @@ def loss_message(output: Path, lost: Sequence[str]) -> str:
     """Return why ``lost``, retrievers with their changes in brackets, are not built again."""
     return (
         f"{output}: a rebuild would lose what was changed since the build: {', '.join(lost)}; the "
-        "settings, or the files they name, are no longer those of the build; choose another output "
+        "settings, or the files they name, have changed too; choose another output "
         "(output=OTHER with a YAML file, --output OTHER with documents), add new documents with "
         f"`sluice add {output} FILE`, or give --rebuild to lose the changes"
     )
