@@ -1,6 +1,6 @@
 """How fast this machine encodes, scores and trains with a model: measured on a few texts.
 
-What is not measured is assumed, and says so: an estimate is right to a factor of about two.
+What is not measured is assumed, and says so.
 """
 
 from __future__ import annotations
