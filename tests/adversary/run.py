@@ -1,0 +1,49 @@
+"""Run the fuzzers of this folder, all or those named, one after the other.
+
+Each keeps its tally and goes on where it was; the exit code is 1 where one found something.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT), str(HERE), str(ROOT / "tests" / "support")]
+from fuzzing import QUIET, Fuzzer  # noqa: E402
+
+FUZZERS = ("kills", "mutations", "searches")  # modules of this folder, each with a FUZZER
+SHORT = 60  # without --long, a sixtieth of the long run's cases
+
+
+def main() -> int:
+    """Run them; 1 where one found something."""
+    parser = argparse.ArgumentParser(prog="scripts/adversary", description=__doc__)
+    parser.add_argument("fuzzers", nargs="*", metavar="FUZZER", help=", ".join(FUZZERS))
+    parser.add_argument("--place", type=Path, required=True, help="folder for work and tallies")
+    parser.add_argument("--long", action="store_true", help="the full counts: hours")
+    parser.add_argument("--count", type=int, help="so many cases of each fuzzer instead")
+    parser.add_argument("--only", default="", help="kinds of cases, comma-separated")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop each after so many")
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    os.environ.update(QUIET)
+    ended = 0
+    for name in asked.fuzzers or FUZZERS:
+        fuzzer: Fuzzer = importlib.import_module(name).FUZZER
+        count = asked.count or (fuzzer.long if asked.long else max(1, fuzzer.long // SHORT))
+        only = [each for each in asked.only.split(",") if each]
+        file = asked.place / f"{'-'.join([name, *only, str(asked.seed)])}.json"
+        tally = fuzzer.run(
+            asked.place / name, count=count, seed=asked.seed, only=only,
+            minutes=asked.minutes, file=file,
+        )  # fmt: skip
+        print("\n".join(tally.lines()), flush=True)
+        ended |= bool(tally.wrong)
+    return ended
+
+
+if __name__ == "__main__":
+    sys.exit(main())
