@@ -1,6 +1,7 @@
 """What a config would do, step by step: for how long, with how much memory and disk space.
 
-Nothing is written. Models are loaded and read a few texts, to measure how fast they are here.
+Nothing is written. Models are loaded and read a few texts, to measure how fast they are here,
+unless nothing is to be measured: the steps are the same then, and times are left open.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ SHARED = ("type", "model", "query_length", "document_length", "max_length", "dty
           "batch_tokens")  # fmt: skip
 DEPTH = 100  # of a reranker that names none
 RUN_BYTES = 20  # of a document in a compressed run
+IDLE = "times are estimates for this machine when it does nothing else"
+UNMEASURED = "nothing was measured: without --fast, times, memory and disk space are estimated"
 
 
 class Step(NamedTuple):
@@ -100,13 +103,14 @@ class Plan(NamedTuple):
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-def plan(values: Mapping[str, Any], file: Path | None = None) -> Plan:
+def plan(values: Mapping[str, Any], file: Path | None = None, *, measure: bool = True) -> Plan:
     """Return what a config without problems would do.
 
-    Of several datasets the first is planned. Raises what the verb itself would for a bad config.
+    Of several datasets the first is planned. Without ``measure`` no model is loaded. Raises what
+    the verb itself would for a bad config.
     """
     named = values.get("dataset")
-    notes = []
+    notes = [IDLE if measure else UNMEASURED]
     if is_suite(named):
         values = {**values, "dataset": first_dataset(named)}
         notes.append("of several datasets the first is planned; the others come after it")
@@ -118,9 +122,11 @@ def plan(values: Mapping[str, Any], file: Path | None = None) -> Plan:
     ]
     if isinstance(config, TrainConfig):
         dataset = None if config.dataset is None else load_dataset(config.dataset, None)
-        return Plan(_title(config, dataset), list(_training_steps(config, dataset)), notes)
+        rates = Rates(dataset) if measure else None
+        return Plan(_title(config, dataset), list(_training_steps(config, dataset, rates)), notes)
     dataset = load_dataset(config.dataset, None)
-    return Plan(_title(config, dataset), list(_steps(config, dataset, file)), notes)
+    rates = Rates(dataset) if measure else None
+    return Plan(_title(config, dataset), list(_steps(config, dataset, file, rates)), notes)
 
 
 def _title(config: Any, dataset: Dataset | None) -> str:
@@ -135,27 +141,29 @@ def _title(config: Any, dataset: Dataset | None) -> str:
     return f"{kind} on {dataset.name} ({documents}splits: {splits}), into {config.output}"
 
 
-def _training_steps(config: TrainConfig, dataset: Dataset | None) -> Iterator[Step]:
+def _training_steps(
+    config: TrainConfig, dataset: Dataset | None, rates: Rates | None
+) -> Iterator[Step]:
     from sluice.retrieval.jobs import training_job
 
     job = training_job(config)
     if made_before(job.model_path, job.keys.key):
         yield Step("train", f"the model in {job.model_path}", reused=True)
     else:
-        yield _trained("train", config, dataset, Rates(dataset), config)
+        yield _trained("train", config, dataset, rates, config)
 
 
-def _steps(config: ExperimentConfig, dataset: Dataset, file: Path | None) -> Iterator[Step]:
+def _steps(
+    config: ExperimentConfig, dataset: Dataset, file: Path | None, rates: Rates | None
+) -> Iterator[Step]:
     experiment = Experiment(config, file=file)
-    rates = Rates(dataset)
     for name, section in config.train.items():
         key = experiment.needs.keys(f"train.{name}").key
         if made_before(experiment.output / "models" / name, key):
             yield Step(f"train {name}", "its model", reused=True)
         else:
             yield _trained(f"train {name}", section, dataset, rates, config)
-    base = _with_base_models(config)
-    estimates = Experiment(base, file=file)
+    estimates = Experiment(_with_base_models(config), file=file) if rates else None
     for name in config.retrievers:
         yield _indexed(name, experiment, estimates, dataset)
     if isinstance(config, TuneConfig):
@@ -166,12 +174,12 @@ def _steps(config: ExperimentConfig, dataset: Dataset, file: Path | None) -> Ite
 
 
 def _trained(
-    name: str, section: TrainingSection, dataset: Dataset | None, rates: Rates, config: Any
+    name: str, section: TrainingSection, dataset: Dataset | None, rates: Rates | None, config: Any
 ) -> Step:
     size = training_size(section, dataset, config.seed)
     what = f"{size}, from {_base_model(config, section.encoder).get('model', 'scratch')}"
     spec = _measurable(config, section.encoder)
-    if spec is None:
+    if spec is None or rates is None:
         return Step(name, what, None)
     rate = rates.of(spec)
     seconds = None if size.steps is None else size.steps * rate.training_step(size.texts)
@@ -182,17 +190,24 @@ def _trained(
     )  # fmt: skip
 
 
-def _indexed(name: str, experiment: Experiment, estimates: Experiment, dataset: Dataset) -> Step:
+def _indexed(
+    name: str, experiment: Experiment, estimates: Experiment | None, dataset: Dataset
+) -> Step:
+    """Return the step of a retriever; without ``estimates`` no encoder is loaded."""
     section = experiment.config.retrievers[name]
     kind = str(section.encoder.get("type"))
     if experiment.is_built(name):
         return Step(f"index {name}", f"{kind} retriever", reused=True)
-    base = estimates.config.retrievers[name].encoder
+    size = dataset.corpus.size
+    if estimates is None and (kind != "bm25" or size is None):
+        of = "" if size is None else f", {plural(size, 'document')}"
+        return Step(f"index {name}", f"{kind} retriever{of}", None)
+    base = section.encoder if estimates is None else estimates.config.retrievers[name].encoder
     if base.get("type") in LOADED and local_folder(str(base.get("model"))) is None:
         return Step(f"index {name}", f"{kind} retriever", None)
-    cost = estimates.estimate(name)
+    cost = None if estimates is None else estimates.estimate(name)
     if cost is None:
-        documents = dataset.corpus.size or sum(1 for _ in dataset.corpus)
+        documents = size or sum(1 for _ in dataset.corpus)
         seconds = documents / COUNTED_PER_SECOND
         return Step(f"index {name}", f"{kind}, {plural(documents, 'document')}", seconds, "assumed")
     unit = "document" if section.passages is None else "passage"
@@ -205,7 +220,9 @@ def _indexed(name: str, experiment: Experiment, estimates: Experiment, dataset: 
     )  # fmt: skip
 
 
-def _evaluated(experiment: Experiment, dataset: Dataset, rates: Rates) -> Iterator[Step]:
+def _evaluated(
+    experiment: Experiment, dataset: Dataset, rates: Rates | None
+) -> Iterator[Step]:
     config = experiment.config
     split = dataset.with_split(config.evaluate.split)
     depth = depth_for([parse_measure(text) for text in config.evaluate.measures])
@@ -226,7 +243,7 @@ def _evaluated(experiment: Experiment, dataset: Dataset, rates: Rates) -> Iterat
                 continue
             pairs += _depth_of(experiment, nodes, part)
             spec = _measurable(config, config.rerankers[part])
-            if spec is None or seconds is None:
+            if spec is None or rates is None or seconds is None:
                 seconds = None
             else:
                 seconds += (
@@ -234,7 +251,8 @@ def _evaluated(experiment: Experiment, dataset: Dataset, rates: Rates) -> Iterat
                 )
         what = f"{queries:,} queries of {config.evaluate.split}"
         what += f", {queries * pairs:,} pairs to rerank" if pairs else ""
-        basis = "scoring measured, searching assumed" if pairs else "assumed"
+        basis = "scoring measured, searching assumed" if pairs and rates else "assumed"
+        basis = "" if seconds is None else basis
         yield Step(f"evaluate {name}", what, seconds, basis, queries * depth * RUN_BYTES)
 
 

@@ -56,7 +56,28 @@ def test_an_experiment_step_by_step(values: dict[str, Any], tmp_path: Path) -> N
     assert "40 to encode (rate of " in steps["index tuned"].what
     queries = len(load_dataset(values["dataset"]).queries)
     assert f"{7 * queries} pairs to rerank" in steps["evaluate cascade"].what
-    assert re.search(r"\nin all: about .* GB of memory at the peak$", str(found))
+    assert re.search(r"\nin all: about .* GB of memory at the peak\n", str(found))
+    assert str(found).endswith("note: times are estimates for this machine when it does nothing else")
+
+
+def test_steps_without_measuring(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = [step.name for step in plan(values).steps]
+
+    def load(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model is loaded")
+
+    monkeypatch.setattr("sluice.retrieval.planning.rates.make_encoder", load)
+    monkeypatch.setattr("sluice.retrieval.experiments.experiment.make_encoder", load)
+    found = plan(values, measure=False)
+    steps = {step.name: step for step in found.steps}
+    assert list(steps) == measured
+    assert steps["train ft"].costs == "time unknown"
+    assert steps["train ft"].what.startswith("2 steps of 32 examples")
+    assert steps["index base"].what == "dense retriever, 40 documents"
+    assert steps["index bm25"].basis == "assumed"
+    assert steps["evaluate cascade"].seconds is None
+    assert "note: nothing was measured" in str(found)
+    assert "in all: at least " in str(found)
 
 
 def test_what_is_there_is_reused(values: dict[str, Any]) -> None:
