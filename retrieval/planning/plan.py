@@ -35,6 +35,7 @@ from sluice.retrieval.planning.rates import (
     CHECKPOINT,
     COUNTED_PER_SECOND,
     SEARCH_SECONDS,
+    STARTED,
     Rates,
 )
 from sluice.retrieval.planning.training_size import training_size
@@ -50,7 +51,8 @@ UNMEASURED = "nothing was measured: without --fast, times, memory and disk space
 class Step(NamedTuple):
     """One step of a plan; ``seconds`` is None where nothing says how long it takes.
 
-    ``basis`` is what the time rests on: measured here, or assumed.
+    ``basis`` is what the time rests on: measured here, or assumed. ``disk_bytes`` stay,
+    ``passing_bytes`` are needed beside them while the step runs.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Step(NamedTuple):
     disk_bytes: int = 0
     memory_bytes: int = 0
     reused: bool = False
+    passing_bytes: int = 0
 
     @property
     def costs(self) -> str:
@@ -70,7 +73,10 @@ class Step(NamedTuple):
         if self.basis:
             parts[0] += f" ({self.basis})"
         if self.disk_bytes:
-            parts.append(f"{self.disk_bytes / 1e6:,.1f} MB on disk")
+            more = f" (and {self.passing_bytes / 1e6:,.1f} MB until it ends)"
+            parts.append(
+                f"{self.disk_bytes / 1e6:,.1f} MB on disk{more if self.passing_bytes else ''}"
+            )
         if self.memory_bytes:
             parts.append(f"{self.memory_bytes / 1e9:,.1f} GB of memory")
         return ", ".join(parts)
@@ -110,7 +116,7 @@ def plan(values: Mapping[str, Any], file: Path | None = None, *, measure: bool =
     the verb itself would for a bad config.
     """
     named = values.get("dataset")
-    notes = [IDLE if measure else UNMEASURED]
+    notes = []
     if is_suite(named):
         values = {**values, "dataset": first_dataset(named)}
         notes.append("of several datasets the first is planned; the others come after it")
@@ -120,6 +126,7 @@ def plan(values: Mapping[str, Any], file: Path | None = None, *, measure: bool =
         for place, name in models(config)
         if local_folder(name) is None
     ]
+    notes.append(IDLE if measure else UNMEASURED)
     if isinstance(config, TrainConfig):
         dataset = None if config.dataset is None else load_dataset(config.dataset, None)
         rates = Rates(dataset) if measure else None
@@ -178,15 +185,20 @@ def _trained(
 ) -> Step:
     size = training_size(section, dataset, config.seed)
     what = f"{size}, from {_base_model(config, section.encoder).get('model', 'scratch')}"
-    spec = _measurable(config, section.encoder)
+    spec = _measurable(config, section.encoder, training=True)
     if spec is None or rates is None:
         return Step(name, what, None)
-    rate = rates.of(spec)
-    seconds = None if size.steps is None else size.steps * rate.training_step(size.texts)
-    saves = 0 if section.trainer.get("save_strategy") == "no" else 2
+    trainer = section.trainer
+    rate = rates.of_training(spec, bf16=bool(trainer.get("bf16")))
+    per_text = rate.trained + (rate.seconds if section.gradient_cache else 0.0)
+    seconds = None
+    if size.steps is not None:
+        started = STARTED if START_KEY in spec else 0
+        seconds = size.steps * size.texts * per_text + (size.evaluated + started) * rate.seconds
+    saves = 0 if trainer.get("save_strategy") == "no" else 2
     return Step(
-        name, what, seconds, "from the encoding rate measured here",
-        rate.model_bytes(1 + CHECKPOINT * saves), rate.training_memory_bytes,
+        name, what, seconds, "without mining; steps measured here", rate.model_bytes(),
+        rate.training_memory_bytes(size.held), passing_bytes=rate.model_bytes(CHECKPOINT * saves),
     )  # fmt: skip
 
 
@@ -220,9 +232,7 @@ def _indexed(
     )  # fmt: skip
 
 
-def _evaluated(
-    experiment: Experiment, dataset: Dataset, rates: Rates | None
-) -> Iterator[Step]:
+def _evaluated(experiment: Experiment, dataset: Dataset, rates: Rates | None) -> Iterator[Step]:
     config = experiment.config
     split = dataset.with_split(config.evaluate.split)
     depth = depth_for([parse_measure(text) for text in config.evaluate.measures])
@@ -296,17 +306,20 @@ def _base_model(config: Any, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     return base
 
 
-def _measurable(config: Any, spec: Mapping[str, Any]) -> dict[str, Any] | None:
+def _measurable(
+    config: Any, spec: Mapping[str, Any], *, training: bool = False
+) -> dict[str, Any] | None:
     """Return a component that can be loaded now and is about as fast; None if there is none.
 
-    SPLADE that begins without a head is measured as a dense encoder of the same model.
+    SPLADE that begins without a head is measured as a dense encoder of the same model, but in
+    training with a head that is made for it.
     """
     base = _base_model(config, spec)
     if base.get("type") not in LOADED or not isinstance(base.get("model"), str):
         return None
     if local_folder(str(base["model"])) is None or isinstance(base.get(START_KEY), Mapping):
         return None
-    if START_KEY not in base:
+    if START_KEY not in base or (training and base["type"] == "splade"):
         return dict(base)
     shared = {key: value for key, value in base.items() if key in SHARED}
     return {**shared, "type": "dense"} if base["type"] == "splade" else shared
