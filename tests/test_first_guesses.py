@@ -120,6 +120,10 @@ def test_awaited(bm25: Retriever, dense: Retriever) -> None:  # 6
     hits, run = asyncio.run(both())
     assert hits == bm25.search(Q1, 3)
     assert dict(run) == dict((bm25 | dense).run([Q2], k=2))
+    vector = dense.encoder.encode_queries([Q1])[0]
+    assert asyncio.run(dense.asearch(vector=vector, k=2)) == dense.search(vector=vector, k=2)
+    with pytest.raises(SluiceError, match="unknown"):
+        asyncio.run(bm25.asearch(Q1, params={"unknown": 1}))
 
 
 def test_documents_of_a_retriever(bm25: Retriever) -> None:  # 7

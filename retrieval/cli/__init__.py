@@ -12,11 +12,10 @@ import os
 import sys
 from typing import NoReturn
 
-import typer
-
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.cli.app import app
 from sluice.retrieval.cli.terminal.messages import os_message, usage_message, write_error
+from sluice.retrieval.cli.terminal.output import echo
 
 __all__ = ["app", "main"]
 
@@ -46,11 +45,11 @@ def main() -> None:
         if not hasattr(error, "format_message"):  # the parser's errors have it
             raise
         if error.format_message().startswith("Usage:"):  # no words at all: the help itself
-            typer.echo(error.format_message())
+            echo(error.format_message())
             sys.exit(2)
         _fail(usage_message(error))
     if code == INTERRUPTED:
-        typer.echo("interrupted; run the same command again to continue", err=True)
+        echo("interrupted; run the same command again to continue", err=True)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -26,6 +26,7 @@ from sluice.retrieval.cli import (
     training_data,
 )
 from sluice.retrieval.cli.terminal.options import Command
+from sluice.retrieval.cli.terminal.output import LogFormatter, echo
 
 EXPERIMENTS = "Experiments, from a YAML file"
 SEARCH = "Search"
@@ -65,7 +66,11 @@ class Verb(TyperCommand):
         except Exception as error:
             name = getattr(error, "option_name", None)  # NoSuchOption has it
             takes_overrides = any(each.name == "overrides" for each in self.params)
-            if isinstance(name, str) and name.startswith("--") and takes_overrides:
+            arguments = [_usage_name(each) for each in self.params if _is_argument(each)]
+            word = str(name).removeprefix("--").upper()
+            if isinstance(name, str) and word in (each.strip("[].") for each in arguments):
+                error.remedy = f"{word} is a plain word, without {name}"  # type: ignore[attr-defined]
+            elif isinstance(name, str) and name.startswith("--") and takes_overrides:
                 key = name.removeprefix("--").replace("-", "_")
                 error.remedy = f"for a key of the file, write {key}=VALUE behind it"  # type: ignore[attr-defined]
             raise
@@ -202,10 +207,10 @@ def _register() -> None:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"sluice {version('sluice-ir')}")
-        typer.echo(f"python {platform.python_version()}")
+        echo(f"sluice {version('sluice-ir')}")
+        echo(f"python {platform.python_version()}")
         for name in SHOWN_PACKAGES:
-            typer.echo(f"{name} {version(name)}")
+            echo(f"{name} {version(name)}")
         raise typer.Exit
 
 
@@ -226,7 +231,9 @@ def _settings(
         False, "--version", help="Show versions and exit.", callback=_show_version, is_eager=True
     ),
 ) -> None:
-    logging.basicConfig(format="%(message)s", stream=sys.stderr, force=True)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter("%(message)s"))
+    logging.basicConfig(handlers=[handler], force=True)
     logging.getLogger("sluice").setLevel(logging.WARNING if quiet else logging.INFO)
 
 

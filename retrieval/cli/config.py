@@ -21,6 +21,7 @@ from sluice.retrieval.cli.terminal.options import (
     option,
     plural,
 )
+from sluice.retrieval.cli.terminal.output import echo
 
 
 def init(
@@ -73,7 +74,7 @@ def init(
         known = jobs()
         width = max(map(len, known))
         for name, line in known.items():
-            typer.echo(f"{name.ljust(width)}  {line}".rstrip())
+            echo(f"{name.ljust(width)}  {line}".rstrip())
         return
     file = output or Path("-".join(job) + ".yaml")
     if file.exists():
@@ -91,7 +92,7 @@ def init(
     from sluice.encoders.foundation.files import write_text
 
     write_text(file, drafted)
-    typer.echo(f"{file}: written; look it through, then: sluice config check {file}")
+    echo(f"{file}: written; look it through, then: sluice config check {file}")
 
 
 def _splits(qrels: list[str]) -> str | dict[str, str]:
@@ -128,44 +129,48 @@ def check(
     values = load_values(file, overrides or [])
     found = problems(values, file)
     if found:
-        typer.echo(f"{file}: {plural(len(found), 'problem')}", err=True)
+        echo(f"{file}: {plural(len(found), 'problem')}", err=True)
         for each in found:
-            typer.echo(f"  {each}", err=True)
+            echo(f"  {each}", err=True)
         raise typer.Exit(2)
-    typer.echo(f"{file}: no problem")
+    echo(f"{file}: no problem")
     from sluice.retrieval.planning.plan import plan
 
-    typer.echo(str(plan(values, file, measure=not fast)))
+    echo(str(plan(values, file, measure=not fast)))
 
 
 def list_names(
     kind: Annotated[
-        str,
+        str | None,
         argument(
             "KIND",
             "losses, encoders, rerankers, indexes, stages, measures, examples, negatives, tunings, "
             "rankers, teachers, datasets or recipes.",
         ),
-    ],
+    ] = None,
     name: Annotated[str | None, argument("NAME", "Show the arguments of this one.")] = None,
 ) -> None:
     """List what a YAML file may name.
 
-    With NAME, which may be a module:Class of your own: its arguments, their types and defaults.
+    Without KIND: the kinds. With NAME, which may be a module:Class of your own: its arguments,
+    their types and defaults.
 
     Examples:
       sluice config list losses
       sluice config list losses info_nce
     """
-    from sluice.retrieval.config.schema.catalogue import entries, entry, shown
+    from sluice.retrieval.config.schema.catalogue import entries, entry, kinds, shown
 
+    if kind is None:
+        echo("\n".join(kinds()))
+        return
     if name is not None:
-        typer.echo(shown(entry(kind, name), kind))
+        echo(shown(entry(kind, name), kind))
         return
     lines = entries(kind)
     width = max(map(len, lines))
     for each, summary in lines.items():
-        typer.echo(f"{each.ljust(width)}  {summary}".rstrip())
+        echo(f"{each.ljust(width)}  {summary}".rstrip())
 
 
 def schema(
@@ -183,12 +188,12 @@ def schema(
 
     text = (configs() / SCHEMA).read_text(encoding="utf-8")
     if output is None:
-        typer.echo(text, nl=False)
+        echo(text, nl=False)
         return
     from sluice.encoders.foundation.files import write_text
 
     write_text(output, text)
-    typer.echo(f"{output}: the schema of experiment files")
+    echo(f"{output}: the schema of experiment files")
 
 
 COMMANDS: dict[str, Command] = {"init": init, "check": check, "list": list_names, "schema": schema}

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sluice.retrieval.cli.terminal.options import Command, argument, check_choice, option
+from sluice.retrieval.cli.terminal.output import echo
 
 ACTIONS = ("list", "clear")
 
@@ -75,14 +76,14 @@ def cache(
             state = "removed  " if removed(key) else "in use   "
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(key.used))
         name = key.encoder.rpartition(":")[2]
-        typer.echo(
+        echo(
             f"{state}{key.fingerprint[:12]}  {name:<16}  {key.store:<8}"
             f"  {key.bytes / 1e6:>10,.1f} MB  {used}"
         )
     if action == "clear" and not keys:
-        typer.echo(f"{root}: no vectors{f' of encoder {encoder}' if encoder else ''} are cached")
+        echo(f"{root}: no vectors{f' of encoder {encoder}' if encoder else ''} are cached")
     if action == "list":
-        typer.echo(f"{root}: {sum(key.bytes for key in keys) / 1e6:,.1f} MB")
+        echo(f"{root}: {sum(key.bytes for key in keys) / 1e6:,.1f} MB")
 
 
 COMMANDS: dict[str, Command] = {"data": data, "cache": cache}

@@ -26,6 +26,7 @@ from sluice.retrieval.cli.terminal.options import (
     show_table,
     split_measures,
 )
+from sluice.retrieval.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.hub_counts import Hubness
@@ -69,13 +70,13 @@ def hubness(
     if as_json:
         typer.echo(json.dumps(figures._asdict(), indent=2))
         return
-    typer.echo(
+    echo(
         f"skewness of N_{k}    {figures.skewness:.4f}\n"
         f"largest N_{k}        {figures.largest:,}\n"
         f"never retrieved    {figures.never:.2%} of the documents"
     )
     for doc_id, count in figures.hubs:
-        typer.echo(f"{count:>6,}  {doc_id}")
+        echo(f"{count:>6,}  {doc_id}")
 
 
 def _hubness_of_retriever(folder: Path, dataset: str | None, split: str, k: int) -> Hubness:
@@ -125,7 +126,7 @@ def compatibility(
     names = folders if len(set(folders)) == len(folders) else list(map(str, retrievers))
     opened = dict(zip(names, map(Retriever.open, retrievers), strict=True))
     matrix = compatibility_matrix(opened, load_dataset(dataset, split), measure)
-    typer.echo(show_table(matrix.table(), form))
+    echo(show_table(matrix.table(), form))
 
 
 def robust(
@@ -187,7 +188,7 @@ def robust(
         depth=depth,
         seed=seed,
     )
-    typer.echo(show_table(result.table, form))
+    echo(show_table(result.table, form))
 
 
 def _experiment(path: Path, overrides: list[str]) -> Experiment:

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.options import (
     Command,
@@ -18,6 +16,7 @@ from sluice.retrieval.cli.terminal.options import (
     plural,
     refuse_options,
 )
+from sluice.retrieval.cli.terminal.output import echo
 
 DENSE = "Dense vectors"
 of_dense = partial(option, panel=DENSE)
@@ -84,7 +83,7 @@ def import_(
         refuse_options(reason, **asdict(job))
         retriever = import_retriever(inputs, output, form, language=language)
         width = plural(retriever.encoder.dim, "term")
-    typer.echo(f"{output}: {plural(retriever.head.documents, 'document')}, {width}")
+    echo(f"{output}: {plural(retriever.head.documents, 'document')}, {width}")
 
 
 def export(
@@ -130,7 +129,7 @@ def export(
         reason = f"not for --format {form}"
         refuse_options(reason, quantise=quantise, scale=scale, queries=queries)
         dense = export_dense(Retriever.open(retriever), output, form, texts=texts)
-        typer.echo(f"{output}: {dense}")
+        echo(f"{output}: {dense}")
         return
     from sluice.retrieval.datasets.beir import read_queries
     from sluice.retrieval.exchange.sparse_retrievers import export_retriever
@@ -143,9 +142,9 @@ def export(
         scale=scale,
         queries=None if queries is None else dict(read_queries(queries)),
     )
-    typer.echo(f"{output}: {report}")
+    echo(f"{output}: {report}")
     if queries is not None:
-        typer.echo(f"{output}.queries.jsonl: the queries' vectors")
+        echo(f"{output}.queries.jsonl: the queries' vectors")
 
 
 COMMANDS: dict[str, Command] = {"import": import_, "export": export}

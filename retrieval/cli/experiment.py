@@ -24,6 +24,7 @@ from sluice.retrieval.cli.terminal.options import (
     plural,
     refuse_options,
 )
+from sluice.retrieval.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.table import Table
@@ -69,7 +70,7 @@ def train(config: ConfigFile, overrides: Overrides = None) -> None:
     from sluice.retrieval.experiments.training.summary import training_summary
     from sluice.retrieval.jobs import train as train_one
 
-    typer.echo(training_summary(train_one(config, overrides or [])))
+    echo(training_summary(train_one(config, overrides or [])))
 
 
 def index(
@@ -170,7 +171,7 @@ def index(
         from sluice.retrieval.jobs import estimate
 
         for name, cost in estimate(config, overrides or [], only=only).items():
-            typer.echo(f"{name}: {cost or 'nothing to encode'}")
+            echo(f"{name}: {cost or 'nothing to encode'}")
         return
     from sluice.indexing.wrappers.passages import PassageIndex
     from sluice.retrieval.jobs import index as build
@@ -180,7 +181,7 @@ def index(
         counts = plural(head.documents, "document")
         if head.passages is not None and isinstance(retriever.index, PassageIndex):
             counts += f" in {plural(retriever.index.passages, 'passage')}"
-        typer.echo(f"{retriever.path}: {counts}, {spelled_bytes(head.index_bytes)}")
+        echo(f"{retriever.path}: {counts}, {spelled_bytes(head.index_bytes)}")
     if isinstance(config, dict):
         searched = config["output"]
         if only:
@@ -190,7 +191,7 @@ def index(
 
             opened = open_experiment(searched, quick=True)
             opened.stage(opened.systems[-1]).search("first", 1)  # compiles, compares: once
-        typer.echo(f'search it: sluice search {shlex.quote(searched)} "your question"')
+        echo(f'search it: sluice search {shlex.quote(searched)} "your question"')
 
 
 def evaluate(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False) -> None:
@@ -231,11 +232,11 @@ def tune(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = Fal
     start = time.monotonic()
     table, tuning = tune_parts(config, overrides or [], rebuild=rebuild)
     show(table)
-    typer.echo(f"\ntuned: {tuning.chosen.pipeline}")
-    typer.echo(f"best of {len(tuning.trials):,}: {tuning.best.pipeline}")
+    echo(f"\ntuned: {tuning.chosen.pipeline}")
+    echo(f"best of {len(tuning.trials):,}: {tuning.best.pipeline}")
     folder = tuning.folder
     say(f"\nResults after {duration(time.monotonic() - start)}: {folder}/report.md")
-    typer.echo(f"\nTry next:\n  sluice evaluate {shlex.quote(f'{folder}/tuned.yaml')}")
+    echo(f"\nTry next:\n  sluice evaluate {shlex.quote(f'{folder}/tuned.yaml')}")
 
 
 def reproduce(
@@ -261,7 +262,7 @@ def reproduce(
     reproduction = reproduce_experiment(folder, output, tolerance=tolerance)
     show(reproduction.table)
     for change in reproduction.changed:
-        typer.echo(f"changed since: {change}")
+        echo(f"changed since: {change}")
     if not reproduction.same:
         raise typer.Exit(1)
 
@@ -338,12 +339,12 @@ def report(
 
         refuse_options("for the report of one folder, not for a comparison", queries=queries)
         path = build_comparison(*folders, output=output, allow=allow or ())
-        typer.echo(f"{path}: {path.stat().st_size:,} bytes")
+        echo(f"{path}: {path.stat().st_size:,} bytes")
         return
     from sluice.retrieval.studies.report.page import build_report
 
     path = build_report(folders[0], output=output, queries=queries, allow=allow or ())
-    typer.echo(f"{path}: {path.stat().st_size:,} bytes")
+    echo(f"{path}: {path.stat().st_size:,} bytes")
 
 
 def _write_curves(folders: list[Path], figure: Path | None, table: Path | None) -> None:
@@ -355,11 +356,11 @@ def _write_curves(folders: list[Path], figure: Path | None, table: Path | None) 
     if figure is not None:
         from sluice.training.journal.plot import plot_trainings
 
-        typer.echo(f"{plot_trainings(runs, figure)}: {names}")
+        echo(f"{plot_trainings(runs, figure)}: {names}")
     if table is not None:
         table.parent.mkdir(parents=True, exist_ok=True)
         write_text(table, as_csv(runs))
-        typer.echo(f"{table}: {names}")
+        echo(f"{table}: {names}")
 
 
 def _print_evaluation(table: Table, experiment: Experiment, start: float) -> None:
@@ -368,9 +369,9 @@ def _print_evaluation(table: Table, experiment: Experiment, start: float) -> Non
 
     left_out = show(table)
     _print_results(experiment.output, left_out, start, page=experiment.config.evaluate.report)
-    typer.echo("\nTry next:")
+    echo("\nTry next:")
     for step in next_steps(experiment, table):
-        typer.echo(f"  {step.command}")
+        echo(f"  {step.command}")
 
 
 def _print_results(output: Path, left_out: list[str], start: float, *, page: bool) -> None:
@@ -397,7 +398,7 @@ def _run_suite(config: Path, overrides: list[str] | None, rebuild: bool) -> bool
     if suite is None:
         return False
     for place, (measure, table) in enumerate(suite.tables.items()):
-        typer.echo(f"{chr(10) * (place > 0)}{measure}")
+        echo(f"{chr(10) * (place > 0)}{measure}")
         show(table)
     for name, why in suite.failed.items():
         say(f"\nfailed: {name}: {why}")

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.options import (
     Command,
@@ -26,6 +24,7 @@ from sluice.retrieval.cli.terminal.options import (
     refuse_options,
     split_overrides,
 )
+from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.evaluation.table import Table
 
 SHOWN = 15  # features
@@ -94,7 +93,7 @@ def fusion(
         f"{name} {value:.4f}" for name, value in zip(fitted.names, fitted.single, strict=True)
     )
     queries = plural(fitted.queries, f"{split} query")
-    typer.echo(
+    echo(
         f"{output}: {fitted.measure} {fitted.value:.4f} on {queries}"
         f"{held_out}\n"
         f"equal weights {fitted.equal:.4f}; alone {alone}\n"
@@ -133,9 +132,7 @@ def cut_off(
     )  # fmt: skip
     rule.save(output)
     queries = plural(report.queries, f"{split} query")
-    typer.echo(
-        f"{output}: {queries}, mean depth {report.mean_depth:.1f}, success {report.success:.4f}"
-    )
+    echo(f"{output}: {queries}, mean depth {report.mean_depth:.1f}, success {report.success:.4f}")
 
 
 def exit_(
@@ -172,7 +169,7 @@ def exit_(
     )  # fmt: skip
     fitted.save(output)
     queries = plural(fitted.queries, f"{split} query")
-    typer.echo(
+    echo(
         f"{output}: {fitted.exited:.1%} of {queries} exit, loss "
         f"{fitted.loss:.4f}; {fitted.measure} {fitted.value:.4f} of {fitted.full:.4f}"
     )
@@ -200,11 +197,11 @@ def ranker(
 
     if folds is not None:
         report = jobs.ltr_folds(config, overrides or [], folds=folds, rebuild=rebuild)
-        typer.echo(f"{report}\n\n{_first_rows(report.importances)}")
+        echo(f"{report}\n\n{_first_rows(report.importances)}")
         return
     trained = jobs.ltr(config, overrides or [], rebuild=rebuild)
-    typer.echo(str(_first_rows(trained.ranker.importances())))
-    typer.echo(
+    echo(str(_first_rows(trained.ranker.importances())))
+    echo(
         f"\n{trained.path}: trained on {trained.queries:,} queries; nDCG@10 of "
         f"{trained.dev_queries:,} dev queries {trained.dev:.4f}, before reranking "
         f"{trained.dev_given:.4f}"
@@ -289,7 +286,7 @@ def quality(
         corpus = load_dataset(dataset, None).corpus
         scores = score_quality(corpus, _signal(by, corpus, model))
     scores.save(output)
-    typer.echo(f"{output}: quality of {len(scores):,} documents by {scores.by}")
+    echo(f"{output}: quality of {len(scores):,} documents by {scores.by}")
 
 
 def _scores_by_fit(

@@ -22,6 +22,7 @@ from sluice.retrieval.cli.terminal.options import (
     option,
     split_measures,
 )
+from sluice.retrieval.cli.terminal.output import echo
 
 of_sample = partial(option, panel="Sample and thresholds")
 
@@ -83,7 +84,7 @@ def judge(
         queries=queries, fit=fit, seed=seed, cache=cache, measures=split_measures(measure),
         rankers=ranker or [],
     )  # fmt: skip
-    typer.echo(str(report))
+    echo(str(report))
 
 
 def agreement(
@@ -135,7 +136,7 @@ def agreement(
         values = {"labels": figures.to_dict(), "systems": [each.to_dict() for each in systems]}
         typer.echo(json.dumps({**values, "circular": circle}, indent=2))
         return
-    typer.echo("\n\n".join([str(figures), *map(str, systems)]))
+    echo("\n\n".join([str(figures), *map(str, systems)]))
 
 
 def grades(
@@ -157,7 +158,7 @@ def grades(
     from sluice.retrieval.runs.trec_files import read_qrels
 
     breakdown = grade_breakdown(Run.load(run), read_qrels(qrels), k or CUTOFFS)
-    typer.echo(str(breakdown.table()))
+    echo(str(breakdown.table()))
 
 
 COMMANDS: dict[str, Command] = {"judge": judge, "agreement": agreement, "grades": grades}

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.options import (
     Command,
@@ -22,6 +20,7 @@ from sluice.retrieval.cli.terminal.options import (
     refuse_options,
     split_measures,
 )
+from sluice.retrieval.cli.terminal.output import echo
 
 of_greedy = partial(option, panel="With --greedy")
 of_loss = partial(option, panel="Measuring the loss")
@@ -77,7 +76,7 @@ def soup(
 
         shares = None if weights is None else parse_numbers(weights, "--weights", "0.7,0.3")
         folder = make_soup(models, output, shares)
-        typer.echo(f"{folder}: the mean of {len(models)} models")
+        echo(f"{folder}: the mean of {len(models)} models")
         return
     if weights is not None:
         raise ConfigError("--weights: not for --greedy, which weighs all models equally")
@@ -92,8 +91,8 @@ def soup(
     section = DevSection(measures=measures, queries=queries or 200, documents=documents or 5000)
     soup = make_greedy_soup(models, output, dataset, section)
     for name, value in soup.scores:
-        typer.echo(f"{measures[0]} {value:.4f}  {'in ' if name in soup.chosen else 'out'}  {name}")
-    typer.echo(f"{measures[0]} {soup.value:.4f}  {soup.path}: {plural(len(soup.chosen), 'model')}")
+        echo(f"{measures[0]} {value:.4f}  {'in ' if name in soup.chosen else 'out'}  {name}")
+    echo(f"{measures[0]} {soup.value:.4f}  {soup.path}: {plural(len(soup.chosen), 'model')}")
 
 
 def export(
@@ -122,7 +121,7 @@ def export(
     exported = export_model(
         model, output, quantise=quantise, dataset=dataset, documents=documents, queries=queries
     )
-    typer.echo(f"{output}:\n{exported}")
+    echo(f"{output}:\n{exported}")
 
 
 COMMANDS: dict[str, Command] = {"soup": soup, "export": export}

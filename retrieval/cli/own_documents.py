@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.cli.terminal.output import echo
 
 log = logging.getLogger("sluice")
 
@@ -49,13 +48,13 @@ def own_experiment(
     folder = output or Path("runs") / _short_name(source)
     named = {key: value for key, value in columns.items() if value is not None}
     own = survey(source, named, folder, language)
-    typer.echo(str(own))
+    echo(str(own))
     config = hybrid_config(own, folder, model=model, lexical_only=lexical_only)
     if not dry_run and not lexical_only:
         if own.characters < LONG:
-            typer.echo("estimate: less than half a minute, and a few MB on disk")
+            echo("estimate: less than half a minute, and a few MB on disk")
         else:
-            typer.echo(f"estimate: dense: {estimate(config, only=['dense'])['dense']}")
+            echo(f"estimate: dense: {estimate(config, only=['dense'])['dense']}")
     return config
 
 

@@ -24,6 +24,7 @@ from sluice.retrieval.cli.terminal.options import (
     show_table,
     split_measures,
 )
+from sluice.retrieval.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.comparison import SignificanceTest
@@ -70,7 +71,7 @@ def score(
                 f"{name}\t{query}\t{values[query]:.4f}" for name, values in scores.per_query.items()
             ]
     lines += [f"{name}\tall\t{value:.4f}" for name, value in scores.mean.items()]
-    typer.echo("\n".join(lines))
+    echo("\n".join(lines))
     _warn_of_unmatched(scores)
 
 
@@ -158,7 +159,7 @@ def compare(
         values.update({name: table.to_dict() for name, table in tables.items()})
         typer.echo(json.dumps(values, indent=2, ensure_ascii=False))
         return
-    typer.echo("\n\n".join(show_table(table, form) for table in tables.values()))
+    echo("\n\n".join(show_table(table, form) for table in tables.values()))
 
 
 def _load_runs(paths: list[Path]) -> dict[str, Run]:
@@ -235,11 +236,11 @@ def _warn_of_unmatched(scores: Scores, title: str = "") -> None:
     if scores.missing:
         verb = "is" if scores.missing == 1 else "are"
         count = plural(scores.missing, "judged query")
-        typer.echo(f"{title}{count} {verb} not in the run; scored 0", err=True)
+        echo(f"{title}{count} {verb} not in the run; scored 0", err=True)
     if scores.ignored:
         verb = "has" if scores.ignored == 1 else "have"
         count = plural(scores.ignored, "query")
-        typer.echo(f"{title}{count} of the run {verb} no judgements; ignored", err=True)
+        echo(f"{title}{count} of the run {verb} no judgements; ignored", err=True)
 
 
 COMMANDS: dict[str, Command] = {"score": score, "compare": compare}

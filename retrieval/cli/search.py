@@ -24,6 +24,7 @@ from sluice.retrieval.cli.terminal.options import (
     plural,
     refuse_options,
 )
+from sluice.retrieval.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.document import Document
@@ -147,7 +148,7 @@ def search(
         run = stage.run(texts, None, k).top(k)
         run.name = name or path.name
         run.save(output)
-        typer.echo(f"{output}: {plural(len(run), 'query')}")
+        echo(f"{output}: {plural(len(run), 'query')}")
     elif query is not None:
         print_hits(stage.search(query, k), query, as_json=as_json)
     elif sys.stdin is not None and sys.stdin.isatty():
@@ -181,12 +182,12 @@ def _prompt(stage: Stage, k: int, *, as_json: bool) -> None:
     """Ask for queries until an empty line or the end of the input; ``:k 20`` changes ``k``."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  gives input() a history and editing; not on Windows
-    typer.echo("An empty line ends. :k 20 shows 20 hits.", err=True)
+    echo("An empty line ends. :k 20 shows 20 hits.", err=True)
     while True:
         try:
             line = input("query> ").strip()
         except (EOFError, KeyboardInterrupt):
-            typer.echo(err=True)
+            echo(err=True)
             return
         if line in ("", ":q"):
             return
@@ -195,12 +196,12 @@ def _prompt(stage: Stage, k: int, *, as_json: bool) -> None:
             if number.isdecimal() and int(number):
                 k = int(number)
             else:
-                typer.echo(f"{line}: expected a number of hits, such as :k 20", err=True)
+                echo(f"{line}: expected a number of hits, such as :k 20", err=True)
             continue
         try:
             print_hits(stage.search(line, k), line, as_json=as_json)
         except SluiceError as error:
-            typer.echo(f"error: {error}", err=True)
+            echo(f"error: {error}", err=True)
 
 
 def parse_params(texts: Iterable[str]) -> dict[str, Any]:
@@ -231,7 +232,7 @@ def _search_vectors(
     run = run_vectors(retriever, ids, vectors, k)
     run.name = path.name
     run.save(output)
-    typer.echo(f"{output}: {plural(len(run), 'query')}")
+    echo(f"{output}: {plural(len(run), 'query')}")
 
 
 def _opened(path: Path, pipeline: str | None, *, quick: bool = False) -> tuple[Stage, str | None]:
@@ -294,7 +295,10 @@ def explain(
 
         explain_pipeline(stage, query, k)  # loads the models, so that no stage is charged for it
         trace = explain_pipeline(stage, query, k, doc_ids=None if doc_id is None else [doc_id])
-        typer.echo(json.dumps(trace.as_dict(), ensure_ascii=False) if as_json else str(trace))
+        if as_json:
+            typer.echo(json.dumps(trace.as_dict(), ensure_ascii=False))
+        else:
+            echo(trace)
         return
     from sluice.retrieval.runs.queries import DEPTH
 
@@ -304,15 +308,15 @@ def explain(
     else:  # to the depth at which ranks are counted, because a cut may fall among equal scores
         doc_ids = list(retriever.run({"query": query}, None, max(k, DEPTH))["query"].doc_ids)[:k]
     if not doc_ids:
-        typer.echo("no document shares a term with the query", err=True)
+        echo("no document shares a term with the query", err=True)
     for place, each in enumerate(doc_ids):
         explanation = retriever.explain(query, each)
         if as_json:
             typer.echo(json.dumps(explanation.as_dict(), ensure_ascii=False))
         else:
             if place == 0 and explanation.plan_text:
-                typer.echo(explanation.plan_text)
-            typer.echo(_shown(explanation))
+                echo(explanation.plan_text)
+            echo(_shown(explanation))
 
 
 def _shown(explanation: Explanation) -> str:
@@ -402,7 +406,7 @@ def _print_changes(changed: Iterable[Changed], kinds: Sequence[str]) -> None:
     """Print what a change did to each retriever."""
     for each in changed:
         counts = ", ".join(f"{getattr(each, kind):,} {kind}" for kind in kinds)
-        typer.echo(f"{each.path}: {counts}, {plural(each.documents, 'document')}")
+        echo(f"{each.path}: {counts}, {plural(each.documents, 'document')}")
 
 
 def verify(path: Searched) -> None:
@@ -420,7 +424,7 @@ def verify(path: Searched) -> None:
         raise ConfigError(f"{path}: neither a retriever folder nor an experiment's output")
     for item in heads:
         folder = item if item.is_dir() else item.parent
-        typer.echo(f"{folder}: {verify_retriever(folder)} files are intact")
+        echo(f"{folder}: {verify_retriever(folder)} files are intact")
 
 
 COMMANDS: dict[str, Command] = {

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from sluice.encoders.foundation.numbers import duration
 from sluice.retrieval.cli.terminal.options import (
     Command,
@@ -19,6 +17,7 @@ from sluice.retrieval.cli.terminal.options import (
     option,
     parse_numbers,
 )
+from sluice.retrieval.cli.terminal.output import echo
 
 TEACH = """Make teacher scores or queries to train on.
 
@@ -128,12 +127,10 @@ def mine(
     if adaptive_margin is not None:
         spec["adaptive_margin"] = parse_numbers(adaptive_margin, "--adaptive-margin", "0.02,0.05")
     sources, start = [source, *(also or [])], time.monotonic()
-    typer.echo(str(mine_file(sources, dataset, output, spec, split=split, seed=seed)))
+    echo(str(mine_file(sources, dataset, output, spec, split=split, seed=seed)))
     took = duration(time.monotonic() - start)
-    typer.echo(
-        f"  written: {output} in {took}; counts in {output.with_suffix('.report.json').name}"
-    )
-    typer.echo(f"  next: train on them with examples: {output}")
+    echo(f"  written: {output} in {took}; counts in {output.with_suffix('.report.json').name}")
+    echo(f"  next: train on them with examples: {output}")
     if audit is None:
         return
     from sluice.encoders.foundation.files import write_json, write_text
@@ -141,7 +138,7 @@ def mine(
     report = audit_modes(sources, dataset, spec, share=audit, split=split, seed=seed)
     write_json(output.with_suffix(".audit.json"), report.as_dict())
     write_text(output.with_suffix(".audit.md"), report.to_markdown())
-    typer.echo(f"\n{report}")
+    echo(f"\n{report}")
 
 
 def distil(
@@ -188,7 +185,7 @@ def distil(
         teacher, dataset, candidates, output, depth=depth, split=split,
         weights=teacher_weights(weight, teacher), normalise=normalise, shard=shard,
     )  # fmt: skip
-    typer.echo(str(report))
+    echo(str(report))
 
 
 def generate(
@@ -266,7 +263,7 @@ def generate(
         generator, data, output,
         consistency=consistency, expanded=expanded, documents=documents,
     )  # fmt: skip
-    typer.echo(str(report))
+    echo(str(report))
 
 
 COMMANDS: dict[str, Command] = {"mine": mine}

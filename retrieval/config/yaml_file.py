@@ -11,6 +11,7 @@ import yaml
 from sluice.encoders.foundation.errors import ConfigError
 
 DEEPEST = 100  # sections inside sections; libyaml's composer ends the process at some 20,000
+TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feather", ".sqlite", ".db")
 KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false"}
 
 
@@ -47,6 +48,12 @@ def read_yaml(file: Path) -> dict[str, Any]:
     if file.is_dir():
         raise ConfigError(
             f"a folder, not a YAML file; `sluice index {file} --output my` makes its files "
+            "searchable"
+        )
+    if file.suffix.lower() in TABLES:
+        raise ConfigError(
+            f"a table, not a YAML file; `sluice config init train dense --pairs {file}` writes a "
+            f"YAML file that trains on its pairs, `sluice index {file} --output my` makes its rows "
             "searchable"
         )
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -11,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.csv_text import csv_text
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.evaluation.measures import Measure, parse_measure
@@ -230,15 +229,13 @@ def per_query_csv(scores: Mapping[str, Scores], measure: str, baseline: str | No
     queries = list(scores[base].per_query[name])
     values = {system: aligned(scores[base], scores[system], name) for system in scores}
     differences = {system: values[system] - values[base] for system in others}
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["query", *scores, *(f"{system} - {base}" for system in others)])
+    rows: list[list[str | float]] = []
     last = differences[others[-1]] if others else values[base]
     for place in sorted(range(len(queries)), key=lambda place: -last[place]):
-        cells = [float(values[system][place]) for system in scores]
+        cells: list[str | float] = [float(values[system][place]) for system in scores]
         cells += [float(differences[system][place]) for system in others]
-        writer.writerow([queries[place], *cells])
-    return stream.getvalue()
+        rows.append([queries[place], *cells])
+    return csv_text([["query", *scores, *(f"{system} - {base}" for system in others)], *rows])
 
 
 def equivalences(scores: Mapping[str, Scores], share: float, baseline: str | None = None) -> Table:

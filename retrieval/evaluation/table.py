@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sluice.encoders.foundation.csv_text import csv_text
 from sluice.encoders.foundation.errors import ConfigError
 
 Value = float | int | str | None
@@ -92,14 +91,9 @@ class Table:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def to_csv(self) -> str:
-        """Return comma-separated lines, numbers in full and without marks."""
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["system", *self.columns])
-        for system, row in self.rows.items():
-            values = (row.get(column) for column in self.columns)
-            writer.writerow([system, *("" if value is None else value for value in values)])
-        return stream.getvalue()
+        """Return comma-separated lines, numbers in full and without marks; see ``csv_text``."""
+        rows = [[name, *map(row.get, self.columns)] for name, row in self.rows.items()]
+        return csv_text([["system", *self.columns], *rows])
 
     def to_pandas(self) -> Any:
         """Return a pandas frame: a row for each system, named by the index, numbers in full."""
@@ -115,10 +109,14 @@ class Table:
 
     def to_markdown(self) -> str:
         """Return a GitHub-flavoured table, the caption under it."""
-        head, *body = self._cells(lambda text: text.replace("|", r"\|").replace("<", "&lt;"))
+        head, *body = self._cells(escaped_markdown)
         rule = ["---"] + ["---:"] * len(self.columns)
         lines = ["| " + " | ".join(cells) + " |" for cells in (head, rule, *body)]
-        return "\n".join(lines) + "\n" + (f"\n{self.caption}\n" if self.caption else "")
+        return (
+            "\n".join(lines)
+            + "\n"
+            + (f"\n{escaped_markdown(self.caption)}\n" if self.caption else "")
+        )
 
     def to_latex(self) -> str:
         """Return a ``tabular`` in booktabs style, the caption as a line under it."""
@@ -173,6 +171,11 @@ def _written(value: Value, form: str) -> str:
     if value is None:
         return "-"
     return value if isinstance(value, str) else format(value, form)
+
+
+def escaped_markdown(text: str) -> str:
+    """Return a text for Markdown, in which it begins no cell, tag, link or picture."""
+    return re.sub(r"[|\[]", r"\\\g<0>", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text))
 
 
 def _latex(text: str) -> str:

@@ -13,7 +13,7 @@ from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.evaluation.comparison import compare_scores, differences
 from sluice.retrieval.evaluation.measures import depth_for, parse_measure
 from sluice.retrieval.evaluation.scores import Scores, evaluate
-from sluice.retrieval.evaluation.table import Table, add_costs
+from sluice.retrieval.evaluation.table import Table, add_costs, escaped_markdown
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.next_steps import next_steps
 from sluice.retrieval.experiments.preparation import prepare
@@ -113,9 +113,10 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
 def _report(experiment: Experiment, dataset: Dataset, table: Table) -> str:
     pipelines = experiment.config.pipelines
     lines = [
-        f"# {experiment.output.name}",
+        f"# {escaped_markdown(experiment.output.name)}",
         "",
-        f"Dataset {dataset.name}, split {dataset.split}: {plural(len(dataset.queries), 'query')}.",
+        f"Dataset {escaped_markdown(dataset.name)}, split {dataset.split}: "
+        f"{plural(len(dataset.queries), 'query')}.",
         "",
         table.to_markdown().rstrip(),
         "",

@@ -196,6 +196,10 @@ class Stage(Searchable):
         joined = isinstance(other, Stage)
         return Fuse.joining(self, other, method="weighted") if joined else NotImplemented
 
+    def __radd__(self, zero: int) -> Stage:
+        """Return itself for the 0 that ``sum([a, b])`` begins with."""
+        return self if is_number(zero) and zero == 0 else NotImplemented
+
     def __mul__(self, weight: float) -> Weighted:
         return Weighted(self, weight) if is_number(weight) else NotImplemented
 
@@ -262,7 +266,8 @@ class Cut(Stage):
         self.stage = stage
         self.inner = (stage,)
         self.k = k = whole_number(k, "the cut of %", 1)
-        self.name = f"({stage.name}) % {k}" if " " in stage.name else f"{stage.name} % {k}"
+        closed = isinstance(stage, Fuse) or " " not in stage.name  # a fusion has its brackets
+        self.name = f"{stage.name} % {k}" if closed else f"({stage.name}) % {k}"
 
     @property
     def least_score(self) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 import time
@@ -12,10 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from sluice.encoders.encoder import hooks_of
-from sluice.encoders.foundation.errors import (
-    ConfigError,
-    UnknownDocumentError,
-)
+from sluice.encoders.foundation.errors import ConfigError, UnknownDocumentError
 from sluice.encoders.foundation.generations import writer_lock
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.foundation.provenance import provenance
@@ -337,6 +335,24 @@ class Retriever(Updatable):
             return searched(partial(run, self), state.store, query, k, passages)
         k = whole_number(k, "k", 1)
         return all_searched(partial(run, self), state.store, several(query), k, passages)
+
+    @overload
+    async def asearch(
+        self, query: str = "", k: int = 10, *, where: Where | None = None,
+        params: Mapping[str, Any] | None = None, vector: Any = None,
+    ) -> list[Hit]: ...  # fmt: skip
+    @overload
+    async def asearch(
+        self, query: Several, k: int = 10, *, where: Where | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> list[list[Hit]]: ...  # fmt: skip
+    async def asearch(
+        self, query: Any = "", k: int = 10, *, where: Where | None = None,
+        params: Mapping[str, Any] | None = None, vector: Any = None,
+    ) -> Any:  # fmt: skip
+        """``search`` in a thread, awaited: other tasks run meanwhile."""
+        options: Any = {"where": where, "params": params, "vector": vector}
+        return await asyncio.to_thread(self.search, query, k, **options)
 
     def filtered(self, where: Where) -> Filtered:
         """Return the stage that finds only documents matching ``where``, for pipelines."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sluice.encoders.foundation.csv_text import csv_text
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.numbers import is_number
 
@@ -116,14 +115,13 @@ def panels_of(trainings: Sequence[Curves]) -> list[Panel]:
 
 def as_csv(trainings: Iterable[Curves]) -> str:
     """Return all values as CSV with the columns training, name, step and value."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["training", "name", "step", "value"])
-    for training in trainings:
-        for name, series in training.series.items():
-            for step, value in zip(*series, strict=True):
-                writer.writerow([training.name, name, step, repr(value)])
-    return text.getvalue()
+    rows = [
+        (training.name, name, step, value)
+        for training in trainings
+        for name, series in training.series.items()
+        for step, value in zip(*series, strict=True)
+    ]
+    return csv_text([("training", "name", "step", "value"), *rows])
 
 
 def _fits(name: str, pattern: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from sluice.encoders.foundation.files import write_text
-from sluice.encoders.foundation.numbers import duration
+from sluice.encoders.foundation.numbers import duration, plural
 from sluice.training.journal.curves import METRICS
 
 log = logging.getLogger("sluice")
@@ -57,7 +57,7 @@ class Journal(TrainerCallback):  # type: ignore[misc]
         start, first = self._begun
         if "train_runtime" in line:
             mean = f", mean loss {line['train_loss']:.4g}" if "train_loss" in line else ""
-            return f"finished {total:,} steps in {duration(line['train_runtime'])}{mean}"
+            return f"finished {plural(total, 'step')} in {duration(line['train_runtime'])}{mean}"
         words = [f"step {step:,} of {total:,}"]
         if first < step < total:
             left = (time.monotonic() - start) / (step - first) * (total - step)

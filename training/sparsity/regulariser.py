@@ -15,6 +15,7 @@ from sluice.training.sparsity.settings import Penalty, Sparsity
 
 log = logging.getLogger("sluice")
 
+LASTING = 20  # steps in a row without active terms, after which it is said
 POSTING_BYTES = 10  # of an exact InvertedIndex over SPLADE vectors, directories included
 
 
@@ -68,6 +69,7 @@ class Regulariser:
         self._used: dict[str, Tensor] = {}  # how often each term was active since the last line
         self._seen: dict[str, int] = {}
         self._warned: set[str] = set()
+        self._empty: dict[str, int] = {}  # steps in a row with almost nothing active
 
     def begin(self, total: int) -> None:
         """Say how many optimiser steps the training has."""
@@ -138,7 +140,8 @@ class Regulariser:
         if terms is None or not size:
             return
         state = "nothing" if terms < 1 else "everything" if terms > size / 2 else ""
-        late = self._progress >= 1 or state == "nothing"
+        self._empty[name] = self._empty.get(name, 0) + 1 if state == "nothing" else 0
+        late = self._progress >= 1 or self._empty[name] >= LASTING
         if state and late and f"{name} {state}" not in self._warned:
             self._warned.add(f"{name} {state}")
             remedy = (

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sluice.retrieval.cli.terminal.output import echo, one_line, printable
+
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.hit import Hit
 
@@ -34,20 +36,21 @@ def print_hits(
             typer.echo(json.dumps({**facts, **hit.as_dict()}, ensure_ascii=False))
         return
     if several:
-        typer.echo(f"> {query}")
+        echo(f"> {query}")
     for rank, hit in enumerate(hits, 1):
         title = f"  {' '.join(hit.title.split())}" if hit.title.strip() else ""
-        typer.echo(f"{rank:>3}  {hit.score:9.4f}  {hit.doc_id}{title}")
+        echo(f"{rank:>3}  {hit.score:9.4f}  {one_line(hit.doc_id)}{title}")
         text, length = hit.text, LENGTH
         if hit.passage is not None:
             number, start, end, text = hit.passage
             length = PASSAGE_LENGTH
             if (start, end) != (0, len(hit.text)):
-                typer.echo(f"{INDENT}passage {number}, characters {start:,} to {end:,}")
+                echo(f"{INDENT}passage {number}, characters {start:,} to {end:,}")
         if text.strip():
+            # As it is: the words in bold are terminal sequences of our own.
             typer.echo(f"{INDENT}{snippet(text, query, length, mark=True)}")
     if not hits:
-        typer.echo("no hits")
+        echo("no hits")
 
 
 def snippet(text: str, query: str, length: int = LENGTH, *, mark: bool = False) -> str:
@@ -55,9 +58,9 @@ def snippet(text: str, query: str, length: int = LENGTH, *, mark: bool = False) 
 
     White space is one space, no word is cut, and ``...`` stands for what is left out. English word
     forms match each other. Without any word of the query it is the beginning. ``mark`` prints the
-    words in bold on a terminal.
+    words in bold on a terminal. Control characters are shown.
     """
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     places = _matches(line, query)
     first, last = _window(line, places, length)
     parts, done = [], first

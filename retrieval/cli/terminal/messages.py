@@ -11,9 +11,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from sluice.encoders.foundation.progress import on_terminal
+from sluice.retrieval.cli.terminal.output import echo, printable
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.table import Table
@@ -51,7 +50,7 @@ REMEDIES = {
 
 def say(text: str) -> None:
     """Print a text, its lines broken at spaces to fit the terminal."""
-    typer.echo(
+    echo(
         "\n".join(
             line
             for part in text.split("\n")
@@ -68,7 +67,7 @@ def show(table: Table) -> list[str]:
     from sluice.retrieval.cli.terminal.table import fitted
 
     text, left_out = fitted(table, columns())
-    typer.echo(text)
+    echo(text)
     return left_out
 
 
@@ -81,7 +80,7 @@ def write_error(message: str) -> None:
     """Write an error to stderr: red on a terminal that has colours, and as wide as it is."""
     terminal = on_terminal()
     width = min(columns(), WIDEST) if terminal else None
-    text = shown(message, width)
+    text = printable(shown(message, width))
     if terminal and not os.environ.get("NO_COLOR"):
         text = text.replace("error:", f"{RED}error:{PLAIN}", 1)
     sys.stderr.write(text + "\n")

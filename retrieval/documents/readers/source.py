@@ -118,9 +118,10 @@ def _named_documents(source: str | Path, asked: Asked, root: Path | None = None)
     file, _, table = name.rpartition("#")
     if file and Path(file).expanduser().is_file():
         path = Path(file).expanduser()
-        return documents_in_tables(name, path.parent, [path], asked, table=table)
+        named = f"{shown(path)}#{table}"
+        return documents_in_tables(named, path.parent, [path], asked, table=table)
     if any(sign in name for sign in WILD):
-        return _pattern(name, path, asked, root)
+        return _pattern(shown(path), path, asked, root)
     near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     raise DataError(
         f"{name}: no such file or folder{suggest(path.name, near)}; a text is passed in a list"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import logging
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
+from sluice.encoders.foundation.csv_text import csv_text
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.files import write_bytes, write_json, write_text
 from sluice.encoders.foundation.provenance import provenance
@@ -208,11 +208,8 @@ def _cached(make: Callable[[], Any], cache: ScoreCache, name: str) -> Callable[[
 
 
 def _csv(trials: list[Trial]) -> str:
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow([field.name for field in fields(Trial)])
-    rows.writerows([asdict(trial).values() for trial in trials])
-    return text.getvalue()
+    head = [field.name for field in fields(Trial)]
+    return csv_text([head, *(asdict(trial).values() for trial in trials)])
 
 
 def _settings(config: TuneConfig, systems: dict[str, Trial]) -> str:

@@ -1,6 +1,8 @@
 """``sluice index SOURCE``: own documents become a hybrid that is searched like any experiment."""
 
 import io
+import json
+import sqlite3
 import types
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import yaml
 from command_line import Call
 
 from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval.cli.terminal.output import CONTROL
 from sluice.retrieval.retrievers.retriever import Retriever
 
 
@@ -53,6 +56,42 @@ def test_a_folder_becomes_a_hybrid(sluice: Call, here: Path, bert: Path) -> None
     assert code == 0, err
     assert "bm25: indexing" not in err
     assert "hybrid" in out
+
+
+def test_a_source_is_described_once(sluice: Call, here: Path) -> None:
+    for name in ("one", "two"):
+        (here / f"{name}.tsv").write_text(f"id\ttext\n{name}\tgold\n")
+    with sqlite3.connect(here / "x.sqlite") as base:
+        base.execute("create table docs (id text, text text)")
+        base.execute("insert into docs values ('a', 'gold')")
+    base.close()
+    for place, source in enumerate(("*.tsv", "x.sqlite#docs", "x.sqlite", "./one.tsv")):
+        code, _, err = sluice("index", source, "--bm25", "--output", f"o{place}")
+        assert code == 0, err
+        assert err.count("text from ") == 1, err
+
+
+HOSTILE = "\x1b]0;owned\x07 gold \x1b[2J\x9b31m\u202e"
+
+
+def test_control_characters_are_shown(sluice: Call, here: Path) -> None:
+    """A text, an id or a title cannot steer the terminal; JSON is exact."""
+    facts = {"id": f"a{HOSTILE}\n", "title": HOSTILE, "text": HOSTILE}
+    (here / "bad.jsonl").write_text(json.dumps(facts) + "\n" + json.dumps({**facts, "id": "b"}))
+    assert sluice("index", "bad.jsonl", "--bm25", "--output", "bad")[0] == 0
+    for words in (("search", "bad", "gold"), ("explain", "bad", "gold")):
+        code, out, err = sluice(*words)
+        assert code == 0, err
+        assert "\\x1b]0;owned\\x07" in out
+        assert not CONTROL.search(out + err)
+    lines = sluice("search", "bad", "gold", "--json")[1].splitlines()
+    hits = [json.loads(line) for line in lines]
+    assert {hit["doc_id"] for hit in hits} == {facts["id"], "b"}
+    assert {hit["text"] for hit in hits} == {HOSTILE}
+    code, _, err = sluice("search", "bad\x1b[2J", "gold")
+    assert (code, "bad\\x1b[2J" in err, "\x1b" in err) == (2, True, False)
+    code, _, err = sluice("add", "bad", "bad.jsonl")  # said by an error
+    assert (code, "\x1b" in err) == (2, False)
 
 
 def test_one_of_the_retrievers_alone(sluice: Call, here: Path) -> None:

@@ -20,6 +20,12 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_an_argument_written_as_an_option(sluice: Call) -> None:
+    code, _, err = sluice("score", "run.trec", "--qrels", "qrels.tsv")
+    assert code == 2
+    assert err.endswith("; QRELS is a plain word, without --qrels\n")
+
+
 def test_measures_of_every_kind(files: Path, sluice: Call) -> None:
     spelled = ["num_rel_ret", "NumRet", "Rprec", "bpref", "rbp", "iprec_at_recall_0.10", "R_cap@2"]
     options = [word for text in spelled for word in ("-m", text)]

@@ -46,6 +46,7 @@ def test_on_the_command_line(sluice: Call) -> None:
     code, out, _ = sluice("config", "list", "losses")
     assert code == 0
     assert "\ninfo_nce           Softmax of the positive" in out
+    assert {"losses", "stages", "recipes"} < set(sluice("config", "list")[1].split())
     out = sluice("config", "list", "losses", "info_nce")[1]
     assert "  learning_rate          number | null, default 0.001\n" in out
     assert sluice("config", "list", "indexes", "faiss")[1].count(", required") == 1

@@ -44,6 +44,9 @@ def test_what_is_wrong_is_said_with_its_line(
 def test_a_folder_and_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"a folder, not a YAML file; `sluice index .* --output"):
         load_values(tmp_path)
+    (tmp_path / "pairs.csv").write_text("query,positive\na,b\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"a table.*init train dense --pairs .*pairs\.csv`"):
+        load_values(tmp_path / "pairs.csv")
     (tmp_path / "train.yaml").write_text("a: 1\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"tran\.yaml: no such file; did you mean 'train\.yaml'"):
         load_values(tmp_path / "tran.yaml")

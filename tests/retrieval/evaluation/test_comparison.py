@@ -88,7 +88,11 @@ def test_other_forms() -> None:
     markdown = table.to_markdown().splitlines()
     assert markdown[1] == "| --- | ---: | ---: | ---: | ---: |"
     assert markdown[2].startswith(r"| b&lt;m>_25\| | 0.6667")
-    assert markdown[-1] == table.caption
+    assert "b<m>_25|" in table.caption
+    assert markdown[-1] == table.caption.replace("b<m>_25|", r"b&lt;m>_25\|")
+    table.rows["=1+1"] = {**table.rows["good"], "RR": -0.5}
+    assert "\n'=1+1,-0.5," in table.to_csv()
+    del table.rows["=1+1"]
     rows = list(csv.DictReader(io.StringIO(table.to_csv())))
     assert float(rows[0]["RR"]) == pytest.approx(2 / 3)
     assert rows[0]["p50 ms"] == ""

@@ -28,8 +28,13 @@ def test_a_sum_is_the_weighted_fusion(bm25: Retriever, dense: Retriever) -> None
     assert (bm25 + dense).fusion == weighted(bm25, dense).fusion
     assert (bm25 * 0.3 + dense * 0.7).fusion == named.fusion
     assert (np.float64(0.3) * bm25 + dense * np.float64(0.7)).fusion == named.fusion
+    assert sum([0.3 * bm25, 0.7 * dense]).fusion == named.fusion  # type: ignore[union-attr]
+    assert ((0.3 * bm25 + 0.7 * dense) % 10).name == "(0.3 * bm25 + 0.7 * dense) % 10"
+    assert ((bm25 % 9 >> Rerank(LengthScorer())) % 10).name.startswith("(bm25 % 9 >> ")
     with pytest.raises(TypeError):
         np.array([0.3, 0.7]) * bm25
+    with pytest.raises(TypeError):
+        1 + bm25
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,18 @@ def test_collapse_is_said_once(
     assert f"almost {state}thing is active in a document" in said[0]
 
 
+def test_an_empty_beginning_is_no_collapse(caplog: pytest.LogCaptureFixture) -> None:
+    regulariser = Regulariser(Sparsity.from_config({"target_doc_terms": 5, "ramp": 100}))
+    said = []
+    with caplog.at_level(logging.WARNING, logger="sluice"):
+        for step in range(1, 31):
+            regulariser(torch.eye(2, 40), torch.zeros(2, 40))
+            regulariser.advance()
+            said += [step] * len(caplog.records)
+            caplog.clear()
+    assert said == [20]
+
+
 def test_training_by_target(tiny: ModuleType, tmp_path: Path) -> None:
     from sluice.training import fit
     from sluice.training.losses.contrastive.info_nce import InfoNCE
