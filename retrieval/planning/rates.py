@@ -161,7 +161,7 @@ def _trained(module: nn.Module, forward: Callable[[], Tensor], bf16: bool) -> tu
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
         with torch.autocast(device, torch.bfloat16, enabled=bf16), hooks:
             value = forward().float().sum()
-        value.backward()
+        torch.autograd.backward([value])
         kept_bytes.append(sum(kept.values()))
         kept.clear()
         module.zero_grad()

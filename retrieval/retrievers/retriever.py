@@ -351,8 +351,8 @@ class Retriever(Updatable):
         params: Mapping[str, Any] | None = None, vector: Any = None,
     ) -> Any:  # fmt: skip
         """``search`` in a thread, awaited: other tasks run meanwhile."""
-        options: Any = {"where": where, "params": params, "vector": vector}
-        return await asyncio.to_thread(self.search, query, k, **options)
+        search: Any = self.search  # too many forms for a type checker
+        return await asyncio.to_thread(search, query, k, where=where, params=params, vector=vector)
 
     def filtered(self, where: Where) -> Filtered:
         """Return the stage that finds only documents matching ``where``, for pipelines."""
