@@ -60,7 +60,7 @@ def strike_at(box: Path, at: int, number: int) -> None:
     """Signal this process and its children before its n-th change of a file."""
     seen = 0
 
-    def act(_: str) -> None:
+    def act(*_: object) -> None:
         nonlocal seen
         seen += 1
         if seen == at:

@@ -141,6 +141,7 @@ def ran(
     words: Sequence[object],
     box: Path,
     before: Callable[[], object] = lambda: None,
+    after: Callable[[], object] = lambda: None,
     *,
     program: Sequence[str] = (),
     timeout: float = 120.0,
@@ -160,7 +161,10 @@ def ran(
 
         sys.argv = ["sluice", *map(str, words)]
         before()
-        return main()
+        try:
+            return main()
+        finally:
+            after()
 
     return forked(job, timeout=timeout, cwd=box)
 
@@ -170,7 +174,12 @@ def filled(box: Path, task: Task, world: Path) -> None:
     shutil.rmtree(box, ignore_errors=True)
     box.mkdir(parents=True)
     for name in task.start:
-        shutil.copytree(retriever(world, name), box / "out" / "retrievers" / name)
+        copied(name, world, box)
+
+
+def copied(name: str, world: Path, box: Path) -> None:
+    """Put a retriever into the folder."""
+    shutil.copytree(retriever(world, name), box / "out" / "retrievers" / name)
 
 
 def answers(folder: Path) -> object:
@@ -179,16 +188,19 @@ def answers(folder: Path) -> object:
         return None
 
     def job() -> None:
-        from sluice.encoders.foundation.errors import SluiceError
+        from sluice.encoders.foundation.errors import ModelError, SluiceError
         from sluice.retrieval import Retriever
         from sluice.retrieval.retrievers.folder import verify_retriever
 
         try:
             opened = Retriever.open(folder)
-            hits = {
-                query: [(document, round(score, 4)) for document, score in ranking]
-                for query, ranking in opened.run(QUERIES, None, 30).items()
-            }
+            try:
+                hits = {
+                    query: [(document, round(score, 4)) for document, score in ranking]
+                    for query, ranking in opened.run(QUERIES, None, 30).items()
+                }
+            except ModelError:  # vectors without an encoder
+                hits = {}
             texts = sorted((document.id, document.text) for document in opened.store)
             verify_retriever(folder)
             print("ANSWER", json.dumps([hits, texts, len(opened)]))
@@ -283,7 +295,9 @@ def _trained(
             },
         }  # fmt: skip
         if kind == "splade":
-            values["sparsity"] = {"query": 1e-4, "document": 1e-4}
+            values["sparsity"] = {
+                side: {"type": "flops", "weight": 1e-4} for side in ("query", "document")
+            }
         source = config(world, f"train-{kind}", **values)
         return Task(["train", source], looks_at("out/model", by=_weights), program=program)
 
@@ -465,12 +479,15 @@ TASKS: dict[str, Callable[[Path], Task]] = {
 
 CHANGES = (
     "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.truncate", "shutil.rmtree",
-    "os.symlink", "fsync",
+    "os.symlink",
 )  # fmt: skip
 
 
-def on_changes(box: Path, act: Callable[[str], object]) -> None:
-    """Call ``act`` in this process before each change of a file in the box."""
+def on_changes(box: Path, act: Callable[[str, Any], object], *, reads: bool = False) -> None:
+    """Call ``act`` in this process before each change of a file in the box: event, path or handle.
+
+    ``reads`` are reported too: files that are opened or mapped.
+    """
     root, real = str(box), os.fsync
 
     def inside(path: object) -> bool:
@@ -482,13 +499,15 @@ def on_changes(box: Path, act: Callable[[str], object]) -> None:
         if event == "open":
             path, _, flags = arguments
             writing = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-            if writing and inside(path):
-                act(f"open {path!r}")
+            if (writing or reads) and inside(path):
+                act(event, path)
         elif event in CHANGES and inside(arguments[0]):
-            act(f"{event} {arguments[0]!r}")
+            act(event, arguments[0])
+        elif event == "mmap.__new__" and reads:
+            act(event, None)
 
     def fsync(handle: int) -> None:
-        act(f"fsync {handle}")
+        act("fsync", handle)
         real(handle)
 
     os.fsync = fsync
@@ -507,7 +526,7 @@ def undisturbed(name: str, world: Path, box: Path) -> Undisturbed:
         before = task.look(box)
 
         def count() -> None:
-            on_changes(box, lambda _: os.write(counted, b"."))
+            on_changes(box, lambda *_: os.write(counted, b"."))
 
         file = world / "events"
         counted = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
