@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sluice.encoders.encoder import Dense, EncoderBase
+from sluice.encoders.foundation.arrays import map_array
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError, suggest
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.folder_swap import replaced_folder
@@ -124,8 +125,8 @@ class PrecomputedEncoder(EncoderBase):
         dim = read_object(folder / SIDECAR).get("dim")
         try:
             texts = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
-            vectors = np.load(folder / VECTORS, allow_pickle=False)
-        except (OSError, ValueError, EOFError, SyntaxError, RecursionError) as error:
+            vectors = map_array(folder / VECTORS)
+        except (OSError, ValueError, RecursionError) as error:
             raise ModelError(f"{folder}: {TEXTS} or {VECTORS} is not readable ({error})") from None
         if not isinstance(texts, list) or not isinstance(dim, int) or isinstance(dim, bool):
             raise ModelError(f"{folder}: not as Sluice writes it; expected texts and dimensions")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.arrays import map_array
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import (
     FLOORS,
@@ -95,7 +96,7 @@ class SpladeFolder(NamedTuple):
         if not file.exists():
             return None
         try:
-            floors = np.load(file, allow_pickle=False)
+            floors = np.array(map_array(file))
         except (OSError, ValueError) as error:
             raise ModelError(f"{file}: not readable as an array ({error})") from None
         if floors.dtype != np.float32 or floors.ndim != 1 or not np.isfinite(floors).all():
