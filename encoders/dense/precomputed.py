@@ -14,7 +14,7 @@ from sluice.encoders.foundation.arrays import map_array
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError, suggest
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.folder_swap import replaced_folder
-from sluice.encoders.model_files.layout import SIDECAR, read_object, write_sidecar
+from sluice.encoders.model_files.layout import read_sidecar, write_sidecar
 
 TEXTS = "texts.json"
 VECTORS = "vectors.npy"
@@ -122,7 +122,7 @@ class PrecomputedEncoder(EncoderBase):
     def from_pretrained(cls, model: str | Path) -> PrecomputedEncoder:
         """Load a folder that ``save_pretrained`` wrote."""
         folder = Path(model)
-        dim = read_object(folder / SIDECAR).get("dim")
+        dim = read_sidecar(folder).get("dim")
         try:
             texts = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
             vectors = map_array(folder / VECTORS)

@@ -18,8 +18,8 @@ from sluice.encoders.foundation.arrays import map_array
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import (
     FLOORS,
-    SIDECAR,
     read_object,
+    read_sidecar,
     transformer_folder,
     write_sidecar,
     write_splade,
@@ -68,7 +68,7 @@ class SpladeFolder(NamedTuple):
     @contextlib.contextmanager
     def opened(cls, folder: Path) -> Iterator[SpladeFolder]:
         """Yield the parts of a folder, ours or sentence-transformers'."""
-        sidecar = read_object(folder / SIDECAR)
+        sidecar = read_sidecar(folder)
         if is_router(folder):
             weights = read_routes(folder)["query"][0][1]
             with route_folder(folder, "document") as network:

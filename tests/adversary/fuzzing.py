@@ -8,6 +8,7 @@ known by its fuzzer, its seed and its number, and is the same wherever it runs.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import json
 import logging
@@ -190,7 +191,7 @@ def forked(
         child = os.fork()
         if child == 0:
             with limited(memory):
-                _in_child(job, out, err, cwd)
+                _in_child(job, out, err, cwd, 0.8 * timeout)
         code, hung = waited(child, timeout)
         texts = [
             path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
@@ -199,8 +200,13 @@ def forked(
         return Outcome(code, texts[0], texts[1], time.monotonic() - begun, hung)
 
 
-def _in_child(job: Callable[[], int | None], out: Path, err: Path, cwd: Path | None) -> None:
-    """Run the job with its streams in files, and end the process; never returns."""
+def _in_child(
+    job: Callable[[], int | None], out: Path, err: Path, cwd: Path | None, late: float
+) -> None:
+    """Run the job with its streams in files, and end the process; never returns.
+
+    One that still runs after ``late`` seconds writes where it is.
+    """
     code = 70
     try:
         os.setsid()
@@ -209,6 +215,7 @@ def _in_child(job: Callable[[], int | None], out: Path, err: Path, cwd: Path | N
         sys.stdin = io.StringIO()
         sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
         sys.stderr = open(2, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
+        faulthandler.dump_traceback_later(late, file=sys.stderr)
         if cwd is not None:
             os.chdir(cwd)
         try:

@@ -31,9 +31,9 @@ def seed(world: Path, make: Callable[[Path, Path], None]) -> Path:
     return folder
 
 
-def run(*words: object) -> None:
+def run(*words: object, cwd: Path | None = None) -> None:
     """Run a command that must end well."""
-    done = sluice(*words, timeout=300, fork=False)
+    done = sluice(*words, timeout=300, fork=False, cwd=cwd)
     if done.code:
         raise RuntimeError(f"{words}: exit {done.code}: {done.err[-500:]}")
 
@@ -92,11 +92,10 @@ def pipeline(folder: Path, world: Path) -> None:
     """A saved pipeline of two retrievers, and a fitted fusion of them."""
     from sluice.retrieval import load_pipeline
 
-    out = seed(world, lexical) / "out"
-    load_pipeline(out, "hybrid").save(folder / "saved")
-    config = seed(world, lexical) / "x.yaml"
-    run("fit", "fusion", config, "bm25", "two", "--output", folder / "fusion.json", "--split",
-        "train")  # fmt: skip
+    made = seed(world, lexical)
+    load_pipeline(made / "out", "hybrid").save(folder / "saved")
+    words = ("fit", "fusion", "x.yaml", "bm25", "two", "--output", folder / "fusion.json")
+    run(*words, "--split", "train", cwd=made)
 
 
 def vectors(folder: Path, world: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -44,13 +45,25 @@ class IdFile:
             yield from _lines(self.path)
             return
         for start in range(0, self._count, 4096):
-            try:
-                values = list(self._values[start : start + 4096])
-            except ValueError as error:  # an array's text of characters that Unicode has not
-                raise DataError(f"{self.path}: from id {start:,} (from 0) on: {error}") from None
+            values = self._values[start : start + 4096]
+            if isinstance(values, np.ndarray) and not _are_characters(values):
+                raise DataError(
+                    f"{self.path}: from id {start:,} (from 0) on, a text that is not Unicode; is "
+                    "the file damaged?"
+                )
             for number, value in enumerate(values, start):
                 place = f"{self.path}: id {number:,} (from 0)"
                 yield place, id_text(f"{place}: the id", value)
+
+
+def _are_characters(texts: NDArray[Any]) -> bool:
+    """Return whether an array of texts holds code points only, which numpy does not look at."""
+    if texts.dtype.kind != "U" or not texts.size:
+        return True
+    points = np.ascontiguousarray(texts).view(
+        np.dtype(np.uint32).newbyteorder(texts.dtype.byteorder)
+    )
+    return int(points.max()) <= sys.maxunicode
 
 
 def ids_beside(vectors: Path) -> IdFile:
