@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import io
 import json
 import logging
@@ -314,6 +315,17 @@ def within(
     return Outcome(code, texts[0], texts[1], time.monotonic() - begun, hung)
 
 
+@functools.cache
+def _read_the_verbs() -> None:
+    """Build the parser of the command line once: that takes as long as most of the commands."""
+    import typer
+
+    from sluice.retrieval.cli import app
+
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(app)
+
+
 def sluice(
     *words: object,
     timeout: float = 20.0,
@@ -322,6 +334,7 @@ def sluice(
     fork: bool = True,
 ) -> Outcome:
     """Run the command line in a forked child of this process, or in this process itself."""
+    _read_the_verbs()
 
     def job() -> int | None:
         sys.argv = ["sluice", *map(str, words)]

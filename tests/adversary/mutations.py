@@ -450,6 +450,8 @@ def prepare(world: Path) -> None:
 def warmed(world: Path) -> None:
     """Import all of the package, torch and transformers: for a run of hours."""
     prepare(world)
+    for make in (seeds.lexical, seeds.pipeline, seeds.vectors, seeds.flat, seeds.models):
+        seed(world, make)
     for name in ("faiss", "pandas", "pyarrow.parquet", "safetensors.torch", "torch",
                  "transformers.models.bert.modeling_bert", "transformers.trainer"):  # fmt: skip
         importlib.import_module(name)
