@@ -18,6 +18,7 @@ from sluice.encoders.foundation.errors import (
     DataError,
     IndexFormatError,
     ModelError,
+    SluiceError,
 )
 
 
@@ -107,6 +108,22 @@ def read_json(path: Path) -> Any:
         raise IndexFormatError(
             f"{path}: not readable as JSON ({error}); rebuild the folder"
         ) from None
+
+
+def check_version(
+    found: object, known: int, where: object, error: type[SluiceError] = IndexFormatError
+) -> None:
+    """Raise ``error`` unless a file's format version is one up to ``known``."""
+    if type(found) is not int or found < 1:
+        raise error(
+            f"{where}: its format version is {found!r}, expected 1 to {known}; the file was edited "
+            "or damaged: write it again"
+        )
+    if found > known:
+        raise error(
+            f"{where}: made by a newer version of Sluice, in format {found} (this one reads up to "
+            f"{known}); upgrade sluice-ir"
+        )
 
 
 def read_model_json(path: Path) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from sluice.encoders.foundation.drafts import name_file, sync
 from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.encoders.foundation.files import file_hash, read_json, write_json
+from sluice.encoders.foundation.files import check_version, file_hash, read_json, write_json
 from sluice.encoders.foundation.locks import lock
 
 MANIFEST = "manifest.json"
@@ -131,11 +131,7 @@ def open_generation(
     if not isinstance(manifest, dict) or manifest.get("format") != format_name:
         other = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
         raise IndexFormatError(f"{path / MANIFEST}: format is {other!r}, expected {format_name!r}")
-    if not isinstance(manifest.get("version"), int) or manifest["version"] > version:
-        raise IndexFormatError(
-            f"{path / MANIFEST}: format version {manifest.get('version')!r}, but this "
-            f"Sluice reads up to {version}; upgrade sluice-ir"
-        )
+    check_version(manifest.get("version"), version, path / MANIFEST)
     folder = path / _generation(manifest, path)
     total = sum(int(entry["bytes"]) for entry in manifest["files"].values())
     _check_files(folder, manifest["files"], checksums=total < CHECKSUM_LIMIT)

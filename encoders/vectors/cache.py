@@ -147,7 +147,8 @@ class VectorCache:
             log.warning("%s; the manifest is rewritten", error)
             write_json(path, expected)
             return
-        if identity != expected:
+        found = identity if isinstance(identity, dict) else {}
+        if any(found.get(name) != value for name, value in expected.items()):
             raise IndexFormatError(
                 f"{path}: the vectors of {identity}, expected {expected}; the folder was edited or "
                 "moved: delete it"

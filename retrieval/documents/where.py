@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.retrieval.documents.columns import Column, Kind, Mask, Words, kind_of, plain
+from sluice.retrieval.documents.columns import (
+    Column,
+    Kind,
+    Mask,
+    Words,
+    damaged_column,
+    kind_of,
+    plain,
+)
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.store import DocumentStore
@@ -106,7 +114,10 @@ def matching_rows(store: DocumentStore, where: Iterable[Condition]) -> Mask:
     for documents, columns in store.columns:
         mask = np.ones(documents, dtype=np.bool_)
         for condition in where:
-            mask &= _matching(condition, columns.get(condition.key, []), documents)
+            try:
+                mask &= _matching(condition, columns.get(condition.key, []), documents)
+            except (IndexError, ValueError) as error:
+                raise damaged_column(condition.key, error) from None
         parts.append(mask)
     matches: Mask = np.concatenate(parts)
     for condition in by_id:

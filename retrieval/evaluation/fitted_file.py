@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
-from sluice.encoders.foundation.files import write_json
+from sluice.encoders.foundation.files import check_version, write_json
 
 VERSION = 1
 
@@ -57,11 +57,7 @@ def read_fitted(
         raise error(
             f"{file}: holds {form!r}, expected 'sluice.{kind}'; give a file that {maker} wrote"
         )
-    if version != VERSION:
-        raise error(
-            f"{file}: version {version!r}, this Sluice reads {VERSION}; write it again with "
-            f"{maker}, or upgrade sluice-ir"
-        )
+    check_version(version, VERSION, file, error)
     return values
 
 

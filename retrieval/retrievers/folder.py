@@ -10,7 +10,7 @@ import logging
 import re
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import resolve, type_name
 from sluice.encoders.foundation.errors import IndexFormatError, SluiceError, suggest
-from sluice.encoders.foundation.files import fingerprint_of, link_or_copy, read_json, write_json
+from sluice.encoders.foundation.files import (
+    check_version,
+    fingerprint_of,
+    link_or_copy,
+    read_json,
+    write_json,
+)
 from sluice.encoders.foundation.folder_swap import replaced_folder, settle
 from sluice.encoders.foundation.generations import MANIFEST, pin_generation, verify, writer_lock
 from sluice.encoders.model_files.registry import kind_of, open_encoder
@@ -109,14 +115,11 @@ def read_head(path: Path) -> Head:
         raise IndexFormatError(
             f"{path / HEAD}: not the file of a retriever; rebuild it with sluice index"
         )
-    version = facts.pop("version", None)
-    if not isinstance(version, int) or version > VERSION:
-        raise IndexFormatError(
-            f"{path / HEAD}: format version {version!r}, this Sluice reads up to {VERSION}; "
-            "upgrade sluice-ir, or rebuild"
-        )
+    check_version(facts.get("version"), VERSION, path / HEAD)
+    known = {each.name for each in fields(Head)}
     try:
-        head = Head(**facts)
+        # What a later version notes beside, under the same format number, may be ignored.
+        head = Head(**{name: value for name, value in facts.items() if name in known})
         generations = (head.index_generation, head.documents_generation, head.encoder_generation)
         sound = (
             ENCODER_FOLDER.fullmatch(head.encoder)

@@ -87,7 +87,7 @@ def test_damaged_files_below_the_checksums(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(version=99), "format version 99"),
+        (lambda m: m.update(version=99), "in format 99"),
         (lambda m: m.update(format="sluice.retriever"), "expected 'sluice.index'"),
         (lambda m: m.update(type="flatt"), "unknown type 'flatt'.*did you mean 'flat'"),
         (lambda m: m.update(type="os:system"), "may not import code"),

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.files import check_version
 from sluice.encoders.foundation.numbers import whole_number
 
 APPLICATION = 0x534C5343  # in the file's header, so that no other program's database is taken
@@ -84,11 +85,7 @@ def _check_kind(database: sqlite3.Connection, path: Path) -> bool:
         raise IndexFormatError(
             f"{path}: the database of another program; give another file for the cache of scores"
         )
-    if version != VERSION:
-        raise IndexFormatError(
-            f"{path}: a cache of format {version}, but this version reads {VERSION}; "
-            "update Sluice, or delete the file: its scores are computed again"
-        )
+    check_version(version, VERSION, path)
     return True
 
 
