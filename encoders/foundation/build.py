@@ -79,7 +79,7 @@ def _check_name(name: str, table: Table, where: str, allow: Collection[str] | No
         return
     if ":" not in name:
         raise ConfigError(
-            f"{where}.type: unknown type {name!r}; known: {', '.join(sorted(table))}"
+            f"{where}.type: unknown type {name!r:.80}; known: {', '.join(sorted(table))}"
             f"{suggest(name, table)}"
         )
     if allow is not None and name not in allow:
@@ -191,12 +191,14 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _misfit(value: Any, hint: Any) -> str:
-    options = [o for o in get_args(hint) or (hint,) if o is not type(None)]
-    choices = [c for o in (hint, *options) if get_origin(o) is Literal for c in get_args(o)]
+    kinds = [o for o in get_args(hint) or (hint,) if o is not type(None)]
+    choices = [c for o in (hint, *kinds) if get_origin(o) is Literal for c in get_args(o)]
     if isinstance(value, str) and choices:
         known = [str(choice) for choice in choices]
-        return f"{value!r}; expected one of {', '.join(map(repr, choices))}{suggest(value, known)}"
-    return f"{value!r}; expected {' or '.join(dict.fromkeys(map(_spelled, options)))}"
+        return (
+            f"{value!r:.80}; expected one of {', '.join(map(repr, choices))}{suggest(value, known)}"
+        )
+    return f"{value!r:.80}; expected {' or '.join(dict.fromkeys(map(_spelled, kinds)))}"
 
 
 def _spelled(hint: Any) -> str:

@@ -12,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.plain_yaml import load_yaml
 from sluice.retrieval.config.component_types import OWN_TYPE
 from sluice.retrieval.config.dataset_paths import found_beside
 from sluice.retrieval.config.faults import messages
@@ -148,7 +149,7 @@ def _overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, A
                 raise ConfigError(f"override {override!r}: {parent} is a value, not a section")
             place = below
         try:
-            place[last] = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, RecursionError):
+            place[last] = load_yaml(text)
+        except (ConfigError, yaml.YAMLError, ValueError, RecursionError):
             place[last] = text
     return values

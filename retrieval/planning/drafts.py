@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.recipes import EDITOR_LINE, editor_line, recipe_or_file, recipes
@@ -86,7 +87,7 @@ def _named(dataset: str | None, documents: str | None, own: Mapping[str, Any]) -
                 f"{', '.join(own)}: belong to documents of your own; --documents FILE"
             )
         return dataset or "pydocs"
-    path = Path(documents).expanduser()
+    path = expanded(documents)
     if not path.exists():
         raise ConfigError(f"--documents: no file or folder {documents}")
     if not own and path.is_dir() and is_beir_folder(path):

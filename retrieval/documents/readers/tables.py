@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sluice.encoders.foundation.bounded import LONGEST, open_bytes, too_long
 from sluice.encoders.foundation.errors import DataError, suggest
-from sluice.retrieval.documents.jsonl import open_bytes, read_objects
+from sluice.retrieval.documents.json_list import json_items
+from sluice.retrieval.documents.jsonl import read_objects
 from sluice.retrieval.documents.readers.contents import contents_of
 from sluice.retrieval.documents.readers.documents import Documents, Placed
 from sluice.retrieval.documents.readers.fields import (
@@ -37,7 +38,6 @@ FORMS = {
     ".feather": "arrow", ".db": "sqlite", ".sqlite": "sqlite", ".sqlite3": "sqlite",
 }  # fmt: skip
 BATCH = 1024  # rows decoded together
-LONGEST = 1 << 30  # characters of a csv field; Python's own limit of 131,072 is a long document
 DELIMITERS = ",;\t|"
 HEADLESS = ("id", "text")  # a tsv file of two columns without a header, such as MS MARCO's
 EXPECTED = "{'id': ..., 'title': ..., 'text': ...}"
@@ -145,12 +145,7 @@ def _first_character(path: Path) -> str:
 
 
 def _json_rows(path: Path) -> Rows:
-    with open_bytes(path) as stream:
-        try:
-            items = json.loads(stream.read().decode("utf-8-sig"))
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}: not JSON ({error})") from None
-    for number, item in enumerate(items):
+    for number, item in enumerate(json_items(path)):
         if not isinstance(item, Mapping):
             raise DataError(
                 f"{path}: item {number} is a JSON {type(item).__name__}; expected an object: "
@@ -161,9 +156,14 @@ def _json_rows(path: Path) -> Rows:
 
 def text_lines(path: Path, encoding: str) -> Iterator[str]:
     """Stream the lines of a text file with their ends, blank ones too: a quoted text holds both."""
+    number = 0
     try:
         with io.TextIOWrapper(open_bytes(path), encoding, "replace", newline="") as stream:
-            yield from stream
+            while line := stream.readline(LONGEST + 1):
+                number += 1
+                if len(line) > LONGEST:
+                    raise too_long(f"{path}:{number}: the line")
+                yield line
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
             f"{path}: the rest cannot be read ({error}); fetch the file again"
@@ -183,20 +183,43 @@ def _csv_table(path: Path) -> Table:
     names = _column_names(path, next(csv.reader([header], delimiter=delimiter)))
 
     def rows() -> Rows:
-        csv.field_size_limit(LONGEST)
-        reader = csv.reader(text_lines(path, encoding), delimiter=delimiter, strict=True)
-        try:
-            lines = ((reader.line_num, fields) for fields in reader if any(map(str.strip, fields)))
-            next(lines)  # the header
-            for number, fields in lines:
-                yield f"{path}:{number}", _row(path, number, names, fields)
-        except csv.Error as error:
-            raise DataError(
-                f"{path}:{reader.line_num}: not valid csv ({error}); quote texts that hold "
-                f"{delimiter!r}, quotation marks or line breaks"
-            ) from None
+        lines = csv_rows(path, text_lines(path, encoding), delimiter)
+        filled = ((number, fields) for number, fields in lines if any(map(str.strip, fields)))
+        next(filled, None)  # the header
+        for number, fields in filled:
+            yield f"{path}:{number}", _row(path, number, names, fields)
 
     return Table(rows, names, True, _recoded(encoding))
+
+
+def csv_rows(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Stream (number of its last line, fields) of the rows; ``DataError`` names a line.
+
+    A row is at most ``LONGEST`` characters: a quotation mark that is never closed would make one
+    of the rest of the file.
+    """
+    size = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal size
+        for line in lines:
+            size += len(line)
+            if size > LONGEST:
+                place = f"{path}:{reader.line_num + 1}"
+                raise too_long(f"{place}: the row, whose quotation mark may not be closed,")
+            yield line
+
+    csv.field_size_limit(LONGEST)
+    reader = csv.reader(counted(), delimiter=delimiter, strict=True)
+    try:
+        for fields in reader:
+            yield reader.line_num, fields
+            size = 0
+    except csv.Error as error:
+        raise DataError(
+            f"{path}:{reader.line_num}: not valid csv ({error}); quote texts that hold "
+            f"{delimiter!r}, quotation marks or line breaks"
+        ) from None
 
 
 def _tsv_table(path: Path) -> Table:
