@@ -21,7 +21,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 # Data that unpack to more than FREE bytes are at most RATIO times their size on disk: texts are 3
 # to 20 times, zeros a thousand times.
 RATIO = 200
-FREE = 256 << 20
+FREE = 64 << 20
 
 
 def expanded(path: str | Path) -> Path:
