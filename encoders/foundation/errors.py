@@ -19,6 +19,7 @@ from collections.abc import Iterable
 
 LONGEST_MESSAGE = 4_000  # characters: two screens
 ENDING = 1_000  # of these, from the end, where the remedy stands
+LONGEST_NAME = 200  # characters that are compared with other names
 
 
 class SluiceError(Exception):
@@ -70,13 +71,15 @@ class MissingPackageError(SluiceError):
 
 
 def listed(names: Iterable[object], most: int = 10) -> str:
-    """Return names in quotes as a message lists them: ``'a', 'b' and 32 more``; "none" of none."""
+    """Return names as a message lists them: ``a, b and 32 more``; "none" of none."""
     names = list(names)
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return (", ".join(f"{name!r:.60}" for name in names[:most]) or "none") + more
+    return (", ".join(f"{name!s:.60}" for name in names[:most]) or "none") + more
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the known name nearest to ``name``, or an empty string."""
+    if len(name) > LONGEST_NAME:
+        return ""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -22,6 +22,7 @@ from sluice.retrieval.config.yaml_file import read_yaml
 
 ConfigSource = str | Path | Mapping[str, Any]  # a YAML file, or its content
 
+SHOWN = 20  # faults of a config that one error lists
 Config = TypeVar("Config", bound=Section)
 
 
@@ -124,7 +125,9 @@ def checked(values: Mapping[str, Any], kind: type[Config]) -> Config:
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError("; ".join(messages(error.errors(), kind))) from None
+        faults = messages(error.errors(), kind)
+        more = [f"and {len(faults) - SHOWN:,} more"] if len(faults) > SHOWN else []
+        raise ConfigError("; ".join(faults[:SHOWN] + more)) from None
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from sluice.encoders.foundation.bounded import expanded
-from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.errors import ConfigError, DataError, listed, suggest
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.datasets.source import Corpus, MemorySource, Qrels, Source, find_split
@@ -204,7 +204,7 @@ class Dataset:
         if self.split is None:
             raise DataError(
                 f"dataset {self.name}: opened without a split, so it has only a corpus; "
-                f"choose one of {', '.join(self.splits) or 'none, as no split has judgements'}"
+                f"choose one of {listed(self.splits)}"
             )
         return self.split
 
@@ -216,7 +216,7 @@ class Dataset:
             if not splits:
                 raise DataError(f"dataset {self.name}: {UNJUDGED} {looked_for}")
             raise DataError(
-                f"dataset {self.name}: no split {split!r}; available: {', '.join(splits)}"
+                f"dataset {self.name}: no split {split!r}; available: {listed(splits)}"
                 f"{suggest(split, splits)} {looked_for}"
             )
         return available
@@ -328,7 +328,7 @@ def _from_ir_datasets(name: str, data: str | None) -> Source:
 
     local = beir_folders(expanded(data)) if data else []
     under = (
-        f"a folder under ${DATA_FOLDER} ({data}: {', '.join(local) or 'no dataset'})"
+        f"a folder under ${DATA_FOLDER} ({data}: {listed(local)})"
         if data
         else f"a folder under ${DATA_FOLDER} (which is not set)"
     )

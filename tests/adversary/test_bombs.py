@@ -1,6 +1,7 @@
 """Compressed bombs, endless lines, pipes and devices as inputs: one error, in bounded memory."""
 
 import gzip
+import logging
 import os
 import resource
 from collections.abc import Callable
@@ -59,6 +60,7 @@ def refused(read: Callable[[Path], object], path: Path) -> str:
     """Return the error of a reader that runs in a child with little memory."""
 
     def job() -> int:
+        logging.disable()
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (taken + ROOM, taken + ROOM))
         try:
@@ -80,7 +82,12 @@ def bombs() -> dict[tuple[bytes, bytes], bytes]:
 
 @pytest.mark.parametrize(
     ("kind", "repeated"),
-    [*((kind, "zeros") for kind in READERS), ("run", "lines"), ("csv", "lines"), ("qrels", "lines")],
+    [
+        *((kind, "zeros") for kind in READERS),
+        ("run", "lines"),
+        ("csv", "lines"),
+        ("qrels", "lines"),
+    ],
 )
 def test_compressed_bombs(
     tmp_path: Path, bombs: dict[tuple[bytes, bytes], bytes], kind: str, repeated: str

@@ -9,7 +9,7 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.documents.jsonl import all_lines, read_lines, read_objects
-from sluice.retrieval.documents.readers.fields import refuse_doubles
+from sluice.retrieval.documents.readers.fields import check_names
 from sluice.retrieval.documents.readers.tables import csv_rows, parquet_rows
 from sluice.retrieval.training_data.files.columns import is_header
 
@@ -62,7 +62,7 @@ def _named(
             first = fields[0].strip().lower()
             if first in FIRST_NAMES or is_header(fields, told, needed=csv_file):
                 names = [field.strip() for field in fields]
-                refuse_doubles(f"{path}:{number}", [name for name in names if name])
+                check_names(f"{path}:{number}", [name for name in names if name])
                 continue
             if told:
                 columns = ", ".join(repr(field[:40]) for field in fields[:8])
