@@ -79,7 +79,7 @@ def _check_name(name: str, table: Table, where: str, allow: Collection[str] | No
         return
     if ":" not in name:
         raise ConfigError(
-            f"{where}.type: unknown type {name!r}; known: {', '.join(sorted(table))}"
+            f"{where}.type: unknown type {name!r:.80}; known: {', '.join(sorted(table))}"
             f"{suggest(name, table)}"
         )
     if allow is not None and name not in allow:
@@ -119,8 +119,8 @@ def check_arguments(
                 f"{where}.{name}: unknown key; {kind} takes {', '.join(parameters) or 'none'}"
                 f"{suggest(name, parameters)}"
             )
-        if name in hints and not _fits(value, hints[name]):
-            raise ConfigError(f"{where}.{name}: {_misfit(value, hints[name])}")
+        if name in hints and not fits(value, hints[name]):
+            raise ConfigError(f"{where}.{name}: {misfit(value, hints[name])}")
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in arguments:
             raise ConfigError(f"{where}: {kind} needs '{name}'")
@@ -165,12 +165,13 @@ def _hints(make: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
+    """Return whether a value of YAML is of a type; of a class, which checks it itself, always."""
     origin = get_origin(hint)
     if hint is Any or isinstance(hint, typing.TypeVar):
         return True
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, option) for option in get_args(hint))
+        return any(fits(value, option) for option in get_args(hint))
     if origin is Literal:
         return value in get_args(hint)
     if hint is None or hint is type(None):
@@ -190,13 +191,16 @@ def _fits(value: Any, hint: Any) -> bool:
     return True  # protocols and classes are checked by the factory itself
 
 
-def _misfit(value: Any, hint: Any) -> str:
-    options = [o for o in get_args(hint) or (hint,) if o is not type(None)]
-    choices = [c for o in (hint, *options) if get_origin(o) is Literal for c in get_args(o)]
+def misfit(value: Any, hint: Any) -> str:
+    """Return what was found where a value of another type is expected."""
+    kinds = [o for o in get_args(hint) or (hint,) if o is not type(None)]
+    choices = [c for o in (hint, *kinds) if get_origin(o) is Literal for c in get_args(o)]
     if isinstance(value, str) and choices:
         known = [str(choice) for choice in choices]
-        return f"{value!r}; expected one of {', '.join(map(repr, choices))}{suggest(value, known)}"
-    return f"{value!r}; expected {' or '.join(dict.fromkeys(map(_spelled, options)))}"
+        return (
+            f"{value!r:.80}; expected one of {', '.join(map(repr, choices))}{suggest(value, known)}"
+        )
+    return f"{value!r:.80}; expected {' or '.join(dict.fromkeys(map(_spelled, kinds)))}"
 
 
 def _spelled(hint: Any) -> str:

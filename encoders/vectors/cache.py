@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Side, Vectors, hooks_of
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.drafts import remove_abandoned
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
@@ -281,7 +282,7 @@ class CachedKey(NamedTuple):
 def cache_root() -> Path:
     """Return where vectors are cached: ``$SLUICE_CACHE/vectors``, else in the user's cache."""
     place = os.environ.get(PLACE)
-    root = Path(place).expanduser() if place else Path("~/.cache/sluice").expanduser()
+    root = expanded(place) if place else expanded("~/.cache/sluice")
     return root / "vectors"
 
 

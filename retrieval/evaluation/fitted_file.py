@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
 from sluice.encoders.foundation.files import check_version, write_json
 
@@ -36,7 +37,7 @@ def read_fitted(
     ``maker`` names in the error what writes such files. ``earlier`` is the ``format`` of those that
     were written before they had a version; their values are the same.
     """
-    file = Path(path).expanduser()
+    file = expanded(path)
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

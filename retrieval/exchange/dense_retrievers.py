@@ -246,12 +246,13 @@ def index_of(text: str, metric: str | None) -> Index:
     import yaml
 
     from sluice.encoders.foundation.build import build
+    from sluice.encoders.foundation.plain_yaml import load_yaml
     from sluice.indexing.table import INDEXES
 
     try:
-        spec = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"index: {text!r} is not YAML ({error})") from None
+        spec = load_yaml(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"index: {text!r:.200} is not YAML ({error})") from None
     if not isinstance(spec, dict):
         known = text in INDEXES
         spec = {"type": text} if known else {"type": "faiss", "factory": text}

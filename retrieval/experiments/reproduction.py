@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
 from sluice.encoders.foundation.files import write_json
 from sluice.encoders.foundation.provenance import provenance
@@ -119,7 +120,7 @@ def _located(config: ExperimentConfig, recorded: Mapping[str, Any]) -> Experimen
     if Path(place).is_dir():
         return config.model_copy(update={"dataset": {**settings, "name": place}})
     data = os.environ.get(DATA_FOLDER)
-    folders = [Path(name).expanduser(), *([Path(data).expanduser() / name] if data else [])]
+    folders = [expanded(name), *([expanded(data) / name] if data else [])]
     if not any(folder.is_dir() for folder in folders):
         raise DataError(
             f"dataset {name!r}: recorded from {place}, which is not reachable now; put the folder "
@@ -142,7 +143,7 @@ def _missing(config: ExperimentConfig, recorded: Mapping[str, Any]) -> Iterator[
         for name, changes in (system.get("changes") or {}).items():
             yield f"{system['name']}: documents of {name} were changed after its build ({changes})"
     for where, text in _paths(config):
-        if not Path(text).expanduser().exists():
+        if not expanded(text).exists():
             yield f"{where}: {text} not found (seen from {Path.cwd()})"
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.files import write_json, write_text
 from sluice.encoders.foundation.numbers import plural
@@ -307,4 +308,4 @@ def beir_datasets(entry: str | Mapping[str, Any]) -> list[dict[str, Any]]:
 def _local(name: str) -> str | None:
     """Return the name of a folder under ``$SLUICE_DATA`` that holds this dataset."""
     data = os.environ.get("SLUICE_DATA")
-    return name if data and (Path(data).expanduser() / name / "corpus.jsonl").exists() else None
+    return name if data and (expanded(data) / name / "corpus.jsonl").exists() else None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.generations import MANIFEST
@@ -53,7 +54,7 @@ def distil_dataset(
     """
     if depth < 1 or shard < 1:
         raise ConfigError(f"depth {depth}, shard {shard}: expected 1 or more of each")
-    if not Path(candidates).expanduser().exists():
+    if not expanded(candidates).exists():
         raise ConfigError(
             f"candidates: no file or folder {candidates}; expected a run, a retriever's folder, or "
             "a file of examples as sluice mine writes"

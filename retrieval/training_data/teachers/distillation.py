@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import (
     fingerprint_of,
@@ -258,7 +259,7 @@ def taught(
     scores of a killed call are reused.
     """
     if isinstance(teacher, str) and is_score_file(teacher):
-        return attach_scores(examples, Path(teacher).expanduser())
+        return attach_scores(examples, expanded(teacher))
     scorer = make_teacher(teacher, where=where, model=model)
     distilled = score_examples(scorer, examples, work_path / FILE)
     log.info("teacher %s: %s", scorer.name, distilled)
