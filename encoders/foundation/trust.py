@@ -96,7 +96,7 @@ def refuse_links(folder: Path, allow: Allow = ()) -> None:
 
 def _paths(allow: Collection[str]) -> Iterator[Path]:
     names = (entry for entry in allow if entry not in (HTTP, HUB) and "://" not in entry)
-    return (Path(os.path.expanduser(name)).resolve() for name in names)
+    return (Path(name).expanduser().resolve() for name in names)
 
 
 def _refusal(what: str, rule: str, word: str) -> ConfigError:

@@ -58,9 +58,9 @@ def trusted(config: Config, allow: Allow, folder: Path) -> Config:
     for name, text in config.pipelines.items():
         for path in written_in(text, where=f"pipelines.{name}"):
             refuse_writing(path, f"pipelines.{name}", folder, allow)
-        for option, text in fetched_in(text, where=f"pipelines.{name}"):
+        for option, source in fetched_in(text, where=f"pipelines.{name}"):
             refuse = refuse_unknown_model if option == "model" else refuse_remote_dataset
-            refuse(text, f"pipelines.{name}", allow)
+            refuse(source, f"pipelines.{name}", allow)
     return checked(values, type(config))
 
 

@@ -73,9 +73,9 @@ class Experiment:
     """The named parts of a config, opened or made on first use.
 
     ``file`` is named in errors. ``allow`` lists what the config of a saved folder may use, see
-    ``sluice.encoders.foundation.trust``; None, for your own config, allows all. With ``only_open`` nothing is made: a part that is missing, or
-    was made with other settings, is an ``IndexFormatError``. ``quick`` opens it for a few queries,
-    as ``Retriever.open`` does.
+    ``sluice.encoders.foundation.trust``; None, for your own config, allows all. With ``only_open``
+    nothing is made: a part that is missing, or was made with other settings, is an
+    ``IndexFormatError``. ``quick`` opens it for a few queries, as ``Retriever.open`` does.
 
     A retriever whose documents were changed since its build is used as it is. Building it again,
     because it is asked for or because its settings changed, would lose the changes, and replacing
