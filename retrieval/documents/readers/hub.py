@@ -41,7 +41,7 @@ def documents_on_hub(name: str, asked: Asked) -> Documents:
 
 
 def no_code() -> dict[str, bool]:
-    """Return the option by which ``datasets`` runs no code of a repository; from 4 it never does."""
+    """Return the option by which ``datasets`` runs no code of a repository; since 4 it has none."""
     import datasets
 
     return {"trust_remote_code": False} if int(datasets.__version__.split(".")[0]) < 4 else {}
