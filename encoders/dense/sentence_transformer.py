@@ -16,7 +16,7 @@ from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import write_sidecar
-from sluice.encoders.model_files.loading import quiet_transformers
+from sluice.encoders.model_files.loading import as_model_error, quiet_transformers
 from sluice.encoders.model_files.untrusted import refuse_own_modules
 
 
@@ -144,12 +144,13 @@ class SentenceTransformerEncoder(EncoderBase):
             raise MissingPackageError(
                 "sentence-transformers", "sentence-transformers", f"{model}: a SentenceTransformer"
             ) from None
-        opened = SentenceTransformer(
-            str(model),
-            device=None if device == "auto" else device,
-            trust_remote_code=False,
-            local_files_only=True,
-        )
+        with as_model_error(Path(model), "a SentenceTransformer"):
+            opened = SentenceTransformer(
+                str(model),
+                device=None if device == "auto" else device,
+                trust_remote_code=False,
+                local_files_only=True,
+            )
         return cls(opened)
 
     def __repr__(self) -> str:

@@ -52,7 +52,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _as_model_error(folder: Path, what: str) -> Iterator[None]:
+def as_model_error(folder: Path, what: str) -> Iterator[None]:
     """Turn whatever transformers raises on an untrusted folder into a ``ModelError``."""
     try:
         yield
@@ -101,7 +101,7 @@ def load(
         raise ModelError(f"{home}: no config.json; expected a transformers model folder")
     refuse_code(home)
     rng = torch.random.fork_rng(devices=[])
-    with quiet_transformers(), rng, _as_model_error(home, auto_class.__name__):
+    with quiet_transformers(), rng, as_model_error(home, auto_class.__name__):
         torch.manual_seed(seed)
         settings = AutoConfig.from_pretrained(home, **LOCAL, **config)
         tokenizer = _tokenizer(home, settings)

@@ -21,8 +21,8 @@ import yaml
 from small_world import write_beir
 from tiny_models import save_model
 
-from sluice.retrieval.jobs import run as run_experiment
 from sluice.retrieval.experiments.experiment import load_pipeline
+from sluice.retrieval.jobs import run as run_experiment
 
 SERVER = "http://127.0.0.1:9/v1"
 SECRET = "SLUICE_TEST_SECRET"
@@ -126,7 +126,7 @@ class Watch:
 
     def _is_its(self, path: Any) -> bool:
         place = os.path.realpath(path) if path else ""
-        return place.startswith(self.hostile) and os.path.isfile(place)  # not "<string>"
+        return place.startswith(self.hostile) and Path(place).is_file()  # not "<string>"
 
     def _may_write(self, path: Any) -> bool:
         if isinstance(path, int) or path in (":memory:", b":memory:"):
@@ -134,7 +134,12 @@ class Watch:
         place = os.path.realpath(os.fsdecode(path))
         if place.startswith(self.root):
             return not place.startswith(self.outside)
-        good = (self.temporary, os.path.realpath(os.environ["SLUICE_CACHE"]), "/dev/", "/proc/self/")
+        good = (
+            self.temporary,
+            os.path.realpath(os.environ["SLUICE_CACHE"]),
+            "/dev/",
+            "/proc/self/",
+        )
         return place.startswith(good) or "__pycache__" in place
 
 
@@ -142,6 +147,10 @@ def _edit(path: Path, change: Callable[[Any], None]) -> None:
     value = json.loads(path.read_text())
     change(value)
     path.write_text(json.dumps(value))
+
+
+def _update(path: Path, **values: Any) -> None:
+    _edit(path, lambda value: value.update(values))
 
 
 def _edit_config(folder: Path, change: Callable[[Any], None]) -> None:
@@ -209,9 +218,9 @@ def classes_in_the_parts(world: World, folder: Path) -> None:
     """Name functions as the encoder of a retriever and as the type of an index."""
     for place in (folder, folder / "pipeline"):
         head = place / "retrievers" / "dense" / "retriever.json"
-        _edit(head, lambda it: it.update(encoder_type=SYSTEM))
+        _update(head, encoder_type=SYSTEM)
         for manifest in (place / "retrievers" / "bm25" / "index").rglob("manifest.json"):
-            _edit(manifest, lambda it: it.update(type="this:s"))
+            _update(manifest, type="this:s")
 
 
 def model_with_code(world: World, folder: Path) -> None:
@@ -219,10 +228,10 @@ def model_with_code(world: World, folder: Path) -> None:
     for place in (*folder.glob("**/dense/encoder"), folder / "model"):
         _code(world, place)
         names = {"AutoConfig": "configuration_evil.Evil", "AutoModel": "modeling_evil.Evil"}
-        _edit(place / "config.json", lambda it: it.update(model_type="evil", auto_map=names))
+        _update(place / "config.json", model_type="evil", auto_map=names)
         tokenizer = {"tokenizer_class": "Evil", "auto_map": {
             "AutoTokenizer": ["tokenization_evil.Evil", "tokenization_evil.Evil"]}}  # fmt: skip
-        _edit(place / "tokenizer_config.json", lambda it: it.update(tokenizer))
+        _update(place / "tokenizer_config.json", **tokenizer)
 
 
 def tokenizer_with_code(world: World, folder: Path) -> None:
@@ -231,9 +240,9 @@ def tokenizer_with_code(world: World, folder: Path) -> None:
         _code(world, place)
         tokenizer = {"tokenizer_class": "Evil", "auto_map": {
             "AutoTokenizer": ["tokenization_evil.Evil", "tokenization_evil.Evil"]}}  # fmt: skip
-        _edit(place / "tokenizer_config.json", lambda it: it.update(tokenizer))
+        _update(place / "tokenizer_config.json", **tokenizer)
         names = {"AutoModelForCausalLM": f"{HUB_MODEL}--modeling_evil.Evil"}
-        _edit(place / "config.json", lambda it: it.update(auto_map=names))
+        _update(place / "config.json", auto_map=names)
 
 
 def modules_with_code(world: World, folder: Path) -> None:
@@ -280,7 +289,7 @@ def hubs(world: World, folder: Path) -> None:
         config["dataset"] = "hf:somebody/hostile-data"
 
     _edit_config(folder, change)
-    _edit(folder / "results.json", lambda it: it.update(place=None))
+    _update(folder / "results.json", place=None)
 
 
 def files_elsewhere(world: World, folder: Path) -> None:
@@ -310,7 +319,7 @@ def names_with_dots(world: World, folder: Path) -> None:
     """Name parts outside by names and relative paths."""
     dots = "../../outside/kept"
     _edit(folder / "results.json", lambda it: it["systems"][0].update(name=dots))
-    _edit(folder / "retrievers" / "dense" / "retriever.json", lambda it: it.update(encoder=dots))
+    _update(folder / "retrievers" / "dense" / "retriever.json", encoder=dots)
     pipeline = folder / "pipeline" / "pipeline.json"
     _edit(pipeline, lambda it: it["retrievers"]["dense"].update(folder=dots))
     modules = [{"idx": 0, "name": "0", "path": "../../../outside", "type": "x.Transformer"}]
@@ -331,7 +340,7 @@ def adapters(world: World, folder: Path) -> None:
 
 def kernels(world: World, folder: Path) -> None:
     for place in (*folder.glob("**/dense/encoder"), folder / "model"):
-        _edit(place / "config.json", lambda it: it.update(attn_implementation=HUB_MODEL))
+        _update(place / "config.json", attn_implementation=HUB_MODEL)
 
 
 # What the first refusal hides in a folder with everything: one at a time, with the verbs it is for.

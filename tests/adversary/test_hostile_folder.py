@@ -18,15 +18,19 @@ import yaml
 from fuzzing import Outcome, forked
 from hostile import EVERYTHING, POISONS, SECRET, World, contents, links_out, watched
 
+from sluice.encoders.foundation.errors import SluiceError
+from sluice.retrieval.config.sections import ExperimentConfig
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("encoders", "indexing", "training", "retrieval")
+NAMES = ("open", "load", "from_pretrained")
 # Functions called open_... or load_... that take an open file, parts of a manifest or a config that
 # was read, not a folder of somebody's.
 NOT_OPENERS = {
     "open_backend", "open_generation", "open_array", "open_inner", "open_segment", "open_segments",
     "open_bytes", "open_columns", "open_section", "open_placed_encoder", "open_lists", "open_judge",
-    "open_pipeline", "load_state", "load_examples", "open_database", "FaissEngine.open",
-    "FloatEngine.open", "BinaryEngine.open",
+    "open_pipeline", "load_state", "load_examples", "open_database", "Engine.open",
+    "ModelSpec.open",
 }  # fmt: skip
 Commands = dict[str, list[list[object]]]
 
@@ -182,3 +186,63 @@ def test_verbs_over_one_poison(world: World, poison: Callable[[World, Path], Non
     folder = world.poisoned("one", poison)
     commands = _commands(world, folder, folder)
     _walk(world, folder, {verb: commands[verb] for verb in POISONS[poison]})
+
+
+def _openers() -> dict[str, str]:
+    """Return what opens a path, by name: class methods and functions, as module:name."""
+    found = {}
+    for file in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        module = ".".join(["sluice", *file.relative_to(ROOT).with_suffix("").parts])
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith(("open_", "load_")):
+                found[node.name] = f"{module}:{node.name}"
+            for each in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(each, ast.FunctionDef) and each.name in NAMES and _is_public(node):
+                    found[f"{node.name}.{each.name}"] = f"{module}:{node.name}.{each.name}"
+    return found
+
+
+def _is_public(node: ast.ClassDef) -> bool:
+    return not node.name.startswith("_")
+
+
+def _open(target: str, path: Path) -> None:
+    module, _, name = target.partition(":")
+    opener: Any = importlib.import_module(module)
+    for part in name.split("."):
+        opener = getattr(opener, part)
+    opener(path, ExperimentConfig) if name == "load_config" else opener(path)
+
+
+def test_openers_over_everything_at_once(world: World) -> None:
+    openers = {name: target for name, target in _openers().items() if name not in NOT_OPENERS}
+    folder = world.poisoned("opened", *EVERYTHING)
+    parts = [
+        folder, folder / "model", folder / "pipeline", folder / "ranker", folder / "scores.pkl",
+        folder / "retrievers" / "dense", folder / "retrievers" / "dense" / "encoder",
+        folder / "retrievers" / "bm25" / "index", folder / "retrievers" / "bm25" / "documents",
+        folder / "retrievers" / "bm25" / "encoder", *list(folder.rglob("*.npy"))[:1],
+        folder / "model" / "pytorch_model.bin", folder / "results.json", folder / "experiment.yaml",
+    ]  # fmt: skip
+
+    def attempt(target: str, path: Path) -> int:
+        try:
+            _open(target, path)
+        except (SluiceError, OSError):
+            return 2
+        except Exception as error:
+            sys.stderr.write(f"WRONG {target} {path.name}: {type(error).__name__}: {error}\n")
+        return 0
+
+    jobs = [
+        (f"{name} {path.name}", partial(attempt, target, path))
+        for name, target in openers.items()
+        for path in parts
+    ]
+    before = contents(world.outside)
+    outcome = forked(lambda: watched(world, iter(jobs)), timeout=120, cwd=folder)
+    _check(outcome, world, before)
+    assert outcome.err.count("DONE ") == len(jobs)
+    wrong = [line for line in outcome.err.splitlines() if line.startswith("WRONG")]
+    assert not wrong, "\n".join(wrong)
