@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.trust import Allow, refuse_class
 
 # Types in the words of a YAML file.
 WORDS = {
@@ -39,7 +40,7 @@ def type_name(instance: Any, table: Table) -> str:
     return next(names, own)
 
 
-def factory(name: str, table: Table, *, where: str, allow: Collection[str] | None = None) -> Any:
+def factory(name: str, table: Table, *, where: str, allow: Allow = None) -> Any:
     """Return the factory of a type name.
 
     A name with a colon is the user's own ``package.module:Class``. ``allow=None`` accepts any such
@@ -61,9 +62,7 @@ def factory(name: str, table: Table, *, where: str, allow: Collection[str] | Non
     return chosen
 
 
-def check_type(
-    spec: Mapping[str, Any], table: Table, *, where: str, allow: Collection[str] | None = None
-) -> None:
+def check_type(spec: Mapping[str, Any], table: Table, *, where: str, allow: Allow = None) -> None:
     """Raise ``ConfigError`` unless the type of a component is built in or allowed; import none."""
     _check_name(_type_of(spec, table, where), table, where, allow)
 
@@ -74,7 +73,7 @@ def _type_of(spec: Mapping[str, Any], table: Table, where: str) -> str:
     return str(spec["type"])
 
 
-def _check_name(name: str, table: Table, where: str, allow: Collection[str] | None) -> None:
+def _check_name(name: str, table: Table, where: str, allow: Allow) -> None:
     if name in table:
         return
     if ":" not in name:
@@ -82,11 +81,7 @@ def _check_name(name: str, table: Table, where: str, allow: Collection[str] | No
             f"{where}.type: unknown type {name!r:.80}; known: {', '.join(sorted(table))}"
             f"{suggest(name, table)}"
         )
-    if allow is not None and name not in allow:
-        raise ConfigError(
-            f"{where}.type: {name!r} is not built in, and a saved folder may not import code; "
-            f"pass allow=[{name!r}] if you trust it"
-        )
+    refuse_class(name, f"{where}.type", allow)
 
 
 def check_arguments(
@@ -131,7 +126,7 @@ def check(
     table: Table,
     *,
     where: str,
-    allow: Collection[str] | None = None,
+    allow: Allow = None,
     given: Collection[str] = (),
 ) -> tuple[Any, dict[str, Any]]:
     """Return the factory and the checked arguments of ``{type: name, ...arguments}``."""
@@ -147,7 +142,7 @@ def build(
     table: Table,
     *,
     where: str,
-    allow: Collection[str] | None = None,
+    allow: Allow = None,
     **given: Any,
 ) -> Any:
     """Build the object of ``{type: name, ...arguments}``; ``given`` are the caller's arguments."""

@@ -11,8 +11,10 @@ import typer
 
 from sluice.encoders.foundation.numbers import duration
 from sluice.retrieval.cli.terminal.options import (
+    Allow,
     Command,
     DatasetName,
+    allowed,
     argument,
     check_choice,
     flag,
@@ -99,6 +101,7 @@ def mine(
         of_choice("N", "Candidates for each query.", default="100, or what the limits need"),
     ] = None,
     seed: Annotated[int, of_choice("N", "Random seed for sampling and --audit.")] = 13,
+    allow: Allow = None,
 ) -> None:
     """Mine hard negatives for training.
 
@@ -127,8 +130,8 @@ def mine(
         spec["max_positive_ratio"] = max_positive_ratio or None
     if adaptive_margin is not None:
         spec["adaptive_margin"] = parse_numbers(adaptive_margin, "--adaptive-margin", "0.02,0.05")
-    sources, start = [source, *(also or [])], time.monotonic()
-    typer.echo(str(mine_file(sources, dataset, output, spec, split=split, seed=seed)))
+    sources, words, start = [source, *(also or [])], allowed(allow), time.monotonic()
+    typer.echo(str(mine_file(sources, dataset, output, spec, split=split, seed=seed, allow=words)))
     took = duration(time.monotonic() - start)
     typer.echo(
         f"  written: {output} in {took}; counts in {output.with_suffix('.report.json').name}"
@@ -138,7 +141,7 @@ def mine(
         return
     from sluice.encoders.foundation.files import write_json, write_text
 
-    report = audit_modes(sources, dataset, spec, share=audit, split=split, seed=seed)
+    report = audit_modes(sources, dataset, spec, share=audit, split=split, seed=seed, allow=words)
     write_json(output.with_suffix(".audit.json"), report.as_dict())
     write_text(output.with_suffix(".audit.md"), report.to_markdown())
     typer.echo(f"\n{report}")
@@ -169,6 +172,7 @@ def distil(
     shard: Annotated[
         int, option("N", "Pairs saved at a time; an interruption loses one shard.")
     ] = 2048,
+    allow: Allow = None,
 ) -> None:
     """Score pairs with a teacher, for distillation.
 
@@ -187,6 +191,7 @@ def distil(
     report = distil_dataset(
         teacher, dataset, candidates, output, depth=depth, split=split,
         weights=teacher_weights(weight, teacher), normalise=normalise, shard=shard,
+        allow=allowed(allow),
     )  # fmt: skip
     typer.echo(str(report))
 

@@ -12,7 +12,7 @@ from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import NOTHING, Document
 from sluice.retrieval.documents.ids import id_text
 from sluice.retrieval.documents.jsonl import missing_field
-from sluice.retrieval.documents.readers.hub import reachable, repository_of
+from sluice.retrieval.documents.readers.hub import no_code, reachable, repository_of
 from sluice.retrieval.runs.trec_files import Judgement, qrels_of
 
 LAYOUT = "a dataset in BEIR layout"
@@ -114,14 +114,14 @@ def _configs(repository: str) -> list[str]:
     import datasets
 
     with reachable(repository, LAYOUT):
-        return list(datasets.get_dataset_config_names(repository))
+        return list(datasets.get_dataset_config_names(repository, **no_code()))
 
 
 def _load(table: _Table, split: str | None) -> Any:
     import datasets
 
     with reachable(table.repository, LAYOUT):
-        return datasets.load_dataset(table.repository, table.config, split=split)
+        return datasets.load_dataset(table.repository, table.config, split=split, **no_code())
 
 
 def _only_split(table: _Table) -> Any:

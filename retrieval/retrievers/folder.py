@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.encoder import hooks_of
-from sluice.encoders.foundation.build import resolve, type_name
+from sluice.encoders.foundation.build import factory, type_name
 from sluice.encoders.foundation.errors import IndexFormatError, SluiceError, suggest
 from sluice.encoders.foundation.files import (
     check_version,
@@ -294,12 +294,9 @@ def open_placed_encoder(
     source = path / head.encoder
     given = dict(options or {})
     if head.encoder_type:
-        if head.encoder_type not in allow:
-            raise IndexFormatError(
-                f"{path}: its encoder is {head.encoder_type}, which is not built in, and a saved "
-                f"folder may not import code; pass allow=[{head.encoder_type!r}] if you trust it"
-            )
-        encoder = resolve(head.encoder_type).from_pretrained(source, **given)
+        encoder = factory(
+            head.encoder_type, {}, where=f"{path / HEAD}: encoder", allow=allow
+        ).from_pretrained(source, **given)
     elif head.encoder_generation:
         encoder = open_encoder(source, generation=head.encoder_generation)
     elif quick:
@@ -323,7 +320,7 @@ def check_encoder(path: Path, head: Head, encoder: Any) -> None:
         )
 
 
-def verify_retriever(path: Path) -> int:
+def verify_retriever(path: Path, allow: Collection[str] = ()) -> int:
     """Check every checksum of index and documents, and the encoder's fingerprint; count files.
 
     Nothing is written, so a retriever in use may be verified.
@@ -331,7 +328,7 @@ def verify_retriever(path: Path) -> int:
     head = read_head(path)
     files = verify(path / INDEX, generation=head.index_generation)
     files += verify(path / DOCUMENTS, generation=head.documents_generation)
-    open_placed_encoder(path, head)
+    open_placed_encoder(path, head, allow=allow)
     return files + 1
 
 

@@ -163,8 +163,9 @@ class Retriever(Updatable):
         """Open a folder; the encoder is loaded when the first query needs it.
 
         ``encoder`` is given where the folder cannot have it (a function), or to share one.
-        ``options`` (``device``, ``dtype``) go to the encoder. ``allow`` names encoder classes of
-        your own that the folder may import. ``params`` are the search parameters of all searches.
+        ``options`` (``device``, ``dtype``) go to the encoder. ``allow`` lists what the folder
+        may do beside reading: classes of your own it may import, and paths of links in it that a
+        change may write to. ``params`` are the search parameters of all searches.
         ``quick`` is for a few queries: an encoder that has a numpy form is not loaded, see
         ``sluice.encoders.quick``.
         Raises ``IndexFormatError`` for a folder that is missing, damaged or newer, and for an

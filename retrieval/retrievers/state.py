@@ -73,7 +73,7 @@ class RetrieverState:
         self.head = head
         self.name = head.name
         self.params = dict(params or {})  # of every search of the index; a call's own come first
-        self._allow, self._options, self._quick = allow, dict(options or {}), quick
+        self.allow, self._options, self._quick = allow, dict(options or {}), quick
         self._masks: dict[str, Mask] = {}  # of the latest ``where``s
         if encoder is not None:
             check_encoder(path, head, encoder)
@@ -86,7 +86,7 @@ class RetrieverState:
             lambda: open_placed_encoder(
                 self.path,
                 self.head,
-                allow=self._allow,
+                allow=self.allow,
                 options=self._options,
                 quick=self._quick,
             )
@@ -99,7 +99,7 @@ class RetrieverState:
 
         def opened() -> Index:
             generation = self.head.index_generation
-            return open_index(self.path / INDEX, generation=generation, allow=self._allow)
+            return open_index(self.path / INDEX, generation=generation, allow=self.allow)
 
         index = self._part(opened)
         if index.encoder_fingerprint != self.head.encoder_fingerprint:
@@ -145,7 +145,7 @@ class RetrieverState:
     def forked(self) -> RetrieverState:
         """Return this state in objects of their own, all open, which may be changed."""
         fork = RetrieverState(
-            self.path, self.head, allow=self._allow, options=self._options, params=self.params
+            self.path, self.head, allow=self.allow, options=self._options, params=self.params
         )
         changing = hooks_of(self.encoder).fits_documents
         fork.encoder = copy.deepcopy(self.encoder) if changing else self.encoder

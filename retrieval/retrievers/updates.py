@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.generations import writer_lock
+from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.changes import Changes, noted_in
@@ -123,6 +124,7 @@ class Updatable(Stage):
         With it comes a dictionary, which the block fills with the counts of ``Changes``. Other
         threads search the old state until the new one replaces it.
         """
+        refuse_links(self.path, self._state.allow)
         with self._lock, writer_lock(self.path):
             if read_head(self.path) != self.head:
                 raise IndexFormatError(

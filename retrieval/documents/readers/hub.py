@@ -49,7 +49,7 @@ def documents_on_hub(name: str, asked: Asked) -> Documents:
     repository, _, config = name.partition("#")
     repository = repository_of(repository)
     with reachable(repository, "a table of documents"):
-        splits = datasets.load_dataset(repository, config or None)
+        splits = datasets.load_dataset(repository, config or None, **no_code())
     split = next((each for each in SPLITS if each in splits), None)
     if split is None and len(splits) == 1:
         split = next(iter(splits))
@@ -59,6 +59,13 @@ def documents_on_hub(name: str, asked: Asked) -> Documents:
             "train; load the one you mean in Python and pass it"
         )
     return documents_in_dataset(splits[split], asked, name=f"hf:{name} ({split})")
+
+
+def no_code() -> dict[str, bool]:
+    """Return the option by which ``datasets`` runs no code of a repository; since 4 it has none."""
+    import datasets
+
+    return {"trust_remote_code": False} if int(datasets.__version__.split(".")[0]) < 4 else {}
 
 
 @contextmanager
