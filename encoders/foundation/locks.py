@@ -1,11 +1,34 @@
-"""Locks on open files between processes: ``flock``, and what does the same on Windows."""
+"""Locks on open files between processes, and between threads for objects that are copied."""
 
 from __future__ import annotations
 
 import importlib.util
+import threading
+from types import TracebackType
 from typing import IO, Any
 
-if importlib.util.find_spec("fcntl") is not None:
+class OwnLock:
+    """A reentrant lock; a pickled or deep copy of what holds it has a free one of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type[OwnLock], tuple[()]]:
+        return OwnLock, ()
+
+
+if importlib.util.find_spec("fcntl") is not None:  # ``flock``; below what does the same on Windows
     import fcntl
 
     def lock(stream: IO[Any] | int, *, shared: bool = False, wait: bool = True) -> bool:

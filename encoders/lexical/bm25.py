@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -31,6 +33,8 @@ from sluice.encoders.foundation.numbers import finite_number
 from sluice.encoders.lexical.analyzer import analyzer
 from sluice.encoders.lexical.fields import Fields, Totals
 from sluice.encoders.lexical.term_counts import Column, TermCounts, counted
+
+log = logging.getLogger("sluice")
 
 FORMAT, VERSION = "sluice.bm25", 2  # 2: with fields; without them 1 is written
 Weights = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -225,6 +229,12 @@ class BM25Encoder(EncoderBase):
         terms = text.split("\n")[:-1]
         frequencies = open_array(folder / "frequencies.npy", np.int64, (None,), mapped=False)
         vocabulary = _Vocabulary(zip(terms, range(len(terms)), strict=True))
+        if not unicodedata.is_normalized("NFC", text):
+            log.warning(
+                "%s: from before canonically equivalent texts had the same terms: some of its "
+                "documents' words with accents are not found; compact() or a rebuild mends it",
+                path,
+            )
         if not len(vocabulary) == len(terms) == len(frequencies):
             raise IndexFormatError(
                 f"{folder}: {len(terms):,} lines, {len(vocabulary):,} distinct, in vocabulary.txt, "

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from threading import RLock
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -16,6 +15,7 @@ from scipy import sparse
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.locks import OwnLock
 from sluice.indexing.checks import checked_sparse
 from sluice.indexing.hits import LARGEST_SCORE, Hits
 from sluice.indexing.index import Index
@@ -100,7 +100,7 @@ class InvertedIndex(Index):
         self.settings = SegmentSettings(fidelity, block_size, order, top_terms)
         self._segments: Segments = ()
         self._spool = Spool()  # added, not yet in a segment
-        self._changing = RLock()
+        self._changing = OwnLock()
         self._logged: set[SearchSettings] = set()  # settings whose overlap was logged
         self._tables: NDArray[np.int64] | None = None  # of a reader's segments, once a kernel asks
         self._width = 0  # of the widest matrix added
