@@ -110,6 +110,7 @@ def ltr(
 
     experiment = _experiment(config, overrides, rebuild)
     experiment.check_output(())  # retrievers are looked at when they are opened, the first thing
+    experiment.make_room()
     with named_file(experiment.file):
         return train_ranker(experiment)
 
@@ -126,6 +127,7 @@ def ltr_folds(
 
     experiment = _experiment(config, overrides, rebuild)
     experiment.check_output(())
+    experiment.make_room()
     with named_file(experiment.file):
         return cross_validate(experiment, folds)
 

@@ -107,14 +107,14 @@ def _splits(qrels: list[str]) -> str | dict[str, str]:
 def check(
     config: ConfigFile,
     overrides: Overrides = None,
-    fast: Annotated[bool, flag("Look for problems only; measure nothing.", "--fast")] = False,
+    fast: Annotated[bool, flag("Load no model and measure nothing.", "--fast")] = False,
 ) -> None:
     """Check a YAML file, and say what it would do.
 
     Every problem is listed, not the first alone. Without one: the steps, which of them are done
-    already, and about how long the others take, with how much memory and disk space. Models are
-    loaded and read a few texts to measure that; nothing is written. The exit code is 2 where there
-    is a problem.
+    already, and about how long the others take on this machine when it is idle, with how much
+    memory and disk space. Models are loaded and read a few texts to measure that; --fast lists the
+    steps without. Nothing is written. The exit code is 2 where there is a problem.
 
     Examples:
       sluice config check quickstart
@@ -133,10 +133,9 @@ def check(
             typer.echo(f"  {each}", err=True)
         raise typer.Exit(2)
     typer.echo(f"{file}: no problem")
-    if not fast:
-        from sluice.retrieval.planning.plan import plan
+    from sluice.retrieval.planning.plan import plan
 
-        typer.echo(str(plan(values, file)))
+    typer.echo(str(plan(values, file, measure=not fast)))
 
 
 def list_names(

@@ -214,8 +214,8 @@ def _components(section: Any) -> Iterator[Mapping[str, Any]]:
         yield section
     if isinstance(section, TrainingSection):
         for lists in _of_negatives(section, "retriever"):
-            if isinstance(lists, Mapping):
-                yield dict(lists.get("encoder") or {})
+            if isinstance(lists, Mapping) and isinstance(lists.get("encoder"), Mapping):
+                yield lists["encoder"]  # a name alone, as bm25, has no model
         yield from ({"model": name} for name in teacher_models(section.teacher))
         for judge in _of_negatives(section, "judge"):
             if isinstance(judge, Mapping):

@@ -45,6 +45,7 @@ from sluice.retrieval.experiments.output.folder import (
     loss_message,
     open_section,
     refuse_other_dataset,
+    remove_other_dataset,
     saved_config,
 )
 from sluice.retrieval.experiments.output.saved_pipeline import open_pipeline
@@ -150,13 +151,23 @@ class Experiment:
         if lost:
             raise ConfigError(loss_message(self.output, lost))
 
+    def make_room(self) -> None:
+        """With ``rebuild``, remove what the output holds of another dataset than this one.
+
+        To be called when nothing that can be known before the work is in its way.
+        """
+        if self.rebuild:
+            self.dataset(None)  # one that is not there removes nothing
+            remove_other_dataset(self.output, self.config.dataset)
+
     def write_settings(self, only: Sequence[str] | None = None) -> None:
         """Save the resolved config beside the artefacts it describes.
 
-        ``only`` names the retrievers that were made: the saved settings of other parts stay.
+        ``only`` names the retrievers that are made: the saved settings of other parts stay.
         """
         import yaml
 
+        self.make_room()
         path = self.output / SETTINGS
         config = self.config
         if only is not None and path.exists():

@@ -29,7 +29,11 @@ from sluice.retrieval.evaluation.scores import Scores
 from sluice.retrieval.evaluation.table import Comparison, Table
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.output.folder import SUITE as DATASETS, refuse_other_dataset
+from sluice.retrieval.experiments.output.folder import (
+    SUITE as DATASETS,
+    refuse_other_dataset,
+    remove_other_dataset,
+)
 
 log = logging.getLogger("sluice")
 
@@ -135,8 +139,9 @@ def _experiments(
         ]  # fmt: skip
         if not expanded:
             raise ConfigError("dataset: an empty list; expected names, or beir:* for all of BEIR")
+        named = datasets if isinstance(datasets, list) else [datasets]
         if not rebuild:
-            refuse_other_dataset(output, datasets if isinstance(datasets, list) else [datasets])
+            refuse_other_dataset(output, named)
         experiments: dict[str, Experiment] = {}
         for entry in expanded:
             name = _slug(entry, experiments)
@@ -150,6 +155,8 @@ def _experiments(
             )
             if not experiments[name].systems:
                 raise ConfigError("nothing to evaluate; add retrievers, and pipelines made of them")
+        if rebuild:
+            remove_other_dataset(output, named)
         return experiments
 
 

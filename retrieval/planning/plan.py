@@ -1,6 +1,7 @@
 """What a config would do, step by step: for how long, with how much memory and disk space.
 
-Nothing is written. Models are loaded and read a few texts, to measure how fast they are here.
+Nothing is written. Models are loaded and read a few texts, to measure how fast they are here,
+unless nothing is to be measured: the steps are the same then, and times are left open.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from sluice.retrieval.planning.rates import (
     CHECKPOINT,
     COUNTED_PER_SECOND,
     SEARCH_SECONDS,
+    STARTED,
     Rates,
 )
 from sluice.retrieval.planning.training_size import training_size
@@ -42,12 +44,15 @@ SHARED = ("type", "model", "query_length", "document_length", "max_length", "dty
           "batch_tokens")  # fmt: skip
 DEPTH = 100  # of a reranker that names none
 RUN_BYTES = 20  # of a document in a compressed run
+IDLE = "times are estimates for this machine when it does nothing else"
+UNMEASURED = "nothing was measured: without --fast, times, memory and disk space are estimated"
 
 
 class Step(NamedTuple):
     """One step of a plan; ``seconds`` is None where nothing says how long it takes.
 
-    ``basis`` is what the time rests on: measured here, or assumed.
+    ``basis`` is what the time rests on: measured here, or assumed. ``disk_bytes`` stay,
+    ``passing_bytes`` are needed beside them while the step runs.
     """
 
     name: str
@@ -57,6 +62,7 @@ class Step(NamedTuple):
     disk_bytes: int = 0
     memory_bytes: int = 0
     reused: bool = False
+    passing_bytes: int = 0
 
     @property
     def costs(self) -> str:
@@ -67,7 +73,10 @@ class Step(NamedTuple):
         if self.basis:
             parts[0] += f" ({self.basis})"
         if self.disk_bytes:
-            parts.append(f"{self.disk_bytes / 1e6:,.1f} MB on disk")
+            more = f" (and {self.passing_bytes / 1e6:,.1f} MB until it ends)"
+            parts.append(
+                f"{self.disk_bytes / 1e6:,.1f} MB on disk{more if self.passing_bytes else ''}"
+            )
         if self.memory_bytes:
             parts.append(f"{self.memory_bytes / 1e9:,.1f} GB of memory")
         return ", ".join(parts)
@@ -100,10 +109,11 @@ class Plan(NamedTuple):
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-def plan(values: Mapping[str, Any], file: Path | None = None) -> Plan:
+def plan(values: Mapping[str, Any], file: Path | None = None, *, measure: bool = True) -> Plan:
     """Return what a config without problems would do.
 
-    Of several datasets the first is planned. Raises what the verb itself would for a bad config.
+    Of several datasets the first is planned. Without ``measure`` no model is loaded. Raises what
+    the verb itself would for a bad config.
     """
     named = values.get("dataset")
     notes = []
@@ -116,11 +126,14 @@ def plan(values: Mapping[str, Any], file: Path | None = None) -> Plan:
         for place, name in models(config)
         if local_folder(name) is None
     ]
+    notes.append(IDLE if measure else UNMEASURED)
     if isinstance(config, TrainConfig):
         dataset = None if config.dataset is None else load_dataset(config.dataset, None)
-        return Plan(_title(config, dataset), list(_training_steps(config, dataset)), notes)
+        rates = Rates(dataset) if measure else None
+        return Plan(_title(config, dataset), list(_training_steps(config, dataset, rates)), notes)
     dataset = load_dataset(config.dataset, None)
-    return Plan(_title(config, dataset), list(_steps(config, dataset, file)), notes)
+    rates = Rates(dataset) if measure else None
+    return Plan(_title(config, dataset), list(_steps(config, dataset, file, rates)), notes)
 
 
 def _title(config: Any, dataset: Dataset | None) -> str:
@@ -135,27 +148,29 @@ def _title(config: Any, dataset: Dataset | None) -> str:
     return f"{kind} on {dataset.name} ({documents}splits: {splits}), into {config.output}"
 
 
-def _training_steps(config: TrainConfig, dataset: Dataset | None) -> Iterator[Step]:
+def _training_steps(
+    config: TrainConfig, dataset: Dataset | None, rates: Rates | None
+) -> Iterator[Step]:
     from sluice.retrieval.jobs import training_job
 
     job = training_job(config)
     if made_before(job.model_path, job.keys.key):
         yield Step("train", f"the model in {job.model_path}", reused=True)
     else:
-        yield _trained("train", config, dataset, Rates(dataset), config)
+        yield _trained("train", config, dataset, rates, config)
 
 
-def _steps(config: ExperimentConfig, dataset: Dataset, file: Path | None) -> Iterator[Step]:
+def _steps(
+    config: ExperimentConfig, dataset: Dataset, file: Path | None, rates: Rates | None
+) -> Iterator[Step]:
     experiment = Experiment(config, file=file)
-    rates = Rates(dataset)
     for name, section in config.train.items():
         key = experiment.needs.keys(f"train.{name}").key
         if made_before(experiment.output / "models" / name, key):
             yield Step(f"train {name}", "its model", reused=True)
         else:
             yield _trained(f"train {name}", section, dataset, rates, config)
-    base = _with_base_models(config)
-    estimates = Experiment(base, file=file)
+    estimates = Experiment(_with_base_models(config), file=file) if rates else None
     for name in config.retrievers:
         yield _indexed(name, experiment, estimates, dataset)
     if isinstance(config, TuneConfig):
@@ -166,33 +181,45 @@ def _steps(config: ExperimentConfig, dataset: Dataset, file: Path | None) -> Ite
 
 
 def _trained(
-    name: str, section: TrainingSection, dataset: Dataset | None, rates: Rates, config: Any
+    name: str, section: TrainingSection, dataset: Dataset | None, rates: Rates | None, config: Any
 ) -> Step:
     size = training_size(section, dataset, config.seed)
     what = f"{size}, from {_base_model(config, section.encoder).get('model', 'scratch')}"
-    spec = _measurable(config, section.encoder)
-    if spec is None:
+    spec = _measurable(config, section.encoder, training=True)
+    if spec is None or rates is None:
         return Step(name, what, None)
-    rate = rates.of(spec)
-    seconds = None if size.steps is None else size.steps * rate.training_step(size.texts)
-    saves = 0 if section.trainer.get("save_strategy") == "no" else 2
+    trainer = section.trainer
+    rate = rates.of_training(spec, bf16=bool(trainer.get("bf16")))
+    per_text = rate.trained + (rate.seconds if section.gradient_cache else 0.0)
+    seconds = None
+    if size.steps is not None:
+        started = STARTED if START_KEY in spec else 0
+        seconds = size.steps * size.texts * per_text + (size.evaluated + started) * rate.seconds
+    saves = 0 if trainer.get("save_strategy") == "no" else 2
     return Step(
-        name, what, seconds, "from the encoding rate measured here",
-        rate.model_bytes(1 + CHECKPOINT * saves), rate.training_memory_bytes,
+        name, what, seconds, "without mining; steps measured here", rate.model_bytes(),
+        rate.training_memory_bytes(size.held), passing_bytes=rate.model_bytes(CHECKPOINT * saves),
     )  # fmt: skip
 
 
-def _indexed(name: str, experiment: Experiment, estimates: Experiment, dataset: Dataset) -> Step:
+def _indexed(
+    name: str, experiment: Experiment, estimates: Experiment | None, dataset: Dataset
+) -> Step:
+    """Return the step of a retriever; without ``estimates`` no encoder is loaded."""
     section = experiment.config.retrievers[name]
     kind = str(section.encoder.get("type"))
     if experiment.is_built(name):
         return Step(f"index {name}", f"{kind} retriever", reused=True)
-    base = estimates.config.retrievers[name].encoder
+    size = dataset.corpus.size
+    if estimates is None and (kind != "bm25" or size is None):
+        of = "" if size is None else f", {plural(size, 'document')}"
+        return Step(f"index {name}", f"{kind} retriever{of}", None)
+    base = section.encoder if estimates is None else estimates.config.retrievers[name].encoder
     if base.get("type") in LOADED and local_folder(str(base.get("model"))) is None:
         return Step(f"index {name}", f"{kind} retriever", None)
-    cost = estimates.estimate(name)
+    cost = None if estimates is None else estimates.estimate(name)
     if cost is None:
-        documents = dataset.corpus.size or sum(1 for _ in dataset.corpus)
+        documents = size or sum(1 for _ in dataset.corpus)
         seconds = documents / COUNTED_PER_SECOND
         return Step(f"index {name}", f"{kind}, {plural(documents, 'document')}", seconds, "assumed")
     unit = "document" if section.passages is None else "passage"
@@ -205,7 +232,7 @@ def _indexed(name: str, experiment: Experiment, estimates: Experiment, dataset: 
     )  # fmt: skip
 
 
-def _evaluated(experiment: Experiment, dataset: Dataset, rates: Rates) -> Iterator[Step]:
+def _evaluated(experiment: Experiment, dataset: Dataset, rates: Rates | None) -> Iterator[Step]:
     config = experiment.config
     split = dataset.with_split(config.evaluate.split)
     depth = depth_for([parse_measure(text) for text in config.evaluate.measures])
@@ -226,7 +253,7 @@ def _evaluated(experiment: Experiment, dataset: Dataset, rates: Rates) -> Iterat
                 continue
             pairs += _depth_of(experiment, nodes, part)
             spec = _measurable(config, config.rerankers[part])
-            if spec is None or seconds is None:
+            if spec is None or rates is None or seconds is None:
                 seconds = None
             else:
                 seconds += (
@@ -234,7 +261,8 @@ def _evaluated(experiment: Experiment, dataset: Dataset, rates: Rates) -> Iterat
                 )
         what = f"{queries:,} queries of {config.evaluate.split}"
         what += f", {queries * pairs:,} pairs to rerank" if pairs else ""
-        basis = "scoring measured, searching assumed" if pairs else "assumed"
+        basis = "scoring measured, searching assumed" if pairs and rates else "assumed"
+        basis = "" if seconds is None else basis
         yield Step(f"evaluate {name}", what, seconds, basis, queries * depth * RUN_BYTES)
 
 
@@ -278,17 +306,20 @@ def _base_model(config: Any, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     return base
 
 
-def _measurable(config: Any, spec: Mapping[str, Any]) -> dict[str, Any] | None:
+def _measurable(
+    config: Any, spec: Mapping[str, Any], *, training: bool = False
+) -> dict[str, Any] | None:
     """Return a component that can be loaded now and is about as fast; None if there is none.
 
-    SPLADE that begins without a head is measured as a dense encoder of the same model.
+    SPLADE that begins without a head is measured as a dense encoder of the same model, but in
+    training with a head that is made for it.
     """
     base = _base_model(config, spec)
     if base.get("type") not in LOADED or not isinstance(base.get("model"), str):
         return None
     if local_folder(str(base["model"])) is None or isinstance(base.get(START_KEY), Mapping):
         return None
-    if START_KEY not in base:
+    if START_KEY not in base or (training and base["type"] == "splade"):
         return dict(base)
     shared = {key: value for key, value in base.items() if key in SHARED}
     return {**shared, "type": "dense"} if base["type"] == "splade" else shared

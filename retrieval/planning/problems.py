@@ -30,9 +30,10 @@ from sluice.retrieval.planning.needs import missing_models, missing_splits
 MOST = 60  # problems of one config
 MODEL = "stand-in"
 ENCODER = {"type": "dense", "model": MODEL}
-# What takes the place of a part that cannot be mended by leaving a key out.
+# What takes the place of a part that cannot be mended by leaving a key out. Towers of a folder may
+# have any vectors: no index is wrong for them.
 STAND_INS: Mapping[str, Any] = {
-    "retrievers": {"encoder": {"type": "bm25"}},
+    "retrievers": {"encoder": {"type": "towers", "model": MODEL}},
     "rerankers": {"type": "cross_encoder", "model": MODEL},
     "train": {"encoder": ENCODER, "loss": {"type": "info_nce"}},
 }
@@ -194,17 +195,11 @@ class _Mended:
         if not keys:
             return False
         mended = ".".join(map(str, keys))
+        section, *inside = keys
+        if section in STAND_INS and inside:
+            return self._mend_part(mended, section, inside, rest)
         again = mended in self.removed or bool(rest)
         self.removed.add(mended)
-        section, *inside = keys
-        if section in STAND_INS and inside and (again or len(keys) == 2):
-            part = self.values[section]
-            stand_in = copy.deepcopy(STAND_INS[section])
-            if part[inside[0]] == stand_in:
-                return False
-            part[inside[0]] = stand_in
-            self.removed.add(f"{section}.{inside[0]}")
-            return True
         if len(keys) == 1 and section in TOP:
             if self.values[section] == TOP[section]:
                 return False
@@ -214,6 +209,34 @@ class _Mended:
             self.values[section] = copy.deepcopy(TOP[section])
             return True
         del _value(self.values, keys[:-1])[keys[-1]]
+        return True
+
+    def _mend_part(self, place: str, section: str, inside: list[Any], rest: str) -> bool:
+        """Mend as little of a retriever, reranker or training run as is wrong in it.
+
+        ``inside`` are the keys within the section, ``rest`` what the message names below them.
+        """
+        name, *below = inside
+        stand_in, part = STAND_INS[section], self.values[section][name]
+        again = place in self.removed
+        self.removed.add(place)
+        key = below[0] if below else rest.partition(".")[0]
+        of_part = len(below) < 2 and isinstance(stand_in.get(key), Mapping)
+        if of_part and isinstance(part, dict) and not again:
+            part[key] = copy.deepcopy(stand_in[key])
+            self.removed.add(f"{section}.{name}.{key}")
+        elif below and not again:
+            del _value(part, below[:-1])[below[-1]]
+        else:
+            return self._replaced(section, name)
+        return True
+
+    def _replaced(self, section: str, name: str) -> bool:
+        """Put the stand-in in a part's place; return whether it was not there yet."""
+        if self.values[section][name] == STAND_INS[section]:
+            return False
+        self.values[section][name] = copy.deepcopy(STAND_INS[section])
+        self.removed.add(f"{section}.{name}")
         return True
 
 

@@ -10,38 +10,49 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluice.encoders.foundation.machine import peak_memory_bytes
-from sluice.retrieval.config.components import make_encoder
+from sluice.retrieval.config.components import START_KEY, make_encoder
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.training.protocol import BiEncoder, PairEncoder
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 log = logging.getLogger("sluice")
 
-BACKWARD = 3  # a training step against encoding its texts: forward, and twice that backward
 MOMENTS = 4  # copies of the weights in training: weights, gradients, two moments of Adam
 CHECKPOINT = 3  # copies of the weights in a checkpoint: weights, two moments of Adam
 COUNTED_PER_SECOND = 4_000  # documents that BM25 counts and indexes; assumed
 SEARCH_SECONDS = 0.01  # a query against one retriever, encoded and searched; assumed
 TRIAL = 32  # texts of a trial
+TRAINED = 16  # texts of a trial of training, which holds their activations
+STARTED = 1_800  # texts encoded to start a SPLADE head: 150,000 tokens, ten halvings over 64 texts
+STARTING = {"sample": TRIAL, "positions": 2_000}  # of a head that is only measured
 FLOAT = 4  # bytes of a weight
+GRADIENTS = 1.4  # memory of activations and their gradients against the activations; seen here
+TRAINER_BYTES = 400_000_000  # of what training imports and reads beside the model; seen here
 
 
 class Rate(NamedTuple):
-    """Seconds of encoding one document, or of scoring one pair, and the model's size."""
+    """Seconds of encoding one document or scoring one pair, and of a step of training per text.
+
+    ``activation_bytes`` is what a text in training keeps for the backward pass, and ``held_bytes``
+    what the process had with the model alone; both are 0, as ``trained``, where none is trained.
+    """
 
     seconds: float
-    parameters: int
+    parameters: int = 0
+    trained: float = 0.0
+    activation_bytes: float = 0.0
+    held_bytes: int = 0
 
-    def training_step(self, texts: float) -> float:
-        """Return the seconds of a step over so many documents or pairs."""
-        return BACKWARD * self.seconds * texts
-
-    @property
-    def training_memory_bytes(self) -> int:
-        """A guess at the memory of training: what is held already, and the optimiser's copies."""
-        return peak_memory_bytes() + (MOMENTS - 1) * FLOAT * self.parameters
+    def training_memory_bytes(self, texts: float) -> int:
+        """Return the memory of training with so many texts at a time."""
+        copies = (MOMENTS - 1) * FLOAT * self.parameters
+        activations = GRADIENTS * texts * self.activation_bytes
+        return round(self.held_bytes + TRAINER_BYTES + copies + activations)
 
     def model_bytes(self, copies: int = 1) -> int:
         """Return the disk space of so many copies of the weights."""
@@ -53,31 +64,59 @@ class Rates:
 
     def __init__(self, dataset: Dataset | None) -> None:
         self._dataset = dataset
-        self._known: dict[str, Rate] = {}
+        self._rates: dict[str, Rate] = {}
 
     def of(self, spec: Mapping[str, Any]) -> Rate:
         """Return the rate of an encoder or reranker; it is loaded, and reads a few texts."""
-        key = repr(sorted(spec.items(), key=str))
-        if key not in self._known:
-            self._known[key] = self._measured(spec)
-        return self._known[key]
+        return self._known(spec, None)
 
-    def _measured(self, spec: Mapping[str, Any]) -> Rate:
+    def of_training(self, spec: Mapping[str, Any], *, bf16: bool = False) -> Rate:
+        """Return the rate of what is trained, which does a step forwards and backwards too."""
+        return self._known(spec, bf16)
+
+    def _known(self, spec: Mapping[str, Any], bf16: bool | None) -> Rate:
+        key = repr((sorted(spec.items(), key=str), bf16))
+        if key not in self._rates:
+            self._rates[key] = self._measured(spec, bf16)
+        return self._rates[key]
+
+    def _measured(self, spec: Mapping[str, Any], bf16: bool | None) -> Rate:
         level = log.level
         log.setLevel(logging.ERROR)  # a new head is expected: it will be trained
         try:
-            encoder = make_encoder(spec, where="encoder", model=str)
+            encoder = self._loaded(spec)
         finally:
             log.setLevel(level)
+        held = peak_memory_bytes()
         texts = self._texts
-        if spec.get("type") == "cross_encoder":
-            pairs = [(texts[0][:100], text) for text in texts]
-            seconds = _timed(lambda: encoder.score(pairs))
+        pairs = [(texts[0][:100], text) for text in texts]
+        paired = spec.get("type") == "cross_encoder"
+        seconds = _timed(
+            lambda: encoder.score(pairs) if paired else encoder.encode_documents(texts)
+        )
+        rate = Rate(seconds / len(texts))
+        if bf16 is None or not isinstance(encoder, BiEncoder | PairEncoder):
+            return rate
+        if isinstance(encoder, PairEncoder):
+            features = encoder.tokenize_pairs(pairs[:TRAINED])
+            trained, kept = _trained(encoder.module, lambda: encoder.logits(features), bf16)
         else:
-            seconds = _timed(lambda: encoder.encode_documents(texts))
-        trained = isinstance(encoder, BiEncoder | PairEncoder)
-        parameters = sum(each.numel() for each in encoder.module.parameters()) if trained else 0
-        return Rate(seconds / len(texts), parameters)
+            features = encoder.tokenize(texts[:TRAINED], "document")
+            trained, kept = _trained(
+                encoder.module, lambda: encoder.embed(features, "document"), bf16
+            )
+        count = len(texts[:TRAINED])
+        parameters = sum(each.numel() for each in encoder.module.parameters())
+        return Rate(rate.seconds, parameters, trained / count, kept / count, held)
+
+    def _loaded(self, spec: Mapping[str, Any]) -> Any:
+        """Return an encoder; SPLADE that is to be started gets a head made from a few texts."""
+        if START_KEY not in spec:
+            return make_encoder(spec, where="encoder", model=str)
+        from sluice.encoders.splade.start import start_from_config
+
+        plain = {key: value for key, value in spec.items() if key != START_KEY}
+        return start_from_config(plain, STARTING, self._texts, where="encoder", seed=0)
 
     @functools.cached_property
     def _texts(self) -> list[str]:
@@ -87,10 +126,49 @@ class Rates:
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """Return the seconds of the faster of two passes; the first makes room and loads."""
+    """Return the seconds of the faster of two passes; the first makes room and loads.
+
+    Without a GPU it is the processor's time if that is less: the share of a busy machine that other
+    processes take is not counted.
+    """
+    import torch
+
     seconds = []
     for _ in range(2):
-        start = time.perf_counter()
+        start, worked = time.perf_counter(), time.process_time()
         work()
         seconds.append(time.perf_counter() - start)
+        if not torch.accelerator.is_available():
+            seconds.append(time.process_time() - worked)
     return min(seconds)
+
+
+def _trained(module: nn.Module, forward: Callable[[], Tensor], bf16: bool) -> tuple[float, int]:
+    """Return the seconds of a pass forwards and backwards, and the bytes kept in between."""
+    import torch
+
+    weights = {each.untyped_storage().data_ptr() for each in module.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    def step() -> None:
+        device = next(module.parameters()).device.type
+        hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+        with torch.autocast(device, torch.bfloat16, enabled=bf16), hooks:
+            value = forward().float().sum()
+        value.backward()
+        kept_bytes.append(sum(kept.values()))
+        kept.clear()
+        module.zero_grad()
+
+    kept_bytes: list[int] = []
+    training = module.training
+    module.train()
+    seconds = _timed(step)
+    module.train(training)
+    return seconds, kept_bytes[-1]

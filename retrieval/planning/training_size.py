@@ -9,20 +9,27 @@ from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.experiments.training.dev_evaluation import PAIR_DEPTH
 from sluice.retrieval.training_data.example_sources import example_files, source_of
 from sluice.retrieval.training_data.files.corpus_examples import splits_of
 
 PER_QUERY = 4  # mined negatives, unless the section says how many
 QUERY_SHARE = 0.3  # of a document's cost, for its query
+EVALUATIONS = 5  # of a training run that does not say after how many steps
 
 
 class TrainingSize(NamedTuple):
-    """Examples and steps, None where only reading a file would tell; texts of one step."""
+    """Examples and steps, None where only reading a file would tell; texts of one step.
+
+    ``held`` of them are in memory at a time; ``evaluated`` are read by all dev evaluations.
+    """
 
     examples: int | None
     steps: int | None
     batch: int
     texts: float
+    held: float
+    evaluated: float
 
     def __str__(self) -> str:
         of = "" if self.examples is None else f" ({plural(self.examples, 'example')} in all)"
@@ -38,7 +45,8 @@ def training_size(section: TrainingSection, dataset: Dataset | None, seed: int) 
 
     trainer = {**DEFAULTS, **section.trainer}
     batch = int(trainer["per_device_train_batch_size"])
-    batch *= int(trainer.get("gradient_accumulation_steps") or 1)
+    times = int(trainer.get("gradient_accumulation_steps") or 1)
+    batch *= times
     examples = _examples(section, dataset, seed)
     limit = int(trainer.get("max_steps") or 0)
     steps = limit if limit > 0 else None
@@ -47,7 +55,22 @@ def training_size(section: TrainingSection, dataset: Dataset | None, seed: int) 
     negatives = section.negatives or {}
     mined = int(negatives.get("per_query", PER_QUERY)) if negatives.get("type") == "mined" else 0
     documents = section.positives + mined
-    return TrainingSize(examples, steps, batch, batch * (documents + QUERY_SHARE))
+    texts = batch * (documents + QUERY_SHARE)
+    held = min(texts / times, section.gradient_cache or math.inf)
+    evaluated = _evaluated(section, dataset, steps)
+    return TrainingSize(examples, steps, batch, texts, held, evaluated)
+
+
+def _evaluated(section: TrainingSection, dataset: Dataset | None, steps: int | None) -> float:
+    """Return how many texts, or pairs, all dev evaluations read."""
+    dev = section.evaluate
+    if dev is None:
+        return 0.0
+    times = EVALUATIONS if dev.every is None else math.ceil((steps or 0) / dev.every)
+    if section.encoder.get("type") == "cross_encoder":
+        return float(times * dev.queries * PAIR_DEPTH)
+    size = dev.documents if dataset is None else dataset.corpus.size or dev.documents
+    return times * (min(size, dev.documents) + dev.queries * QUERY_SHARE)
 
 
 def _examples(section: TrainingSection, dataset: Dataset | None, seed: int) -> int | None:

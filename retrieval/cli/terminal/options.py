@@ -60,8 +60,8 @@ Overrides = Annotated[
 Rebuild = Annotated[
     bool,
     flag(
-        "Rebuild also what was made from another dataset, and retrievers whose documents were "
-        "added, updated or deleted since: those changes are then lost.",
+        "Remove first what was made from another dataset, runs and results too, and rebuild also "
+        "retrievers whose documents were added, updated or deleted since: all that is then lost.",
         "--rebuild",
     ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ SETTINGS = "experiment.yaml"
 RETRIEVERS = "retrievers"
 SUITE = "datasets"  # the folder of a suite's experiments
 INLINE = "inline-"  # begins the names of retrievers that only mine negatives
+# What an evaluation, a tuning or an index writes; what names the dataset comes last.
+OWNED = (
+    "report.html", "report.md", "table.csv", "table.tex", "folds.json", "ranker", "tune", "runs",
+    "training", "models", SUITE, ".change", RETRIEVERS, RESULTS, SETTINGS,
+)  # fmt: skip
+GOING = ".removed"  # where parts are moved before they are removed
+SHOWN = 12  # names of parts of one kind
 
 
 def retrievers_in(output: Path) -> list[Path]:
@@ -85,24 +93,56 @@ def encoder_options(encoder: Mapping[str, Any]) -> dict[str, Any]:
 
 def refuse_other_dataset(output: Path, dataset: str | Mapping[str, Any] | list[Any]) -> None:
     """Raise ``ConfigError`` if a folder holds parts that were made of another dataset."""
-    held = _held_dataset(output)
-    if held is None or _same_dataset(held, dataset):
-        return
-    counts = [
-        plural(count, noun)
-        for noun, pattern in (
-            ("model", "models/*"), ("retriever", f"{RETRIEVERS}/*/{HEAD}"),
-            ("run", "runs/*.trec.gz"), ("dataset", f"{SUITE}/*"), ("file of results", RESULTS),
-        )
-        if (count := sum(1 for _ in output.glob(pattern)))
-    ]  # fmt: skip
-    if counts:
+    held = _other_dataset(output, dataset)
+    parts = _parts(output) if held is not None else []
+    if parts:
         raise ConfigError(
             f"output: {output} holds parts of {_shown(held)}, not of {_shown(dataset)}; there are "
-            f"{', '.join(counts)}; choose another folder, as {output}-{short_name(dataset)} "
+            f"{', '.join(parts)}; choose another folder, as {output}-{short_name(dataset)} "
             "(output=FOLDER, in a file output: runs/x-{dataset}, with documents --output FOLDER), "
-            "or replace its parts with --rebuild"
+            "or remove them with --rebuild"
         )
+
+
+def remove_other_dataset(output: Path, dataset: str | Mapping[str, Any] | list[Any]) -> None:
+    """Remove all that a folder holds of another dataset, and say before what goes.
+
+    Each part goes in one step, and the settings that name the dataset last: after a kill the rest
+    is found and removed the next time.
+    """
+    held = _other_dataset(output, dataset)
+    if held is None:
+        return
+    parts = _parts(output)
+    if parts:
+        log.warning("%s: removing the parts of %s: %s", output, _shown(held), ", ".join(parts))
+    going = output / GOING
+    shutil.rmtree(going, ignore_errors=True)
+    going.mkdir()
+    for name in OWNED:
+        if (output / name).exists():
+            (output / name).replace(going / name)
+    shutil.rmtree(going, ignore_errors=True)
+
+
+def _other_dataset(output: Path, dataset: str | Mapping[str, Any] | list[Any]) -> Any:
+    """Return the dataset of a folder's parts as a config names it; None if it is the same."""
+    held = _held_dataset(output)
+    return None if held is None or _same_dataset(held, dataset) else held
+
+
+def _parts(output: Path) -> list[str]:
+    """Return how many models, retrievers and others a folder holds, and their names."""
+    parts = []
+    for noun, pattern, place in (
+        ("model", "models/*", -1), ("retriever", f"{RETRIEVERS}/*/{HEAD}", -2),
+        ("run", "runs/*.trec.gz", -1), ("dataset", f"{SUITE}/*", -1),
+    ):  # fmt: skip
+        names = sorted(each.parts[place].removesuffix(".trec.gz") for each in output.glob(pattern))
+        if names:
+            shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+            parts.append(f"{plural(len(names), noun)} ({shown})")
+    return parts + [name for name in (RESULTS, "report.html") if (output / name).exists()]
 
 
 def _shown(dataset: Any) -> str:

@@ -132,6 +132,7 @@ def _opened(
     dataset = train if split == "train" else dev
     if not dataset.queries:
         raise DataError(f"dataset {dataset.name}: no {split} queries to fit on")
+    experiment.make_room()
     return experiment, dataset
 
 

@@ -60,6 +60,7 @@ def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, 
     prepare(experiment, [*(f"retrievers.{n}" for n in config.retrievers),
                          *(f"rerankers.{n}" for n in config.rerankers)])  # fmt: skip
     dataset = _split(config, experiment)
+    experiment.make_room()
     parts = [*config.retrievers, *config.rerankers]
     names = {name: opener for name, opener in experiment.parts().items() if name in parts}
     pipelines = {name: text for name, text in config.pipelines.items() if name not in parts}

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from small_world import write_beir
 
-from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, SluiceError
 from sluice.retrieval import Document, Retriever, index, load_pipeline, run
 from sluice.retrieval.experiments.output import changes
 from sluice.retrieval.experiments.output.changes import (
@@ -334,7 +334,7 @@ def test_another_dataset_is_refused_before_any_work(tmp_path: Path) -> None:
     other = {**values, "dataset": str(write_beir(tmp_path / "second"))}
     message = (
         r"output: .*out holds parts of dataset .*data', not of dataset .*second'; there are "
-        r"2 retrievers, 2 runs, 1 file of results.*out-second.*--rebuild"
+        r"2 retrievers \(one, two\), 2 runs \(cascade, fused\), results.json; .*-second.*--rebuild"
     )
     jobs = (run, index, lambda values: tune({**values, "tune": {"queries": 2}}))
     for job in jobs:
@@ -348,6 +348,32 @@ def test_another_dataset_is_refused_before_any_work(tmp_path: Path) -> None:
     run(other, rebuild=True)
     run(other)
     assert json.loads((output / "results.json").read_text())["dataset"] == "second"
+
+
+def test_a_rebuild_over_another_dataset_leaves_none_of_its_parts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values, output = config(tmp_path), tmp_path / "out"
+    run(values)
+    (output / "notes.txt").write_text("not ours")
+    (output / "models" / "old").mkdir(parents=True)
+    lost = {**values, "dataset": str(tmp_path / "nowhere")}
+    with pytest.raises(SluiceError, match="nowhere"):
+        index(lost, rebuild=True)
+    assert (output / "results.json").exists()
+    other = {**values, "dataset": str(write_beir(tmp_path / "second"))}
+    with caplog.at_level(logging.WARNING, "sluice"):
+        index(other, only=["one"], rebuild=True)
+    assert (
+        f"{output}: removing the parts of dataset '{values['dataset']}': 1 model (old), "
+        "2 retrievers (one, two), 2 runs (cascade, fused), results.json"
+    ) in caplog.messages
+    left = {path.name for path in output.iterdir()}
+    assert left == {"experiment.yaml", "retrievers", "notes.txt"}
+    assert [path.name for path in (output / "retrievers").iterdir()] == ["one"]
+    caplog.clear()
+    index(other, rebuild=True)
+    assert not any("removing" in text for text in caplog.messages)
 
 
 def test_the_output_is_named_after_the_dataset(tmp_path: Path) -> None:

@@ -196,4 +196,6 @@ def test_on_the_command_line(sluice: Call, work: Path) -> None:
         **yaml.safe_load((configs() / "quickstart.yaml").read_text()),
         "dataset": "mine",
     }
-    assert sluice("config", "check", "hybrid.yaml", "--fast")[1] == "hybrid.yaml: no problem\n"
+    assert sluice("config", "check", "hybrid.yaml", "--fast")[1].startswith(
+        "hybrid.yaml: no problem\n"
+    )

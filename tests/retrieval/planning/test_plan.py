@@ -10,6 +10,7 @@ from small_world import write_beir
 from sluice.retrieval import jobs
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.planning.plan import Step, plan
+from sluice.retrieval.planning.rates import Rates
 from sluice.retrieval.planning.training_size import training_size
 
 
@@ -51,12 +52,50 @@ def test_an_experiment_step_by_step(values: dict[str, Any], tmp_path: Path) -> N
     assert steps["train ft"].what.startswith("2 steps of 32 examples")
     assert "measured" in steps["train ft"].basis
     assert steps["train ft"].disk_bytes > 0
+    assert steps["train ft"].passing_bytes == 6 * steps["train ft"].disk_bytes  # two checkpoints
+    assert " MB until it ends), " in steps["train ft"].costs
     assert steps["train ft"].memory_bytes > 10**7
     assert (steps["index bm25"].basis, steps["index base"].basis) == ("assumed", "measured")
     assert "40 to encode (rate of " in steps["index tuned"].what
     queries = len(load_dataset(values["dataset"]).queries)
     assert f"{7 * queries} pairs to rerank" in steps["evaluate cascade"].what
-    assert re.search(r"\nin all: about .* GB of memory at the peak$", str(found))
+    assert re.search(r"\nin all: about .* GB of memory at the peak\n", str(found))
+    assert str(found).endswith(
+        "note: times are estimates for this machine when it does nothing else"
+    )
+
+
+def test_steps_without_measuring(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = [step.name for step in plan(values).steps]
+
+    def load(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model is loaded")
+
+    monkeypatch.setattr("sluice.retrieval.planning.rates.make_encoder", load)
+    monkeypatch.setattr("sluice.retrieval.experiments.experiment.make_encoder", load)
+    found = plan(values, measure=False)
+    steps = {step.name: step for step in found.steps}
+    assert list(steps) == measured
+    assert steps["train ft"].costs == "time unknown"
+    assert steps["train ft"].what.startswith("2 steps of 32 examples")
+    assert steps["index base"].what == "dense retriever, 40 documents"
+    assert steps["index bm25"].basis == "assumed"
+    assert steps["evaluate cascade"].seconds is None
+    assert "note: nothing was measured" in str(found)
+    assert "in all: at least " in str(found)
+
+
+def test_rates_of_training(values: dict[str, Any]) -> None:
+    """SPLADE is measured with a head of its own, and activations are counted."""
+    rates = Rates(load_dataset(values["dataset"], None))
+    dense = rates.of_training(values["train"]["ft"]["encoder"])
+    sparse = rates.of_training(
+        {**values["train"]["ft"]["encoder"], "type": "splade", "start": True}
+    )
+    assert sparse.parameters > dense.parameters
+    assert sparse.activation_bytes > dense.activation_bytes > 0
+    assert dense.training_memory_bytes(64) > dense.training_memory_bytes(32) > dense.held_bytes
+    assert rates.of(values["train"]["ft"]["encoder"]).trained == 0.0
 
 
 def test_what_is_there_is_reused(values: dict[str, Any]) -> None:
@@ -89,7 +128,7 @@ def test_of_several_datasets_the_first(values: dict[str, Any]) -> None:
 
 
 def test_sizes(values: dict[str, Any]) -> None:
-    from sluice.retrieval.config.sections import TrainingSection
+    from sluice.retrieval.config.sections import DevSection, TrainingSection
 
     dataset = load_dataset(values["dataset"], None)
     section = TrainingSection(**values["train"]["ft"])
@@ -97,7 +136,15 @@ def test_sizes(values: dict[str, Any]) -> None:
     assert (size.steps, size.batch) == (2, 32)
     assert size.examples is not None
     mined = section.model_copy(update={"negatives": {"type": "mined", "per_query": 3}})
-    assert training_size(mined, dataset, 13).texts == pytest.approx(32 * 4.3)
+    size = training_size(mined, dataset, 13)
+    assert (size.texts, size.held, size.evaluated) == pytest.approx((32 * 4.3, 32 * 4.3, 0))
+    cached = section.model_copy(update={
+        "trainer": {"max_steps": 20, "gradient_accumulation_steps": 2},
+        "gradient_cache": 8,
+        "evaluate": DevSection(every=10, documents=30, queries=10),
+    })  # fmt: skip
+    size = training_size(cached, dataset, 13)
+    assert (size.texts, size.held, size.evaluated) == pytest.approx((64 * 1.3, 8, 2 * 33))
     texts = section.model_copy(update={"examples": {"type": "texts"}, "trainer": {}})
     assert training_size(texts, dataset, 13).steps == 2
     assert Step("x", "y", None).costs == "time unknown"

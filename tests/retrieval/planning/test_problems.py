@@ -128,6 +128,31 @@ def test_a_good_config_has_none(good: dict[str, Any]) -> None:
             {"retrievers/dense/encoder": {"type": "dense", "model": "./no/such"}},
             ["retrievers.dense.encoder.model: ./no/such: no such model folder"],
         ),
+        (
+            {
+                "retrievers/dense": {
+                    "encoder": {"type": "dense", "model": "./no/such", "poolin": "mean"},
+                    "index": "flatt",
+                    "passages": {"length": 0},
+                },
+                "retrievers/bm25": {"encoder": "bm52", "index": "invrted"},
+                "train/ft/encoder/model": "./nor/this",
+                "train/ft/loss": "infonce",
+                "rerankers/cross": {"type": "cross_encoder", "model": "./nor/that", "x": 1},
+            },
+            [
+                "retrievers.dense.encoder.poolin: ",
+                "retrievers.dense.encoder.model: ./no/such: no such model folder",
+                "retrievers.dense.index.type: unknown type 'flatt'",
+                "retrievers.dense.passages.length: ",
+                "retrievers.bm25.encoder.type: unknown type 'bm52'",
+                "retrievers.bm25.index.type: unknown type 'invrted'",
+                "train.ft.encoder.model: ./nor/this: no such model folder",
+                "train.ft.loss.type: unknown type 'infonce'",
+                "rerankers.cross.x: ",
+                "rerankers.cross.model: ./nor/that: no such model folder",
+            ],
+        ),
     ],
 )
 def test_all_of_them_at_once(
@@ -172,11 +197,13 @@ def test_on_the_command_line(
     assert (code, err) == (0, "")
     assert "index bm25     bm25, 3 documents" in out
     assert "evaluate bm25  1 queries of test" in out
+    fast = sluice("config", "check", "bm25", "dataset=beir", "--fast")[1]
+    assert "index bm25     bm25, 3 documents" in fast
     assert sorted(tmp_path.iterdir()) == before  # nothing is written
     assert sluice("run", "bm25", "dataset=beir")[0] == 0
     code, out, err = sluice("config", "check", "bm25", "dataset=beir")
     assert out.count("there already, reused") == 2
-    assert out.endswith("in all: everything is there already\n")
+    assert "in all: everything is there already\n" in out
     assert sluice("config", "check", "bmm25")[2] == (
         "error: bmm25: no such file; did you mean 'bm25'?\n"
     )
