@@ -86,6 +86,7 @@ def training_arguments(
         settings["greater_is_better"] = True
         saves = str(settings["save_strategy"]) != "no"
         settings["load_best_model_at_end"] = trainer.get("load_best_model_at_end", saves)
+        settings["eval_on_start"] = trainer.get("eval_on_start", True)
     elif str(trainer.get("eval_strategy", "no")) != "no" or "eval_steps" in trainer:
         raise ConfigError("trainer.eval_strategy: there is no dev evaluation; set evaluate.every")
     if "tensorboard" in str(settings["report_to"]) and not importlib.util.find_spec("tensorboard"):

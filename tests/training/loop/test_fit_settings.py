@@ -115,7 +115,7 @@ def test_bad_input(tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     with pytest.raises(DataError, match="the loss is nan"):
         fit(tiny.Dense(), tiny.examples(8), broken, output=tmp_path / "n")
-    with pytest.raises(DataError, match="step 1: the dev measure R@10 is nan"):
+    with pytest.raises(DataError, match="step 0: the dev measure R@10 is nan"):
         fit(
             tiny.Dense(), tiny.examples(8), InfoNCE(), output=tmp_path / "e",
             trainer={"max_steps": 1}, evaluate=lambda _: {"nDCG@10": 0.1, "R@10": float("nan")},
