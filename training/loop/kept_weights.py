@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from safetensors.torch import load_file, save_file
 
-from sluice.encoders.foundation.files import read_json, sync, write_json
+from sluice.encoders.foundation.drafts import commit, new_draft
+from sluice.encoders.foundation.files import read_json, write_json
 from sluice.training.batches.processes import rank, wait
 
 if TYPE_CHECKING:
@@ -34,11 +35,10 @@ def save_start(job: RetrievalTrainer, output: Path) -> None:
     """Write the weights of a training that has not begun, unless they are there."""
     path = output / START
     if rank() == 0 and not path.exists():
-        draft = path.with_suffix(".draft")
         state = {k: v.detach().cpu() for k, v in job.model.unique_state().items()}
-        save_file(state, draft, {"format": "pt"})
-        sync(draft)
-        draft.replace(path)
+        with new_draft(path) as draft:
+            save_file(state, draft, {"format": "pt"})
+            commit(draft, path)
     wait()
 
 

@@ -39,6 +39,7 @@ INSIDE = {
     "retrieval/stages/ltr/collection_terms.py",
     "retrieval/training_data/files/in_memory.py",
     "retrieval/training_data/teachers/distillation.py",
+    "training/loop/kept_weights.py",
     "training/negatives/provenance_file.py",
 }
 # Into temporary files that no reader looks for.
