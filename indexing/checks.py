@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from sluice.encoders.foundation.errors import DataError
+from sluice.indexing.kernels.calls import kernels_loaded
 
 Dense = NDArray[np.float32]
 
-FEW = 1 << 14  # values that scipy checks sooner than compiled kernels are loaded
+FEW = 1 << 20  # values that scipy checks sooner than compiled kernels are loaded
 
 
 def checked_dense(vectors: Any, width: int | None, what: str) -> Dense:
@@ -68,7 +68,7 @@ def checked_sparse(vectors: Any, what: str) -> sparse.csr_array[Any]:
     """
     usual = type(vectors) is sparse.csr_array and vectors.data.dtype == np.float32
     # Where numba is not loaded yet, a few values are checked before it would be.
-    if usual and ("numba" in sys.modules or vectors.nnz > FEW):
+    if usual and (kernels_loaded() or vectors.nnz > FEW):
         from sluice.indexing.kernels.sparse_form import GOOD, inspect
 
         shape = vectors.shape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -243,14 +243,16 @@ def mine(
     *,
     split: str = "train",
     seed: int = 13,
+    allow: Collection[str] = (),
 ) -> MiningReport:
     """Mine negatives into JSON lines, with report and provenance files; return the report.
 
     ``source`` is a retriever folder or a run file, or several, each mined on its own.
+    ``allow`` lists what the folders may do beside reading.
     """
     mining_of(spec, "negatives")  # before any work
     data = load_dataset(dataset, split)
-    mined = mine_negatives(_sources(source), data, spec, seed=seed)
+    mined = mine_negatives(_sources(source, allow), data, spec, seed=seed)
     write_mined(output, data, mined)
     return mined.report
 
@@ -263,19 +265,20 @@ def audit(
     share: float = 0.2,
     split: str = "train",
     seed: int = 13,
+    allow: Collection[str] = (),
 ) -> MiningAudit:
     """Hide a share of the known positives and count which modes of mining reject them."""
     mining_of(spec, "negatives")
     data = load_dataset(dataset, split)
-    return audit_negatives(_sources(source), data, spec, share=share, seed=seed)
+    return audit_negatives(_sources(source, allow), data, spec, share=share, seed=seed)
 
 
-def _sources(source: str | Sequence[str]) -> Stage | Run:
+def _sources(source: str | Sequence[str], allow: Collection[str]) -> Stage | Run:
     paths = [source] if isinstance(source, str) else list(source)
     if len(paths) == 1:
-        return open_lists(paths[0], "mine")
+        return open_lists(paths[0], "mine", allow=allow)
     named_sources({"retriever": paths}, "mine")
-    return Sources([(path, open_lists(path, "mine")) for path in paths])
+    return Sources([(path, open_lists(path, "mine", allow=allow)) for path in paths])
 
 
 def _with_rows_written(config: ConfigSource) -> ConfigSource:

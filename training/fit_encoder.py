@@ -28,8 +28,9 @@ class FitReport:
     """The result of one training run.
 
     ``steps`` counts all optimiser steps, ``seconds`` are of this call, ``best_step`` and
-    ``best_value`` of the dev measure (None without evaluation), ``history`` has every logged line,
-    ``resumed_step`` is the step of the checkpoint it resumed from (None for a fresh start).
+    ``best_value`` of the dev measure (None without evaluation; step 0: the start was the best and
+    is kept), ``history`` has every logged line, ``resumed_step`` is the step of the checkpoint it
+    resumed from (None for a fresh start). The weights are ``start + share * (best - start)``.
     """
 
     steps: int
@@ -38,6 +39,7 @@ class FitReport:
     best_value: float | None
     history: tuple[Mapping[str, float], ...]
     resumed_step: int | None
+    share: float = 1.0
 
 
 def fit(
@@ -52,6 +54,7 @@ def fit(
     evaluate_every: int | None = None,
     metric: str | None = None,
     patience: int | None = None,
+    shares: Sequence[float] = (),
     gradient_cache: int | None = None,
     refresh: Refresh | None = None,
     refresh_every: int | None = None,
@@ -61,11 +64,15 @@ def fit(
 ) -> FitReport:
     """Train the encoder in place; it ends with the best weights on dev, or the last without dev.
 
+    The start's weights are among those that dev chooses from (not with ``sparsity``, which is to
+    change the number of terms), so a training that only harms leaves the encoder as it was. With
+    ``shares``, so are the weights that far from the start to the best (WiSE-FT).
+
     ``output`` gets checkpoints and ``metrics.jsonl``. If it has a complete checkpoint of the same
     training, training resumes there and ends with the weights of an uninterrupted run (bit for bit
     on a CPU with one thread); a finished training is only loaded. ``trainer`` holds
     ``transformers.TrainingArguments`` keys, ``sparsity`` the YAML section of that name.
-    ``evaluate(encoder)`` returns finite measures, higher is better; it runs every
+    ``evaluate(encoder)`` returns finite measures, higher is better; it runs at the start, every
     ``evaluate_every`` steps (five times by default) and at the end; ``metric`` names the measure
     that chooses the best checkpoint (by default the first), and ``patience`` evaluations without an
     improvement end the training. ``refresh(step)`` returns new examples every ``refresh_every``
@@ -88,6 +95,7 @@ def fit(
     )
     from sluice.training.loop.arguments import result_settings, training_arguments
     from sluice.training.loop.checkpoint import bind, examples_hash, last_complete
+    from sluice.training.loop.kept_weights import START, TRIED, keep_the_best, save_start
     from sluice.training.loop.memory_watch import reported_kill
     from sluice.training.loop.trainer import RetrievalTrainer
     from sluice.training.losses.base import as_loss
@@ -102,6 +110,11 @@ def fit(
         raise ConfigError(f"gradient_cache: {gradient_cache}, expected 1 or more texts")
     if patience is not None and (patience < 1 or evaluate is None):
         raise ConfigError(f"evaluate.patience: {patience}, expected 1 or more dev evaluations")
+    if shares and (evaluate is None or sparsity is not None):
+        cause = "needs a dev evaluation" if evaluate is None else "does not go with sparsity"
+        raise ConfigError(f"evaluate.shares: {cause}; leave shares out")
+    if not all(0 < share < 1 for share in shares):
+        raise ConfigError(f"evaluate.shares: {list(shares)}, expected numbers between 0 and 1")
     start_processes()
     _check_precision(encoder)
     _check_teacher(as_loss(loss), chosen)
@@ -131,8 +144,9 @@ def fit(
         if rank() == 0:
             bind(folder, facts)
             if last_complete(folder) is None:
-                for stale in folder.glob("examples-*.jsonl"):
-                    stale.unlink()
+                stale = [*folder.glob("examples-*.jsonl"), folder / START, folder / TRIED]
+                for path in stale:
+                    path.unlink(missing_ok=True)
     checkpoint = last_complete(folder)
     job = RetrievalTrainer(
         encoder,
@@ -149,6 +163,8 @@ def fit(
         head_learning_rate=head_learning_rate,
     )
     start = time.monotonic()
+    if evaluate is not None and arguments.load_best_model_at_end:
+        save_start(job, folder)
     with reported_kill(folder, first=rank() == 0):
         if checkpoint is None:
             job.train()
@@ -156,15 +172,18 @@ def fit(
             log.info("training: already finished; loading the weights from %s", folder)
         else:
             log.info("training: resuming from %s", checkpoint)
+            arguments.eval_on_start = False  # the start's measure is in the checkpoint's history
             job.train(resume_from_checkpoint=str(checkpoint))
+    kept = keep_the_best(job, folder, shares)
     encoder.module.eval()
     return FitReport(
         steps=job.state.global_step,
         seconds=time.monotonic() - start,
-        best_step=job.state.best_global_step,
-        best_value=job.state.best_metric,
+        best_step=kept.step,
+        best_value=kept.value,
         history=tuple(job.state.log_history),
         resumed_step=None if checkpoint is None else int(checkpoint.name.rpartition("-")[2]),
+        share=kept.share,
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +26,7 @@ class OnnxBackend:
         options.inter_op_num_threads = 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = _ERRORS_ONLY
-        self._graph = graph
+        self._graph, self._threads = graph, threads
         self.name = f"onnx {graph.name}"  # part of what cached vectors depend on
         try:
             self._session = onnxruntime.InferenceSession(
@@ -34,6 +36,10 @@ class OnnxBackend:
             raise ModelError(
                 f"{graph.path}: ONNX Runtime cannot open it: {_first_line(error)}"
             ) from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what opens the graph again; a session cannot be copied."""
+        return partial(type(self), threads=self._threads), (self._graph,)
 
     def __call__(self, features: Mapping[str, Tensor]) -> Tensor:
         """Run padded features: see ``Backend``."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sluice.encoders.backends.graph import OnnxGraph
 from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.locks import OwnLock
 
 _TELEMETRY = "openvino_telemetry"
 
@@ -22,6 +23,7 @@ class OpenVinoBackend:
     def __init__(self, graph: OnnxGraph, *, threads: int, half: bool) -> None:
         openvino = import_openvino()
         self._graph = graph
+        self._settings = threads, half
         # Part of what cached vectors depend on.
         self.name = f"openvino {graph.name} {'bfloat16' if half else 'float32'}"
         settings = {
@@ -38,7 +40,12 @@ class OpenVinoBackend:
             raise ModelError(
                 f"{graph.path}: OpenVINO cannot open it: {_last_line(error)}"
             ) from error
-        self._running = threading.Lock()  # a request holds the tensors of one run
+        self._running = OwnLock()  # a request holds the tensors of one run
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what opens the graph again; a session cannot be copied."""
+        threads, half = self._settings
+        return partial(type(self), threads=threads, half=half), (self._graph,)
 
     def __call__(self, features: Mapping[str, Tensor]) -> Tensor:
         """Run padded features: see ``Backend``."""

@@ -18,7 +18,7 @@ from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.model_files.layout import SIDECAR, read_object, write_sidecar
+from sluice.encoders.model_files.layout import read_sidecar, write_sidecar
 
 log = logging.getLogger("sluice")
 
@@ -185,7 +185,7 @@ class FunctionEncoder(EncoderBase):
     @classmethod
     def from_pretrained(cls, model: str | Path) -> FunctionEncoder:
         """Load a folder that ``save_pretrained`` wrote; encoding is a ``ModelError`` until then."""
-        facts = read_object(Path(model) / SIDECAR)
+        facts = read_sidecar(Path(model))
         function, name = str(facts.get("function")), str(facts.get("name") or "")
 
         def missing(texts: list[str]) -> Any:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.foundation.files import write_json
+from sluice.encoders.foundation.files import check_version, write_json
 from sluice.encoders.model_files.layout import read_object
 
 FOLDER = "pair_head"  # in the folder of the encoder that makes the vectors
@@ -98,6 +98,7 @@ class PairHead(nn.Module):
                 "loss: {type: dse} writes them"
             )
         facts = read_object(home / CONFIG)
+        check_version(facts.get("version", 1), 1, home / CONFIG, ModelError)
         sizes = facts.get("dim"), facts.get("hidden")
         if not all(type(size) is int and size > 0 for size in sizes):
             raise ModelError(f"{home / CONFIG}: dim and hidden are {sizes}, expected 1 or more")

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from sluice.encoders.encoder import Dense, EncoderBase
+from sluice.encoders.foundation.arrays import map_array
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError, suggest
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.folder_swap import replaced_folder
-from sluice.encoders.model_files.layout import SIDECAR, read_object, write_sidecar
+from sluice.encoders.model_files.layout import read_sidecar, write_sidecar
 
 TEXTS = "texts.json"
 VECTORS = "vectors.npy"
@@ -121,11 +122,11 @@ class PrecomputedEncoder(EncoderBase):
     def from_pretrained(cls, model: str | Path) -> PrecomputedEncoder:
         """Load a folder that ``save_pretrained`` wrote."""
         folder = Path(model)
-        dim = read_object(folder / SIDECAR).get("dim")
+        dim = read_sidecar(folder).get("dim")
         try:
             texts = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
-            vectors = np.load(folder / VECTORS, allow_pickle=False)
-        except (OSError, ValueError, EOFError, SyntaxError, RecursionError) as error:
+            vectors = map_array(folder / VECTORS)
+        except (OSError, ValueError, RecursionError) as error:
             raise ModelError(f"{folder}: {TEXTS} or {VECTORS} is not readable ({error})") from None
         if not isinstance(texts, list) or not isinstance(dim, int) or isinstance(dim, bool):
             raise ModelError(f"{folder}: not as Sluice writes it; expected texts and dimensions")

@@ -16,7 +16,8 @@ from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import write_sidecar
-from sluice.encoders.model_files.loading import quiet_transformers
+from sluice.encoders.model_files.loading import as_model_error, quiet_transformers
+from sluice.encoders.model_files.untrusted import refuse_own_modules
 
 
 class SentenceTransformerEncoder(EncoderBase):
@@ -131,14 +132,26 @@ class SentenceTransformerEncoder(EncoderBase):
     def from_pretrained(
         cls, model: str | Path, *, device: str = "auto"
     ) -> SentenceTransformerEncoder:
-        """Load a sentence-transformers folder, with that package; no code of the folder runs."""
+        """Load a sentence-transformers folder, with that package; no code of the folder runs.
+
+        ``ModelError`` for a module that is not the package's own, or an activation not torch's:
+        versions before 6 import those of a local folder.
+        """
+        refuse_own_modules(Path(model))
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError:
             raise MissingPackageError(
                 "sentence-transformers", "sentence-transformers", f"{model}: a SentenceTransformer"
             ) from None
-        return cls(SentenceTransformer(str(model), device=None if device == "auto" else device))
+        with as_model_error(Path(model), "a SentenceTransformer"):
+            opened = SentenceTransformer(
+                str(model),
+                device=None if device == "auto" else device,
+                trust_remote_code=False,
+                local_files_only=True,
+            )
+        return cls(opened)
 
     def __repr__(self) -> str:
         modules = ", ".join(type(module).__name__ for module in self.model.children())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.trust import Allow, refuse_class
 
 # Types in the words of a YAML file.
 WORDS = {
@@ -39,7 +40,7 @@ def type_name(instance: Any, table: Table) -> str:
     return next(names, own)
 
 
-def factory(name: str, table: Table, *, where: str, allow: Collection[str] | None = None) -> Any:
+def factory(name: str, table: Table, *, where: str, allow: Allow = None) -> Any:
     """Return the factory of a type name.
 
     A name with a colon is the user's own ``package.module:Class``. ``allow=None`` accepts any such
@@ -61,9 +62,7 @@ def factory(name: str, table: Table, *, where: str, allow: Collection[str] | Non
     return chosen
 
 
-def check_type(
-    spec: Mapping[str, Any], table: Table, *, where: str, allow: Collection[str] | None = None
-) -> None:
+def check_type(spec: Mapping[str, Any], table: Table, *, where: str, allow: Allow = None) -> None:
     """Raise ``ConfigError`` unless the type of a component is built in or allowed; import none."""
     _check_name(_type_of(spec, table, where), table, where, allow)
 
@@ -74,19 +73,15 @@ def _type_of(spec: Mapping[str, Any], table: Table, where: str) -> str:
     return str(spec["type"])
 
 
-def _check_name(name: str, table: Table, where: str, allow: Collection[str] | None) -> None:
+def _check_name(name: str, table: Table, where: str, allow: Allow) -> None:
     if name in table:
         return
     if ":" not in name:
         raise ConfigError(
-            f"{where}.type: unknown type {name!r}; known: {', '.join(sorted(table))}"
+            f"{where}.type: unknown type {name!r:.80}; known: {', '.join(sorted(table))}"
             f"{suggest(name, table)}"
         )
-    if allow is not None and name not in allow:
-        raise ConfigError(
-            f"{where}.type: {name!r} is not built in, and a saved folder may not import code; "
-            f"pass allow=[{name!r}] if you trust it"
-        )
+    refuse_class(name, f"{where}.type", allow)
 
 
 def check_arguments(
@@ -119,8 +114,8 @@ def check_arguments(
                 f"{where}.{name}: unknown key; {kind} takes {', '.join(parameters) or 'none'}"
                 f"{suggest(name, parameters)}"
             )
-        if name in hints and not _fits(value, hints[name]):
-            raise ConfigError(f"{where}.{name}: {_misfit(value, hints[name])}")
+        if name in hints and not fits(value, hints[name]):
+            raise ConfigError(f"{where}.{name}: {misfit(value, hints[name])}")
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in arguments:
             raise ConfigError(f"{where}: {kind} needs '{name}'")
@@ -131,7 +126,7 @@ def check(
     table: Table,
     *,
     where: str,
-    allow: Collection[str] | None = None,
+    allow: Allow = None,
     given: Collection[str] = (),
 ) -> tuple[Any, dict[str, Any]]:
     """Return the factory and the checked arguments of ``{type: name, ...arguments}``."""
@@ -147,7 +142,7 @@ def build(
     table: Table,
     *,
     where: str,
-    allow: Collection[str] | None = None,
+    allow: Allow = None,
     **given: Any,
 ) -> Any:
     """Build the object of ``{type: name, ...arguments}``; ``given`` are the caller's arguments."""
@@ -165,12 +160,13 @@ def _hints(make: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
+    """Return whether a value of YAML is of a type; of a class, which checks it itself, always."""
     origin = get_origin(hint)
     if hint is Any or isinstance(hint, typing.TypeVar):
         return True
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, option) for option in get_args(hint))
+        return any(fits(value, option) for option in get_args(hint))
     if origin is Literal:
         return value in get_args(hint)
     if hint is None or hint is type(None):
@@ -190,13 +186,16 @@ def _fits(value: Any, hint: Any) -> bool:
     return True  # protocols and classes are checked by the factory itself
 
 
-def _misfit(value: Any, hint: Any) -> str:
-    options = [o for o in get_args(hint) or (hint,) if o is not type(None)]
-    choices = [c for o in (hint, *options) if get_origin(o) is Literal for c in get_args(o)]
+def misfit(value: Any, hint: Any) -> str:
+    """Return what was found where a value of another type is expected."""
+    kinds = [o for o in get_args(hint) or (hint,) if o is not type(None)]
+    choices = [c for o in (hint, *kinds) if get_origin(o) is Literal for c in get_args(o)]
     if isinstance(value, str) and choices:
         known = [str(choice) for choice in choices]
-        return f"{value!r}; expected one of {', '.join(map(repr, choices))}{suggest(value, known)}"
-    return f"{value!r}; expected {' or '.join(dict.fromkeys(map(_spelled, options)))}"
+        return (
+            f"{value!r:.80}; expected one of {', '.join(map(repr, choices))}{suggest(value, known)}"
+        )
+    return f"{value!r:.80}; expected {' or '.join(dict.fromkeys(map(_spelled, kinds)))}"
 
 
 def _spelled(hint: Any) -> str:

@@ -17,9 +17,25 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST_MESSAGE = 4_000  # characters: two screens
+ENDING = 1_000  # of these, from the end, where the remedy stands
+LONGEST_NAME = 200  # characters that are compared with other names
+
 
 class SluiceError(Exception):
-    """The root of every error whose cause is the input, not the program."""
+    """The root of every error whose cause is the input, not the program.
+
+    A message longer than ``LONGEST_MESSAGE`` keeps its beginning and its end: a value from the
+    input may be of any length.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        if len(text) > LONGEST_MESSAGE:
+            cut = len(text) - LONGEST_MESSAGE
+            head, tail = text[: LONGEST_MESSAGE - ENDING], text[-ENDING:]
+            text = f"{head} [... {cut:,} characters more ...] {tail}"
+        super().__init__(text)
 
 
 class ConfigError(SluiceError):
@@ -54,7 +70,16 @@ class MissingPackageError(SluiceError):
         )
 
 
+def listed(names: Iterable[object], most: int = 10) -> str:
+    """Return names as a message lists them: ``a, b and 32 more``; "none" of none."""
+    names = list(names)
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return (", ".join(f"{name!s:.60}" for name in names[:most]) or "none") + more
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the known name nearest to ``name``, or an empty string."""
+    if len(name) > LONGEST_NAME:
+        return ""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,4 +1,4 @@
-"""Files that change in one step: drafts, replacement, JSON, and hashes of contents."""
+"""Files that change in one step (see ``drafts``), JSON, and hashes of contents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, ModelError
+from sluice.encoders.foundation.drafts import commit, new_draft
+from sluice.encoders.foundation.errors import (
+    ConfigError,
+    DataError,
+    IndexFormatError,
+    ModelError,
+    SluiceError,
+)
 
 
 def file_hash(path: Path) -> str:
@@ -27,21 +34,6 @@ def fingerprint_of(*parts: object) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def sync(path: Path) -> None:
-    """Flush a file or a folder's entries to the disk.
-
-    Windows flushes files that are open for writing only, and no folders.
-    """
-    posix = hasattr(os, "O_DIRECTORY")
-    if not posix and path.is_dir():
-        return
-    handle = os.open(path, os.O_RDONLY if posix else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def link_or_copy(source: str | Path, target: str | Path) -> None:
     """Make ``target`` a second name of a file; a copy on another file system, or without links."""
     try:
@@ -50,15 +42,12 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
         shutil.copyfile(source, target)
 
 
-def draft_of(path: Path) -> Path:
-    """Return where to write the file that will replace ``path``, and create its folder.
-
-    ``ConfigError`` if ``path`` is a folder or empty.
-    """
+def writable(path: Path) -> Path:
+    """Return the path of a file to write, its folder made; ``ConfigError`` for a folder."""
     if not path.name or path.is_dir():
         raise ConfigError(f"{path}: is a folder; give the name of a file")
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    return path
 
 
 @contextmanager
@@ -68,17 +57,10 @@ def replaced_file(path: Path) -> Iterator[IO[bytes]]:
     Bytes and name are on disk by then: a kill at any instant leaves the old file or the new one.
     An exception leaves the old file and no draft. ``ConfigError`` if ``path`` is a folder.
     """
-    draft = draft_of(path)
-    try:
+    with new_draft(writable(path)) as draft:
         with draft.open("wb") as stream:
             yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
+        commit(draft, path)
 
 
 @contextmanager
@@ -103,7 +85,12 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` (UTF-8) in one step."""
-    write_bytes(path, text.encode("utf-8"))
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        part = ascii(text[max(error.start - 20, 0) : error.end + 20])
+        raise DataError(f"{str(path)!a}: {part} is not Unicode and cannot be written") from None
+    write_bytes(path, data)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -121,6 +108,22 @@ def read_json(path: Path) -> Any:
         raise IndexFormatError(
             f"{path}: not readable as JSON ({error}); rebuild the folder"
         ) from None
+
+
+def check_version(
+    found: object, known: int, where: object, error: type[SluiceError] = IndexFormatError
+) -> None:
+    """Raise ``error`` unless a file's format version is one up to ``known``."""
+    if type(found) is not int or found < 1:
+        raise error(
+            f"{where}: its format version is {found!r}, expected 1 to {known}; the file was edited "
+            "or damaged: write it again"
+        )
+    if found > known:
+        raise error(
+            f"{where}: made by a newer version of Sluice, in format {found} (this one reads up to "
+            f"{known}); upgrade sluice-ir"
+        )
 
 
 def read_model_json(path: Path) -> Any:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
-import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sluice.encoders.foundation.drafts import commit, new_draft, sync_tree
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import sync
 from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.foundation.locks import lock
-from sluice.encoders.foundation.machine import is_alive
 
 MODEL_FILES = ("sluice.json", MANIFEST, "config.json", "modules.json")  # one is in every model
 
@@ -35,26 +32,21 @@ def replaced_folder(path: Path, markers: Collection[str] = MODEL_FILES) -> Itera
     with _swap_lock(path):
         _undo_swap(path)
         _refuse_foreign(path, markers)
-        _clean_drafts(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
-    try:
+    with new_draft(path, folder=True) as draft:
         yield draft
-        for file in draft.rglob("*"):
-            sync(file)
         with _swap_lock(path):
             _undo_swap(path)
             _refuse_foreign(path, markers)
             previous = _previous(path)
             if path.exists():
+                sync_tree(draft)  # before the instant in which there is neither
                 path.rename(previous)
-            draft.rename(path)
-            sync(path.parent)
+            try:
+                commit(draft, path)
+            except BaseException:
+                _undo_swap(path)
+                raise
             shutil.rmtree(previous, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
 
 
 def settle(path: Path) -> None:
@@ -95,15 +87,6 @@ def _refuse_foreign(path: Path, markers: Collection[str]) -> None:
             f"{path}: contains {sorted(names)[0]!r} but no {' or '.join(sorted(markers))}; only a "
             "folder saved in the same form is replaced: give a new folder, or empty this one"
         )
-
-
-def _clean_drafts(path: Path) -> None:
-    """Remove the drafts of processes that were killed while writing."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)(\.\d+)?\.tmp")
-    for entry in path.parent.iterdir():
-        match = pattern.fullmatch(entry.name)
-        if match and entry.is_dir() and not is_alive(int(match[1])):
-            shutil.rmtree(entry, ignore_errors=True)
 
 
 @contextmanager

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.drafts import name_file, sync
 from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.encoders.foundation.files import file_hash, read_json, sync, write_json
+from sluice.encoders.foundation.files import check_version, file_hash, read_json, write_json
 from sluice.encoders.foundation.locks import lock
 
 MANIFEST = "manifest.json"
@@ -63,8 +64,11 @@ def new_generation(
                 "files": _described(folder, known),
             }
             write_json(folder / MANIFEST, manifest)
-        except BaseException:
+            sync(path)  # the folder's name, before the manifest gives it
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, OSError):
+                name_file(error, folder)
             raise
         write_json(path / MANIFEST, manifest)
 
@@ -73,7 +77,9 @@ def _described(folder: Path, known: Mapping[tuple[int, int], str]) -> dict[str, 
     """Return the size and checksum of every file; ``known`` holds those of linked files."""
     files = {}
     for file in sorted(folder.rglob("*")):
-        if file.is_file() and file.name != MANIFEST:
+        if file.is_dir():
+            sync(file)
+        elif file.is_file() and file.name != MANIFEST:
             status = file.stat()
             checksum = known.get((status.st_dev, status.st_ino))
             if checksum is None:
@@ -125,11 +131,7 @@ def open_generation(
     if not isinstance(manifest, dict) or manifest.get("format") != format_name:
         other = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
         raise IndexFormatError(f"{path / MANIFEST}: format is {other!r}, expected {format_name!r}")
-    if not isinstance(manifest.get("version"), int) or manifest["version"] > version:
-        raise IndexFormatError(
-            f"{path / MANIFEST}: format version {manifest.get('version')!r}, but this "
-            f"Sluice reads up to {version}; upgrade sluice-ir"
-        )
+    check_version(manifest.get("version"), version, path / MANIFEST)
     folder = path / _generation(manifest, path)
     total = sum(int(entry["bytes"]) for entry in manifest["files"].values())
     _check_files(folder, manifest["files"], checksums=total < CHECKSUM_LIMIT)

@@ -3,7 +3,8 @@
 Words are those of Unicode's text segmentation (UAX #29, word boundaries) as Lucene's
 StandardTokenizer applies it: runs of letters and digits, also across underscores, across one of
 ``.`` ``'`` ``:`` between letters and one of ``.`` ``,`` ``'`` ``;`` between digits; each ideograph,
-Hiragana sign and emoji by itself; words longer than 255 characters cut.
+Hiragana sign and emoji by itself; words longer than 255 characters cut. Canonically equivalent
+texts (UAX #15), such as a letter with its accent as one character or as two, have the same terms.
 """
 
 from __future__ import annotations
@@ -147,7 +148,11 @@ def _analyzer(algorithm: str) -> Analyzer:
 
 
 def _plain(language: str, lower: Term, term: Term) -> Analyzer:
-    return Analyzer(language, lambda text: words(lower(text)), term, lower)
+    def composed(text: str) -> str:
+        lowered = lower(text)  # first: "\u03aa\u0301" is one character only in lower case
+        return lowered if lowered.isascii() else unicodedata.normalize("NFC", lowered)
+
+    return Analyzer(language, lambda text: words(composed(text)), term, composed)
 
 
 def words(text: str) -> list[str]:
@@ -165,7 +170,8 @@ def words(text: str) -> list[str]:
 
 
 def _turkish_lower(text: str) -> str:
-    return text.replace("İ", "i").replace("I", "ı").lower()
+    composed = unicodedata.normalize("NFC", text)  # "I\u0307" is an İ
+    return composed.replace("İ", "i").replace("I", "ı").lower()
 
 
 def _stemmer(algorithm: str) -> Term:
@@ -228,7 +234,8 @@ def _grams(script: str, size: int, form: Literal["NFC", "NFKC"]) -> Split:
     def split(text: str) -> list[str]:
         found: list[str] = []
         # re.split with a group: even places are what lies between the runs, odd places the runs.
-        for place, part in enumerate(runs(unicodedata.normalize(form, text).lower())):
+        lowered = unicodedata.normalize(form, text).lower()
+        for place, part in enumerate(runs(unicodedata.normalize("NFC", lowered))):
             if place % 2 == 0:
                 found += words(part)
             else:

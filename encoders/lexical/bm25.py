@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +25,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from sluice.encoders.encoder import EncoderBase
+from sluice.encoders.foundation.arrays import open_array
 from sluice.encoders.foundation.errors import DataError, IndexFormatError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.generations import new_generation, open_generation
@@ -30,6 +33,8 @@ from sluice.encoders.foundation.numbers import finite_number
 from sluice.encoders.lexical.analyzer import analyzer
 from sluice.encoders.lexical.fields import Fields, Totals
 from sluice.encoders.lexical.term_counts import Column, TermCounts, counted
+
+log = logging.getLogger("sluice")
 
 FORMAT, VERSION = "sluice.bm25", 2  # 2: with fields; without them 1 is written
 Weights = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -209,12 +214,27 @@ class BM25Encoder(EncoderBase):
     def from_pretrained(cls, path: str | Path, *, generation: str | None = None) -> Self:
         """Load what ``save_pretrained`` wrote: the current generation, or the one named."""
         facts, folder = open_generation(Path(path), FORMAT, VERSION, generation=generation)
+        try:
+            return cls._opened(facts, folder)
+        except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
+            raise IndexFormatError(
+                f"{folder}: not as Sluice writes it ({type(error).__name__}: {error}); rebuild"
+            ) from None
+
+    @classmethod
+    def _opened(cls, facts: Mapping[str, Any], folder: Path) -> Self:
         fields = facts.get("fields")
         encoder = cls(facts["k1"], facts["b"], facts["language"], fields)
         text = (folder / "vocabulary.txt").read_text(encoding="utf-8")
         terms = text.split("\n")[:-1]
-        frequencies = np.load(folder / "frequencies.npy", allow_pickle=False)
+        frequencies = open_array(folder / "frequencies.npy", np.int64, (None,), mapped=False)
         vocabulary = _Vocabulary(zip(terms, range(len(terms)), strict=True))
+        if not unicodedata.is_normalized("NFC", text):
+            log.warning(
+                "%s: from before canonically equivalent texts had the same terms: some of its "
+                "documents' words with accents are not found; compact() or a rebuild mends it",
+                path,
+            )
         if not len(vocabulary) == len(terms) == len(frequencies):
             raise IndexFormatError(
                 f"{folder}: {len(terms):,} lines, {len(vocabulary):,} distinct, in vocabulary.txt, "
@@ -224,6 +244,12 @@ class BM25Encoder(EncoderBase):
         holders = np.array(facts["holders"] if fields else [documents], np.int64)
         lengths = np.atleast_1d(np.array(facts["length"], np.int64))
         averages = np.atleast_1d(np.array(facts["average_length"], np.float64))
+        if not 0 <= frequencies.min(initial=0) <= frequencies.max(initial=0) <= documents:
+            raise IndexFormatError(
+                f"{folder}: a term is in fewer than 0 or more than {documents:,} documents; rebuild"
+            )
+        if not np.isfinite(averages).all() or not len(holders) == len(lengths) == len(averages):
+            raise IndexFormatError(f"{folder}: its lengths are damaged; rebuild")
         encoder._set(vocabulary, Totals(frequencies, documents, holders, lengths), averages)
         return encoder
 

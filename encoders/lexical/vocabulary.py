@@ -15,7 +15,7 @@ from sluice.encoders.foundation.errors import DataError, ModelError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.lexical.analyzer import analyzer
-from sluice.encoders.model_files.layout import SIDECAR, read_object, write_sidecar
+from sluice.encoders.model_files.layout import read_sidecar, write_sidecar
 
 TERMS = "vocabulary.json"
 
@@ -113,7 +113,7 @@ class VocabularyEncoder(EncoderBase):
     def from_pretrained(cls, model: str | Path) -> VocabularyEncoder:
         """Load a folder that ``save_pretrained`` wrote."""
         folder = Path(model)
-        language = read_object(folder / SIDECAR).get("language")
+        language = read_sidecar(folder).get("language")
         try:
             terms = json.loads((folder / TERMS).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:

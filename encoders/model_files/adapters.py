@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.files import write_json
+from sluice.encoders.foundation.files import check_version, write_json
 from sluice.encoders.model_files.layout import ADAPTER, read_object
 from sluice.encoders.table import TUNINGS
 
@@ -130,7 +130,9 @@ def read_adapter(model: Any, folder: Path) -> None:
     place = folder / ADAPTER
     if not place.is_dir():
         return
-    settings = read_object(place / SETTINGS).get("tuning")
+    facts = read_object(place / SETTINGS)
+    check_version(facts.get("version", 1), 1, place / SETTINGS, ModelError)
+    settings = facts.get("tuning")
     if not isinstance(settings, dict):
         raise ModelError(f"{place / SETTINGS}: no 'tuning'; expected the file Sluice wrote")
     known = {kind: TUNINGS[kind] for kind in KINDS}

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.files import read_model_json, write_json
+from sluice.encoders.foundation.files import check_version, read_model_json, write_json
 from sluice.encoders.model_files.router import PROMPTS, is_router, network_folder, write_prompts
 
 SIDECAR = "sluice.json"
+VERSION = 1  # of the sidecar
 FLOORS = "term_floors.npy"  # what SPLADE's prune_quantile cuts weights at, float32 [vocab]
 ADAPTER = "adapter"  # a folder: parts of a tuned model that could not be merged
 SETTINGS = "sentence_bert_config.json"
@@ -50,7 +51,7 @@ class Layout:
 
 def read_layout(folder: Path) -> Layout:
     """Read a folder's layout; a bare transformers folder has an empty ``Layout``."""
-    layout = Layout(sidecar=read_object(folder / SIDECAR))
+    layout = Layout(sidecar=read_sidecar(folder))
     if is_router(folder):
         network_folder(folder)  # refuses towers
         raise ModelError(
@@ -135,6 +136,13 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{path}: a {type(value).__name__}, expected a JSON object")
     return value
+
+
+def read_sidecar(folder: Path) -> dict[str, Any]:
+    """Read ``sluice.json`` of a model folder, {} if it is missing; ``ModelError`` if newer."""
+    facts = read_object(folder / SIDECAR)
+    check_version(facts.get("version", VERSION), VERSION, folder / SIDECAR, ModelError)
+    return facts
 
 
 def _read_pooling(layout: Layout, place: Path) -> None:
@@ -245,4 +253,4 @@ def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
 def write_sidecar(folder: Path, facts: dict[str, Any]) -> None:
     """Write ``sluice.json``: the kind of encoder and what the layout cannot express."""
     adapter = {"adapter": ADAPTER} if (folder / ADAPTER).is_dir() else {}
-    write_json(folder / SIDECAR, {"version": 1, **facts, **adapter})
+    write_json(folder / SIDECAR, {"version": VERSION, **facts, **adapter})

@@ -21,6 +21,7 @@ from sluice.encoders.model_files.layout import (
     transformer_folder,
 )
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.untrusted import LOCAL, refuse_code
 
 
 class Loaded(NamedTuple):
@@ -51,13 +52,18 @@ def quiet_transformers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _as_model_error(folder: Path, what: str) -> Iterator[None]:
+def as_model_error(folder: Path, what: str) -> Iterator[None]:
     """Turn whatever transformers raises on an untrusted folder into a ``ModelError``."""
     try:
         yield
     except (ModelError, MemoryError):
         raise
     except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise ModelError(
+                f"{folder}: needs code of its own to be loaded as {what}, and Sluice runs no code "
+                "of a model folder; take a model of a type that transformers has"
+            ) from error
         line = (str(error).strip() or repr(error)).splitlines()[0]
         raise ModelError(f"{folder}: cannot be loaded as {what}: {line}") from error
 
@@ -93,14 +99,15 @@ def load(
     home = transformer_folder(folder)
     if not (home / "config.json").exists():
         raise ModelError(f"{home}: no config.json; expected a transformers model folder")
-    read_object(home / "config.json")
+    refuse_code(home)
     rng = torch.random.fork_rng(devices=[])
-    with quiet_transformers(), rng, _as_model_error(home, auto_class.__name__):
+    with quiet_transformers(), rng, as_model_error(home, auto_class.__name__):
         torch.manual_seed(seed)
-        settings = AutoConfig.from_pretrained(home, **config)
+        settings = AutoConfig.from_pretrained(home, **LOCAL, **config)
         tokenizer = _tokenizer(home, settings)
         model, report = auto_class.from_pretrained(
             home,
+            **LOCAL,
             config=settings,
             use_safetensors=True,
             dtype=torch.float32,
@@ -140,7 +147,7 @@ def _without_pooler(auto_class: Any, config: Any) -> dict[str, bool]:
 def _tokenizer(home: Path, config: Any) -> Any:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(home)
+    tokenizer = AutoTokenizer.from_pretrained(home, **LOCAL)
     files = tokenizer.vocab_files_names.values()
     if files and not any((home / file).exists() for file in files):
         raise ModelError(f"{home}: no tokenizer; expected one of {', '.join(sorted(files))}")

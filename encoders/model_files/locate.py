@@ -11,7 +11,8 @@ import threading
 from pathlib import Path
 from urllib.parse import urlparse
 
-from sluice.encoders.foundation.errors import ModelError, suggest
+from sluice.encoders.foundation.bounded import expanded
+from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.foundation.folder_swap import settle
 
 log = logging.getLogger("sluice")
@@ -37,9 +38,9 @@ def model_folder(name: str) -> Path:
     if not name.strip():
         raise ModelError("model: empty; expected a saved model's folder or a hub id")
     try:
-        path = Path(name).expanduser()
-    except RuntimeError as error:  # ~somebody who has no home
-        raise ModelError(f"{name}: no such model folder ({error})") from None
+        path = expanded(name)
+    except ConfigError as error:  # ~somebody who has no home
+        raise ModelError(f"model: {error}") from None
     if not path.is_dir():
         settle(path)  # a replacement was killed, or is in progress
     if path.is_dir():
@@ -68,8 +69,8 @@ def model_folder(name: str) -> Path:
 def local_folder(name: str) -> Path | None:
     """Return the folder of a model that is on this machine; None if it would have to be fetched."""
     try:
-        path = Path(name).expanduser()
-    except RuntimeError:  # ~somebody who has no home
+        path = expanded(name)
+    except ConfigError:  # ~somebody who has no home
         return None
     if path.is_dir() or is_path(name):
         return path if path.is_dir() else None

@@ -13,6 +13,7 @@ from sluice.encoders.model_files.layout import (
     SIDECAR,
     read_modules,
     read_object,
+    read_sidecar,
     transformer_folder,
 )
 from sluice.encoders.model_files.locate import model_folder
@@ -26,7 +27,7 @@ def kind_of(folder: Path) -> str:
     if isinstance(manifest, dict) and manifest.get("format") == "sluice.bm25":
         return "bm25"
     if (folder / SIDECAR).exists():
-        kind = read_object(folder / SIDECAR).get("type")
+        kind = read_sidecar(folder).get("type")
         if not isinstance(kind, str):
             raise ModelError(f"{folder / SIDECAR}: type is {kind!r}, expected an encoder's name")
         return kind

@@ -16,10 +16,10 @@ from sluice.encoders.foundation.files import read_model_json
 from sluice.encoders.model_files.layout import (
     ADAPTER,
     SETTINGS,
-    SIDECAR,
     length_in,
     read_layout,
     read_object,
+    read_sidecar,
     transformer_folder,
 )
 from sluice.encoders.quick.network import Array, Network, gelu, is_known, read_weights
@@ -139,7 +139,7 @@ class QuickCross(_Quick):
     """Scores pairs as the cross-encoder of a folder does, to rounding."""
 
     def __init__(self, folder: Path, fingerprint: str, max_length: int | None) -> None:
-        noted = read_object(folder / SIDECAR).get("max_length")
+        noted = read_sidecar(folder).get("max_length")
         length = max_length or noted
         if not isinstance(length, int):
             raise ModelError(f"{folder}: not a model that the quick pass knows")

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
 from sluice.encoders.quick.encoders import QuickCross, QuickDense, QuickSplade
@@ -113,4 +114,4 @@ def _key(kind: str, folder: Path, options: Mapping[str, Any]) -> str:
 def _note_of(folder: Path) -> Path:
     place = os.environ.get("SLUICE_CACHE") or "~/.cache/sluice"
     name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:32]
-    return Path(place).expanduser() / "quick" / f"{name}.json"
+    return expanded(place) / "quick" / f"{name}.json"

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.arrays import map_array
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import (
     FLOORS,
-    SIDECAR,
     read_object,
+    read_sidecar,
     transformer_folder,
     write_sidecar,
     write_splade,
@@ -67,7 +68,7 @@ class SpladeFolder(NamedTuple):
     @contextlib.contextmanager
     def opened(cls, folder: Path) -> Iterator[SpladeFolder]:
         """Yield the parts of a folder, ours or sentence-transformers'."""
-        sidecar = read_object(folder / SIDECAR)
+        sidecar = read_sidecar(folder)
         if is_router(folder):
             weights = read_routes(folder)["query"][0][1]
             with route_folder(folder, "document") as network:
@@ -95,7 +96,7 @@ class SpladeFolder(NamedTuple):
         if not file.exists():
             return None
         try:
-            floors = np.load(file, allow_pickle=False)
+            floors = np.array(map_array(file))
         except (OSError, ValueError) as error:
             raise ModelError(f"{file}: not readable as an array ({error})") from None
         if floors.dtype != np.float32 or floors.ndim != 1 or not np.isfinite(floors).all():

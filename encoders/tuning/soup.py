@@ -18,7 +18,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.files import read_model_json, write_json
 from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.foundation.generations import MANIFEST
-from sluice.encoders.model_files.layout import FLOORS, SIDECAR, read_object
+from sluice.encoders.model_files.layout import FLOORS, SIDECAR, read_sidecar
 from sluice.encoders.model_files.locate import model_folder
 
 COMPARED = (".json", ".txt", ".model")  # files that decide the vectors besides the weights
@@ -71,7 +71,7 @@ def soup(
         )  # fmt: skip
         for file in files:
             save_file(_mean(folders, shares, file), draft / file, {"format": "pt"})
-        sidecar = read_object(draft / SIDECAR)
+        sidecar = read_sidecar(draft)
         if "backend" in sidecar:
             plain = {k: v for k, v in sidecar.items() if k not in ("backend", "backend_file")}
             write_json(draft / SIDECAR, plain)

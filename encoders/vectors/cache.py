@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Side, Vectors, hooks_of
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.build import type_name
+from sluice.encoders.foundation.drafts import remove_abandoned
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
 from sluice.encoders.foundation.generations import MANIFEST
@@ -23,7 +25,7 @@ from sluice.encoders.foundation.locks import lock
 from sluice.encoders.table import ENCODERS
 from sluice.encoders.vectors.directory import ROW_BITS, HashDirectory, Hashes, Places
 from sluice.encoders.vectors.forms import Store, dense_rows, put_together, sparse_rows, stored_form
-from sluice.encoders.vectors.shard import DRAFT, SUFFIX, Shard, write_shard
+from sluice.encoders.vectors.shard import SUFFIX, Shard, write_shard
 
 log = logging.getLogger("sluice")
 
@@ -122,7 +124,7 @@ class VectorCache:
                 if shard.facts.get("key") != self.key:
                     raise IndexFormatError(f"{path}: belongs to another encoder or form")
                 hashes = np.array(shard.array("hashes"))
-            except IndexFormatError as error:
+            except (IndexFormatError, FileNotFoundError) as error:
                 _discard(path, error)
                 continue
             texts.append(hashes)
@@ -146,7 +148,8 @@ class VectorCache:
             log.warning("%s; the manifest is rewritten", error)
             write_json(path, expected)
             return
-        if identity != expected:
+        found = identity if isinstance(identity, dict) else {}
+        if any(found.get(name) != value for name, value in expected.items()):
             raise IndexFormatError(
                 f"{path}: the vectors of {identity}, expected {expected}; the folder was edited or "
                 "moved: delete it"
@@ -185,7 +188,10 @@ class VectorCache:
             arrays[TOKENS] = tokens
         name = hashlib.blake2b(hashes.tobytes(), digest_size=16).hexdigest()
         path = self.folder / f"{name}{SUFFIX}"
-        write_shard(path, {"key": self.key, "width": width, "dense": dense}, arrays)
+        try:
+            write_shard(path, {"key": self.key, "width": width, "dense": dense}, arrays)
+        except FileNotFoundError:
+            raise _gone(self.folder) from None
         shard = Shard(path)
         if shard.array("hashes").tobytes() != hashes.tobytes():
             raise IndexFormatError(f"{path}: its texts do not match its name; delete it")
@@ -223,10 +229,22 @@ class VectorCache:
         """Read rows of one shard; its mapping ends here, so that it does not fill the memory."""
         shard = self._shards[number]
         names = ["values", *(["scales"] if self.store == "int8" else [])]
-        if shard.facts["dense"]:
-            return dense_rows({name: shard.array(name) for name in names}, rows)
-        names += ["starts", "terms"]
-        return sparse_rows({name: shard.array(name) for name in names}, rows, width)
+        if not shard.facts["dense"]:
+            names += ["starts", "terms"]
+        try:
+            arrays = {name: shard.array(name) for name in names}
+        except FileNotFoundError:
+            raise _gone(shard.path) from None
+        return (
+            dense_rows(arrays, rows) if shard.facts["dense"] else sparse_rows(arrays, rows, width)
+        )
+
+
+def _gone(path: Path) -> IndexFormatError:
+    return IndexFormatError(
+        f"{path}: was removed from the cache while it was in use; run the command again, and its "
+        "vectors are computed again"
+    )
 
 
 def _discard(path: Path, error: Exception) -> None:
@@ -237,10 +255,8 @@ def _discard(path: Path, error: Exception) -> None:
 @contextlib.contextmanager
 def used_key(root: Path, key: str) -> Iterator[None]:
     """Keep a key's folder from eviction, and remove the drafts of killed writers."""
+    remove_abandoned(root / key)
     with (root / f".{key}.lock").open("w") as handle:
-        if lock(handle, wait=False):  # no other process uses it
-            for draft in (root / key).glob(f"{DRAFT}*"):
-                draft.unlink(missing_ok=True)
         lock(handle, shared=True)
         yield
 
@@ -266,7 +282,7 @@ class CachedKey(NamedTuple):
 def cache_root() -> Path:
     """Return where vectors are cached: ``$SLUICE_CACHE/vectors``, else in the user's cache."""
     place = os.environ.get(PLACE)
-    root = Path(place).expanduser() if place else Path("~/.cache/sluice").expanduser()
+    root = expanded(place) if place else expanded("~/.cache/sluice")
     return root / "vectors"
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import threading
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.drafts import commit, new_draft
 from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.encoders.foundation.files import sync
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -22,7 +20,6 @@ MAGIC = b"sluicev1"
 ALIGNMENT = 64  # bytes: of every array's start
 BLOCK = 1 << 20  # bytes checked at a time
 SUFFIX = ".vectors"
-DRAFT = ".draft-"  # the prefix of files that are being written
 LARGEST_HEADER = 1 << 20
 DTYPES = frozenset(("<f4", "<f2", "|i1", "<i4", "<i8", "|S16"))  # never one of objects
 
@@ -39,8 +36,7 @@ def write_shard(path: Path, facts: Mapping[str, Any], arrays: Arrays) -> None:
         offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     header = json.dumps({**facts, "arrays": entries, "bytes": offset}).encode()
     header += b" " * (-(16 + len(header)) % ALIGNMENT)
-    draft = path.with_name(f"{DRAFT}{os.getpid()}-{threading.get_ident()}-{path.name}")
-    try:
+    with new_draft(path) as draft:
         with draft.open("wb") as stream:
             start = MAGIC + len(header).to_bytes(8, "little") + header
             stream.write(start)
@@ -51,13 +47,8 @@ def write_shard(path: Path, facts: Mapping[str, Any], arrays: Arrays) -> None:
                     stream.write(part)
                     checksum = zlib.crc32(part, checksum)
             stream.write(checksum.to_bytes(4, "little"))
-            stream.flush()
-            os.fsync(stream.fileno())
         if not path.exists():
-            draft.replace(path)
-            sync(path.parent)
-    finally:
-        draft.unlink(missing_ok=True)
+            commit(draft, path)
 
 
 class Shard:

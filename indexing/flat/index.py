@@ -10,12 +10,13 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.flat.compressed_rows import CompressedRows, FirstPass, checked_first_pass
+from sluice.indexing.flat.numpy_search import search_in_numpy
 from sluice.indexing.hits import Hits
 from sluice.indexing.index import Index
-from sluice.indexing.kernels.calls import notice_once
+from sluice.indexing.kernels.calls import notice_once, numpy_suffices
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.arrays import fact
-from sluice.indexing.storage.exact_scores import Metric, checked_metric
+from sluice.indexing.storage.exact_scores import NUMPY_SECONDS, Metric, checked_metric
 from sluice.indexing.storage.rows import DenseRows
 
 # Candidates of a binary first pass: at least, and for each of k. With the MiniLM vectors of 30,000
@@ -98,6 +99,8 @@ class FlatIndex(Index):
         held = self._vectors, self._codes, self.metric, queries, k
         with notice_once():
             if self.first_pass != "binary":
+                if numpy_suffices(queries.size * len(self._vectors) * NUMPY_SECONDS):
+                    return search_in_numpy(self._vectors, self.metric, queries, k, allowed)
                 from sluice.indexing.flat.search import (
                     FlatSearch,  # numba: loaded by the first search
                 )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from threading import RLock
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.locks import OwnLock
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import checked_sparse
 from sluice.indexing.hits import LARGEST_SCORE, Hits
@@ -36,7 +35,7 @@ from sluice.indexing.inverted.settings import (
 )
 from sluice.indexing.inverted.spooling.spool import Spool
 from sluice.indexing.inverted.statistics import Contribution, InvertedStatistics, Plan, plan_of
-from sluice.indexing.kernels.calls import notice_once
+from sluice.indexing.kernels.calls import kernels_loaded, notice_once, numpy_suffices
 from sluice.indexing.kernels.threads import in_pieces
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.arrays import fact
@@ -46,13 +45,8 @@ EVERYTHING = np.zeros(0, dtype=np.bool_)  # a mask that excludes nothing
 EVERYTHING.setflags(write=False)  # as other masks: numba would compile for both kinds
 MAX_ROWS = 2**31  # row numbers share an int64 with the score's bits
 MOST_TERMS = 2**28  # some arrays are as long as the vocabulary
-WITHOUT_KERNELS = 1 << 23  # postings and documents of a search that numpy does in some 50 ms
+NUMPY_SECONDS = 6e-9  # for each posting and document of a search without kernels
 TASKS_PER_THREAD = 4  # parts of a batch: few enough to be cheap, enough to even out the threads
-
-
-def kernels_loaded() -> bool:
-    """Return whether the compiler of the kernels is loaded, which takes a third of a second."""
-    return "numba" in sys.modules
 
 
 class InvertedIndex(Index):
@@ -84,7 +78,6 @@ class InvertedIndex(Index):
     """
 
     type_name = "inverted"
-    _done_in_numpy = 0  # postings and documents that this process searched without kernels
 
     def __init__(
         self,
@@ -100,7 +93,7 @@ class InvertedIndex(Index):
         self.settings = SegmentSettings(fidelity, block_size, order, top_terms)
         self._segments: Segments = ()
         self._spool = Spool()  # added, not yet in a segment
-        self._changing = RLock()
+        self._changing = OwnLock()
         self._logged: set[SearchSettings] = set()  # settings whose overlap was logged
         self._tables: NDArray[np.int64] | None = None  # of a reader's segments, once a kernel asks
         self._width = 0  # of the widest matrix added
@@ -339,8 +332,7 @@ class InvertedIndex(Index):
             return False
         segments = [placed[:2] for placed in self._segments]
         work = expected_work(segments, queries.indices.astype(np.int64), queries.shape[0])
-        InvertedIndex._done_in_numpy += work
-        if InvertedIndex._done_in_numpy > WITHOUT_KERNELS:  # of all searches: many pay for them
+        if not numpy_suffices(work * NUMPY_SECONDS):
             return False
         starts, terms = queries.indptr.tolist(), queries.indices.astype(np.int64)
         for query, (first, last) in enumerate(pairwise(starts)):

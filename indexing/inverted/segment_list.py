@@ -21,7 +21,6 @@ from sluice.indexing.inverted.segments.build import build_segment
 from sluice.indexing.inverted.segments.documents import streamed_documents
 from sluice.indexing.inverted.segments.segment import MOST_BLOCKS, Segment
 from sluice.indexing.inverted.settings import SegmentSettings
-from sluice.indexing.inverted.spooling.approximation import heaviest_terms, measured_overlap
 from sluice.indexing.inverted.spooling.document_order import document_order
 from sluice.indexing.inverted.spooling.spool import Spool
 from sluice.indexing.live_rows import Mask
@@ -78,6 +77,8 @@ def rebuilt(
 def _built(spool: Spool, first_row: int, width: int, settings: SegmentSettings) -> Placed:
     """Build one segment, in memory or in a temporary folder that goes with it."""
     order, folder = None, None
+    if settings.top_terms is not None or not settings.exact:
+        from sluice.indexing.inverted.spooling.approximation import heaviest_terms, measured_overlap
     if settings.top_terms is not None:
         pruned = heaviest_terms(spool, settings.top_terms)
         measured_overlap(spool, pruned, f"top_terms={settings.top_terms}")

@@ -1,8 +1,9 @@
-"""Helpers for calling compiled kernels: writable arrays, and a notice while they compile."""
+"""Helpers for calling compiled kernels: whether to, writable arrays, a notice of compiling."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Timer
@@ -14,7 +15,28 @@ from numpy.typing import NDArray
 log = logging.getLogger("sluice")
 
 PATIENCE = 1.5  # seconds: loading compiled kernels from numba's cache takes a small part of that
+# Seconds of a process's work that numpy does before kernels are loaded, which takes as long; in a
+# new environment they are compiled first, for up to half a minute.
+WITHOUT_KERNELS = 0.5
 _logged = False
+_done_in_numpy = 0.0  # seconds, estimated
+
+
+def kernels_loaded() -> bool:
+    """Return whether the compiler of the kernels is loaded."""
+    return "numba" in sys.modules
+
+
+def numpy_suffices(seconds: float) -> bool:
+    """Return whether work that takes numpy so many seconds is to be done without the kernels.
+
+    All such work of the process counts: much of it pays for loading them. Results are the same.
+    """
+    global _done_in_numpy
+    if kernels_loaded():
+        return False
+    _done_in_numpy += seconds
+    return _done_in_numpy <= WITHOUT_KERNELS
 
 
 def notice_once() -> AbstractContextManager[None]:

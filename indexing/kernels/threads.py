@@ -13,6 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from sluice.indexing.kernels.calls import kernels_loaded
+
 Task = Callable[[int, int], None]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -54,7 +56,9 @@ def in_pieces(task: Task, count: int, pieces: int) -> None:
 
 
 def thread_count() -> int:
-    """Return how many threads compiled work may use, ``NUMBA_NUM_THREADS``."""
+    """Return how many threads compiled work may use, ``NUMBA_NUM_THREADS``; numpy's has one."""
+    if not kernels_loaded():
+        return 1
     from numba import config
 
     return int(config.NUMBA_NUM_THREADS)

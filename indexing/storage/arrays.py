@@ -1,11 +1,9 @@
-"""Writes ``.npy`` files in chunks, and opens them memory-mapped and checked."""
+"""Writes ``.npy`` files in chunks, and checks the facts that a manifest has beside them."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -13,12 +11,6 @@ from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
 from sluice.encoders.foundation.errors import IndexFormatError
-
-# numpy parses headers as Python, which CPython 3.11 was seen to fail at in several threads at once.
-_HEADERS = threading.Lock()
-
-# What numpy's reader raises for a file that is not an array, or one with a damaged header.
-UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError, TokenError)
 
 
 def write_array(
@@ -71,35 +63,6 @@ class GrowingArray:
             },
         )
         return self._stream.tell()
-
-
-def open_array(
-    path: Path, dtype: DTypeLike, shape: tuple[int | None, ...], *, mapped: bool = True
-) -> NDArray[Any]:
-    """Open an array read-only, mapped into memory; never unpickles.
-
-    In ``shape``, None stands for any length. ``IndexFormatError`` if the file is not such an array.
-    """
-    try:
-        with _HEADERS:
-            # Not np.load, which opens archives as well.
-            array: NDArray[Any] = npy.open_memmap(path, mode="r")
-        if not mapped:
-            array = np.array(array)
-    except UNREADABLE as error:
-        raise IndexFormatError(f"{path}: cannot be read as an array ({error}); rebuild") from None
-    fits = len(array.shape) == len(shape) and all(
-        want is None or want == have for want, have in zip(shape, array.shape, strict=True)
-    )
-    if array.dtype != np.dtype(dtype) or not fits or not array.flags.c_contiguous:
-        lengths = ", ".join("any" if length is None else str(length) for length in shape)
-        raise IndexFormatError(
-            f"{path}: {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of shape "
-            f"({lengths}); the file or the manifest was edited: rebuild"
-        )
-    plain = np.asarray(array).view(np.ndarray)
-    plain.setflags(write=False)
-    return plain
 
 
 def fact(facts: Mapping[str, Any], name: str, kind: type, where: Path) -> Any:

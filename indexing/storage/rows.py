@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from sluice.encoders.foundation.arrays import open_array
 from sluice.indexing.checks import Dense
 from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.live_rows import Mask
-from sluice.indexing.storage.arrays import fact, open_array, write_array
+from sluice.indexing.storage.arrays import fact, write_array
 from sluice.indexing.storage.exact_scores import Metric, Norms, exact_scores, norms_of
 
 JOINED = 65_536  # rows up to which small additions are joined

@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sluice.encoders.foundation.arrays import open_array
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import finite_number
 from sluice.indexing.checks import Dense
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact, open_array, write_array
+from sluice.indexing.storage.arrays import fact, write_array
 from sluice.indexing.storage.exact_scores import Metric, norms_of
 
 Parameters = Mapping[str, Any]

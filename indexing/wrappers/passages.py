@@ -9,12 +9,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sluice.encoders.foundation.arrays import open_array
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing.hits import Hits
 from sluice.indexing.index import MOST_PLACES, Index, Parameters
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact, open_array, write_array
+from sluice.indexing.storage.arrays import fact, write_array
 from sluice.indexing.table import INDEXES
 from sluice.indexing.wrappers.inner import WrappingIndex, open_inner, write_inner
 

@@ -9,7 +9,9 @@ May import: everything below.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from typing import NoReturn
 
 from sluice.encoders.foundation.errors import SluiceError
@@ -19,11 +21,16 @@ from sluice.retrieval.cli.terminal.output import echo
 
 __all__ = ["app", "main"]
 
-INTERRUPTED = 130  # the exit code after Ctrl-C
+INTERRUPTED, TERMINATED = 130, 143  # the exit codes after Ctrl-C and SIGTERM
 
 
 def main() -> None:
-    """Run the command line; an error in the input ends with exit code 2."""
+    """Run the command line; an error in the input ends with exit code 2, SIGTERM with 143."""
+    terminated = _interrupted_by_sigterm()
+    for word in sys.argv[1:]:
+        if not _is_unicode(word):
+            readable = os.fsencode(word).decode("utf-8", "backslashreplace")
+            _fail(f"{readable}: is not UTF-8; expected names and texts in UTF-8")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     # numpy's BLAS threads spin for 2^26 cycles after a product and starve torch's meanwhile, which
     # slows the next query's encoding (docs/experiments.md, the quickstart).
@@ -49,8 +56,36 @@ def main() -> None:
             sys.exit(2)
         _fail(usage_message(error))
     if code == INTERRUPTED:
-        echo("interrupted; run the same command again to continue", err=True)
+        word = "terminated" if terminated else "interrupted"
+        echo(f"{word}; run the same command again to continue", err=True)
+        code = TERMINATED if terminated else code
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _interrupted_by_sigterm() -> list[int]:
+    """Let SIGTERM end the command as Ctrl-C does; return a list that then has the signal.
+
+    A second SIGTERM does not disturb the tidying up. A signal that is ignored stays so.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, _: object) -> None:
+        if not received:
+            received.append(number)
+            raise KeyboardInterrupt
+
+    ours = threading.current_thread() is threading.main_thread()
+    if ours and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, interrupt)
+    return received
+
+
+def _is_unicode(word: str) -> bool:
+    try:
+        word.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _fail(message: str) -> NoReturn:

@@ -7,6 +7,7 @@ share an index, and systems that a typo breaks.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +16,12 @@ import typer
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.retrieval.cli.terminal.options import (
     FORMS,
+    Allow,
     Command,
     Form,
     Json,
     Measures,
+    allowed,
     argument,
     check_choice,
     option,
@@ -47,6 +50,7 @@ def hubness(
         option("N", "Size of the corpus; a retriever knows its own.", default="those the run has"),
     ] = None,
     as_json: Json = False,
+    allow: Allow = None,
 ) -> None:
     """Show how unevenly documents are retrieved.
 
@@ -63,9 +67,9 @@ def hubness(
 
     if source.is_dir():
         refuse_options("for a run file; a retriever knows its own", documents=documents)
-        figures = _hubness_of_retriever(source, dataset, split or "test", k)
+        figures = _hubness_of_retriever(source, dataset, split or "test", k, allowed(allow))
     else:
-        refuse_options("for a retriever's folder", dataset=dataset, split=split)
+        refuse_options("for a retriever's folder", dataset=dataset, split=split, allow=allow)
         figures = hubness_of(Run.load(source), k, documents=documents)
     if as_json:
         typer.echo(json.dumps(figures._asdict(), indent=2))
@@ -79,7 +83,9 @@ def hubness(
         echo(f"{count:>6,}  {doc_id}")
 
 
-def _hubness_of_retriever(folder: Path, dataset: str | None, split: str, k: int) -> Hubness:
+def _hubness_of_retriever(
+    folder: Path, dataset: str | None, split: str, k: int, allow: Collection[str]
+) -> Hubness:
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.evaluation.hub_counts import hubness as hubness_of
     from sluice.retrieval.retrievers.dataset_runs import run_on
@@ -87,7 +93,7 @@ def _hubness_of_retriever(folder: Path, dataset: str | None, split: str, k: int)
 
     if dataset is None:
         raise ConfigError(f"--dataset: missing (the retriever {folder} needs its queries)")
-    retriever = Retriever.open(folder)
+    retriever = Retriever.open(folder, allow=allow)
     run = run_on(retriever, load_dataset(dataset, split), k)
     return hubness_of(run, k, documents=len(retriever))
 
@@ -103,6 +109,7 @@ def compatibility(
         str, option("MEASURE", "The measure of the matrix.", "-m", "--measure")
     ] = "nDCG@10",
     form: Form = "text",
+    allow: Allow = None,
 ) -> None:
     """Search old indexes with new encoders.
 
@@ -124,7 +131,11 @@ def compatibility(
         raise ConfigError("compatibility: a retriever occurs twice")
     folders = [path.name for path in retrievers]
     names = folders if len(set(folders)) == len(folders) else list(map(str, retrievers))
-    opened = dict(zip(names, map(Retriever.open, retrievers), strict=True))
+    words = allowed(allow)
+    opened = {
+        name: Retriever.open(folder, allow=words)
+        for name, folder in zip(names, retrievers, strict=True)
+    }
     matrix = compatibility_matrix(opened, load_dataset(dataset, split), measure)
     echo(show_table(matrix.table(), form))
 
@@ -151,6 +162,7 @@ def robust(
     depth: Annotated[int, option("N", "Last rank from which these documents are drawn.")] = 100,
     seed: Annotated[int, option("N", "Random seed for queries, documents and typos.")] = 0,
     form: Form = "text",
+    allow: Allow = None,
 ) -> None:
     """Perturb queries and documents.
 
@@ -170,7 +182,7 @@ def robust(
     check_choice(form, "--format", FORMS)
     from sluice.retrieval.studies.robustness.stress_test import PERTURBATIONS, robustness
 
-    experiment = _experiment(path, overrides or [])
+    experiment = _experiment(path, overrides or [], allow)
     config = experiment.config.evaluate
     for name in pipeline or []:
         if name not in experiment.systems:
@@ -191,12 +203,13 @@ def robust(
     echo(show_table(result.table, form))
 
 
-def _experiment(path: Path, overrides: list[str]) -> Experiment:
+def _experiment(path: Path, overrides: list[str], allow: list[str] | None) -> Experiment:
     from sluice.retrieval.config.sections import ExperimentConfig, load_config
-    from sluice.retrieval.experiments.experiment import Experiment
+    from sluice.retrieval.experiments.experiment import Experiment, open_experiment
     from sluice.retrieval.experiments.output.folder import SETTINGS
 
     if not path.is_dir():
+        refuse_options("for an output folder; a YAML file of yours may name anything", allow=allow)
         experiment = Experiment(load_config(path, ExperimentConfig, overrides), file=path)
         experiment.check_output()
         return experiment
@@ -205,9 +218,7 @@ def _experiment(path: Path, overrides: list[str]) -> Experiment:
         raise ConfigError(
             f"{path}: no {SETTINGS} here; expected the output folder of sluice run, or a YAML file"
         )
-    config = load_config(file, ExperimentConfig, overrides)
-    moved = config.model_copy(update={"output": str(path)})
-    return Experiment(moved, file=file, only_open=True)
+    return open_experiment(path, allow=allowed(allow), overrides=overrides)
 
 
 COMMANDS: dict[str, Command] = {

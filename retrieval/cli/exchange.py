@@ -9,7 +9,9 @@ from typing import Annotated
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.options import (
+    Allow,
     Command,
+    allowed,
     argument,
     flag,
     option,
@@ -108,6 +110,7 @@ def export(
         Path | None, of_sparse("FILE", "Queries whose vectors go to OUTPUT.queries.jsonl.")
     ] = None,
     texts: Annotated[bool, flag("parquet: titles and texts too.", "--texts", panel=DENSE)] = False,
+    allow: Allow = None,
 ) -> None:
     """Write an index in other tools' formats.
 
@@ -128,14 +131,15 @@ def export(
     if form in FORMS or texts:
         reason = f"not for --format {form}"
         refuse_options(reason, quantise=quantise, scale=scale, queries=queries)
-        dense = export_dense(Retriever.open(retriever), output, form, texts=texts)
+        opened = Retriever.open(retriever, allow=allowed(allow))
+        dense = export_dense(opened, output, form, texts=texts)
         echo(f"{output}: {dense}")
         return
     from sluice.retrieval.datasets.beir import read_queries
     from sluice.retrieval.exchange.sparse_retrievers import export_retriever
 
     report = export_retriever(
-        Retriever.open(retriever),
+        Retriever.open(retriever, allow=allowed(allow)),
         output,
         form,
         quantise=quantise,

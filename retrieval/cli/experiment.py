@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +15,12 @@ from sluice.encoders.foundation.errors import ConfigError, SluiceError, suggest
 from sluice.encoders.foundation.numbers import duration, spelled_bytes
 from sluice.retrieval.cli.terminal.messages import say, show
 from sluice.retrieval.cli.terminal.options import (
+    Allow,
     Command,
     ConfigFile,
     Overrides,
     Rebuild,
+    allowed,
     argument,
     flag,
     option,
@@ -247,6 +250,7 @@ def reproduce(
     tolerance: Annotated[
         float, option("X", "Figures that differ by at most X count as equal.")
     ] = 5e-5,
+    allow: Allow = None,
 ) -> None:
     """Repeat an experiment and compare the figures.
 
@@ -259,7 +263,7 @@ def reproduce(
     """
     from sluice.retrieval.experiments.reproduction import reproduce as reproduce_experiment
 
-    reproduction = reproduce_experiment(folder, output, tolerance=tolerance)
+    reproduction = reproduce_experiment(folder, output, tolerance=tolerance, allow=allowed(allow))
     show(reproduction.table)
     for change in reproduction.changed:
         echo(f"changed since: {change}")
@@ -287,12 +291,7 @@ def report(
             default="200, fewer for many datasets",
         ),
     ] = None,
-    allow: Annotated[
-        list[str] | None,
-        option(
-            "MODULE:CLASS", "An encoder class of your own that FOLDER may import; may be repeated."
-        ),
-    ] = None,
+    allow: Allow = None,
     curves: Annotated[
         Path | None,
         option("FILE", "Draw training curves instead, into an .svg, .png or .pdf file."),
@@ -338,12 +337,12 @@ def report(
         from sluice.retrieval.studies.report.compared import build_comparison
 
         refuse_options("for the report of one folder, not for a comparison", queries=queries)
-        path = build_comparison(*folders, output=output, allow=allow or ())
+        path = build_comparison(*folders, output=output, allow=allowed(allow))
         echo(f"{path}: {path.stat().st_size:,} bytes")
         return
     from sluice.retrieval.studies.report.page import build_report
 
-    path = build_report(folders[0], output=output, queries=queries, allow=allow or ())
+    path = build_report(folders[0], output=output, queries=queries, allow=allowed(allow))
     echo(f"{path}: {path.stat().st_size:,} bytes")
 
 
@@ -365,23 +364,30 @@ def _write_curves(folders: list[Path], figure: Path | None, table: Path | None) 
 
 def _print_evaluation(table: Table, experiment: Experiment, start: float) -> None:
     """Print the table, where the rest is, how long it took, and what to do next."""
+    from sluice.retrieval.config.trust import named_in
     from sluice.retrieval.experiments.next_steps import next_steps
 
     left_out = show(table)
-    _print_results(experiment.output, left_out, start, page=experiment.config.evaluate.report)
+    page = experiment.config.evaluate.report
+    _print_results(experiment.output, left_out, start, page=page, allow=named_in(experiment.config))
     echo("\nTry next:")
     for step in next_steps(experiment, table):
         echo(f"  {step.command}")
 
 
-def _print_results(output: Path, left_out: list[str], start: float, *, page: bool) -> None:
-    """Write the report, and print the paths of the results and the time taken."""
+def _print_results(
+    output: Path, left_out: list[str], start: float, *, page: bool, allow: Collection[str]
+) -> None:
+    """Write the report, and print the paths of the results and the time taken.
+
+    ``allow`` is what the user's own config names: the folder was made by it.
+    """
     files = [f"{output}/report.md", f"{output}/results.json"]
     if page:
         from sluice.retrieval.studies.report.page import build_report
 
         try:
-            files.insert(0, str(build_report(output)))
+            files.insert(0, str(build_report(output, allow=allow)))
         except SluiceError as error:  # the results are saved all the same
             log.warning("report.html was not written: %s", error)
     if left_out:
@@ -402,7 +408,7 @@ def _run_suite(config: Path, overrides: list[str] | None, rebuild: bool) -> bool
         show(table)
     for name, why in suite.failed.items():
         say(f"\nfailed: {name}: {why}")
-    _print_results(suite.output, [], start, page=suite.report)
+    _print_results(suite.output, [], start, page=suite.report, allow=suite.named)
     if suite.failed:
         raise typer.Exit(1)
     return True

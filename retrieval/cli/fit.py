@@ -6,17 +6,20 @@ in YAML reads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.options import (
+    Allow,
     Command,
     ConfigFile,
     DatasetName,
     Overrides,
     Rebuild,
+    allowed,
     argument,
     check_choice,
     option,
@@ -256,6 +259,7 @@ def quality(
         Path | None,
         of_head("FILE", "Save the fitted head as safetensors, for --head.", "--save-head"),
     ] = None,
+    allow: Allow = None,
 ) -> None:
     """Score which documents are worth indexing.
 
@@ -275,13 +279,18 @@ def quality(
     if by == "head":
         if head is None:
             refuse_options("for a fitted head; give --head too", model=model)
-            scores = _scores_by_fit(dataset, retriever, fitting, save_head)
+            scores = _scores_by_fit(dataset, retriever, fitting, save_head, allowed(allow))
         else:
             refuse_options("for fitting, not for --head", save_head=save_head, **fitting)
-            scores = _scores_by_saved_head(dataset, head, retriever, model)
+            scores = _scores_by_saved_head(dataset, head, retriever, model, allowed(allow))
     else:
         refuse_options(
-            "for --by head", retriever=retriever, head=head, save_head=save_head, **fitting
+            "for --by head",
+            retriever=retriever,
+            head=head,
+            save_head=save_head,
+            allow=allow,
+            **fitting,
         )
         corpus = load_dataset(dataset, None).corpus
         scores = score_quality(corpus, _signal(by, corpus, model))
@@ -290,7 +299,11 @@ def quality(
 
 
 def _scores_by_fit(
-    dataset: str, folder: Path | None, fitting: dict[str, Any], save: Path | None
+    dataset: str,
+    folder: Path | None,
+    fitting: dict[str, Any],
+    save: Path | None,
+    allow: Sequence[str],
 ) -> Any:
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.retrievers.quality.head import score_retriever, train_quality_head
@@ -298,7 +311,7 @@ def _scores_by_fit(
 
     if folder is None:
         raise ConfigError("--by head: needs --retriever, a dense retriever's folder, or --head")
-    retriever = Retriever.open(folder)
+    retriever = Retriever.open(folder, allow=allow)
     train = load_dataset(dataset, "train")
     options = {name: value for name, value in fitting.items() if value is not None}
     fitted = train_quality_head(retriever, train.qrels, **options)
@@ -307,7 +320,9 @@ def _scores_by_fit(
     return score_retriever(retriever, fitted)
 
 
-def _scores_by_saved_head(dataset: str, file: Path, folder: Path | None, model: str | None) -> Any:
+def _scores_by_saved_head(
+    dataset: str, file: Path, folder: Path | None, model: str | None, allow: Sequence[str]
+) -> Any:
     from sluice.retrieval.retrievers.quality.scorers import HeadQuality, score_quality
     from sluice.training.rankers.quality_head import QualityHead
 
@@ -320,7 +335,7 @@ def _scores_by_saved_head(dataset: str, file: Path, folder: Path | None, model: 
         from sluice.retrieval.retrievers.quality.head import score_retriever
         from sluice.retrieval.retrievers.retriever import Retriever
 
-        return score_retriever(Retriever.open(folder), saved)
+        return score_retriever(Retriever.open(folder, allow=allow), saved)
     from sluice.encoders.dense.encoder import DenseEncoder
     from sluice.retrieval.datasets.dataset import load_dataset
 

@@ -16,8 +16,10 @@ import typer
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
 from sluice.retrieval.cli.terminal.hits import print_hits
 from sluice.retrieval.cli.terminal.options import (
+    Allow,
     Command,
     Queries,
+    allowed,
     argument,
     flag,
     option,
@@ -94,6 +96,7 @@ def search(
         ),
     ] = None,
     as_json: Annotated[bool, flag("Print hits as JSON lines.", "--json")] = False,
+    allow: Allow = None,
 ) -> None:
     """Search with one query or a file of them.
 
@@ -121,7 +124,8 @@ def search(
     if vectors is not None:
         refuse_options("not for --vectors", pipeline=pipeline, where=where)
         depth = 1000 if k is None else k
-        _search_vectors(path, vectors, Path(str(output)), depth, parse_params(param or ()))
+        params = parse_params(param or ())
+        _search_vectors(path, vectors, Path(str(output)), depth, params, allowed(allow))
         return
     if queries is None:
         refuse_options("for --queries and --vectors", output=output)
@@ -129,7 +133,7 @@ def search(
     from sluice.retrieval.retrievers.retriever import Retriever
 
     k = 10 if k is None else k
-    stage, name = _opened(path, pipeline, quick=queries is None)
+    stage, name = _opened(path, pipeline, allowed(allow), quick=queries is None)
     if param:
         if not isinstance(stage, Retriever):
             raise ConfigError(
@@ -221,13 +225,13 @@ def parse_params(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _search_vectors(
-    path: Path, file: Path, output: Path, k: int, params: Mapping[str, Any]
+    path: Path, file: Path, output: Path, k: int, params: Mapping[str, Any], allow: Sequence[str]
 ) -> None:
     """Search a retriever with precomputed query vectors into a TREC run."""
     from sluice.retrieval.exchange.query_vectors import queries_of, run_vectors
     from sluice.retrieval.retrievers.retriever import Retriever
 
-    retriever = Retriever.open(path, params=params)
+    retriever = Retriever.open(path, params=params, allow=allow)
     ids, vectors = queries_of(retriever, file)
     run = run_vectors(retriever, ids, vectors, k)
     run.name = path.name
@@ -235,20 +239,22 @@ def _search_vectors(
     echo(f"{output}: {plural(len(run), 'query')}")
 
 
-def _opened(path: Path, pipeline: str | None, *, quick: bool = False) -> tuple[Stage, str | None]:
+def _opened(
+    path: Path, pipeline: str | None, allow: Sequence[str], *, quick: bool = False
+) -> tuple[Stage, str | None]:
     """Open a retriever's folder, or a pipeline of an experiment's output; return its name too."""
     from sluice.retrieval.retrievers.folder import HEAD
     from sluice.retrieval.retrievers.retriever import Retriever
 
     if (path / HEAD).exists() and pipeline is None:
-        return Retriever.open(path, quick=quick), None
+        return Retriever.open(path, allow=allow, quick=quick), None
     from sluice.retrieval.experiments.output.folder import SETTINGS
     from sluice.retrieval.pipelines.saving import PIPELINE
 
     if (path / PIPELINE).exists():
         from sluice.retrieval.experiments.experiment import load_pipeline
 
-        return load_pipeline(path, pipeline or ""), None
+        return load_pipeline(path, pipeline or "", allow=allow), None
     if not (path / SETTINGS).exists():
         parts = sorted(file.parent.name for file in path.glob(f"datasets/*/{SETTINGS}"))
         if parts:
@@ -260,7 +266,7 @@ def _opened(path: Path, pipeline: str | None, *, quick: bool = False) -> tuple[S
             return Retriever.open(path), None  # says what is missing
     from sluice.retrieval.experiments.experiment import open_experiment
 
-    experiment = open_experiment(path, quick=quick)
+    experiment = open_experiment(path, allow=allow, quick=quick)
     name = pipeline or experiment.systems[-1]
     if pipeline is None and len(experiment.systems) > 1:
         others = ", ".join(experiment.systems[:-1])
@@ -277,6 +283,7 @@ def explain(
     k: Annotated[int, option("N", "Hits to explain if there is no DOC_ID.", "-k", min=1)] = 1,
     pipeline: Pipeline = None,
     as_json: Annotated[bool, flag("Print explanations as JSON lines.", "--json")] = False,
+    allow: Allow = None,
 ) -> None:
     """Show why a document was found.
 
@@ -289,7 +296,7 @@ def explain(
       sluice explain runs/x/retrievers/splade "who found gold in the river" -k 3
       sluice explain runs/x "who found gold in the river" --pipeline cascade -k 3
     """
-    stage, name = _opened(path, pipeline)
+    stage, name = _opened(path, pipeline, allowed(allow))
     if name is not None:
         from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 
@@ -336,7 +343,7 @@ def _shown(explanation: Explanation) -> str:
     return "\n".join(lines)
 
 
-def add(path: Searched, documents: Documents) -> None:
+def add(path: Searched, documents: Documents, allow: Allow = None) -> None:
     """Add documents.
 
     All retrievers of an experiment get them, or none does. If one of the ids exists already, that
@@ -348,10 +355,11 @@ def add(path: Searched, documents: Documents) -> None:
     """
     from sluice.retrieval.experiments.output.changes import add_documents
 
-    _print_changes(add_documents(path, _documents_of(path, documents)), ("added",))
+    changed = add_documents(path, _documents_of(path, documents), allow=allowed(allow))
+    _print_changes(changed, ("added",))
 
 
-def update(path: Searched, documents: Documents) -> None:
+def update(path: Searched, documents: Documents, allow: Allow = None) -> None:
     """Replace or add documents by id.
 
     A document whose id exists already replaces the old one; others are added. All
@@ -363,7 +371,8 @@ def update(path: Searched, documents: Documents) -> None:
     """
     from sluice.retrieval.experiments.output.changes import update_documents
 
-    _print_changes(update_documents(path, _documents_of(path, documents)), ("added", "replaced"))
+    changed = update_documents(path, _documents_of(path, documents), allow=allowed(allow))
+    _print_changes(changed, ("added", "replaced"))
 
 
 def delete(
@@ -371,6 +380,7 @@ def delete(
     ids: Annotated[list[str] | None, argument("DOC_ID", "Ids of documents.")] = None,
     file: Annotated[Path | None, option("FILE", "A file with one document id per line.")] = None,
     compact: Annotated[bool, flag("Free the space of deleted documents too.", "--compact")] = False,
+    allow: Allow = None,
 ) -> None:
     """Delete documents by id.
 
@@ -392,7 +402,8 @@ def delete(
             raise DataError(f"{file}: not UTF-8 text ({error})") from None
     if not doc_ids and not compact:
         raise ConfigError("delete: give document ids, or --file with one per line")
-    _print_changes(delete_documents(path, doc_ids, compact=compact), ("deleted",))
+    changed = delete_documents(path, doc_ids, compact=compact, allow=allowed(allow))
+    _print_changes(changed, ("deleted",))
 
 
 def _documents_of(path: Path, source: str) -> Iterable[Document]:
@@ -409,7 +420,7 @@ def _print_changes(changed: Iterable[Changed], kinds: Sequence[str]) -> None:
         echo(f"{each.path}: {counts}, {plural(each.documents, 'document')}")
 
 
-def verify(path: Searched) -> None:
+def verify(path: Searched, allow: Allow = None) -> None:
     """Check the checksums of retrievers.
 
     Reads every file of a retriever, or of all retrievers of an experiment.
@@ -424,7 +435,7 @@ def verify(path: Searched) -> None:
         raise ConfigError(f"{path}: neither a retriever folder nor an experiment's output")
     for item in heads:
         folder = item if item.is_dir() else item.parent
-        echo(f"{folder}: {verify_retriever(folder)} files are intact")
+        echo(f"{folder}: {verify_retriever(folder, allowed(allow))} files are intact")
 
 
 COMMANDS: dict[str, Command] = {

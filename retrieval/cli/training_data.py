@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 from sluice.encoders.foundation.numbers import duration
 from sluice.retrieval.cli.terminal.options import (
+    Allow,
     Command,
     DatasetName,
+    allowed,
     argument,
     check_choice,
     flag,
@@ -98,6 +100,7 @@ def mine(
         of_choice("N", "Candidates for each query.", default="100, or what the limits need"),
     ] = None,
     seed: Annotated[int, of_choice("N", "Random seed for sampling and --audit.")] = 13,
+    allow: Allow = None,
 ) -> None:
     """Mine hard negatives for training.
 
@@ -126,8 +129,8 @@ def mine(
         spec["max_positive_ratio"] = max_positive_ratio or None
     if adaptive_margin is not None:
         spec["adaptive_margin"] = parse_numbers(adaptive_margin, "--adaptive-margin", "0.02,0.05")
-    sources, start = [source, *(also or [])], time.monotonic()
-    echo(str(mine_file(sources, dataset, output, spec, split=split, seed=seed)))
+    sources, words, start = [source, *(also or [])], allowed(allow), time.monotonic()
+    echo(str(mine_file(sources, dataset, output, spec, split=split, seed=seed, allow=words)))
     took = duration(time.monotonic() - start)
     echo(f"  written: {output} in {took}; counts in {output.with_suffix('.report.json').name}")
     echo(f"  next: train on them with examples: {output}")
@@ -135,7 +138,7 @@ def mine(
         return
     from sluice.encoders.foundation.files import write_json, write_text
 
-    report = audit_modes(sources, dataset, spec, share=audit, split=split, seed=seed)
+    report = audit_modes(sources, dataset, spec, share=audit, split=split, seed=seed, allow=words)
     write_json(output.with_suffix(".audit.json"), report.as_dict())
     write_text(output.with_suffix(".audit.md"), report.to_markdown())
     echo(f"\n{report}")
@@ -166,6 +169,7 @@ def distil(
     shard: Annotated[
         int, option("N", "Pairs saved at a time; an interruption loses one shard.")
     ] = 2048,
+    allow: Allow = None,
 ) -> None:
     """Score pairs with a teacher, for distillation.
 
@@ -184,6 +188,7 @@ def distil(
     report = distil_dataset(
         teacher, dataset, candidates, output, depth=depth, split=split,
         weights=teacher_weights(weight, teacher), normalise=normalise, shard=shard,
+        allow=allowed(allow),
     )  # fmt: skip
     echo(str(report))
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.retrieval.datasets.beir import is_beir_folder
 from sluice.retrieval.documents.readers.source import is_source
 
@@ -41,7 +42,7 @@ def _dataset(dataset: Any, file: Path, key: str) -> Any:
 def _named(name: str, file: Path, key: str) -> str:
     """Return a dataset's name, or the folder or file beside ``file`` that it names."""
     beside = file.parent / name
-    if not name or Path(name).expanduser().exists():
+    if not name or expanded(name).exists():
         return name
     return _said(name, beside, key, file) if is_beir_folder(beside) or beside.is_file() else name
 

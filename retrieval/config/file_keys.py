@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.retrieval.datasets.beir import BeirFolder
 from sluice.retrieval.datasets.dataset import load_dataset
@@ -58,7 +59,7 @@ def training_contents(dataset: str | Mapping[str, Any]) -> str:
 
 def path_contents(name: Any) -> str | None:
     """Return a hash of the file or folder ``name``, None if it does not exist."""
-    path = Path(name).expanduser() if isinstance(name, str) and name else None
+    path = expanded(name) if isinstance(name, str) and name else None
     if path is None or not path.exists():
         return None
     if path.is_file():

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError
 
 DATASET = "{dataset}"
@@ -34,7 +35,7 @@ def short_name(dataset: Any) -> str:
     else:
         name = dataset
     text = str(name)
-    path = Path(text).expanduser()
+    path = expanded(text)
     if path.is_absolute() or text.startswith((".", "~")) or path.is_dir():
         text = path.resolve().name
     return folder_name(text.removeprefix("beir/"))

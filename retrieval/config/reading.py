@@ -12,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.plain_yaml import load_yaml
 from sluice.retrieval.config.component_types import OWN_TYPE
 from sluice.retrieval.config.dataset_paths import found_beside
 from sluice.retrieval.config.faults import messages
@@ -21,6 +22,7 @@ from sluice.retrieval.config.yaml_file import read_yaml
 
 ConfigSource = str | Path | Mapping[str, Any]  # a YAML file, or its content
 
+SHOWN = 20  # faults of a config that one error lists
 Config = TypeVar("Config", bound=Section)
 
 
@@ -123,7 +125,9 @@ def checked(values: Mapping[str, Any], kind: type[Config]) -> Config:
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError("; ".join(messages(error.errors(), kind))) from None
+        faults = messages(error.errors(), kind)
+        more = [f"and {len(faults) - SHOWN:,} more"] if len(faults) > SHOWN else []
+        raise ConfigError("; ".join(faults[:SHOWN] + more)) from None
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -148,7 +152,7 @@ def _overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, A
                 raise ConfigError(f"override {override!r}: {parent} is a value, not a section")
             place = below
         try:
-            place[last] = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, RecursionError):
+            place[last] = load_yaml(text)
+        except (ConfigError, yaml.YAMLError, ValueError, RecursionError):
             place[last] = text
     return values

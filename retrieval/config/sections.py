@@ -69,6 +69,11 @@ class DevSection(Section):
         ge=1,
         description="Training ends after so many evaluations without a better first measure.",
     )
+    shares: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
+        default=[],
+        description="Weights between the start and the best that are tried as well, as shares of "
+        "the way (WiSE-FT); [0.25, 0.5, 0.75] is usual.",
+    )
 
 
 class FreezeSection(Section):

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.bounded import read_whole
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.plain_yaml import LARGEST, PlainLoader, load_yaml
 
-DEEPEST = 100  # sections inside sections; libyaml's composer ends the process at some 20,000
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feather", ".sqlite", ".db")
 KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false"}
 
 
-# libyaml's, where it is installed: ten times as fast, and a command waits for it.
-SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _Loader(SAFE):  # type: ignore[misc]
+class _Loader(PlainLoader):  # type: ignore[misc]
     """Refuses a key that a section has twice, of which YAML keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -45,6 +41,8 @@ def read_yaml(file: Path) -> dict[str, Any]:
     Raises ``ConfigError`` with the line for what is not YAML; a missing file stays
     ``FileNotFoundError``.
     """
+    if not file.exists():
+        raise FileNotFoundError(file)
     if file.is_dir():
         raise ConfigError(
             f"a folder, not a YAML file; `sluice index {file} --output my` makes its files "
@@ -57,7 +55,9 @@ def read_yaml(file: Path) -> dict[str, Any]:
             "searchable"
         )
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = read_whole(file, LARGEST).decode("utf-8-sig").replace("\r\n", "\n")
+    except DataError as error:  # too long, a pipe, a folder
+        raise ConfigError(str(error).removeprefix(f"{file}: ")) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"not text in UTF-8 (byte {error.start:,}); save it as UTF-8") from None
     if text.lstrip().startswith('{"') and "\n{" in text:
@@ -65,8 +65,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
             f"JSON lines, not YAML; `sluice index {file} --output my` makes them searchable"
         )
     try:
-        _refuse_depth(text)
-        values = yaml.load(text, Loader=_Loader)  # a SafeLoader
+        values = load_yaml(text, _Loader)
     except RecursionError:
         raise ConfigError("not valid YAML: nested too deeply") from None
     except yaml.YAMLError as error:
@@ -79,39 +78,6 @@ def read_yaml(file: Path) -> dict[str, Any]:
         found = KINDS.get(type(values), type(values).__name__)
         raise ConfigError(f"expected keys and values, found {found}; write KEY: VALUE lines")
     return values
-
-
-def _refuse_depth(text: str) -> None:
-    """Raise ``ConfigError`` for sections nested too deeply, and for one that holds itself.
-
-    Reads the events alone, which needs no stack, and follows the aliases.
-    """
-    heights: dict[str, int | None] = {}  # by anchor; None: the section is not closed yet
-    open_sections: list[tuple[str | None, int]] = [(None, 0)]  # anchor, height of what is inside
-    events: Iterator[Any] = yaml.parse(text, Loader=SAFE)
-    for event in events:
-        line, height = event.start_mark.line + 1, 0
-        if isinstance(event, yaml.CollectionStartEvent):
-            open_sections.append((event.anchor, 0))
-            if event.anchor is not None:
-                heights[event.anchor] = None
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, inside = open_sections.pop()
-            height = inside + 1
-            if anchor is not None:
-                heights[anchor] = height
-        elif isinstance(event, yaml.AliasEvent):
-            known = heights.get(str(event.anchor), 0)
-            if known is None:
-                raise ConfigError(
-                    f"line {line}: *{event.anchor} is inside the section "
-                    f"&{event.anchor}, which would hold itself; write the value out"
-                )
-            height = known
-        anchor, inside = open_sections[-1]
-        open_sections[-1] = (anchor, max(inside, height))
-        if len(open_sections) + height > DEEPEST:
-            raise ConfigError(f"not valid YAML, line {line}: nested too deeply; write it flatter")
 
 
 def _in_words(text: str, error: yaml.YAMLError) -> yaml.YAMLError:

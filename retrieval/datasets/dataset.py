@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.bounded import expanded
+from sluice.encoders.foundation.errors import ConfigError, DataError, listed, suggest
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.datasets.source import Corpus, MemorySource, Qrels, Source, find_split
@@ -203,7 +204,7 @@ class Dataset:
         if self.split is None:
             raise DataError(
                 f"dataset {self.name}: opened without a split, so it has only a corpus; "
-                f"choose one of {', '.join(self.splits) or 'none, as no split has judgements'}"
+                f"choose one of {listed(self.splits)}"
             )
         return self.split
 
@@ -215,7 +216,7 @@ class Dataset:
             if not splits:
                 raise DataError(f"dataset {self.name}: {UNJUDGED} {looked_for}")
             raise DataError(
-                f"dataset {self.name}: no split {split!r}; available: {', '.join(splits)}"
+                f"dataset {self.name}: no split {split!r}; available: {listed(splits)}"
                 f"{suggest(split, splits)} {looked_for}"
             )
         return available
@@ -302,7 +303,7 @@ def find_source(name: str | Path) -> Source:
         from sluice.retrieval.datasets.pydocs import PydocsSource
 
         return PydocsSource()
-    path = Path(text).expanduser()
+    path = expanded(text)
     if text and is_beir_folder(path):
         return BeirFolder(path)
     if text and path.is_file():
@@ -312,8 +313,8 @@ def find_source(name: str | Path) -> Source:
     if isinstance(name, Path) or path.is_absolute() or text.startswith(("./", "../", "~")):
         raise _not_a_folder(path)
     data = os.environ.get(DATA_FOLDER)
-    if text and data and is_beir_folder(Path(data).expanduser() / text):
-        return BeirFolder(Path(data).expanduser() / text)
+    if text and data and is_beir_folder(expanded(data) / text):
+        return BeirFolder(expanded(data) / text)
     return _from_ir_datasets(text, data)
 
 
@@ -325,13 +326,13 @@ def _from_ir_datasets(name: str, data: str | None) -> Source:
         return IrDatasetsSource(name)
     from sluice.retrieval.datasets.beir import beir_folders
 
-    local = beir_folders(Path(data).expanduser()) if data else []
+    local = beir_folders(expanded(data)) if data else []
     under = (
-        f"a folder under ${DATA_FOLDER} ({data}: {', '.join(local) or 'no dataset'})"
+        f"a folder under ${DATA_FOLDER} ({data}: {listed(local)})"
         if data
         else f"a folder under ${DATA_FOLDER} (which is not set)"
     )
-    if Path(name).expanduser().is_dir():
+    if expanded(name).is_dir():
         raise _folder_of_files(Path(name))
     raise DataError(
         f"dataset {name!r} not found; tried the built-in pydocs, a folder in BEIR layout at "

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.errors import DataError, listed
 from sluice.retrieval.datasets.source import Places, Qrels
 from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import NOTHING, Document
 from sluice.retrieval.documents.ids import id_text
 from sluice.retrieval.documents.jsonl import missing_field
-from sluice.retrieval.documents.readers.hub import reachable
+from sluice.retrieval.documents.readers.hub import no_code, reachable, repository_of
 from sluice.retrieval.runs.trec_files import Judgement, qrels_of
 
 LAYOUT = "a dataset in BEIR layout"
@@ -39,7 +39,7 @@ class HubSource:
     """
 
     def __init__(self, repository: str) -> None:
-        self.repository = repository
+        self.repository = repository_of(repository)
         self.name = f"hf:{repository}"
 
     def splits(self) -> list[str]:
@@ -114,14 +114,14 @@ def _configs(repository: str) -> list[str]:
     import datasets
 
     with reachable(repository, LAYOUT):
-        return list(datasets.get_dataset_config_names(repository))
+        return list(datasets.get_dataset_config_names(repository, **no_code()))
 
 
 def _load(table: _Table, split: str | None) -> Any:
     import datasets
 
     with reachable(table.repository, LAYOUT):
-        return datasets.load_dataset(table.repository, table.config, split=split)
+        return datasets.load_dataset(table.repository, table.config, split=split, **no_code())
 
 
 def _only_split(table: _Table) -> Any:
@@ -130,7 +130,7 @@ def _only_split(table: _Table) -> Any:
         return splits[table.config]
     if len(splits) != 1:
         raise DataError(
-            f"{table}: has the splits {', '.join(splits)}; expected one, called {table.config!r}"
+            f"{table}: has the splits {listed(splits)}; expected one, called {table.config!r}"
         )
     return next(iter(splits.values()))
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.retrieval.datasets.beir import is_json_lines, read_queries
@@ -132,7 +133,7 @@ def _by_split(key: str, files: Files) -> dict[str, Path]:
     named = files if isinstance(files, Mapping) else {single: files}
     if not all(isinstance(file, str | Path) and str(file) for file in named.values()):
         raise ConfigError(f"dataset.{key}: {files!r}; expected a file, or split: file for several")
-    paths = {str(split): Path(file).expanduser() for split, file in named.items()}
+    paths = {str(split): expanded(file) for split, file in named.items()}
     for path in paths.values():
         if not path.is_file():
             near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []

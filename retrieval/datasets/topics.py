@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.errors import DataError, suggest
+from sluice.encoders.foundation.errors import DataError, listed, suggest
 from sluice.retrieval.documents.ids import distinct, id_text
 from sluice.retrieval.documents.jsonl import read_lines
 from sluice.retrieval.documents.readers.tables import form_of_table, open_table
@@ -139,7 +139,7 @@ def _column(
     if asked is not None:
         if asked not in row:
             raise DataError(
-                f"{path}: no column {asked!r}; its columns are {', '.join(map(repr, row))}"
+                f"{path}: no column {asked!r}; its columns are {listed(map(repr, row))}"
                 f"{suggest(asked, map(str, row))}"
             )
         return asked
@@ -147,7 +147,7 @@ def _column(
     found = next((by_name[name] for name in names if name in by_name), None)
     if found is None and what == "text":
         raise DataError(
-            f"{path}: no column of query texts; its columns are {', '.join(map(repr, row))}; call "
+            f"{path}: no column of query texts; its columns are {listed(map(repr, row))}; call "
             "it query or text, or name it: columns: {query: COLUMN}"
         )
     return found or ""

@@ -28,6 +28,8 @@ from sluice.retrieval.documents.document import NOTHING, Document, Metadata
 Kind: TypeAlias = Literal["boolean", "integer", "float", "text", "texts"]
 Mask: TypeAlias = NDArray[np.bool_]
 
+WHOLLY_CHECKED = 1 << 16  # values up to which opening looks at every one
+
 DTYPES: dict[str, dict[str, type[np.generic]]] = {
     "boolean": {"rows": np.uint32, "values": np.bool_},
     "integer": {"rows": np.uint32, "values": np.int64},
@@ -70,6 +72,17 @@ class Words:
     def __init__(self, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
         self._data, self._ends = data, ends  # text i is data[ends[i]:ends[i + 1]]
 
+    def damage(self) -> str:
+        """Return what is wrong with the arrays, or an empty text."""
+        ends, size = self._ends, len(self._data)
+        if not len(ends) or (int(ends[0]), int(ends[-1])) != (0, size):
+            return "its texts do not fit their ends"
+        if len(ends) <= WHOLLY_CHECKED and (np.diff(ends) < 0).any():
+            return "its texts do not ascend"
+        if size <= WHOLLY_CHECKED:
+            str(self._data.data, "utf-8")  # a ValueError where it is not UTF-8
+        return ""
+
     def __len__(self) -> int:
         return len(self._ends) - 1
 
@@ -87,6 +100,31 @@ class Column:
     values: NDArray[Any]  # [rows]; codes for text; for texts the codes of all lists
     ends: NDArray[np.int64] | None  # [rows + 1], texts only: list i is values[ends[i]:ends[i + 1]]
     words: Words | None  # text and texts only
+
+    def damage(self) -> str:
+        """Return what is wrong with the arrays, or an empty text.
+
+        Of a large column only the lengths and ends are looked at; ``between`` and filters meet the
+        rest as it is read.
+        """
+        count = self.documents if self.rows is None else len(self.rows)
+        values, ends = self.values, self.ends
+        if (len(values) if ends is None else len(ends) - 1) != count:
+            return "as many values as documents were expected"
+        if ends is not None and (int(ends[0]), int(ends[-1])) != (0, len(values)):
+            return "its lists do not fit its values"
+        if self.words is not None and (fault := self.words.damage()):
+            return fault
+        if max(count, len(values)) > WHOLLY_CHECKED:
+            return ""
+        rows = np.zeros(0, np.int64) if self.rows is None else self.rows.astype(np.int64)
+        if (np.diff(rows) < 1).any() or rows.max(initial=-1) >= self.documents:
+            return "its rows are not those of documents"
+        if ends is not None and (np.diff(ends) < 0).any():
+            return "its lists do not ascend"
+        if self.words is not None and values.max(initial=0) >= max(len(self.words), 1):
+            return "a value is none of its texts"
+        return ""
 
     def present(self) -> Mask:
         """Return the mask ``[documents]`` of the documents that have a value."""
@@ -136,12 +174,17 @@ def open_columns(files: ColumnFiles, documents: int) -> dict[str, list[Column]]:
                 if name in places
             }
             words = Words(arrays["bytes"], arrays["byte_ends"]) if "bytes" in arrays else None
-            columns.setdefault(entry["key"], []).append(
-                Column(
-                    kind, documents, arrays.get("rows"), arrays["values"], arrays.get("ends"), words
-                )
+            column = Column(
+                kind, documents, arrays.get("rows"), arrays["values"], arrays.get("ends"), words
             )
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            if not isinstance(entry["key"], str) or (column.words is None) != (
+                "bytes" not in DTYPES[kind]
+            ):
+                raise ValueError("a column without a name or texts")
+            if fault := column.damage():
+                raise ValueError(f"{entry['key']!r}: {fault}")
+            columns.setdefault(entry["key"], []).append(column)
+    except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
         raise IndexFormatError(
             f"{files.table}: not as Sluice writes it ({type(error).__name__}: {error}); "
             "the columns are damaged: rebuild the folder"
@@ -156,9 +199,19 @@ def metadata_between(
     metadata: list[dict[str, Any]] = [{} for _ in range(first, stop)]
     for key, group in columns.items():
         for column in group:
-            for row, value in column.between(first, stop):
-                metadata[row - first][key] = value
+            try:
+                for row, value in column.between(first, stop):
+                    metadata[row - first][key] = value
+            except (IndexError, ValueError) as error:
+                raise damaged_column(key, error) from None
     return metadata
+
+
+def damaged_column(key: str, error: Exception) -> IndexFormatError:
+    """Return the error for a column whose values turn out to be damaged as they are read."""
+    return IndexFormatError(
+        f"metadata {key!r}: its values are damaged ({error}); rebuild the folder, or restore it"
+    )
 
 
 ALIGNMENT = 8  # bytes: every array begins at a multiple

@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 import difflib
-import gzip
 import json
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
+from sluice.encoders.foundation.bounded import lines_of, open_bytes
 from sluice.encoders.foundation.errors import DataError
 
 # What other collections call a field, where the spelling does not show it.
 ALIASES = {"_id": ("docid", "docno", "qid"), "text": ("contents", "content", "body", "passage")}
 
 
-def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file for reading bytes, decompressing where its name ends in ``.gz``."""
-    return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+def all_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Stream (line number from 1, text with its end) of a file in UTF-8, compressed or not.
 
-
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Stream (line number from 1, text) of the lines that are not blank."""
+    A byte order mark at the beginning is dropped. ``DataError`` with the line for what is not
+    UTF-8, too long or damaged.
+    """
     number = 0
     try:
         with open_bytes(path) as stream:
-            for number, raw in enumerate(stream, 1):
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                if line and not line.isspace():
-                    yield number, line
+            for number, raw in enumerate(lines_of(path, stream), 1):
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}:{number}: byte {error.start} of the line is not UTF-8 "
             f"({error.reason}); convert the file, for instance with iconv -t UTF-8"
         ) from None
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
             f"{path}:{number + 1}: cannot be read any further ({error}); fetch the file again"
         ) from None
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Stream (line number from 1, text) of the lines that are not blank."""
+    for number, line in all_lines(path):
+        if line and not line.isspace():
+            yield number, line.rstrip("\r\n")
 
 
 def read_objects(path: Path, expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -56,18 +58,20 @@ def read_objects(path: Path, expected: str) -> Iterator[tuple[int, dict[str, Any
             raise DataError(
                 f"{path}:{number}: a JSON {type(value).__name__}, expected an object: {expected}"
             )
-        # Only an escape can put half a surrogate pair into valid UTF-8, so few lines are tested.
-        if "\\ud" in line or "\\uD" in line:
-            _refuse_surrogates(path, number, value)
+        refuse_surrogates(f"{path}:{number}", line, value)
         yield number, value
 
 
-def _refuse_surrogates(path: Path, number: int, value: dict[str, Any]) -> None:
+def refuse_surrogates(place: str, text: str, value: Any) -> None:
+    """Raise ``DataError`` for the value of a JSON text that holds half a surrogate pair."""
+    # Only an escape can put one into valid UTF-8, so few values are tested.
+    if "\\ud" not in text and "\\uD" not in text:
+        return
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         raise DataError(
-            f"{path}:{number}: an escape \\ud... without its partner is not a character; remove it"
+            f"{place}: an escape \\ud... without its partner is not a character; remove it"
         ) from None
 
 

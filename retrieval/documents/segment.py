@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise, repeat
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.arrays import open_array
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
 from sluice.retrieval.documents.columns import (
     Column,
@@ -27,6 +28,9 @@ from sluice.retrieval.documents.document import NOTHING, Document, Metadata
 BLOCK_DOCUMENTS = 32
 BLOCK_BYTES = 32 * 1024  # a block ends when either bound is reached
 CACHED_BLOCKS = 64
+LARGEST_DOCUMENT = 1 << 30  # bytes of title and text
+LARGEST_RATIO = 1 << 15  # of zstd: 128 KiB of one byte are stored in four
+WHOLLY_CHECKED = 1 << 16  # documents up to which opening looks at every offset and row
 Compress = Callable[[bytes], bytes]
 
 
@@ -87,7 +91,7 @@ def write_segment(folder: Path, number: int, documents: Iterable[Document]) -> i
     np.save(files.id_rows, order.astype(np.int64))
     np.save(files.blocks, np.array(blocks.table, dtype=np.int64))
     columns.write(ColumnFiles(files.columns, files.column_table), count)
-    Segment(folder, number).refuse_repetitions()
+    Segment(folder, number, count).refuse_repetitions()
     return count
 
 
@@ -104,6 +108,11 @@ def _encoded(document: Document, row: int) -> tuple[bytes, bytes, bytes]:
             f"document {document[0]!r}: character {error.start} is half a surrogate pair, which "
             "UTF-8 cannot encode; remove it"
         ) from None
+    if len(title) + len(text) > LARGEST_DOCUMENT:
+        raise DataError(
+            f"document {document[0]!r}: {len(title) + len(text):,} bytes of text, at most "
+            f"{LARGEST_DOCUMENT:,} are stored; cut it into several documents"
+        )
     return name, title, text
 
 
@@ -151,22 +160,55 @@ def _compressor() -> Compress:
 
 
 class Segment:
-    """A memory-mapped segment; its rows count from 0. Nothing is read before it is needed."""
+    """A memory-mapped segment; its rows count from 0. No text is read before it is needed.
 
-    def __init__(self, folder: Path, number: int) -> None:
+    Opening checks what can be checked quickly, and reading the rest: ``IndexFormatError`` for a
+    file that is damaged, and for arrays that do not belong together.
+    """
+
+    def __init__(self, folder: Path, number: int, documents: int) -> None:
         self.files = files = SegmentFiles.of(folder, number)
         self._ids = _mapped(files.ids)
-        self._id_offsets: NDArray[np.int64] = _array(files.id_offsets)
-        self.id_hashes: NDArray[np.uint64] = _array(files.id_hashes)
-        self._id_rows: NDArray[np.int64] = _array(files.id_rows)
+        self._id_offsets: NDArray[np.int64] = open_array(
+            files.id_offsets, np.int64, (documents + 1,)
+        )
+        self.id_hashes: NDArray[np.uint64] = open_array(files.id_hashes, np.uint64, (documents,))
+        self._id_rows: NDArray[np.int64] = open_array(files.id_rows, np.int64, (documents,))
         self._texts = _mapped(files.texts)
-        self._blocks: NDArray[np.int64] = _array(files.blocks)
+        self._blocks: NDArray[np.int64] = open_array(files.blocks, np.int64, (None, 3))
+        self._check()
         # The metadata: key -> its columns, one for each kind of value. Opened now, because the
         # files are deleted once the folder has changed twice.
         self.columns: dict[str, list[Column]] = open_columns(
             ColumnFiles(files.columns, files.column_table), len(self)
         )
         self._block = lru_cache(CACHED_BLOCKS)(self._read_block)
+
+    def _check(self) -> None:
+        """Raise ``IndexFormatError`` for offsets and rows that lead outside of the files."""
+        rows, starts, sizes = self._blocks.T
+        ends = (int(self._id_offsets[0]), int(self._id_offsets[-1]))
+        if ends != (0, len(self._ids)):
+            raise _damaged(self.files.id_offsets, "it does not fit the ids")
+        counts, packed = np.diff(rows), np.diff(starts)
+        if (
+            len(self._blocks) < 2
+            or (int(rows[0]), int(rows[-1])) != (0, len(self))
+            or (int(starts[0]), int(starts[-1])) != (0, len(self._texts))
+            or min(counts.min(), packed.min()) < 1
+            or (sizes[:-1] < 8 * counts).any()
+            or (sizes[:-1] // LARGEST_RATIO > packed).any()
+            or sizes.max() > LARGEST_DOCUMENT + (1 << 20)
+        ):
+            raise _damaged(self.files.blocks, "it does not fit the documents and texts")
+        if len(self) > WHOLLY_CHECKED:
+            return
+        if np.diff(self._id_offsets).min() < 1:
+            raise _damaged(self.files.id_offsets, "its offsets do not ascend")
+        if (self.id_hashes[1:] < self.id_hashes[:-1]).any():
+            raise _damaged(self.files.id_hashes, "its hashes do not ascend")
+        if (np.sort(self._id_rows) != np.arange(len(self))).any():
+            raise _damaged(self.files.id_rows, "its rows are not those of the documents")
 
     def __len__(self) -> int:
         return len(self.id_hashes)
@@ -175,11 +217,20 @@ class Segment:
         """Return the ids of rows."""
         starts, ends = self._id_offsets[rows].tolist(), self._id_offsets[rows + 1].tolist()
         ids = self._ids
-        return [str(ids[a:b], "utf-8") for a, b in zip(starts, ends, strict=True)]
+        try:
+            names = [str(ids[a:b], "utf-8") for a, b in zip(starts, ends, strict=True)]
+        except UnicodeDecodeError as error:
+            raise _damaged(self.files.ids, f"an id is not UTF-8, {error.reason}") from None
+        if not all(names):
+            raise _damaged(self.files.id_offsets, "its offsets do not ascend")
+        return names
 
     def rows_at(self, places: NDArray[np.intp]) -> NDArray[np.int64]:
         """Return the rows of places in ``id_hashes``."""
-        return self._id_rows[places]
+        rows: NDArray[np.int64] = self._id_rows[places]
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            raise _damaged(self.files.id_rows, "its rows are not those of the documents")
+        return rows
 
     def find(self, names: Sequence[str], hashes: NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
         """Yield (position in ``names``, row) for each name that is here; deleted rows too."""
@@ -189,6 +240,8 @@ class Segment:
             at = int(starts[position])
             while at < len(self) and self.id_hashes[at] == hashes[position]:
                 row = int(self._id_rows[at])
+                if not 0 <= row < len(self):
+                    raise _damaged(self.files.id_rows, "its rows are not those of the documents")
                 if self.ids(np.array([row]))[0] == names[position]:
                     yield position, row
                 at += 1
@@ -197,7 +250,7 @@ class Segment:
         """Raise ``DataError`` if an id occurs twice."""
         equal = np.flatnonzero(self.id_hashes[1:] == self.id_hashes[:-1])
         for at in equal.tolist():
-            first, second = self._id_rows[at : at + 2].tolist()
+            first, second = self.rows_at(np.array([at, at + 1])).tolist()
             name, again = self.ids(np.array([first, second]))
             if name == again:
                 raise DataError(
@@ -213,7 +266,8 @@ class Segment:
         a, b, c = bounds[at : at + 3]
         name = self.ids(np.array([row]))[0]
         metadata = metadata_between(self.columns, row, row + 1)[0] if self.columns else NOTHING
-        return Document(name, str(raw[a:b], "utf-8"), str(raw[b:c], "utf-8"), metadata)
+        title, text = self._decoded(raw, [a, b, c])
+        return Document(name, title, text, metadata)
 
     def documents(self) -> Iterator[Document]:
         """Yield every document in row order."""
@@ -221,11 +275,17 @@ class Segment:
             raw, bounds, first = self._read_block(block)
             stop = int(self._blocks[block + 1, 0])
             names = self.ids(np.arange(first, stop))
-            parts = [str(raw[a:b], "utf-8") for a, b in pairwise(bounds)]
+            parts = self._decoded(raw, bounds)
             metadata: Iterable[Metadata] = repeat(NOTHING)
             if self.columns:
                 metadata = metadata_between(self.columns, first, stop)
             yield from map(Document, names, parts[::2], parts[1::2], metadata)
+
+    def _decoded(self, raw: bytes, bounds: Sequence[int]) -> list[str]:
+        try:
+            return [str(raw[a:b], "utf-8") for a, b in pairwise(bounds)]
+        except UnicodeDecodeError as error:
+            raise _damaged(self.files.texts, f"a text is not UTF-8, {error.reason}") from None
 
     def _read_block(self, number: int) -> tuple[bytes, list[int], int]:
         """Return a block's bytes, the bounds of its titles and texts in them, and its first row."""
@@ -236,19 +296,23 @@ class Segment:
             packed = self._texts[start:end]
             raw = pyarrow.decompress(packed, size, codec="zstd", asbytes=True)
             lengths = np.frombuffer(raw, np.dtype("<u4"), 2 * (following - first)).tolist()
+            if 4 * len(lengths) + sum(lengths) != size:
+                raise ValueError("its texts have other lengths than it says")
         except (OSError, ValueError) as error:
-            raise IndexFormatError(
-                f"{self.files.texts}: block {number} at byte {start:,} cannot be decompressed "
-                f"({error}); the file is damaged: rebuild the folder"
+            raise _damaged(
+                self.files.texts,
+                f"block {number} at byte {start:,} cannot be decompressed ({error})",
             ) from None
         return raw, list(accumulate(lengths, initial=4 * len(lengths))), first
 
 
-def _array(path: Path) -> NDArray[Any]:
-    # As a plain view: indexing numpy's memmap class costs several times more.
-    return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)  # type: ignore[no-any-return]
-
-
 def _mapped(path: Path) -> memoryview:
-    with path.open("rb") as stream:
-        return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+    try:
+        with path.open("rb") as stream:
+            return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError) as error:  # an empty file cannot be mapped
+        raise _damaged(path, f"it cannot be read ({error})") from None
+
+
+def _damaged(path: Path, fault: str) -> IndexFormatError:
+    return IndexFormatError(f"{path}: {fault}; the file is damaged: rebuild the folder")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sluice.encoders.foundation.arrays import open_array
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
 from sluice.encoders.foundation.files import fingerprint_of, link_or_copy, read_json
 from sluice.encoders.foundation.generations import MANIFEST, new_generation, open_generation
@@ -63,12 +64,19 @@ class DocumentStore:
 
     def _open(self, generation: str | None) -> None:
         manifest, folder = open_generation(self.path, FORMAT, VERSION, generation=generation)
-        counts = [int(count) for count in manifest["segments"]]
+        counts = _counts(manifest, self.path)
         self.generation = str(manifest["generation"])
         self.fingerprint = fingerprint_of(manifest["files"])  # of the documents and deletions
-        self._segments = [Segment(folder, number + 1) for number in range(len(counts))]
+        self._segments = [Segment(folder, *each) for each in enumerate(counts, 1)]
         self._starts = np.cumsum([0, *counts])  # first row of each segment, and the end
-        self.deleted: NDArray[np.int64] = np.load(folder / DELETED, allow_pickle=False)
+        self.deleted: NDArray[np.int64] = open_array(
+            folder / DELETED, np.int64, (manifest["deleted"],), mapped=False
+        )
+        ascending = (np.diff(self.deleted, prepend=-1) > 0).all()
+        if not ascending or self.deleted.max(initial=-1) >= self.rows_total:
+            raise IndexFormatError(
+                f"{folder / DELETED}: its rows are not those of documents; rebuild the folder"
+            )
 
     @property
     def rows_total(self) -> int:
@@ -197,7 +205,7 @@ class DocumentStore:
             counts = self._link_segments(folder)
             count = write_segment(folder, len(counts) + 1, documents)
             if count:
-                for name, row in self._known(Segment(folder, len(counts) + 1)):
+                for name, row in self._known(Segment(folder, len(counts) + 1, count)):
                     if refuse:
                         raise DataError(
                             f"{self.path}: document {name!r} is already there (row {row}); delete "
@@ -278,6 +286,20 @@ class DocumentStore:
     def _is_deleted(self, row: int) -> bool:
         at = int(np.searchsorted(self.deleted, row))
         return at < len(self.deleted) and int(self.deleted[at]) == row
+
+
+def _counts(manifest: Mapping[str, Any], path: Path) -> list[int]:
+    """Return the documents of each segment, deleted ones too, as the manifest says."""
+    counts, deleted = manifest.get("segments"), manifest.get("deleted")
+    sound = isinstance(counts, list) and all(
+        type(count) is int and 0 < count < 2**40 for count in counts
+    )
+    if not sound or type(deleted) is not int or not 0 <= deleted <= sum(counts):
+        raise IndexFormatError(
+            f"{path / MANIFEST}: segments {counts!r:.80} and {deleted!r:.80} deleted documents; "
+            "expected their numbers: rebuild the folder"
+        )
+    return list(counts)
 
 
 def _describe(

@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.retrieval.documents.columns import Column, Kind, Mask, Words, kind_of, plain
+from sluice.retrieval.documents.columns import (
+    Column,
+    Kind,
+    Mask,
+    Words,
+    damaged_column,
+    kind_of,
+    plain,
+)
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.store import DocumentStore
@@ -106,7 +114,10 @@ def matching_rows(store: DocumentStore, where: Iterable[Condition]) -> Mask:
     for documents, columns in store.columns:
         mask = np.ones(documents, dtype=np.bool_)
         for condition in where:
-            mask &= _matching(condition, columns.get(condition.key, []), documents)
+            try:
+                mask &= _matching(condition, columns.get(condition.key, []), documents)
+            except (IndexError, ValueError) as error:
+                raise damaged_column(condition.key, error) from None
         parts.append(mask)
     matches: Mask = np.concatenate(parts)
     for condition in by_id:
@@ -215,7 +226,7 @@ def _matching_words(column: Column, words: Words, operator: Operator, values: li
 
 
 SYMBOLS = {">=": "gte", ">": "gt", "<=": "lte", "<": "lt", "!=": "not", "==": None, "=": None}
-CONDITION = re.compile(r"\s*([^=<>!]*[^=<>!\s])\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*", re.DOTALL)
+SYMBOL = re.compile("|".join(sorted(SYMBOLS, key=len, reverse=True)))
 
 
 def parse_where(texts: Iterable[str]) -> dict[str, Any]:
@@ -243,16 +254,18 @@ def parse_where(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> tuple[str, str | None, Any]:
-    match = CONDITION.fullmatch(text)
-    if match is None:
+    symbol = SYMBOL.search(text)
+    key = text[: symbol.start()].strip() if symbol else ""
+    if symbol is None or not key or "!" in key:
         raise ConfigError(
-            f"--where {text!r}: expected KEY=VALUE, or with one of {' '.join(SYMBOLS)} between them"
+            f"--where {text!r:.200}: expected KEY=VALUE, or with one of {' '.join(SYMBOLS)} "
+            "between them"
         )
-    key, symbol, value = match.groups()
+    value = text[symbol.end() :].strip()
     try:
         parsed = json.loads(value, parse_constant=str)  # NaN and Infinity are read as text
     except (ValueError, RecursionError):
         parsed = value
     if isinstance(parsed, dict):
         raise ConfigError(f"--where {text}: an object; expected a text, a number, or a list")
-    return key, SYMBOLS[symbol], parsed
+    return key, SYMBOLS[symbol[0]], parsed

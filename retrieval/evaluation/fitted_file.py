@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
-from sluice.encoders.foundation.files import write_json
+from sluice.encoders.foundation.files import check_version, write_json
 
 VERSION = 1
 
@@ -36,7 +37,7 @@ def read_fitted(
     ``maker`` names in the error what writes such files. ``earlier`` is the ``format`` of those that
     were written before they had a version; their values are the same.
     """
-    file = Path(path).expanduser()
+    file = expanded(path)
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -57,11 +58,7 @@ def read_fitted(
         raise error(
             f"{file}: holds {form!r}, expected 'sluice.{kind}'; give a file that {maker} wrote"
         )
-    if version != VERSION:
-        raise error(
-            f"{file}: version {version!r}, this Sluice reads {VERSION}; write it again with "
-            f"{maker}, or upgrade sluice-ir"
-        )
+    check_version(version, VERSION, file, error)
     return values
 
 

@@ -80,6 +80,12 @@ def measure_names(texts: Iterable[str]) -> list[str]:
     return [name for name in names if name]
 
 
+def own_measure(text: object) -> str | None:
+    """Return the ``package.module:name`` of the user's own measure in a text; None without one."""
+    own = _OWN_FORM.fullmatch(text.strip()) if isinstance(text, str) else None
+    return None if own is None else own["name"]
+
+
 def parse_measure(text: str | Measure) -> Measure:
     """Return the measure a text names: ``nDCG@10``, ``ndcg_cut_10``, ``map``, ``P(rel=2)@5``, ...
 

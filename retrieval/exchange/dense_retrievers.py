@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sluice.encoders.foundation.drafts import new_draft
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.store import DocumentStore, write_documents
@@ -107,8 +107,8 @@ def import_dense(
     folder = Path(output)
     fresh = not folder.exists()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as drafts:
-        stored = None if documents is None else write_documents(Path(drafts) / "texts", documents)
+    with new_draft(folder, folder=True) as draft:
+        stored = None if documents is None else write_documents(draft / "texts", documents)
         if encoder is not None:
             _compare(encoder, vectors, _described(vectors, stored))
         try:
@@ -246,12 +246,13 @@ def index_of(text: str, metric: str | None) -> Index:
     import yaml
 
     from sluice.encoders.foundation.build import build
+    from sluice.encoders.foundation.plain_yaml import load_yaml
     from sluice.indexing.table import INDEXES
 
     try:
-        spec = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"index: {text!r} is not YAML ({error})") from None
+        spec = load_yaml(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"index: {text!r:.200} is not YAML ({error})") from None
     if not isinstance(spec, dict):
         known = text in INDEXES
         spec = {"type": text} if known else {"type": "faiss", "factory": text}

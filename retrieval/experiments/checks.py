@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.build import check, check_type
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.table import ENCODERS
@@ -67,7 +67,7 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
                 "SPLADE model",
             )
         scores = None if retriever.prune is None else retriever.prune.scores
-        if scores is not None and not Path(scores).expanduser().is_file():
+        if scores is not None and not expanded(scores).is_file():
             raise ConfigError(
                 f"retrievers.{name}.prune.scores: no file {scores!r}; sluice fit quality makes one"
             )

@@ -27,6 +27,7 @@ from sluice.retrieval.config.sections import (
     load_config,
     named_file,
 )
+from sluice.retrieval.config.trust import refuse_remote_dataset, refuse_unknown_model, trusted
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
 from sluice.retrieval.experiments.checks import check_experiment, check_opened, list_names
 from sluice.retrieval.experiments.dependencies import Dependencies
@@ -53,6 +54,7 @@ from sluice.retrieval.experiments.training.tested_queries import refuse_tested_q
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.saving import PIPELINE
 from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.table import REMOTE
 from sluice.retrieval.retrievers.candidate_lists import Sources, open_lists
 from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
@@ -71,10 +73,10 @@ log = logging.getLogger("sluice")
 class Experiment:
     """The named parts of a config, opened or made on first use.
 
-    ``file`` is named in errors. ``allow`` lists the classes of your own that types may name; None,
-    for your own config, allows any. With ``only_open`` nothing is made: a part that is missing, or
-    was made with other settings, is an ``IndexFormatError``. ``quick`` opens it for a few queries,
-    as ``Retriever.open`` does.
+    ``file`` is named in errors. ``allow`` lists what the config of a saved folder may use, see
+    ``sluice.encoders.foundation.trust``; None, for your own config, allows all. With ``only_open``
+    nothing is made: a part that is missing, or was made with other settings, is an
+    ``IndexFormatError``. ``quick`` opens it for a few queries, as ``Retriever.open`` does.
 
     A retriever whose documents were changed since its build is used as it is. Building it again,
     because it is asked for or because its settings changed, would lose the changes, and replacing
@@ -91,6 +93,8 @@ class Experiment:
         quick: bool = False,
         rebuild: bool = False,
     ) -> None:
+        with named_file(file):
+            config = trusted(config, allow, Path(config.output))
         self.config = config
         self.file = file
         self.allow = allow
@@ -114,6 +118,8 @@ class Experiment:
 
     def dataset(self, split: str | None) -> Dataset:
         """Return the experiment's dataset, opened at a split."""
+        with named_file(self.file):
+            refuse_remote_dataset(self.config.dataset, "dataset", self.allow)
         return load_dataset(self.config.dataset, split)
 
     def check_output(self, names: Iterable[str] | None = None) -> None:
@@ -180,6 +186,8 @@ class Experiment:
     def model(self, name: str) -> str:
         """Return the folder of a model trained in this experiment; else the name itself."""
         if name not in self.config.train:
+            with named_file(self.file):
+                refuse_unknown_model(name, "model", self.allow)
             return name
         if name not in self._models:
             with named_file(self.file):
@@ -347,10 +355,10 @@ class Experiment:
         if name not in self._scorers:
             spec = self.config.rerankers[name]
 
+            model = str if spec.get("type") in REMOTE else self.model  # a server has its own names
+
             def make(**options: Any) -> Any:
-                return make_encoder(
-                    {**spec, **options}, where=f"rerankers.{name}", model=self.model
-                )
+                return make_encoder({**spec, **options}, where=f"rerankers.{name}", model=model)
 
             if self._quick and spec.get("type") == "cross_encoder":
                 from sluice.encoders.model_files.locate import model_folder
@@ -437,7 +445,8 @@ def load_pipeline(
 
     A pipeline that ``save`` wrote has no name; without a name an experiment's last one is opened,
     as by ``sluice search``. ``given`` are the functions and objects that ``save`` could not write:
-    scorers, and encoders of retrievers, by their names in the pipeline.
+    scorers, and encoders of retrievers, by their names in the pipeline. ``allow`` is what the
+    folder may do beside reading, see ``sluice.encoders.foundation.trust``.
     """
     if (Path(folder) / PIPELINE).exists():
         if name:
@@ -450,13 +459,19 @@ def load_pipeline(
 
 
 def open_experiment(
-    folder: str | Path, *, allow: Collection[str] = (), quick: bool = False
+    folder: str | Path,
+    *,
+    allow: Collection[str] = (),
+    overrides: Sequence[str] = (),
+    quick: bool = False,
 ) -> Experiment:
     """Open the output folder of an experiment, for searching.
 
     Nothing is built and the dataset is not needed: a part that is missing, or was made with other
-    settings than those in ``experiment.yaml``, is an ``IndexFormatError``. ``allow`` names the
-    classes of your own that the folder may import; ``quick`` is as in ``Experiment``.
+    settings than those in ``experiment.yaml``, is an ``IndexFormatError``. ``allow``
+    lists what the folder may do beside reading: import a class of your own, reach a server, see
+    ``sluice.encoders.foundation.trust``. ``overrides`` are ``key.path=value`` texts for its
+    settings; ``quick`` is as in ``Experiment``.
     """
     path = Path(folder) / SETTINGS
     if (Path(folder) / HEAD).exists():
@@ -468,6 +483,6 @@ def open_experiment(
             f"{folder}: neither {SETTINGS} nor {PIPELINE} here; expected the output folder of "
             "sluice run, or a pipeline's folder"
         )
-    config = load_config(path, ExperimentConfig)
+    config = load_config(path, ExperimentConfig, overrides)
     moved = config.model_copy(update={"output": str(folder)})
     return Experiment(moved, file=path, allow=allow, only_open=True, quick=quick)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import DataError, ModelError
 from sluice.encoders.foundation.files import replaced_file
 from sluice.encoders.foundation.numbers import plural
@@ -109,7 +110,7 @@ def documents_like(folder: Path, source: str) -> Iterable[Document]:
         if isinstance(dataset, Mapping) and "corpus" in dataset:
             columns = dataset.get("columns") or {}
             named = {key: value for key, value in columns.items() if key in COLUMNS}
-            corpus = Path(str(dataset["corpus"])).expanduser()
+            corpus = expanded(str(dataset["corpus"]))
             if corpus.is_dir():
                 return documents_below(corpus, source, named).with_own_ids()
             try:
@@ -128,7 +129,7 @@ def _absolute(source: str) -> str:
     """Return a source as it can be found from anywhere: paths, patterns and tables alike."""
     if source.startswith("hf:"):
         return source
-    return os.path.abspath(Path(source).expanduser())  # noqa: PTH100  (`..` without links)
+    return os.path.abspath(expanded(source))  # noqa: PTH100  (`..` without links)
 
 
 def hybrid_config(

@@ -9,7 +9,8 @@ from typing import Any
 from sluice.encoders.foundation.errors import ConfigError, ModelError, SluiceError
 from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.model_files.locate import model_folder
-from sluice.retrieval.config.components import towers_in
+from sluice.retrieval.config.components import Allow, towers_in
+from sluice.retrieval.config.trust import refuse_unknown_model
 from sluice.retrieval.experiments.experiment import Experiment
 
 # Types whose `model` is a folder or an id of the hub; that of `http`, say, is not.
@@ -35,7 +36,7 @@ def prepare(experiment: Experiment, nodes: Iterable[str] | None = None) -> None:
         wanted.update(n for n in below if not (evaluated and n.startswith("rerankers.")))
     for node in sorted(wanted):
         for key, component in _components(experiment, node):
-            _find(key, component, trained=config.train)
+            _find(key, component, trained=config.train, allow=experiment.allow)
 
 
 def check_output(output: Path) -> None:
@@ -62,14 +63,15 @@ def _components(experiment: Experiment, node: str) -> Iterator[tuple[str, Mappin
         yield f"{node}.encoder", section.encoder
 
 
-def _find(key: str, component: Mapping[str, Any], *, trained: Iterable[str]) -> None:
+def _find(key: str, component: Mapping[str, Any], *, trained: Iterable[str], allow: Allow) -> None:
     """Find the models of a component and of its towers, and the device it asks for."""
     for side, tower in towers_in(component).items():
-        _find(f"{key}.{side}", tower, trained=trained)
+        _find(f"{key}.{side}", tower, trained=trained, allow=allow)
     if component.get("type") not in WITH_MODELS:
         return
     model, device = component.get("model"), component.get("device", "auto")
     if isinstance(model, str) and model not in trained:
+        refuse_unknown_model(model, f"{key}.model", allow)
         try:
             model_folder(model)
         except SluiceError as error:

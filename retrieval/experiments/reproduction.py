@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
 from sluice.encoders.foundation.files import write_json
 from sluice.encoders.foundation.provenance import provenance
+from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.datasets.dataset import DATA_FOLDER
 from sluice.retrieval.evaluation.table import Table
@@ -43,13 +45,19 @@ class Reproduction:
 
 
 def reproduce(
-    folder: str | Path, output: str | Path | None = None, *, tolerance: float = TOLERANCE
+    folder: str | Path,
+    output: str | Path | None = None,
+    *,
+    tolerance: float = TOLERANCE,
+    allow: Collection[str] = (),
 ) -> Reproduction:
     """Train, index and evaluate the experiment of ``folder`` again, in ``output``, and compare.
 
     ``folder`` is the output of ``sluice run`` or ``evaluate``, of one dataset or a suite;
     ``output`` is ``folder/reproduced`` unless given. Figures are the same when they differ by at
-    most ``tolerance``. Raises ``DataError`` that names everything that is missing, before any work.
+    most ``tolerance``. ``allow`` lists what the recorded config may do beside reading: name classes
+    of your own, reach servers, see ``sluice.encoders.foundation.trust``. Raises ``DataError`` that
+    names everything that is missing, before any work.
     """
     folder = Path(folder)
     target = Path(output) if output is not None else folder / FOLDER
@@ -61,7 +69,8 @@ def reproduce(
         )
     result = Reproduction(target)
     result.table.columns = {"recorded": ".4f", "now": ".4f", "difference": "+.4f"}
-    experiments = list(_experiments(folder, target))
+    refuse_links(folder, allow)
+    experiments = list(_experiments(folder, target, allow))
     for prefix, recorded, experiment in experiments:
         log.info("reproduce %s", experiment.output)
         _compare(result, prefix, recorded, evaluate_experiment(experiment), tolerance)
@@ -72,25 +81,26 @@ def reproduce(
     return result
 
 
-def _experiments(folder: Path, target: Path) -> Iterator[tuple[str, Mapping[str, Any], Experiment]]:
+def _experiments(
+    folder: Path, target: Path, allow: Collection[str]
+) -> Iterator[tuple[str, Mapping[str, Any], Experiment]]:
     """Yield each dataset's prefix, recorded results, and the experiment that repeats them."""
-    results = read_results(folder)
+    results = read_results(folder, allow)
     names = results.get(DATASETS)
     parts = [("", folder, results)] if names is None else [
-        (f"{name}: ", folder / DATASETS / name, read_results(folder / DATASETS / name))
+        (f"{name}: ", folder / DATASETS / name, read_results(folder / DATASETS / name, allow))
         for name in names
     ]  # fmt: skip
     for prefix, place, recorded in parts:
         config = _located(_config(place, recorded), recorded)
-        missing = list(_missing(config, recorded))
+        moved = target if names is None else target / DATASETS / place.name
+        again = Experiment(
+            config.model_copy(update={"output": str(moved)}), file=place / RESULTS, allow=allow
+        )
+        missing = list(_missing(again, recorded))
         if missing:
             raise DataError(f"{place}: cannot be reproduced: {'; '.join(missing)}")
-        moved = target if names is None else target / DATASETS / place.name
-        yield (
-            prefix,
-            recorded,
-            Experiment(config.model_copy(update={"output": str(moved)}), file=place / RESULTS),
-        )
+        yield prefix, recorded, again
 
 
 def _config(folder: Path, recorded: Mapping[str, Any]) -> ExperimentConfig:
@@ -119,7 +129,7 @@ def _located(config: ExperimentConfig, recorded: Mapping[str, Any]) -> Experimen
     if Path(place).is_dir():
         return config.model_copy(update={"dataset": {**settings, "name": place}})
     data = os.environ.get(DATA_FOLDER)
-    folders = [Path(name).expanduser(), *([Path(data).expanduser() / name] if data else [])]
+    folders = [expanded(name), *([expanded(data) / name] if data else [])]
     if not any(folder.is_dir() for folder in folders):
         raise DataError(
             f"dataset {name!r}: recorded from {place}, which is not reachable now; put the folder "
@@ -128,10 +138,11 @@ def _located(config: ExperimentConfig, recorded: Mapping[str, Any]) -> Experimen
     return config
 
 
-def _missing(config: ExperimentConfig, recorded: Mapping[str, Any]) -> Iterator[str]:
+def _missing(experiment: Experiment, recorded: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the evaluation was made from that is missing or has changed."""
+    config = experiment.config
     try:
-        dataset = Experiment(config).dataset(config.evaluate.split)
+        dataset = experiment.dataset(config.evaluate.split)
         now = contents_of(dataset)
         for part, known in (recorded.get("contents") or {}).items():
             if now.get(part) != known:
@@ -142,7 +153,7 @@ def _missing(config: ExperimentConfig, recorded: Mapping[str, Any]) -> Iterator[
         for name, changes in (system.get("changes") or {}).items():
             yield f"{system['name']}: documents of {name} were changed after its build ({changes})"
     for where, text in _paths(config):
-        if not Path(text).expanduser().exists():
+        if not expanded(text).exists():
             yield f"{where}: {text} not found (seen from {Path.cwd()})"
 
 

@@ -7,11 +7,12 @@ import json
 import logging
 import os
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.files import write_json, write_text
 from sluice.encoders.foundation.numbers import plural
@@ -22,6 +23,7 @@ from sluice.retrieval.config.sections import (
     find_own_modules,
     named_file,
 )
+from sluice.retrieval.config.trust import named_in
 from sluice.retrieval.evaluation.comparison import MARK, SignificanceTest, aligned
 from sluice.retrieval.evaluation.scores import Scores
 from sluice.retrieval.evaluation.table import Comparison, Table
@@ -41,10 +43,14 @@ CQADUPSTACK_MEAN = "cqadupstack"
 
 @dataclass(slots=True)
 class Suite:
-    """The results of a suite: tables by measure, and the datasets that failed, with the reason."""
+    """The results of a suite: tables by measure, and the datasets that failed, with the reason.
+
+    ``named`` is what the config names that is not built in: ``allow`` for the folders made by it.
+    """
 
     output: Path
     report: bool = True
+    named: Collection[str] = ()
     tables: dict[str, Table] = field(default_factory=dict)
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -81,8 +87,9 @@ def evaluate_suite(
     """
     find_own_modules(values, None if file is None else Path(file))
     experiments = _experiments(values, file, rebuild)
-    section = next(iter(experiments.values())).config.evaluate
-    suite = Suite(_output(values), section.report)
+    config = next(iter(experiments.values())).config
+    section = config.evaluate
+    suite = Suite(_output(values), section.report, named_in(config))
     scores: dict[str, dict[str, Scores]] = {}
     for name in list(experiments):
         log.info("dataset %s", name)
@@ -314,4 +321,4 @@ def beir_datasets(entry: str | Mapping[str, Any]) -> list[dict[str, Any]]:
 def _local(name: str) -> str | None:
     """Return the name of a folder under ``$SLUICE_DATA`` that holds this dataset."""
     data = os.environ.get("SLUICE_DATA")
-    return name if data and (Path(data).expanduser() / name / "corpus.jsonl").exists() else None
+    return name if data and (expanded(data) / name / "corpus.jsonl").exists() else None

@@ -18,7 +18,7 @@ from sluice.encoders.foundation.build import check_arguments, resolve
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.pipelines.table import DEPTH_RULES, STAGES
+from sluice.retrieval.pipelines.table import DEPTH_RULES, FETCHED, STAGES, WRITTEN
 
 Make = Callable[[], Any]  # opens the stage or scorer of a name
 
@@ -47,6 +47,34 @@ def options_in(text: str, *, where: str) -> set[str]:
     """Return the names of all options in an expression's calls."""
     nodes = ast.walk(_tree(text, where))
     return {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg is not None}
+
+
+def written_in(text: str, *, where: str) -> Iterator[str]:
+    """Yield the files and folders that the stages of an expression write."""
+    for call, options in _calls(text, where):
+        for name, option, needed in WRITTEN:
+            if call == name and option in options and (needed is None or needed in options):
+                yield options[option]
+
+
+def fetched_in(text: str, *, where: str) -> Iterator[tuple[str, str]]:
+    """Yield (option, value) of the models and datasets that stages name, perhaps of a hub."""
+    for call, options in _calls(text, where):
+        for name, option in FETCHED:
+            if call == name and option in options:
+                yield option, options[option]
+
+
+def _calls(text: str, where: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each call's function and its options that are texts."""
+    for node in ast.walk(_tree(text, where)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id, {
+                each.arg: each.value.value
+                for each in node.keywords
+                if each.arg and isinstance(each.value, ast.Constant)
+                and isinstance(each.value.value, str)
+            }  # fmt: skip
 
 
 def functions_in(text: str, *, where: str) -> set[str]:

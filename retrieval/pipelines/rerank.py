@@ -18,7 +18,7 @@ from sluice.encoders.given import as_scorer
 from sluice.retrieval.pipelines.hit import Passage
 from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike, Scores
-from sluice.retrieval.pipelines.searchable import documents_in
+from sluice.retrieval.pipelines.searchable import TextsOf, documents_in
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.tracing import SCORED_PASSAGES, Span, note
 from sluice.retrieval.runs.queries import Queries
@@ -184,7 +184,10 @@ class Rerank(Stage):
         if not heads:
             return {}
         if self._of_lists:
-            lists = self.scorer.score_lists(queries, heads, self._documents)
+            documents = self._documents
+            if isinstance(documents, TextsOf):
+                documents = documents.store
+            lists = self.scorer.score_lists(queries, heads, documents)
             return {query: self._list_scores(lists, query, head) for query, head in heads.items()}
         if self._documents is None:
             raise ConfigError(

@@ -12,6 +12,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.pipelines.hit import Hit, Passage
+from sluice.retrieval.pipelines.one_state import one_state
 from sluice.retrieval.pipelines.tracing import Span, keeping_passages, traced
 from sluice.retrieval.runs.queries import Asked, Queries, as_queries
 from sluice.retrieval.runs.run import Run
@@ -58,6 +59,11 @@ class Searchable(ABC):
         It may be longer than ``k``, which ``run`` cuts: a fusion has what its parts found.
         """
 
+    @property
+    @abstractmethod
+    def documents(self) -> Texts | None:
+        """Where the texts of this stage's documents are, None if it has no store."""
+
     @abstractmethod
     def filtered(self, where: Where) -> Searchable:
         """Return the stage that finds only documents that match ``where``."""
@@ -102,9 +108,10 @@ class Searchable(ABC):
         ``where`` filters by metadata and id, as in ``run``.
         """
         stage = self if where is None else self.filtered(where)
-        if isinstance(query, str):
-            return stage._hits(query, k)
-        return stage._hits_of_all(several(query), whole_number(k, "k", 1))
+        with one_state():
+            if isinstance(query, str):
+                return stage._hits(query, k)
+            return stage._hits_of_all(several(query), whole_number(k, "k", 1))
 
     @overload
     async def asearch(
@@ -130,6 +137,29 @@ class Searchable(ABC):
     ) -> Run:
         """``run`` in a thread, awaited: other tasks run meanwhile."""
         return await asyncio.to_thread(self.run, queries, given, k, where=where)
+
+
+class TextsOf:
+    """The store of a stage, which is another one after each change of a retriever's documents."""
+
+    def __init__(self, stage: Searchable) -> None:
+        self.stage = stage
+
+    @property
+    def store(self) -> Texts:
+        """The store as it is now."""
+        store = self.stage.documents
+        if store is None:
+            raise ConfigError(f"{self.stage!r}: has no documents; expected a stage with a store")
+        return store
+
+    def texts(self, document_ids: Sequence[str]) -> list[str]:
+        """Return the full texts of documents, in the order of the ids."""
+        return self.store.texts(document_ids)
+
+    def documents_of(self, document_ids: Sequence[str]) -> list[Document]:
+        """Return the documents, in the order of the ids."""
+        return documents_in(self.store, document_ids)
 
 
 def documents_in(store: Texts | None, doc_ids: Sequence[str]) -> list[Document]:
@@ -209,7 +239,8 @@ def _asked(
         return stage.filtered(where).run(queries, given, k)
     if k is not None:
         k = whole_number(k, "k", 0)
-    return cut_to(rank(stage, as_queries(queries), given, k), k)
+    with one_state():
+        return cut_to(rank(stage, as_queries(queries), given, k), k)
 
 
 def cut_to(run: Run, k: int | None) -> Run:

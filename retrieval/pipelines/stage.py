@@ -18,6 +18,7 @@ from sluice.retrieval.pipelines.searchable import (
     PassagesOf,
     Searchable,
     Texts as Texts,
+    TextsOf,
     all_searched,
     searched,
 )
@@ -230,7 +231,7 @@ class Then(Stage):
 
     def __init__(self, first: Stage, second: Stage) -> None:
         self.first = first
-        self.second = second if first.documents is None else second.attached(first.documents)
+        self.second = second if first.documents is None else second.attached(TextsOf(first))
         self.inner = (self.first, self.second)
         self.name = f"{first.name} >> {second.name}"
 

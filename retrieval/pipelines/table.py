@@ -15,6 +15,9 @@ SCORERS: Final[Mapping[str, str]] = {
     "max_sim": "sluice.retrieval.stages.rerankers.max_sim:MaxSim.from_pretrained",
 }
 
+# Those of these types, and of the judges', that talk to the server at their ``url``.
+REMOTE: Final = frozenset({"http"})
+
 # name(part, ..., option=constant): parts are stages and scorers, options are checked against the
 # signature. The result is a stage, or a scorer, which also takes the options of Rerank. A config is
 # checked by calling these with stand-ins, so they may look into their parts only when they run.
@@ -35,6 +38,12 @@ STAGES: Final[Mapping[str, str]] = {
     "prf": "sluice.retrieval.stages.feedback.dense:prf",
     "rm3": "sluice.retrieval.stages.feedback.sparse:rm3",
 }
+
+# The options of these that name what is written: (name, option, option without which it is not).
+WRITTEN: Final = (("cached", "file", None), ("normalised", "fitted", "bank"))
+
+# Those that name what may lie on a hub: (name, option), a model's or a dataset's.
+FETCHED: Final = (("pair_head", "model"), ("normalised", "bank"))
 
 # Options of Rerank that choose each query's depth: factories of a ``DepthRule`` from a number or
 # from the file of a fitted rule.

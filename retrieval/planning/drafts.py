@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.bounded import expanded
+from sluice.encoders.foundation.errors import ConfigError, listed, suggest
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.recipes import EDITOR_LINE, editor_line, recipe_or_file, recipes
 from sluice.retrieval.datasets.beir import is_beir_folder
@@ -86,7 +87,7 @@ def _named(dataset: str | None, documents: str | None, own: Mapping[str, Any]) -
                 f"{', '.join(own)}: belong to documents of your own; --documents FILE"
             )
         return dataset or "pydocs"
-    path = Path(documents).expanduser()
+    path = expanded(documents)
     if not path.exists():
         raise ConfigError(f"--documents: no file or folder {documents}")
     if not own and path.is_dir() and is_beir_folder(path):
@@ -103,7 +104,7 @@ def _refuse(job: str, facts: Facts, pairs: str | None) -> None:
         )
     if job == "train reranker" and pairs is not None and not facts.negatives:
         raise ConfigError(
-            f"train reranker: {facts.name} has no negatives (columns: {', '.join(facts.columns)}), "
+            f"train reranker: {facts.name} has no negatives (columns: {listed(facts.columns)}), "
             "and a reranker learns from them; add a column negative or label, or mine some: "
             "sluice mine"
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.datasets.source import find_split
@@ -95,7 +96,7 @@ def pair_facts(file: Path) -> Facts:
     Where its columns are not guessed, the first one of texts holds the queries. Raises
     ``DataError`` for a file or a row that training refuses too.
     """
-    path = file.expanduser()
+    path = expanded(file)
     records = [value for _, value in itertools.islice(read_records(path), SAMPLE)]
     if not records:
         raise DataError(f"{file}: no rows; expected pairs such as query and positive")

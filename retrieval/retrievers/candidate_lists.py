@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +52,14 @@ def check_lists(named: str, where: str, known: Sequence[str]) -> None:
         )
 
 
-def open_lists(named: str, where: str, known: Sequence[str] = ()) -> Stage | Run:
-    """Open a retriever folder or a TREC run by path."""
+def open_lists(
+    named: str, where: str, known: Sequence[str] = (), *, allow: Collection[str] = ()
+) -> Stage | Run:
+    """Open a retriever folder, which may use what ``allow`` lists, or a TREC run by path."""
     check_lists(named, where, known)
-    return Retriever.open(named) if Path(named).is_dir() else Run.load(Path(named))
+    if Path(named).is_dir():
+        return Retriever.open(named, allow=allow)
+    return Run.load(Path(named))
 
 
 class Sources(Stage):

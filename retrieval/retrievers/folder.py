@@ -10,16 +10,22 @@ import logging
 import re
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.encoder import hooks_of
-from sluice.encoders.foundation.build import resolve, type_name
+from sluice.encoders.foundation.build import factory, type_name
 from sluice.encoders.foundation.errors import IndexFormatError, SluiceError, suggest
-from sluice.encoders.foundation.files import fingerprint_of, link_or_copy, read_json, write_json
+from sluice.encoders.foundation.files import (
+    check_version,
+    fingerprint_of,
+    link_or_copy,
+    read_json,
+    write_json,
+)
 from sluice.encoders.foundation.folder_swap import replaced_folder, settle
 from sluice.encoders.foundation.generations import MANIFEST, pin_generation, verify, writer_lock
 from sluice.encoders.model_files.registry import kind_of, open_encoder
@@ -109,14 +115,11 @@ def read_head(path: Path) -> Head:
         raise IndexFormatError(
             f"{path / HEAD}: not the file of a retriever; rebuild it with sluice index"
         )
-    version = facts.pop("version", None)
-    if not isinstance(version, int) or version > VERSION:
-        raise IndexFormatError(
-            f"{path / HEAD}: format version {version!r}, this Sluice reads up to {VERSION}; "
-            "upgrade sluice-ir, or rebuild"
-        )
+    check_version(facts.get("version"), VERSION, path / HEAD)
+    known = {each.name for each in fields(Head)}
     try:
-        head = Head(**facts)
+        # What a later version notes beside, under the same format number, may be ignored.
+        head = Head(**{name: value for name, value in facts.items() if name in known})
         generations = (head.index_generation, head.documents_generation, head.encoder_generation)
         sound = (
             ENCODER_FOLDER.fullmatch(head.encoder)
@@ -291,12 +294,9 @@ def open_placed_encoder(
     source = path / head.encoder
     given = dict(options or {})
     if head.encoder_type:
-        if head.encoder_type not in allow:
-            raise IndexFormatError(
-                f"{path}: its encoder is {head.encoder_type}, which is not built in, and a saved "
-                f"folder may not import code; pass allow=[{head.encoder_type!r}] if you trust it"
-            )
-        encoder = resolve(head.encoder_type).from_pretrained(source, **given)
+        encoder = factory(
+            head.encoder_type, {}, where=f"{path / HEAD}: encoder", allow=allow
+        ).from_pretrained(source, **given)
     elif head.encoder_generation:
         encoder = open_encoder(source, generation=head.encoder_generation)
     elif quick:
@@ -320,7 +320,7 @@ def check_encoder(path: Path, head: Head, encoder: Any) -> None:
         )
 
 
-def verify_retriever(path: Path) -> int:
+def verify_retriever(path: Path, allow: Collection[str] = ()) -> int:
     """Check every checksum of index and documents, and the encoder's fingerprint; count files.
 
     Nothing is written, so a retriever in use may be verified.
@@ -328,7 +328,7 @@ def verify_retriever(path: Path) -> int:
     head = read_head(path)
     files = verify(path / INDEX, generation=head.index_generation)
     files += verify(path / DOCUMENTS, generation=head.documents_generation)
-    open_placed_encoder(path, head)
+    open_placed_encoder(path, head, allow=allow)
     return files + 1
 
 

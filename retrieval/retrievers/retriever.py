@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import shutil
 import tempfile
 import time
@@ -10,7 +11,7 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, UnknownDocumentError
@@ -119,9 +120,7 @@ class Retriever(Updatable):
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
-            weakref.finalize(built, shutil.rmtree, temporary, ignore_errors=True)
-            built.temporary = True
-            return built
+            return built._made_temporary()
         folder = Path(path)
         start = time.monotonic()
         refuse_foreign(folder)
@@ -161,8 +160,9 @@ class Retriever(Updatable):
         """Open a folder; the encoder is loaded when the first query needs it.
 
         ``encoder`` is given where the folder cannot have it (a function), or to share one.
-        ``options`` (``device``, ``dtype``) go to the encoder. ``allow`` names encoder classes of
-        your own that the folder may import. ``params`` are the search parameters of all searches.
+        ``options`` (``device``, ``dtype``) go to the encoder. ``allow`` lists what the folder
+        may do beside reading: classes of your own it may import, and paths of links in it that a
+        change may write to. ``params`` are the search parameters of all searches.
         ``quick`` is for a few queries: an encoder that has a numpy form is not loaded, see
         ``sluice.encoders.quick``.
         Raises ``IndexFormatError`` for a folder that is missing, damaged or newer, and for an
@@ -190,6 +190,33 @@ class Retriever(Updatable):
         """
         with self._lock:
             copy_retriever(self.path, Path(path), self.head)
+
+    def _made_temporary(self) -> Self:
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        self.temporary = True
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what opens the folder again; a pickle holds neither documents nor vectors."""
+        if self.temporary:
+            raise ConfigError(
+                f"{self.name}: cannot be pickled or sent to another process, because its folder is "
+                "temporary and goes with it; save(path), and send Retriever.open(path)"
+            )
+        return partial(type(self).open, **self._state.sent()), ()
+
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a retriever of the same folder, of a temporary one with a copy of the folder."""
+        if not self.temporary:
+            opened, _ = self.__reduce__()
+            return opened()  # type: ignore[no-any-return]
+        folder = Path(tempfile.mkdtemp(prefix="sluice-"))
+        state = self._state
+        copy_retriever(state.path, folder, state.head)
+        return type(self)(state.forked(folder))._made_temporary()
 
     @property
     def encoder(self) -> Any:
@@ -223,7 +250,7 @@ class Retriever(Updatable):
     @property
     def documents(self) -> DocumentStore:
         """Where later stages read texts."""
-        return self.store
+        return self._state.documents
 
     @property
     def base_retriever(self) -> Retriever:
@@ -332,9 +359,9 @@ class Retriever(Updatable):
 
         passages = state.passages_of if self.names_passages else None
         if isinstance(query, str):
-            return searched(partial(run, self), state.store, query, k, passages)
+            return searched(partial(run, self), state.documents, query, k, passages)
         k = whole_number(k, "k", 1)
-        return all_searched(partial(run, self), state.store, several(query), k, passages)
+        return all_searched(partial(run, self), state.documents, several(query), k, passages)
 
     @overload
     async def asearch(

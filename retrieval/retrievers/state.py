@@ -11,14 +11,16 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
 from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.progress import progress
+from sluice.encoders.table import GIVEN
 from sluice.retrieval.documents.store import DocumentStore, open_documents
 from sluice.retrieval.documents.where import Where, conditions, matching_rows
 from sluice.retrieval.retrievers.corpus.best_passages import PassageFinder, keep_vectors
@@ -52,10 +54,71 @@ MASKS = 8  # masks of the latest ``where``s that stay in memory
 Part = TypeVar("Part")
 
 
+class _Parts:
+    """The encoder, index and documents of one ``retriever.json``, each opened when needed."""
+
+    def __init__(self, state: RetrieverState, head: Head, encoder: Encoder | None) -> None:
+        self.head = head
+        self._state = state
+        self._masks: dict[str, Mask] = {}  # of the latest ``where``s
+        if encoder is not None:
+            self.encoder = encoder
+
+    @cached_property
+    def encoder(self) -> Any:
+        state = self._state
+        return open_placed_encoder(
+            state.path, self.head, allow=state.allow, options=state.options, quick=state.quick
+        )
+
+    @cached_property
+    def index(self) -> Index:
+        from sluice.indexing import open_index
+
+        path, generation = self._state.path, self.head.index_generation
+        index = open_index(path / INDEX, generation=generation, allow=self._state.allow)
+        if index.encoder_fingerprint != self.head.encoder_fingerprint:
+            raise IndexFormatError(
+                f"{path}: the index was built with encoder {index.encoder_fingerprint[:12]}, "
+                f"retriever.json says {self.head.encoder_fingerprint[:12]}; rebuild it"
+            )
+        if index.rows != self.store.rows_total:
+            raise IndexFormatError(
+                f"{path}: the index has {index.rows:,} rows, the document store "
+                f"{self.store.rows_total:,}; they do not belong together: rebuild it"
+            )
+        return index
+
+    @cached_property
+    def store(self) -> DocumentStore:
+        path, generation = self._state.path, self.head.documents_generation
+        return open_documents(path / DOCUMENTS, generation=generation)
+
+    def lasting(self) -> Self:
+        """Open all that a change of the folder deletes; what is open stays readable."""
+        _ = self.index, self.store
+        if self.head.encoder_generation:
+            _ = self.encoder
+        return self
+
+    def matching(self, where: Where) -> Mask:
+        """Return the mask over rows, made once for a ``where``."""
+        checked = conditions(where)
+        key = repr(checked)
+        mask = self._masks.get(key)
+        if mask is None:
+            mask = matching_rows(self.store, checked)
+            latest = list(self._masks.items())[1 - MASKS :]
+            self._masks = dict([*latest, (key, mask)])  # a new dict: others may be reading
+        return mask
+
+
 class RetrieverState:
     """The state that ``head`` describes; each part is opened when it is first needed.
 
-    The stage is ``Retriever``, which searches its current state.
+    The stage is ``Retriever``, which searches its current state. Where another process changed the
+    folder before all parts were open, and one of them is gone, this becomes the folder's newer
+    state as a whole; parts that were handed out stay those of the older.
     """
 
     def __init__(
@@ -70,56 +133,68 @@ class RetrieverState:
         quick: bool = False,
     ) -> None:
         self.path = path
-        self.head = head
         self.name = head.name
         self.params = dict(params or {})  # of every search of the index; a call's own come first
-        self._allow, self._options, self._quick = allow, dict(options or {}), quick
-        self._masks: dict[str, Mask] = {}  # of the latest ``where``s
+        self.allow, self.options, self.quick = tuple(allow), dict(options or {}), quick
         if encoder is not None:
             check_encoder(path, head, encoder)
-            self.encoder = encoder
+        self._given = encoder
+        self._parts = _Parts(self, head, encoder)
 
-    @cached_property
+    @property
+    def head(self) -> Head:
+        """The content of ``retriever.json`` for this state."""
+        return self._parts.head
+
+    @head.setter
+    def head(self, head: Head) -> None:
+        self._parts.head = head
+
+    @property
     def encoder(self) -> Any:
         """The encoder the index is bound to."""
-        return self._part(
-            lambda: open_placed_encoder(
-                self.path,
-                self.head,
-                allow=self._allow,
-                options=self._options,
-                quick=self._quick,
-            )
-        )
+        return self._newest(lambda parts: parts.encoder)
 
-    @cached_property
+    @encoder.setter
+    def encoder(self, encoder: Any) -> None:
+        self._parts.encoder = encoder
+
+    @property
     def index(self) -> Index:
         """The index, memory-mapped."""
-        from sluice.indexing import open_index
+        return self._newest(lambda parts: parts.index)
 
-        def opened() -> Index:
-            generation = self.head.index_generation
-            return open_index(self.path / INDEX, generation=generation, allow=self._allow)
+    @index.setter
+    def index(self, index: Index) -> None:
+        self._parts.index = index
 
-        index = self._part(opened)
-        if index.encoder_fingerprint != self.head.encoder_fingerprint:
-            raise IndexFormatError(
-                f"{self.path}: the index was built with encoder {index.encoder_fingerprint[:12]}, "
-                f"retriever.json says {self.head.encoder_fingerprint[:12]}; rebuild it"
-            )
-        if index.rows != self.store.rows_total:
-            raise IndexFormatError(
-                f"{self.path}: the index has {index.rows:,} rows, the document store "
-                f"{self.store.rows_total:,}; they do not belong together: rebuild it"
-            )
-        return index
-
-    @cached_property
+    @property
     def store(self) -> DocumentStore:
         """The ids and texts, memory-mapped."""
-        return self._part(
-            lambda: open_documents(self.path / DOCUMENTS, generation=self.head.documents_generation)
-        )
+        return self._newest(lambda parts: parts.store)
+
+    @property
+    def documents(self) -> DocumentStore:
+        """The ids and texts for the hits of later searches, which will be of the same state."""
+        return self._newest(_Parts.lasting).store
+
+    def _newest(self, ask: Callable[[_Parts], Part]) -> Part:
+        """Return something of this state's parts, or of the newer state's if this one's is gone."""
+        while True:
+            parts = self._parts
+            try:
+                return ask(parts)
+            except (IndexFormatError, OSError):
+                head = read_head(self.path)
+                if head == parts.head:
+                    raise
+                if self._parts is parts:  # else another thread was faster
+                    given = self._given
+                    if given is not None and head.encoder_generation:
+                        given = None  # it was that of the older documents
+                    elif given is not None:
+                        check_encoder(self.path, head, given)
+                    self._parts = _Parts(self, head, given)
 
     @property
     def passages(self) -> Passages | None:
@@ -127,27 +202,33 @@ class RetrieverState:
         noted = self.head.passages
         return None if noted is None else Passages.noted(noted, str(self.path / HEAD))
 
-    def _part(self, opened: Callable[[], Part]) -> Part:
-        """Open a part of the state in ``head``; take the newer state if no part is open yet."""
-        try:
-            return opened()
-        except IndexFormatError as error:
-            head = read_head(self.path)
-            if head == self.head:
-                raise
-            if self.__dict__.keys() & {"encoder", "index", "store"}:
-                raise IndexFormatError(
-                    f"{self.path}: changed since it was opened; open it again"
-                ) from error
-            self.head = head
-            return opened()
+    def sent(self) -> dict[str, Any]:
+        """Return the arguments of ``Retriever.open`` that open this folder in another process.
 
-    def forked(self) -> RetrieverState:
-        """Return this state in objects of their own, all open, which may be changed."""
+        An encoder that only a program can give, such as a function, goes as it is.
+        """
+        loaded, own = vars(self._parts).get("encoder"), self.head.encoder_type
+        given = loaded is not None and type_name(loaded, GIVEN) in GIVEN
+        return {
+            "path": self.path.absolute(),
+            "encoder": loaded if given else None,
+            "allow": (*self.allow, own) if own and loaded is not None else self.allow,
+            "params": self.params,
+            "quick": self.quick,
+            **self.options,
+        }
+
+    def forked(self, path: Path | None = None) -> RetrieverState:
+        """Return this state in objects of their own, all open, which may be changed.
+
+        ``path`` is that of a copy of the folder.
+        """
         fork = RetrieverState(
-            self.path, self.head, allow=self._allow, options=self._options, params=self.params
-        )
+            path or self.path, self.head, allow=self.allow, options=self.options,
+            params=self.params,
+        )  # fmt: skip
         changing = hooks_of(self.encoder).fits_documents
+        fork._given = None if changing else self._given
         fork.encoder = copy.deepcopy(self.encoder) if changing else self.encoder
         _ = fork.index, fork.store
         return fork
@@ -163,6 +244,8 @@ class RetrieverState:
         """Search every query, see ``Retriever.run``."""
         with_text = self.with_text(queries)
         texts = [queries[query] for query in with_text]
+        if texts:
+            self._newest(_Parts.lasting)
         vectors = self.encoder.encode_queries(texts) if texts else ()
         keep_vectors(vectors)
         return self.nearest(queries, with_text, vectors, k, where=where, params=params)
@@ -194,43 +277,34 @@ class RetrieverState:
     ) -> Run:
         """Search with the vectors of the queries ``with_text``, a row each; others have no hits."""
         depth = DEPTH if k is None else k
-        keep = None if where is None else self._matching(where)
+        parts = self._newest(_Parts.lasting)
+        keep = None if where is None else parts.matching(where)
         params = {**self.params, **(params or {})}
         excluding = isinstance(queries, SelfExcluding)
-        most = min(depth + excluding, len(self.store))
+        most = min(depth + excluding, len(parts.store))
         rankings = dict.fromkeys(queries, Ranking([], []))
         show = len(with_text) > 2 * BATCH
         with progress(f"search {self.name}", len(with_text), "queries", show=show) as advance:
             for start in range(0, len(with_text), BATCH):
                 block = with_text[start : start + BATCH]
                 part = vectors[start : start + BATCH]
-                hits = self.index.search(part, most, keep=keep, params=params)
-                for query, ranking in zip(block, self._rankings(hits), strict=True):
+                hits = parts.index.search(part, most, keep=keep, params=params)
+                for query, ranking in zip(block, _rankings(hits, parts.store), strict=True):
                     ranking = without(ranking, query) if excluding else ranking
                     rankings[query] = ranking[:depth]
                 advance(len(block))
         return Run(rankings, name=self.name)
 
-    def _matching(self, where: Where) -> Mask:
-        """Return the mask over rows, made once for a ``where``."""
-        checked = conditions(where)
-        key = repr(checked)
-        mask = self._masks.get(key)
-        if mask is None:
-            mask = matching_rows(self.store, checked)
-            latest = list(self._masks.items())[1 - MASKS :]
-            self._masks = dict([*latest, (key, mask)])  # a new dict: others may be reading
-        return mask
 
-    def _rankings(self, hits: Hits) -> Iterator[Ranking]:
-        """Yield each query's ranking: rows become ids, ties are ordered by id."""
-        found = hits.rows >= 0
-        ids = np.array(self.store.ids(hits.rows[found]), dtype=object)
-        stops = np.cumsum(found.sum(axis=1))
-        for place, filled in enumerate(found):
-            doc_ids = ids[stops[place] - filled.sum() : stops[place]].tolist()
-            scores = hits.scores[place][filled]
-            if len(scores) > 1 and (scores[1:] == scores[:-1]).any():
-                order = canonical_order(doc_ids, scores)
-                doc_ids, scores = [doc_ids[at] for at in order.tolist()], scores[order]
-            yield Ranking(doc_ids, scores)
+def _rankings(hits: Hits, store: DocumentStore) -> Iterator[Ranking]:
+    """Yield each query's ranking: rows become ids, ties are ordered by id."""
+    found = hits.rows >= 0
+    ids = np.array(store.ids(hits.rows[found]), dtype=object)
+    stops = np.cumsum(found.sum(axis=1))
+    for place, filled in enumerate(found):
+        doc_ids = ids[stops[place] - filled.sum() : stops[place]].tolist()
+        scores = hits.scores[place][filled]
+        if len(scores) > 1 and (scores[1:] == scores[:-1]).any():
+            order = canonical_order(doc_ids, scores)
+            doc_ids, scores = [doc_ids[at] for at in order.tolist()], scores[order]
+        yield Ranking(doc_ids, scores)

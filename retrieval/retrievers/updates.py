@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -10,7 +9,10 @@ from typing import Any, NamedTuple
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.generations import writer_lock
+from sluice.encoders.foundation.locks import OwnLock
+from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.documents.readers.source import as_documents
+from sluice.retrieval.pipelines.one_state import kept_state
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.changes import Changes, noted_in
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
@@ -44,8 +46,16 @@ class Updatable(Stage):
         self.path, self.name = state.path, state.name
         self.mark = ""  # noted with each change: the change of an experiment that it is part of
         self.temporary = False  # whether the folder goes with this object
-        self._lock = threading.Lock()
-        self._state = state
+        self._lock = OwnLock()
+        self._current = state
+
+    @property
+    def _state(self) -> RetrieverState:
+        return kept_state(self, self._current)
+
+    @_state.setter
+    def _state(self, state: RetrieverState) -> None:
+        self._current = state
 
     @property
     def head(self) -> Head:
@@ -123,6 +133,7 @@ class Updatable(Stage):
         With it comes a dictionary, which the block fills with the counts of ``Changes``. Other
         threads search the old state until the new one replaces it.
         """
+        refuse_links(self.path, self._state.allow)
         with self._lock, writer_lock(self.path):
             if read_head(self.path) != self.head:
                 raise IndexFormatError(

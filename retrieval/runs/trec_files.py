@@ -7,7 +7,7 @@ million lines a second; what it refuses is read again line by line to find the l
 from __future__ import annotations
 
 import codecs
-import gzip
+import itertools
 import logging
 import math
 import re
@@ -19,7 +19,16 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.bounded import (
+    GZIP_MAGIC,
+    LONGEST,
+    check_file,
+    open_bytes,
+    stream_of,
+    too_long,
+)
 from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval.documents.jsonl import all_lines
 from sluice.retrieval.runs.columns import RunColumns, columns_of, may_repeat
 
 log = logging.getLogger("sluice")
@@ -37,7 +46,8 @@ QRELS_EXPECTED = "4 columns 'query 0 document grade' or 3 columns 'query-id corp
 _WHITE = b"\t\v\f\r"
 _SCAN = 1 << 18  # bytes looked at together
 _BLOCK = 1 << 22  # bytes parsed together
-GZIP_MAGIC = b"\x1f\x8b"
+BYTE_ORDER_MARK = codecs.BOM_UTF8.decode()
+UNREADABLE = (OSError, EOFError, zlib.error)
 
 
 class _Rows(NamedTuple):
@@ -58,13 +68,13 @@ def read_run(path: Path) -> RunColumns:
     """
     rows = _parsed(path)
     if rows is None:
-        rows = _read_lines(path, read_data(path))
+        rows = _read_lines(path)
     if rows.mixed:
-        _warn_of_tags(path, read_data(path))
+        _warn_of_tags(path)
     with np.errstate(over="ignore"):
         scores = rows.scores.astype(np.float32)
     if not np.isfinite(scores).all() or may_repeat(rows.codes, rows.documents):
-        _read_lines(path, read_data(path))  # which names the line
+        _read_lines(path)  # which names the line
     return columns_of(rows.queries, rows.codes, rows.documents, scores)
 
 
@@ -77,9 +87,8 @@ def read_qrels(path: Path) -> Qrels:
     twice. Raises ``DataError`` naming file and line for a wrong number of columns, an empty id, a
     grade that is not a whole number, text that is not UTF-8, and for a file without judgements.
     """
-    text = _text(path, read_data(path))
     return qrels_of(
-        lambda: _judgements(path, text),
+        lambda: _judgements(path),
         lambda number: f"{path}:{number}",
         str(path),
         f"; expected lines of {QRELS_EXPECTED}",
@@ -122,10 +131,10 @@ def qrels_of(
     return qrels
 
 
-def _judgements(path: Path, text: str) -> Iterator[Judgement]:
+def _judgements(path: Path) -> Iterator[Judgement]:
     """Yield the judgements of a file with their line numbers."""
     columns = 0
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in all_lines(path):
         fields = _qrels_fields(line)
         if not fields or (columns == 0 and fields[0].lower() in ("query-id", "query_id")):
             continue
@@ -143,7 +152,7 @@ def _judgements(path: Path, text: str) -> Iterator[Judgement]:
 
 def _qrels_fields(line: str) -> list[str]:
     """Return the columns of a line: at tabs where these make a judgement, else at white space."""
-    fields = line.rstrip(" \t\r\v\f").split("\t")
+    fields = line.rstrip(" \t\r\n\v\f").split("\t")
     if len(fields) == 4:  # TREC's: an id there holds no white space, so what surrounds it pads
         return [field.strip() for field in fields]
     return fields if len(fields) == 3 else _fields(line)
@@ -187,39 +196,28 @@ def run_text(
         yield "".join(lines)
 
 
-def read_data(path: Path) -> bytes:
-    """Return a file's bytes, decompressed if they are gzip, whatever the name."""
-    try:
-        data = path.read_bytes()
-        if data[:2] == GZIP_MAGIC:
-            data = gzip.decompress(data)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: damaged gzip data ({error}); write the file again") from None
-    except OSError as error:
-        if path.is_dir():
-            raise DataError(f"{path}: a folder; expected a file") from None
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-    return data.removeprefix(codecs.BOM_UTF8)
-
-
 def _parsed(path: Path) -> _Rows | None:
     """Parse all lines at once; None if anything is out of order."""
     import pyarrow as pa
     from pyarrow import csv
 
+    check_file(path)
     line, separator = _first_line(path), b" "
+    ends = [line, line]  # the first line and the last one
     if _is_plain(path, line):
         separator = b"\t" if b"\t" in line else b" "
         source = pa.OSFile(str(path))  # in blocks: the text is never all in memory
-        last = _last_line(path)
+        ends[1] = _last_line(path)
     else:
-        data = _plain(read_data(path))
-        line = data[: data.find(b"\n") + 1] or data
-        last = data[-_SCAN:].rstrip().rpartition(b"\n")[2]
-        source = pa.BufferReader(data)
-    names = RUN_FIELDS.get(len(line.split()))
+        blocks = _plain_blocks(path, ends)
+        try:
+            begin = next(blocks, b"")
+        except UNREADABLE:
+            return None
+        if begin.startswith(codecs.BOM_UTF8):  # a second one, which the parser would drop
+            return None
+        source = stream_of(itertools.chain([begin], blocks))
+    names = RUN_FIELDS.get(len(ends[0].split()))
     if names is None:
         return None
     types = {
@@ -241,10 +239,10 @@ def _parsed(path: Path) -> _Rows | None:
         if documents.nbytes >= 1 << 31:
             documents = documents.cast(pa.large_string())
         documents = documents.combine_chunks()
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, *UNREADABLE):
         return None
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in queries.chunks])
-    mixed = line.split()[5:] != last.split()[5:]
+    mixed = ends[0].split()[5:] != ends[1].split()[5:]
     scores = table["score"].to_numpy()
     return _Rows(queries.chunk(0).dictionary.to_pylist(), codes, documents, scores, mixed)
 
@@ -253,7 +251,7 @@ def _first_line(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
             return stream.readline(_SCAN)
-    except OSError:
+    except OSError:  # which reading line by line reports
         return b""
 
 
@@ -283,6 +281,22 @@ def _is_plain(path: Path, line: bytes) -> bool:
     return True
 
 
+def _plain_blocks(path: Path, ends: list[bytes]) -> Iterator[bytes]:
+    """Yield a file in blocks of whole lines as ``_plain`` writes them; notes the ``ends``."""
+    with open_bytes(path) as stream:
+        begun = False
+        while block := stream.read(_BLOCK):
+            rest = stream.readline(LONGEST + 1)
+            if len(rest) > LONGEST:
+                raise too_long(f"{path}: a line")
+            block = _plain((block + rest).removeprefix(b"" if begun else codecs.BOM_UTF8))
+            if not begun:
+                ends[0] = block[: block.find(b"\n") + 1] or block
+            ends[1] = block[block.rstrip().rfind(b"\n") + 1 :].strip() or ends[1]
+            begun = True
+            yield block
+
+
 def _plain(data: bytes) -> bytes:
     """Part fields by one space and lines by one newline; as many lines as before."""
     data = data.translate(bytes.maketrans(_WHITE, b" " * len(_WHITE)))
@@ -290,7 +304,7 @@ def _plain(data: bytes) -> bytes:
     return data.strip(b" ")
 
 
-def _read_lines(path: Path, data: bytes) -> _Rows:
+def _read_lines(path: Path) -> _Rows:
     """Parse line by line: slow and exact.
 
     ``DataError`` names the first line with an unusable score or with a document that its query has
@@ -298,9 +312,6 @@ def _read_lines(path: Path, data: bytes) -> _Rows:
     """
     import pyarrow as pa
 
-    text = _text(path, data)
-    if not text.strip():
-        raise DataError(f"{path}: the file is empty; expected lines of {RUN_EXPECTED}")
     places: dict[str, int] = {}
     codes: list[int] = []
     documents: list[str] = []
@@ -308,7 +319,7 @@ def _read_lines(path: Path, data: bytes) -> _Rows:
     tags: list[str] = []
     seen: set[tuple[int, str]] = set()
     columns = 0
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in all_lines(path):
         fields = _fields(line)
         if not fields:
             continue
@@ -329,6 +340,8 @@ def _read_lines(path: Path, data: bytes) -> _Rows:
                 "expected each document once per query"
             )
         seen.add(pair)
+    if not codes:
+        raise DataError(f"{path}: the file is empty; expected lines of {RUN_EXPECTED}")
     return _Rows(
         list(places),
         np.array(codes, dtype=np.int32),
@@ -338,10 +351,10 @@ def _read_lines(path: Path, data: bytes) -> _Rows:
     )
 
 
-def _warn_of_tags(path: Path, data: bytes) -> None:
+def _warn_of_tags(path: Path) -> None:
     """Warn of the first line whose tag is not that of the lines before."""
     first = ""
-    for number, line in enumerate(_text(path, data).split("\n"), 1):
+    for number, line in all_lines(path):
         tag = _fields(line)[5:]
         first = first or "".join(tag)
         if tag and tag[0] != first:
@@ -366,17 +379,6 @@ def _score(path: Path, number: int, written: str) -> float:
     return score
 
 
-def _text(path: Path, data: bytes) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        number = data.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{path}:{number}: byte 0x{data[error.start]:02x} is not UTF-8; "
-            "convert the file to UTF-8"
-        ) from None
-
-
 def _fields(line: str) -> list[str]:
     """Split at ASCII white space only, as trec_eval does: ids may hold other spaces."""
     return line.split() if line.isascii() else [p.decode() for p in line.encode().split()]
@@ -389,6 +391,11 @@ def _counted(fields: list[str]) -> str:
 def _check_writable(name: str, kind: str) -> None:
     if len(name.encode().split()) != 1 or name.encode().split()[0] != name.encode():
         raise DataError(
-            f"{kind} id {name!r} is empty or holds white space, which a TREC file cannot "
+            f"{kind} id {name!r:.200} is empty or holds white space, which a TREC file cannot "
             "hold; rename it"
+        )
+    if kind == "query" and name.startswith(BYTE_ORDER_MARK):
+        raise DataError(
+            f"query id {name!r:.200} begins with a byte order mark (U+FEFF), which is no part of "
+            "the text where it begins a file; rename it"
         )

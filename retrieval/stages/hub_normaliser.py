@@ -164,7 +164,7 @@ class Normaliser:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Open what ``save`` wrote, memory-mapped; ``IndexFormatError`` for anything else."""
-        from sluice.indexing.storage.arrays import open_array
+        from sluice.encoders.foundation.arrays import open_array
 
         folder = Path(path)
         head = read_fitted(

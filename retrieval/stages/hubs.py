@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.foundation.locks import OwnLock
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import note
@@ -161,7 +161,7 @@ class Fitting:
         self.bank, self.folder = bank, folder
         self.beta, self.documents = beta, documents
         self._normaliser: Normaliser | None = None
-        self._lock = threading.Lock()
+        self._lock = OwnLock()
 
     def of(self, retriever: Retriever) -> Normaliser:
         """Return the normaliser of this retriever, opened or fitted at the first call."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import draft_of, fingerprint_of, packed_file, write_text
+from sluice.encoders.foundation.files import fingerprint_of, packed_file, writable, write_text
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.same_text import same_text_key
 
@@ -60,7 +60,7 @@ def generate_queries(
         if number is not None and number < 1:
             raise ConfigError(f"{name}: {number}, expected 1 or more")
     for path in (output, *([] if expanded is None else [expanded])):
-        draft_of(path)  # a folder is refused before any work
+        writable(path)  # a folder is refused before any work
     written = output.with_name(f"{output.name}.generated")
     count = _generate(generator, dataset, written, documents)
     passed = None

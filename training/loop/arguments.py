@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from transformers import TrainingArguments
 
+from sluice.encoders.foundation.build import fits, misfit
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.progress import progress_target
 
@@ -30,6 +32,12 @@ FREE = (
     "logging_", "log_", "report_to", "disable_tqdm", "save_", "dataloader_", "eval_", "run_name",
     "load_best_model_at_end", "use_cpu", "project",
 )  # fmt: skip
+LEAST: dict[str, int] = {  # of numbers that the library does not look at
+    "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "save_total_limit": 1,
+    "gradient_accumulation_steps": 1, "eval_accumulation_steps": 1, "dataloader_num_workers": 0,
+    "learning_rate": 0, "num_train_epochs": 0, "weight_decay": 0, "max_grad_norm": 0,
+    "adam_beta1": 0, "adam_beta2": 0, "adam_epsilon": 0,
+}  # fmt: skip
 DEFAULTS: dict[str, Any] = {
     "num_train_epochs": 1,
     "per_device_train_batch_size": 32,
@@ -78,14 +86,15 @@ def training_arguments(
         settings["greater_is_better"] = True
         saves = str(settings["save_strategy"]) != "no"
         settings["load_best_model_at_end"] = trainer.get("load_best_model_at_end", saves)
+        settings["eval_on_start"] = trainer.get("eval_on_start", True)
     elif str(trainer.get("eval_strategy", "no")) != "no" or "eval_steps" in trainer:
         raise ConfigError("trainer.eval_strategy: there is no dev evaluation; set evaluate.every")
     if "tensorboard" in str(settings["report_to"]) and not importlib.util.find_spec("tensorboard"):
         raise MissingPackageError("tensorboard", "tensorboard", "report_to: tensorboard")
     try:
         return TrainingArguments(**settings)
-    except (ValueError, TypeError, ImportError) as error:
-        raise ConfigError(f"trainer: {error}") from error
+    except Exception as error:  # whatever its many checks and libraries raise at a value
+        raise ConfigError(f"trainer: {error}; check the values of its keys") from error
 
 
 def result_settings(trainer: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,10 +104,7 @@ def result_settings(trainer: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_trainer(trainer: Mapping[str, Any]) -> None:
     """Raise ``ConfigError`` for a key `trainer` cannot have, or a value of the wrong type."""
-    known = {
-        field.name: getattr(field.type, "__name__", str(field.type)).removesuffix(" | None")
-        for field in dataclasses.fields(TrainingArguments)
-    }
+    known = {field.name: field.type for field in dataclasses.fields(TrainingArguments)}
     for key, value in trainer.items():
         if key in DECIDED:
             raise ConfigError(f"trainer.{key}: is decided by {DECIDED[key]}; leave it out here")
@@ -109,12 +115,13 @@ def check_trainer(trainer: Mapping[str, Any]) -> None:
                 f"trainer.{key}: transformers.TrainingArguments has no such key"
                 f"{suggest(key, known)}"
             )
-        expected = known[key]
-        good = value is None or {
-            "float": isinstance(value, (int, float)) and not isinstance(value, bool),
-            "int": isinstance(value, int) and not isinstance(value, bool),
-            "bool": isinstance(value, bool),
-        }.get(expected, True)
-        if not good:
-            hint = " (YAML reads 2e-5 as text: write 2.0e-5)" if expected == "float" else ""
-            raise ConfigError(f"trainer.{key}: {value!r}, expected {expected}{hint}")
+        hint = known[key]
+        optional = type(None) in get_args(hint)
+        if not fits(value, hint) or (value is None and not optional):
+            number = " (YAML reads 2e-5 as text: write 2.0e-5)" if isinstance(value, str) else ""
+            note = number if float in (hint, *get_args(hint)) else ""
+            raise ConfigError(f"trainer.{key}: {misfit(value, hint)}{note}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"trainer.{key}: {value}; expected a finite number")
+        if isinstance(value, (int, float)) and value < LEAST.get(key, value):
+            raise ConfigError(f"trainer.{key}: {value}; expected {LEAST[key]} or more")

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.drafts import sync
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import sync, write_json
+from sluice.encoders.foundation.files import write_json
 from sluice.training.example import Example, Text
 from sluice.training.journal.curves import TRAINING
 from sluice.training.losses.base import LossBase
@@ -28,6 +29,7 @@ def seal(checkpoint: Path, state: Mapping[str, Any]) -> None:
             sync(file)
             files[file.name] = file.stat().st_size
     write_json(checkpoint / COMPLETE, {"files": files, "state": dict(state)})
+    sync(checkpoint.parent)  # its name too, before older ones are removed
 
 
 def sealed_state(checkpoint: Path) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from transformers import TrainerCallback
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import draft_of
+from sluice.encoders.foundation.files import write_json
 from sluice.encoders.foundation.machine import is_alive
 
 log = logging.getLogger("sluice")
@@ -162,10 +162,7 @@ class MemoryWatch(TrainerCallback):  # type: ignore[misc]
         if self.writes:
             self._noted = held / limit if limit > 0 else 0.0
             note = {"pid": os.getpid(), "step": step, "held": held, "limit": limit}
-            file = self.folder / RUNNING
-            draft = draft_of(file)
-            draft.write_text(json.dumps(note) + "\n", encoding="utf-8")
-            draft.replace(file)  # not waited for: a kill loses nothing that was written
+            write_json(self.folder / RUNNING, note)
 
 
 @contextlib.contextmanager

@@ -62,7 +62,7 @@ class LinearRanker:
         damaged = ModelError(f"{folder / WEIGHTS}: damaged or not Sluice's; train it again")
         try:
             parts = {name: np.array(facts[name], np.float64) for name in PARTS}
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise damaged from None
         flat = len({part.shape for part in parts.values()}) == 1 and parts["weights"].ndim == 1
         if not flat or not all(np.isfinite(part).all() for part in parts.values()):

@@ -10,18 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.indexing.inverted.segments.kernels import (
-    digest,
-    fill_blocks,
-    group_maxima,
-    scatter,
-    survey,
-)
+from sluice.encoders.foundation.arrays import open_array
+from sluice.indexing.inverted.segments.choice import kernels_for
 from sluice.indexing.inverted.segments.segment import (
     FLOOR_RANKS,
     GROUP,
@@ -33,7 +29,7 @@ from sluice.indexing.inverted.segments.segment import (
 )
 from sluice.indexing.inverted.spooling.spool import Spool
 from sluice.indexing.kernels.threads import in_order, thread_count
-from sluice.indexing.storage.arrays import GrowingArray, open_array, write_array
+from sluice.indexing.storage.arrays import GrowingArray, write_array
 
 STRETCH = 1 << 14  # documents written by block at a time; a multiple of every block size
 RANGE = 1 << 25  # postings written by term at a time, by all threads together
@@ -60,10 +56,12 @@ def build_segment(
     source = spool if order is None else spool.reordered(order)
     terms = max(terms, spool.terms)
     documents = len(source)
+    kernels = kernels_for(source.postings)
     frequencies = np.zeros(terms, dtype=np.int64)
     peaks = np.zeros(terms, dtype=np.float32)
     for first in range(0, documents, STRETCH):
-        survey(*source.documents(first, min(first + STRETCH, documents))[1:], frequencies, peaks)
+        part = source.documents(first, min(first + STRETCH, documents))
+        kernels.survey(*part[1:], frequencies, peaks)
     shift = _block_shift(source, block_size)
     code_bits = 8 if not exact else 16 - max(shift, 0)
     bounds = _scale(peaks, 255)
@@ -71,8 +69,8 @@ def build_segment(
     scales = np.ones(terms, dtype=np.float32) if exact else bounds
     sink: _Sink = _Memory() if folder is None else _Files(folder)
     try:
-        bucket_bits = _write_blocks(source, sink, exact, shift, code_bits, codes)
-        _write_terms(source, sink, exact, shift, frequencies, scales, bounds)
+        bucket_bits = _write_blocks(kernels, source, sink, exact, shift, code_bits, codes)
+        _write_terms(kernels, source, sink, exact, shift, frequencies, scales, bounds)
         sink.append("scales", scales)
         sink.append("code_scales", codes)
         sink.append("bound_scales", bounds)
@@ -102,6 +100,7 @@ def _block_shift(spool: Spool, block_size: int | None) -> int:
 
 
 def _write_blocks(
+    kernels: ModuleType,
     spool: Spool,
     sink: _Sink,
     exact: bool,
@@ -122,7 +121,7 @@ def _write_blocks(
         tags = np.empty(len(directory) if tagged else 0, dtype=np.uint16)
         buckets = np.empty((blocks, (1 << bucket_bits) + 1), dtype=np.uint16)
         codes = np.empty(len(part[1]), dtype=np.uint16)
-        used = fill_blocks(
+        used = kernels.fill_blocks(
             *part, exact, shift, code_bits, bucket_bits, code_scales,
             entries, directory, tags, buckets, codes,
         )  # fmt: skip
@@ -163,6 +162,7 @@ def _bucket_bits(spool: Spool, shift: int) -> int:
 
 
 def _write_terms(
+    kernels: ModuleType,
     spool: Spool,
     sink: _Sink,
     exact: bool,
@@ -187,7 +187,7 @@ def _write_terms(
         places = starts[:-1].copy()
         for first in range(0, documents, STRETCH):
             chunk = spool.documents(first, min(first + STRETCH, documents))
-            scatter(*chunk, first, first_term, places, numbers, impacts)
+            kernels.scatter(*chunk, first, first_term, places, numbers, impacts)
         rows = int(np.count_nonzero(counts >= least_dense)) if least_dense else 0
         arrays: dict[str, NDArray[Any]] = {
             "offsets": np.empty(size, np.uint16),
@@ -202,7 +202,7 @@ def _write_terms(
             "dense_rows": np.empty(len(counts), np.int32),
             "dense": np.zeros((rows, padded), np.uint8),
         }
-        runs, listed, dense = digest(
+        runs, listed, dense = kernels.digest(
             starts, numbers, impacts, exact, max(shift, 0),
             scales[first_term:last_term], bound_scales[first_term:last_term], least_dense,
             *arrays.values(), floors[:, first_term:last_term],
@@ -212,7 +212,7 @@ def _write_terms(
         for name, count in used.items():
             arrays[name] = arrays[name][:count].copy()
         arrays["dense_groups"] = np.zeros((dense, padded // GROUP), np.uint8)
-        group_maxima(arrays["dense"], arrays["dense_groups"])
+        kernels.group_maxima(arrays["dense"], arrays["dense_groups"])
         return arrays
 
     sink.shapes["dense"], sink.shapes["dense_groups"] = (padded,), (padded // GROUP,)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from sluice.indexing.inverted.segments.kernels import gather
+from sluice.indexing.inverted.segments.choice import kernels_for
 from sluice.indexing.inverted.segments.segment import RUN_BITS, RUNS_PER_TILE_BITS, Segment
 from sluice.indexing.inverted.spooling.spool import Spool
 
@@ -70,12 +70,13 @@ def _gathered(segment: Segment, first_run: int, last_run: int) -> Sparse:
         segment.first_run, segment.run_numbers, segment.run_starts, segment.offsets,
         segment.impacts, segment.impact_codes, segment.scales, first_run, last_run,
     )  # fmt: skip
-    gather(*by_term, starts, np.empty(0, np.uint32), np.empty(0, np.float32))
+    kernels = kernels_for(segment.postings)
+    kernels.gather(*by_term, starts, np.empty(0, np.uint32), np.empty(0, np.float32))
     np.cumsum(starts, out=starts)
     terms = np.empty(int(starts[-1]), dtype=np.uint32)
     impacts = np.empty(len(terms), dtype=np.float32)
     if len(terms):
-        gather(*by_term, starts.copy(), terms, impacts)
+        kernels.gather(*by_term, starts.copy(), terms, impacts)
     shape = (count, segment.terms)
     matrix: Sparse = sparse.csr_array((impacts, terms.astype(np.int64), starts), shape=shape)
     matrix.has_canonical_format = True

@@ -26,8 +26,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.arrays import open_array
 from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.indexing.storage.arrays import fact, open_array
+from sluice.indexing.storage.arrays import fact
 
 TILE_BITS: Final = 16
 TILE: Final = 1 << TILE_BITS

@@ -81,12 +81,32 @@ Queries = Annotated[
     Path | None,
     option("FILE", "A file of queries: JSON lines, TREC topics, tsv, csv, or one query a line."),
 ]
+Allow = Annotated[
+    list[str] | None,
+    option(
+        "WHAT",
+        "What the folder may do beside reading: import MODULE:CLASS, reach a server (its URL, or "
+        "http for any; URL=VARIABLE sends the key in that environment variable), fetch models and "
+        "data from the hub (hub), or write below a PATH; may be repeated.",
+        "--allow",
+        default="nothing",
+    ),
+]
 Json = Annotated[bool, flag("Print JSON.", "--json")]
 
 FORMS = ("text", "markdown", "csv", "latex", "html", "json")
 Form = Annotated[
     str, option("FORM", "Print as text, markdown, csv, latex, html or json.", "--format")
 ]
+
+
+def allowed(what: Sequence[str] | None) -> list[str]:
+    """Return the values of ``--allow``; classes named there are found in the current folder too."""
+    from sluice.retrieval.config.reading import find_own_modules
+
+    words = list(what or ())
+    find_own_modules({"allow": words}, None)
+    return words
 
 
 def split_measures(texts: Sequence[str] | None, default: Sequence[str] = ()) -> list[str]:

@@ -7,9 +7,9 @@ import json
 import os
 import textwrap
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.retrieval.config.recipes import SCHEMA, configs, recipes
 from sluice.retrieval.config.schema.arguments import (
@@ -143,7 +143,7 @@ def _datasets() -> Entries:
     from sluice.retrieval.datasets.dataset import DATA_FOLDER
 
     data = os.environ.get(DATA_FOLDER)
-    local = beir_folders(Path(data).expanduser()) if data else []
+    local = beir_folders(expanded(data)) if data else []
     keys = published()["$defs"]["dataset"]["properties"]
     return {
         "pydocs": "The documentation of Python's standard library, made on first use.",

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.errors import ConfigError, DataError, listed, suggest
 from sluice.retrieval.documents.columns import MetadataReader, plain
 from sluice.retrieval.documents.document import NOTHING, Document, Metadata
 from sluice.retrieval.documents.ids import id_text
 from sluice.retrieval.documents.readers.documents import Placed
 
 ROW = "row"  # as id: the row's number, from 0
+MOST_COLUMNS = 10_000  # of a table
 SAMPLE = 100  # rows looked at before columns are chosen
 
 # Names of columns, best first; compared without regard to case.
@@ -170,11 +172,19 @@ def stored(value: Any) -> Any:
     return value
 
 
-def refuse_doubles(where: object, names: Sequence[str]) -> None:
-    """Raise ``DataError`` for a name that two columns have, of which a row holds the last only."""
-    twice = next((name for name in names if names.count(name) > 1), None)
+def check_names(where: object, names: Sequence[str]) -> None:
+    """Raise ``DataError`` for too many columns, and for two of one name.
+
+    Of these a row would hold the last only.
+    """
+    if len(names) > MOST_COLUMNS:
+        raise DataError(
+            f"{where}: {len(names):,} columns; at most {MOST_COLUMNS:,} are read, so check the "
+            "separator"
+        )
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
-        raise DataError(f"{where}: two columns are called {twice!r}; rename one of them")
+        raise DataError(f"{where}: two columns are called {twice!r:.200}; rename one of them")
 
 
 def choose(
@@ -195,7 +205,7 @@ def choose(
     for column in _asked_columns(asked):
         if column not in names:
             raise DataError(
-                f"{where}: no column {column!r}; its columns are {_listed(names)}"
+                f"{where}: no column {column!r}; its columns are {listed(map(repr, names))}"
                 f"{suggest(column, names)}"
             )
     text = asked.text or (_text_column(where, names, sample, asked),)
@@ -209,13 +219,13 @@ def choose(
     if title in (asked.metadata or ()) and asked.title is None:
         title = None
     others = [name for name in names if name not in {chosen, title, *text}]
-    listed = tuple(others) if asked.metadata is None else asked.metadata
-    if METADATA in listed:
+    shown_names = tuple(others) if asked.metadata is None else asked.metadata
+    if METADATA in shown_names:
         objects = [row[METADATA] for row in sample if isinstance(row.get(METADATA), Mapping)]
-        inside = dict.fromkeys(str(key) for each in objects for key in each)
-        listed = (*(name for name in listed if name != METADATA or not objects), *inside)
-    parsers = {name: _parser(name, sample) for name in listed} if parsed else {}
-    return Fields(chosen, title, tuple(text), asked.metadata, listed, parsers)
+        within = dict.fromkeys(str(key) for each in objects for key in each)
+        shown_names = (*(name for name in shown_names if name != METADATA or not objects), *within)
+    parsers = {name: _parser(name, sample) for name in shown_names} if parsed else {}
+    return Fields(chosen, title, tuple(text), asked.metadata, shown_names, parsers)
 
 
 def _asked_columns(asked: Asked) -> Iterator[str]:
@@ -225,10 +235,6 @@ def _asked_columns(asked: Asked) -> Iterator[str]:
     if asked.title is not None:
         yield asked.title
     yield from asked.metadata or ()
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names)) or "none"
 
 
 def _first(known: Sequence[str], names: Sequence[str]) -> str | None:
@@ -264,7 +270,7 @@ def _text_column(where: str, names: Sequence[str], sample: Sequence[Row], asked:
             return found[0]
         if found:
             raise DataError(
-                f"{where}: several columns could be the text ({_listed(found)}); {REMEDY}"
+                f"{where}: several columns could be the text ({listed(map(repr, found))}); {REMEDY}"
             )
     ids = _id_column(free, sample, set())
     texts = [name for name in free if name != ids and _holds_texts(name, sample)]
@@ -272,8 +278,8 @@ def _text_column(where: str, names: Sequence[str], sample: Sequence[Row], asked:
     if len(untitled or texts) == 1:
         return (untitled or texts)[0]
     raise DataError(
-        f"{where}: cannot tell which column holds the text; its columns are {_listed(names)}; "
-        f"{REMEDY}"
+        f"{where}: cannot tell which column holds the text; its columns are "
+        f"{listed(map(repr, names))}; {REMEDY}"
     )
 
 

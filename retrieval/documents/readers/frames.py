@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.documents.readers.documents import Documents, size_of
-from sluice.retrieval.documents.readers.fields import SAMPLE, Asked, Row, choose, refuse_doubles
+from sluice.retrieval.documents.readers.fields import SAMPLE, Asked, Row, check_names, choose
 
 BATCH = 1024  # rows converted at a time
 INDEX = "index"  # what the index of a pandas frame is called, where it has no name
@@ -46,14 +46,14 @@ def rows_in_frame(source: Any, name: str) -> Iterator[Row] | None:
     reader = _reader(source)
     if reader is None:
         return None
-    refuse_doubles(name, _names(source))
+    check_names(name, _names(source))
     rows = reader.rows() if reader.label is None else _pandas(source, None)
     return (row for _, row in rows)
 
 
 def _documents(source: Any, reader: Reader, asked: Asked, name: str) -> Documents:
     size = size_of(source)
-    refuse_doubles(name, _names(source))
+    check_names(name, _names(source))
     sample = [row for _, row in islice(reader.rows(), SAMPLE)]
     names = _names(source) or list(dict.fromkeys(key for row in sample for key in row))
     if reader.label is not None and reader.label not in names:

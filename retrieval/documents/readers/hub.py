@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.errors import DataError, listed
 from sluice.retrieval.documents.readers.documents import Documents
 from sluice.retrieval.documents.readers.fields import Asked
 from sluice.retrieval.documents.readers.frames import documents_in_dataset
 
 log = logging.getLogger("sluice")
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
+FILES = ("README.md", "*.parquet", "*.jsonl", "*.json", "*.csv")  # of a dataset in a folder
 PATIENCE = 5.0  # seconds to wait for the hub before using its cache
 SPLITS = ("corpus", "train")  # the split that is read, where there are several
+
+
+def repository_of(name: str) -> str:
+    """Return the repository that ``hf:name`` means: owner/name, or the path of a local dataset.
+
+    Anything else is a ``DataError`` before a disk or the network is touched: the library looks for
+    files below whatever folder it is given.
+    """
+    if NAME.fullmatch(name) and ".." not in name:
+        return name
+    folder = Path(name)
+    if folder.is_absolute() and any(any(folder.glob(each)) for each in FILES):
+        return name
+    raise DataError(
+        f"hf:{name}: expected 'hf:owner/name', or the absolute path of a folder with a dataset's "
+        f"files ({', '.join(FILES)})"
+    )
 
 
 @functools.cache
@@ -27,17 +47,25 @@ def documents_on_hub(name: str, asked: Asked) -> Documents:
     import datasets
 
     repository, _, config = name.partition("#")
+    repository = repository_of(repository)
     with reachable(repository, "a table of documents"):
-        splits = datasets.load_dataset(repository, config or None)
+        splits = datasets.load_dataset(repository, config or None, **no_code())
     split = next((each for each in SPLITS if each in splits), None)
     if split is None and len(splits) == 1:
         split = next(iter(splits))
     if split is None:
         raise DataError(
-            f"hf:{name}: splits are {', '.join(splits)}; expected one, or one called corpus or "
+            f"hf:{name}: splits are {listed(splits)}; expected one, or one called corpus or "
             "train; load the one you mean in Python and pass it"
         )
     return documents_in_dataset(splits[split], asked, name=f"hf:{name} ({split})")
+
+
+def no_code() -> dict[str, bool]:
+    """Return the option by which ``datasets`` runs no code of a repository; since 4 it has none."""
+    import datasets
+
+    return {"trust_remote_code": False} if int(datasets.__version__.split(".")[0]) < 4 else {}
 
 
 @contextmanager

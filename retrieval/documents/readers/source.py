@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.readers.documents import Documents, shown
@@ -80,7 +81,7 @@ def documents_below(root: Path, source: str, columns: Mapping[str, Any]) -> Docu
     if not is_source(source) or source == "-" or source.startswith("hf:"):
         return as_documents(source, **columns)
     folder = Path(os.path.abspath(root))  # noqa: PTH100  (`..` without links)
-    path = Path(os.path.abspath(Path(source).expanduser()))  # noqa: PTH100
+    path = Path(os.path.abspath(expanded(source)))  # noqa: PTH100
     if not path.is_relative_to(folder):  # one of the two may be named by way of a link
         folder, path = folder.resolve(), path.resolve()
         if not path.is_relative_to(folder):
@@ -92,10 +93,10 @@ def documents_below(root: Path, source: str, columns: Mapping[str, Any]) -> Docu
 def is_source(name: str | Path) -> bool:
     """Return whether a name is that of files, a table or a place that ``as_documents`` reads."""
     text = str(name)
-    if text == "-" or text.startswith("hf:") or Path(text).expanduser().exists():
+    if text == "-" or text.startswith("hf:") or expanded(text).exists():
         return True
     file = text.rpartition("#")[0]
-    return bool(file and Path(file).expanduser().is_file()) or any(sign in text for sign in WILD)
+    return bool(file and expanded(file).is_file()) or any(sign in text for sign in WILD)
 
 
 def _named_documents(source: str | Path, asked: Asked, root: Path | None = None) -> Documents:
@@ -110,14 +111,14 @@ def _named_documents(source: str | Path, asked: Asked, root: Path | None = None)
         from sluice.retrieval.documents.readers.hub import documents_on_hub
 
         return documents_on_hub(name.removeprefix("hf:"), asked)
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_dir():
         return _folder(shown(path), path, asked, root)
     if path.exists():
         return _file(shown(path), path, asked, root)
     file, _, table = name.rpartition("#")
-    if file and Path(file).expanduser().is_file():
-        path = Path(file).expanduser()
+    if file and expanded(file).is_file():
+        path = expanded(file)
         named = f"{shown(path)}#{table}"
         return documents_in_tables(named, path.parent, [path], asked, table=table)
     if any(sign in name for sign in WILD):

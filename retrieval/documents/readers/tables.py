@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sluice.encoders.foundation.errors import DataError, suggest
-from sluice.retrieval.documents.jsonl import open_bytes, read_objects
+from sluice.encoders.foundation.bounded import LONGEST, check_file, open_bytes, too_long
+from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval.documents.json_list import json_items
+from sluice.retrieval.documents.jsonl import read_objects
 from sluice.retrieval.documents.readers.contents import contents_of
 from sluice.retrieval.documents.readers.documents import Documents, Placed
 from sluice.retrieval.documents.readers.fields import (
@@ -26,10 +25,11 @@ from sluice.retrieval.documents.readers.fields import (
     Asked,
     Row,
     Rows,
+    check_names,
     choose,
-    refuse_doubles,
 )
 from sluice.retrieval.documents.readers.files.encodings import FALLBACK, encoding_of
+from sluice.retrieval.documents.readers.sqlite_file import columns_of, sqlite_rows
 
 FORMS = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
@@ -37,7 +37,6 @@ FORMS = {
     ".feather": "arrow", ".db": "sqlite", ".sqlite": "sqlite", ".sqlite3": "sqlite",
 }  # fmt: skip
 BATCH = 1024  # rows decoded together
-LONGEST = 1 << 30  # characters of a csv field; Python's own limit of 131,072 is a long document
 DELIMITERS = ",;\t|"
 HEADLESS = ("id", "text")  # a tsv file of two columns without a header, such as MS MARCO's
 EXPECTED = "{'id': ..., 'title': ..., 'text': ...}"
@@ -111,6 +110,7 @@ def open_table(path: Path, table: str | None = None) -> Table:
         raise DataError(
             f"{path}#{table}: only SQLite files have tables to name; leave #{table} out"
         )
+    check_file(path)
     if form in ("csv", "tsv", "jsonl", "json") and not _has_text(path):
         raise DataError(f"{path}: empty; expected one document a row")
     if form == "csv":
@@ -118,7 +118,8 @@ def open_table(path: Path, table: str | None = None) -> Table:
     if form == "tsv":
         return _tsv_table(path)
     if form == "sqlite":
-        return _sqlite_table(path, table)
+        name, columns = columns_of(path, table)
+        return Table(lambda: sqlite_rows(path, name, columns), columns)
     if form == "parquet":
         return Table(lambda: parquet_rows(path))
     if form == "arrow":
@@ -145,12 +146,7 @@ def _first_character(path: Path) -> str:
 
 
 def _json_rows(path: Path) -> Rows:
-    with open_bytes(path) as stream:
-        try:
-            items = json.loads(stream.read().decode("utf-8-sig"))
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}: not JSON ({error})") from None
-    for number, item in enumerate(items):
+    for number, item in enumerate(json_items(path)):
         if not isinstance(item, Mapping):
             raise DataError(
                 f"{path}: item {number} is a JSON {type(item).__name__}; expected an object: "
@@ -161,9 +157,14 @@ def _json_rows(path: Path) -> Rows:
 
 def text_lines(path: Path, encoding: str) -> Iterator[str]:
     """Stream the lines of a text file with their ends, blank ones too: a quoted text holds both."""
+    number = 0
     try:
         with io.TextIOWrapper(open_bytes(path), encoding, "replace", newline="") as stream:
-            yield from stream
+            while line := stream.readline(LONGEST + 1):
+                number += 1
+                if len(line) > LONGEST:
+                    raise too_long(f"{path}:{number}: the line")
+                yield line
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
             f"{path}: the rest cannot be read ({error}); fetch the file again"
@@ -183,20 +184,43 @@ def _csv_table(path: Path) -> Table:
     names = _column_names(path, next(csv.reader([header], delimiter=delimiter)))
 
     def rows() -> Rows:
-        csv.field_size_limit(LONGEST)
-        reader = csv.reader(text_lines(path, encoding), delimiter=delimiter, strict=True)
-        try:
-            lines = ((reader.line_num, fields) for fields in reader if any(map(str.strip, fields)))
-            next(lines)  # the header
-            for number, fields in lines:
-                yield f"{path}:{number}", _row(path, number, names, fields)
-        except csv.Error as error:
-            raise DataError(
-                f"{path}:{reader.line_num}: not valid csv ({error}); quote texts that hold "
-                f"{delimiter!r}, quotation marks or line breaks"
-            ) from None
+        lines = csv_rows(path, text_lines(path, encoding), delimiter)
+        filled = ((number, fields) for number, fields in lines if any(map(str.strip, fields)))
+        next(filled, None)  # the header
+        for number, fields in filled:
+            yield f"{path}:{number}", _row(path, number, names, fields)
 
     return Table(rows, names, True, _recoded(encoding))
+
+
+def csv_rows(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Stream (number of its last line, fields) of the rows; ``DataError`` names a line.
+
+    A row is at most ``LONGEST`` characters: a quotation mark that is never closed would make one
+    of the rest of the file.
+    """
+    size = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal size
+        for line in lines:
+            size += len(line)
+            if size > LONGEST:
+                place = f"{path}:{reader.line_num + 1}"
+                raise too_long(f"{place}: the row, whose quotation mark may not be closed,")
+            yield line
+
+    csv.field_size_limit(LONGEST)
+    reader = csv.reader(counted(), delimiter=delimiter, strict=True)
+    try:
+        for fields in reader:
+            yield reader.line_num, fields
+            size = 0
+    except csv.Error as error:
+        raise DataError(
+            f"{path}:{reader.line_num}: not valid csv ({error}); quote texts that hold "
+            f"{delimiter!r}, quotation marks or line breaks"
+        ) from None
 
 
 def _tsv_table(path: Path) -> Table:
@@ -223,7 +247,7 @@ def _tsv_table(path: Path) -> Table:
 
 def _column_names(path: Path, cells: Sequence[str]) -> list[str]:
     names = [cell.strip() or f"column {place}" for place, cell in enumerate(cells, 1)]
-    refuse_doubles(path, names)
+    check_names(path, names)
     return names
 
 
@@ -266,62 +290,19 @@ def arrow_rows(path: Path) -> Rows:
 
 
 def _arrow_rows(path: Path, batches: Callable[[], Iterator[Any]], form: str) -> Rows:
-    import pyarrow as pa
 
     row = 0
     try:
         for batch in batches():
-            refuse_doubles(path, batch.schema.names)
+            check_names(path, batch.schema.names)
             for start in range(0, batch.num_rows, BATCH):
                 for fields in batch.slice(start, BATCH).to_pylist():
                     yield f"{path}: row {row}", fields
                     row += 1
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # Arrow's own, and Python's at dates, numbers and depths of a value
+        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(
-            f"{path}: row {row}: not readable as {form} ({str(error).splitlines()[0]})"
+            f"{path}: row {row}: not readable as {form} ({first:.300}); write the file again"
         ) from None
-
-
-def _sqlite_table(path: Path, table: str | None) -> Table:
-    query = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE ?"
-    with _connected(path) as connection:
-        try:
-            tables = [name for (name,) in connection.execute(query, ("sqlite_%",))]
-        except sqlite3.DatabaseError as error:
-            raise DataError(f"{path}: not an SQLite file ({error})") from None
-        if table is None and len(tables) != 1:
-            raise DataError(
-                f"{path}: {len(tables)} tables ({', '.join(tables[:8]) or 'none'}); name one: "
-                f"{path.name}#{tables[0] if tables else 'TABLE'}"
-            )
-        name = tables[0] if table is None else table
-        if name not in tables:
-            raise DataError(
-                f"{path}: no table {name!r}; its tables are {', '.join(tables) or 'none'}"
-                f"{suggest(name, tables)}"
-            )
-        quoted = '"' + name.replace('"', '""') + '"'
-        try:
-            cursor = connection.execute(f"SELECT * FROM {quoted} LIMIT 0")
-        except sqlite3.DatabaseError as error:  # a view over a table that is gone
-            raise DataError(f"{path}#{name}: cannot be read ({error}); name another") from None
-        names = [column[0] for column in cursor.description]
-
-    def rows() -> Rows:
-        with _connected(path) as connection:
-            try:
-                for number, values in enumerate(connection.execute(f"SELECT * FROM {quoted}")):
-                    row = dict(zip(names, values, strict=True))
-                    yield f"{path}#{name}: row {number}", row
-            except sqlite3.DatabaseError as error:
-                raise DataError(f"{path}: cannot be read any further ({error})") from None
-
-    return Table(rows, names)
-
-
-def _connected(path: Path) -> closing[sqlite3.Connection]:
-    """Open a file for reading only: a path with a typing mistake makes no new file."""
-    try:
-        return closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))
-    except sqlite3.Error as error:
-        raise DataError(f"{path}: cannot be opened as SQLite ({error})") from None

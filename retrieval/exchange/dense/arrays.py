@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation import arrays
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.files import packed_file
 from sluice.encoders.foundation.folder_swap import replaced_folder
@@ -20,7 +22,6 @@ from sluice.retrieval.documents.ids import id_text
 
 ENDINGS = (".txt", ".json", ".npy", ".parquet")
 ID_COLUMNS = ("id", "_id", "doc_id", "docid")
-UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError, SyntaxError)
 
 
 class IdFile:
@@ -44,9 +45,25 @@ class IdFile:
             yield from _lines(self.path)
             return
         for start in range(0, self._count, 4096):
-            for number, value in enumerate(self._values[start : start + 4096], start):
+            values = self._values[start : start + 4096]
+            if isinstance(values, np.ndarray) and not _are_characters(values):
+                raise DataError(
+                    f"{self.path}: from id {start:,} (from 0) on, a text that is not Unicode; is "
+                    "the file damaged?"
+                )
+            for number, value in enumerate(values, start):
                 place = f"{self.path}: id {number:,} (from 0)"
                 yield place, id_text(f"{place}: the id", value)
+
+
+def _are_characters(texts: NDArray[Any]) -> bool:
+    """Return whether an array of texts holds code points only, which numpy does not look at."""
+    if texts.dtype.kind != "U" or not texts.size:
+        return True
+    points = np.ascontiguousarray(texts).view(
+        np.dtype(np.uint32).newbyteorder(texts.dtype.byteorder)
+    )
+    return int(points.max()) <= sys.maxunicode
 
 
 def ids_beside(vectors: Path) -> IdFile:
@@ -98,24 +115,11 @@ def check_count(vectors: Path, rows: int, ids: IdFile) -> None:
 def map_array(path: Path) -> NDArray[Any]:
     """Map an ``.npy`` file into memory; ``DataError`` for Python objects and for other files."""
     try:
-        with path.open("rb") as stream:
-            version = npy.read_magic(stream)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            objects = read(stream)[2].hasobject
+        return arrays.map_array(path)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except UNREADABLE as error:
-        raise DataError(f"{path}: not readable as a .npy file ({error})") from None
-    if objects:
-        raise DataError(
-            f"{path}: an array of Python objects, which only pickle can read, and pickle runs any "
-            "code; save numbers, or ids as texts: np.save(path, np.array(ids, 'U'))"
-        )
-    try:
-        array: NDArray[Any] = npy.open_memmap(path, mode="r")
-    except UNREADABLE as error:
-        raise DataError(f"{path}: not readable as a .npy file ({error}); is it complete?") from None
-    return array
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: not readable as a .npy file: {error}") from None
 
 
 def _alone(vectors: Path) -> bool:
@@ -160,14 +164,14 @@ def _parquet_values(path: Path) -> list[Any]:
 
     try:
         table = parquet.read_table(path)
-    except (pa.ArrowException, OSError) as error:
+        columns = [name for name in table.column_names if name in ID_COLUMNS] or table.column_names
+        values: list[Any] = table.column(columns[0]).to_pylist() if columns else []
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise DataError(f"{path}: not readable as parquet ({error})") from None
-    columns = [name for name in table.column_names if name in ID_COLUMNS] or table.column_names
     if len(columns) != 1:
         raise DataError(
             f"{path}: columns {', '.join(table.column_names)}; expected one, or one named 'id'"
         )
-    values: list[Any] = table.column(columns[0]).to_pylist()
     return values
 
 

@@ -21,6 +21,8 @@ from sluice.retrieval.exchange.dense.arrays import ID_COLUMNS
 VECTOR_COLUMNS = ("embedding", "vector", "emb", "embeddings", "vectors")
 TEXT_COLUMNS = ("title", "text")
 DOCUMENTS = 4096  # ids and texts read at a time
+# What pyarrow raises for damaged files, beside its own errors.
+UNREADABLE = (OSError, ValueError, OverflowError, MemoryError, KeyError)
 
 
 class ParquetSource:
@@ -59,8 +61,8 @@ class ParquetSource:
         for path, file in zip(self._paths, self._files, strict=True):
             names = [name for name in file.schema_arrow.names if name in self._kept]
             row = 0
-            for batch in file.iter_batches(DOCUMENTS, columns=names):
-                for values in batch.to_pylist():
+            for batch in _batches(path, file, DOCUMENTS, names):
+                for values in _rows(path, batch):
                     yield (
                         f"{path}: row {row:,}",
                         self._document(f"{path}: row {row:,}", values, metadata),
@@ -160,7 +162,7 @@ def _opened(path: Path) -> Any:
         return parquet.ParquetFile(path, memory_map=True)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, *UNREADABLE) as error:
         raise DataError(f"{path}: not readable as parquet ({error})") from None
 
 
@@ -169,10 +171,22 @@ def _batches(path: Path, file: Any, size: int, columns: list[str]) -> Iterator[A
 
     try:
         yield from file.iter_batches(size, columns=columns)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"{path}: cannot be read any further ({error}); fetch the file again"
-        ) from None
+    except (pa.ArrowException, *UNREADABLE) as error:
+        raise _cut_off(path, error) from None
+
+
+def _rows(path: Path, batch: Any) -> list[dict[str, Any]]:
+    import pyarrow as pa
+
+    try:
+        rows: list[dict[str, Any]] = batch.to_pylist()
+    except (pa.ArrowException, *UNREADABLE) as error:  # a text that is not UTF-8, an odd date
+        raise _cut_off(path, error) from None
+    return rows
+
+
+def _cut_off(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: cannot be read any further ({error}); fetch the file again")
 
 
 def _column(path: Path, names: list[str], known: tuple[str, ...], what: str) -> str:

@@ -43,6 +43,8 @@ class TensorSource:
         self._path = path = path / f"{VECTORS}.safetensors" if path.is_dir() else path
         header, begin = _read_header(path)
         metadata = header.pop("__metadata__", None) or {}
+        if not isinstance(metadata, dict):
+            raise DataError(f"{path}: its __metadata__ is {metadata!r:.60}, expected texts by name")
         name, entry = _chosen(path, header)
         self._kind, self._start = str(entry["dtype"]), begin + int(entry["data_offsets"][0])
         self.rows, self.dim = (int(length) for length in entry["shape"])
@@ -140,7 +142,13 @@ def _chosen(path: Path, header: dict[str, Any]) -> tuple[str, dict[str, Any]]:
             f"{path}: tensors {shown}; expected one named {VECTORS!r}, or only one of [n, dim]"
         )
     entry, shape = header[name], shapes[name]
-    if len(shape) != 2 or entry.get("dtype") not in DTYPES:
+    if not isinstance(entry, dict):
+        raise DataError(f"{path}: the tensor {name!r} is {entry!r:.60}, expected its description")
+    if (
+        len(shape) != 2
+        or not isinstance(entry.get("dtype"), str)
+        or entry.get("dtype") not in DTYPES
+    ):
         raise DataError(
             f"{path}: the tensor {name!r} is {entry.get('dtype')} of shape {shape}, expected "
             f"{', '.join(DTYPES)} of [n, dim]"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.arrays import map_array
+
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
@@ -80,7 +82,7 @@ class Transposition:
         for place, array in enumerate(arrays):
             path = self._folder / f"{len(self._runs)}-{place}.npy"
             np.save(path, array)
-            mapped.append(np.load(path, mmap_mode="r"))
+            mapped.append(map_array(path))
         self._runs.append((mapped[0], mapped[1], mapped[2]))
 
 

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.arrays import read_array_header
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.foundation.progress import progress
@@ -101,7 +102,7 @@ class VectorsFolder:
         return distinct(self._documents)
 
     def vectors(self, column: Column) -> Iterator[csr_array[Any]]:
-        """Yield the documents' weights in order, at most 16,384 documents at a time."""
+        """Yield the documents' weights in order, some thousands of documents at a time."""
         import scipy.sparse as sp
 
         terms = _read_names(self.folder / TERMS)
@@ -123,8 +124,12 @@ class VectorsFolder:
                     data_stream.seek(0)
                     index_stream.seek(0)
                     data, indices = _Values(data_stream, "f"), _Values(index_stream, "i")
-                    for first in range(0, len(ends) - 1, CHUNK):
-                        pointers = ends[first : first + CHUNK + 1]
+                    first = 0
+                    while first < len(ends) - 1:
+                        full = int(np.searchsorted(ends, ends[first] + BLOCK, side="right")) - 1
+                        stop = min(max(full, first + 1), first + CHUNK)
+                        pointers = ends[first : stop + 1]
+                        first = stop
                         count = int(pointers[-1] - pointers[0])
                         chunk = sp.csr_array(
                             (data.take(count), indices.take(count), pointers - pointers[0]),
@@ -147,16 +152,20 @@ class VectorsFolder:
 
     def _ends(self, archive: zipfile.ZipFile, terms: int) -> NDArray[np.int64]:
         with archive.open("format.npy") as stream:
-            form = np.lib.format.read_array(stream, allow_pickle=False)
-        if form.tolist() not in (b"csr", "csr"):
-            raise ValueError(f"its format is {form.tolist()!r:.80}, expected 'csr'")
+            form = read_array_header(stream)
+            text = stream.read(min(form.dtype.itemsize, 80)).replace(b"\0", b"")
+        if form.shape != () or text != b"csr":
+            raise ValueError(f"its format is {text!r:.80}, expected 'csr'")
         expected = (len(_read_names(self.folder / IDS)), terms)
         shape = tuple(_whole_numbers(archive, "shape", 2).tolist())
         if shape != expected:
             raise ValueError(f"its shape is {shape}; ids and terms make {expected}")
         ends = _whole_numbers(archive, "indptr", expected[0] + 1)
-        if ends[0] != 0 or (np.diff(ends) < 0).any():
+        counts = np.diff(ends)
+        if ends[0] != 0 or (counts < 0).any():
             raise ValueError("its indptr does not ascend from 0")
+        if (counts > terms).any():
+            raise ValueError(f"a document has {counts.max():,} of {terms:,} terms")
         return ends
 
 
@@ -187,11 +196,7 @@ class _Values:
 
 def _header(stream: IO[bytes], kind: str) -> tuple[int, np.dtype[Any]]:
     """Read an ``.npy`` header; return the number of values and their dtype."""
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0
-    if version != (1, 0):
-        read = np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(stream)
+    shape, _, dtype = read_array_header(stream)
     if len(shape) != 1 or dtype.kind not in (kind, "u", "i"):
         raise ValueError(f"an array of shape {shape} and dtype {dtype}")
     return int(shape[0]), dtype

@@ -24,6 +24,7 @@ from sluice.encoders.foundation.files import fingerprint_of, read_json, write_js
 from sluice.encoders.foundation.generations import writer_lock
 from sluice.encoders.foundation.machine import is_alive
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.experiments.output.folder import RETRIEVERS, open_built, retrievers_in
@@ -59,8 +60,8 @@ def add_documents(
 ) -> list[Changed]:
     """Add documents to a retriever's folder, or to all retrievers of an experiment's output.
 
-    ``DataError`` for an id that a retriever has already; nothing is added then. ``allow`` names the
-    encoder classes of your own that the folder may import.
+    ``DataError`` for an id that a retriever has already; nothing is added then. ``allow`` lists
+    what the folder may do beside reading, see ``sluice.encoders.foundation.trust``.
     """
 
     def apply(retriever: Retriever, store: Iterable[Document]) -> Mapping[str, int]:
@@ -116,6 +117,7 @@ def _change(
     allow: Collection[str],
 ) -> list[Changed]:
     """Apply a change: ``content`` are the documents, or the ids to delete."""
+    refuse_links(folder, allow)
     if _is_one(folder):
         if folder.absolute().parent.name == RETRIEVERS:
             undo_interrupted(folder.absolute().parent.parent)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
 from sluice.encoders.foundation.files import read_json
 from sluice.encoders.foundation.numbers import plural
@@ -186,7 +187,7 @@ def _identity(dataset: str | Mapping[str, Any]) -> dict[str, Any]:
     for key in ("split", "ignore_identical_ids"):
         facts.pop(key, None)
     for key, value in facts.items():
-        if isinstance(value, str) and (path := Path(value).expanduser()).exists():
+        if isinstance(value, str) and (path := expanded(value)).exists():
             facts[key] = str(path.resolve())
     return facts
 

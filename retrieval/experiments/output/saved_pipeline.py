@@ -11,7 +11,7 @@ from typing import Any
 
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
-from sluice.encoders.foundation.files import read_json
+from sluice.encoders.foundation.files import check_version, read_json
 from sluice.encoders.given import as_scorer
 from sluice.encoders.table import RERANKERS
 from sluice.retrieval.pipelines.expression import (
@@ -68,12 +68,7 @@ def _read(path: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
     facts = read_json(path)
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise IndexFormatError(f"{path}: not the file of a pipeline; save the pipeline again")
-    version = facts.get("version")
-    if not isinstance(version, int) or version > VERSION:
-        raise IndexFormatError(
-            f"{path}: format version {version!r}, this Sluice reads up to {VERSION}; upgrade "
-            "sluice-ir"
-        )
+    check_version(facts.get("version"), VERSION, path)
     text: Any = facts.get("expression")
     retrievers: Any = facts.get("retrievers")
     rerankers: Any = facts.get("rerankers")

@@ -49,7 +49,7 @@ log = logging.getLogger("sluice")
 # What training writes into its work folder; anything else there is the user's and stays.
 WORK = (
     "checkpoint-*", "examples-*.jsonl", "metrics.jsonl", "mining*.json", "negatives*.parquet",
-    "running.json", "teacher*", "training.json",
+    "running.json", "start.safetensors", "kept.json", "teacher*", "training.json",
 )  # fmt: skip
 
 
@@ -135,13 +135,14 @@ def train_model(job: TrainingJob) -> Path:
             "steps": report.steps,
             "best_step": report.best_step,
             "best_value": report.best_value,
+            "share": report.share,
             "examples": len(examples),
             "fingerprint": encoder.fingerprint,
             KEY: facts,
             **provenance(settings, seconds=seconds),
         }
         write_json(model_path / MANIFEST, manifest)
-        _remove(work_path, ("checkpoint-*",))
+        _remove(work_path, ("checkpoint-*", "start.safetensors"))
         if where:  # of an experiment; `sluice train` prints it
             log.info("%s: %s", where.rstrip("."), training_summary(model_path))
     wait()
@@ -281,6 +282,7 @@ def _fitted(
             "evaluate_every": section.evaluate.every,
             "metric": dev_measure(section.evaluate),
             "patience": section.evaluate.patience,
+            "shares": section.evaluate.shares,
         }
     refresh = (section.negatives or {}).get("refresh")
     if refresh is not None or changes(section.examples):

@@ -52,6 +52,7 @@ def facts_of(
         "measure": measure,
         "dev": [measured[0], report.best_value] if measured else None,
         "best_step": report.best_step,
+        "share": report.share,
     }
 
 
@@ -74,6 +75,11 @@ def training_summary(model_path: Path) -> str:
     if facts["dev"]:
         first, best = facts["dev"]
         at = "" if facts["best_step"] is None else f", best at step {facts['best_step']:,}"
+        share = facts.get("share", 1)
+        if share == 0:
+            at = ": training did not help, the start is kept"
+        elif share < 1:
+            at += f", {share:.0%} of the way there from the start"
         lines.append(f"  {facts['measure']:<8}  {first:.4f} -> {best:.4f} on dev{at}")
     lines += [f"  model     {model_path}", f"  next      {_next(facts, model_path)}"]
     return "\n".join(lines)

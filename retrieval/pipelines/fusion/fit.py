@@ -254,7 +254,9 @@ class FusionFit:
         try:
             fusion = Fusion(**values.pop("fusion"))
             names, single = tuple(values.pop("names")), tuple(values.pop("single"))
-            return cls(fusion=fusion, names=names, single=single, **values)
+            known = {each.name for each in fields(cls)}
+            others = {name: value for name, value in values.items() if name in known}
+            return cls(fusion=fusion, names=names, single=single, **others)
         except (KeyError, TypeError) as error:
             raise ConfigError(
                 f"{path}: not the file of a fitted fusion ({error}); fit it again"

@@ -13,6 +13,7 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.encoders.foundation.numbers import duration, whole_number
@@ -62,7 +63,7 @@ class Encoding:
             from sluice.encoders.vectors.cache import cache_root
 
             return cache_root()
-        return Path(self.cache).expanduser() if self.cache else None
+        return expanded(self.cache) if self.cache else None
 
 
 WARM_UP = 8  # texts encoded before any is timed

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import replaced_file
 from sluice.encoders.foundation.numbers import is_number
@@ -101,7 +102,7 @@ class QualityScores:
         import pyarrow as pa
         from pyarrow import parquet
 
-        file = Path(path).expanduser()
+        file = expanded(path)
         if not file.is_file():
             raise DataError(f"{file}: no such file; sluice fit quality makes one")
         try:

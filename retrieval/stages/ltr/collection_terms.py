@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from sluice.encoders.foundation.arrays import open_array
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.generations import new_generation, open_generation
 from sluice.encoders.foundation.progress import progress
@@ -96,26 +97,45 @@ class CollectionTerms:
     def open(cls, path: Path) -> CollectionTerms:
         """Open a folder; the arrays are mapped. ``IndexFormatError`` for one that is damaged."""
         facts, folder = open_generation(path, FORMAT, VERSION)
-        text = (folder / "vocabulary.txt").read_bytes().decode("utf-8", "surrogatepass")
-        vocabulary = {term: column for column, term in enumerate(text.split("\n")[:-1])}
         arrays = {
-            name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-            for name in _ARRAYS
+            name: open_array(folder / f"{name}.npy", dtype, shape)
+            for name, (dtype, shape) in _ARRAYS.items()
         }
-        found = cls(
-            language=str(facts["language"]),
-            fingerprint=str(facts["fingerprint"]),
-            vocabulary=vocabulary,
-            documents=int(facts["documents"]),
-            **arrays,
-        )
+        try:
+            text = (folder / "vocabulary.txt").read_bytes().decode("utf-8", "surrogatepass")
+            vocabulary = {term: column for column, term in enumerate(text.split("\n")[:-1])}
+            found = cls(
+                language=str(facts["language"]),
+                fingerprint=str(facts["fingerprint"]),
+                vocabulary=vocabulary,
+                documents=int(facts["documents"]),
+                **arrays,
+            )
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            raise IndexFormatError(
+                f"{path}: not as Sluice writes it ({error}); train it again"
+            ) from None
         columns, rows = len(vocabulary) + 1, len(found.bounds)
-        if found.frequencies.shape != (3, columns) or found.norms.shape != (rows, 3):
+        fits = (
+            found.frequencies.shape == found.occurrences.shape == (3, columns)
+            and found.norms.shape == (rows, 3)
+            and found.documents >= 0
+            and min(found.frequencies.min(), found.occurrences.min(), found.bounds.min()) >= 0
+            and (np.diff(found.bounds, axis=1) >= 0).all()
+            and found.bounds[:, 2].max() <= len(found.terms)
+        )
+        if not fits:
             raise IndexFormatError(f"{path}: its arrays do not belong together; train it again")
         return found
 
 
-_ARRAYS = ("terms", "bounds", "frequencies", "occurrences", "norms")
+_ARRAYS: dict[str, tuple[DTypeLike, tuple[int | None, ...]]] = {
+    "terms": (np.int32, (None,)),
+    "bounds": (np.int64, (None, 3)),
+    "frequencies": (np.int64, (3, None)),
+    "occurrences": (np.int64, (3, None)),
+    "norms": (np.float32, (None, 3)),
+}
 
 
 def collection_terms(store: DocumentStore, language: str = "en") -> CollectionTerms:

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.retrieval.stages.ltr.collection_terms import (
     FIELDS,
     CollectionTerms,
@@ -118,7 +119,10 @@ class _Batch:
         ends = np.cumsum(sizes)
         shift = self.terms.bounds[self.rows, 0] - (ends - sizes)
         at = np.arange(ends[-1] if len(ends) else 0) + np.repeat(shift, sizes)
-        codes_found = code_of[self.terms.terms[at]]
+        candidates = self.terms.terms[at]
+        if candidates.min(initial=0) < 0 or candidates.max(initial=-1) >= len(code_of):
+            raise IndexFormatError("the collection's terms are damaged; train the ranker again")
+        codes_found = code_of[candidates]
         hit = np.flatnonzero(codes_found)
         pair = np.searchsorted(ends, hit, side="right")
         term = slots[self.query[pair], codes_found[hit]]

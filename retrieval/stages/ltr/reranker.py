@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.locks import OwnLock
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking
@@ -30,7 +30,7 @@ class LearnedReranker:
         self.path = Path(model)
         self._features = CandidateFeatures(stages)  # names that clash are refused at once
         self._ranker: LearnedRanker | None = None
-        self._lock = threading.Lock()
+        self._lock = OwnLock()
 
     def score_lists(
         self, queries: Queries, heads: Mapping[str, Ranking], documents: Texts | None

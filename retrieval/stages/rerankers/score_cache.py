@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import struct
-import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.files import check_version
+from sluice.encoders.foundation.locks import OwnLock
 from sluice.encoders.foundation.numbers import whole_number
 
 APPLICATION = 0x534C5343  # in the file's header, so that no other program's database is taken
@@ -84,11 +85,7 @@ def _check_kind(database: sqlite3.Connection, path: Path) -> bool:
         raise IndexFormatError(
             f"{path}: the database of another program; give another file for the cache of scores"
         )
-    if version != VERSION:
-        raise IndexFormatError(
-            f"{path}: a cache of format {version}, but this version reads {VERSION}; "
-            "update Sluice, or delete the file: its scores are computed again"
-        )
+    check_version(version, VERSION, path)
     return True
 
 
@@ -175,7 +172,7 @@ class ScoreCache:
         path = Path(path)
         self.path = path / FILE if path.is_dir() else path
         self.max_bytes = whole_number(max_bytes, "max_bytes", LEAST_BYTES)
-        self._lock = threading.Lock()
+        self._lock = OwnLock()
         self._opened: tuple[int, sqlite3.Connection] | None = None  # by which process
         self._used: set[int] = set()  # batches, since that was last written down
 
@@ -220,6 +217,10 @@ class ScoreCache:
             batches.append((key, hashes, values[places].astype("<f4").tobytes()))
         for start in range(0, len(batches), AT_ONCE):
             self._write(batches[start : start + AT_ONCE])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy, which opens the file by itself."""
+        return {**self.__dict__, "_opened": None, "_used": set()}
 
     def close(self) -> None:
         """Write down what was used, and close the file; a later call opens it again."""

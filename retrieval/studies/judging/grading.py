@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import file_hash, fingerprint_of
 from sluice.retrieval.pipelines.remembered_scores import remembered
@@ -187,7 +188,7 @@ class LabelFile:
     needs_texts = False
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser()
+        self.path = expanded(path)
         self.name = self.path.name
         self._labels = read_qrels(self.path)
         self.fingerprint = fingerprint_of("labels", file_hash(self.path))

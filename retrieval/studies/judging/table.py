@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sluice.encoders.foundation.bounded import expanded, read_whole
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.stages.generative.http_language_model import HttpLanguageModel
@@ -96,7 +97,7 @@ http_judge = with_model(_judge, HttpLanguageModel)
 
 def known_as(model: str) -> tuple[str, ...]:
     """Return the names of a model: as written, and its absolute path if it is a folder."""
-    path = Path(model).expanduser()
+    path = expanded(model)
     return (model, str(path.resolve())) if path.exists() else (model,)
 
 
@@ -104,12 +105,14 @@ def _component(named: str | Path | Mapping[str, Any], where: str) -> Mapping[str
     """Return a specification as ``{type: ..., ...}``."""
     import yaml
 
+    from sluice.encoders.foundation.plain_yaml import LARGEST, load_yaml
+
     if isinstance(named, Mapping):
         return named
     text = str(named)
-    path = Path(text).expanduser()
+    path = expanded(text)
     if path.suffix in (".yaml", ".yml") and path.is_file():
-        text = path.read_text(encoding="utf-8")
+        text = read_whole(path, LARGEST).decode("utf-8-sig", "replace")
     elif path.is_file():
         return {"type": "file", "path": text}
     elif "{" not in text:
@@ -117,8 +120,8 @@ def _component(named: str | Path | Mapping[str, Any], where: str) -> Mapping[str
             raise ConfigError(f"{where}: {text!r} does not exist; expected {EXPECTED}")
         return {"type": "cross_encoder", "model": text}
     try:
-        spec = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        spec = load_yaml(text)
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{where}: {text!r:.200} is not YAML ({error})") from None
     if not isinstance(spec, Mapping):
         raise ConfigError(f"{where}: {spec!r:.80}; expected {EXPECTED}")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import write_text
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.evaluation.comparison import MARK, aligned
 from sluice.retrieval.evaluation.scores import Qrels, Scores, evaluate
 from sluice.retrieval.evaluation.table import Comparison
@@ -61,6 +62,7 @@ def build_comparison(
     one, two = Path(one), Path(two)
     if one.resolve() == two.resolve():
         raise ConfigError(f"report: {one} is given twice; expected two different folders")
+    refuse_links(one, allow)
     names = _names(one, two)
     pairs = _pairs(open_sets(one, allow), open_sets(two, allow), one, two)
     path = one / f"report-against-{two.resolve().name}.html" if output is None else Path(output)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.errors import DataError, SluiceError
-from sluice.retrieval.config.sections import ExperimentConfig, load_config
+from sluice.retrieval.config.sections import ExperimentConfig, load_config, named_file
+from sluice.retrieval.config.trust import refuse_remote_dataset, trusted
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.evaluation.measures import Measure, parse_measure
 from sluice.retrieval.evaluation.scores import ByMeasure, Scores, evaluate
@@ -31,9 +32,9 @@ log = logging.getLogger("sluice")
 class EvaluatedSet:
     """One dataset's part of an evaluation: ``results.json``, its runs, queries and judgements.
 
-    ``name`` is the dataset's name, or that of its folder in a suite. ``allow`` names encoder
-    classes of your own that the retrievers' folders may import. ``failures`` collects what could
-    not be opened, which the page lists.
+    ``name`` is the dataset's name, or that of its folder in a suite. ``allow`` lists what the
+    folder may do beside reading. ``failures`` collects what could not be opened, which the page
+    lists.
     """
 
     name: str
@@ -123,18 +124,21 @@ def open_sets(folder: Path, allow: Collection[str] = ()) -> list[EvaluatedSet]:
 
     Raises ``DataError`` if results or a run are missing.
     """
-    results = read_results(folder)
+    results = read_results(folder, allow)
     names = results.get("datasets")
     if names is None:
         return [_opened(str(results["dataset"]), folder, results, allow)]
     parts = {str(name): folder / "datasets" / str(name) for name in names}
-    return [_opened(name, part, read_results(part), allow) for name, part in parts.items()]
+    return [_opened(name, part, read_results(part, allow), allow) for name, part in parts.items()]
 
 
 def _opened(
     name: str, folder: Path, results: dict[str, Any], allow: Collection[str]
 ) -> EvaluatedSet:
-    config = load_config(folder / SETTINGS, ExperimentConfig)
+    settings = folder / SETTINGS
+    with named_file(settings):
+        config = trusted(load_config(settings, ExperimentConfig), allow, folder)
+        refuse_remote_dataset(config.dataset, "dataset", allow)
     runs = {}
     for system in results["systems"]:
         path = folder / "runs" / f"{system['name']}.trec.gz"

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import read_json, write_text
+from sluice.encoders.foundation.files import write_text
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.retrieval.experiments.output.results import RESULTS
+from sluice.encoders.foundation.trust import refuse_links
+from sluice.retrieval.experiments.output.results import read_results
 from sluice.retrieval.studies.report.data import overview, results_table, set_data, trainings
 from sluice.retrieval.studies.report.evaluated import open_sets
 from sluice.retrieval.studies.report.static import static_report
@@ -39,11 +40,12 @@ def build_report(
 
     ``output`` defaults to ``<folder>/report.html``. Values are recomputed from the runs and the
     dataset's judgements, so the dataset must be available. ``queries`` of each dataset are shown
-    with their documents, by default 700 over all datasets and at most 200 of one. ``allow`` names
-    encoder classes of your own that the retrievers' folders may import. ``DataError`` for a folder
-    without results or runs.
+    with their documents, by default 700 over all datasets and at most 200 of one. ``allow`` lists
+    what the folder may do beside reading, see ``sluice.encoders.foundation.trust``. ``DataError``
+    for a folder without results or runs.
     """
     folder = Path(folder)
+    refuse_links(folder, allow)
     sets = open_sets(folder, allow)
     shown = min(SHOWN_OF_SET, SHOWN // len(sets)) if queries is None else queries
     shown = whole_number(shown, "queries", 0)
@@ -54,7 +56,7 @@ def build_report(
         parts[f"set-{place}"] = data
         sentence, origin = data["conclusion"], data["origin"]
         told.append((evaluated.name, sentence, results_table(evaluated), origin))
-    results = read_json(folder / RESULTS)
+    results = read_results(folder, allow)
     origin = results.get("origin") or sets[0].results.get("origin") or {}
     tables = overview(results)
     parts["summary"] = {

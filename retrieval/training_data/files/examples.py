@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.same_text import same_text_key
@@ -85,7 +86,7 @@ class FileExamples(ExampleSource):
     def paths(self) -> list[Path]:
         """The files in the order they are read."""
         names = [self.file] if isinstance(self.file, str) else self.file
-        return [Path(name).expanduser() for name in names]
+        return [expanded(name) for name in names]
 
     def first_rows(self) -> Iterator[Row]:
         """Yield the first row of every file; ``DataError`` for a file of no known format."""

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from sluice.encoders.foundation.drafts import commit, new_draft
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import draft_of
+from sluice.encoders.foundation.files import writable
 from sluice.retrieval.documents.readers.fields import is_missing
 from sluice.retrieval.documents.readers.frames import rows_in_frame
 
@@ -49,17 +50,14 @@ def _are_rows(value: Any) -> bool:
 
 
 def _write(rows: Any, path: Path, where: str) -> None:
-    draft = draft_of(path)
-    try:
+    with new_draft(writable(path)) as draft:
         with draft.open("w", encoding="utf-8") as stream:
             lines = (json.dumps(each, ensure_ascii=False) for each in _records(rows, where))
             stream.writelines(f"{line}\n" for line in lines)
         if not draft.stat().st_size:
             raise DataError(f"{where}: no rows; {EXPECTED}")
         if not (path.exists() and filecmp.cmp(draft, path, shallow=False)):
-            draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+            commit(draft, path)
 
 
 def _records(rows: Any, where: str) -> Iterator[dict[str, Any]]:

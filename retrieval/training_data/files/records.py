@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import zlib
 from collections.abc import Collection, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.retrieval.documents.jsonl import open_bytes, read_lines, read_objects
-from sluice.retrieval.documents.readers.fields import refuse_doubles
-from sluice.retrieval.documents.readers.tables import LONGEST, parquet_rows
+from sluice.retrieval.documents.jsonl import all_lines, read_lines, read_objects
+from sluice.retrieval.documents.readers.fields import check_names
+from sluice.retrieval.documents.readers.tables import csv_rows, parquet_rows
 from sluice.retrieval.training_data.files.columns import is_header
 
 Record = tuple[str, dict[str, Any]]  # file:line, and the fields by name
@@ -64,7 +62,7 @@ def _named(
             first = fields[0].strip().lower()
             if first in FIRST_NAMES or is_header(fields, told, needed=csv_file):
                 names = [field.strip() for field in fields]
-                refuse_doubles(f"{path}:{number}", [name for name in names if name])
+                check_names(f"{path}:{number}", [name for name in names if name])
                 continue
             if told:
                 columns = ", ".join(repr(field[:40]) for field in fields[:8])
@@ -87,40 +85,12 @@ def _named(
 
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(LONGEST)
-    stream = _decoded(path)
+    stream = (line for _, line in all_lines(path))
     first = next(stream, "")
     others = [mark for mark in DELIMITERS if mark in first and "," not in first]
-    reader = csv.reader(chain([first], stream), strict=True, delimiter=(others or [","])[0])
-    try:
-        for fields in reader:
-            if fields:
-                yield reader.line_num, fields
-    except csv.Error as error:
-        raise DataError(
-            f"{path}:{reader.line_num}: not valid csv ({error}); quote texts that hold commas, "
-            "quotation marks or line breaks"
-        ) from None
-
-
-def _decoded(path: Path) -> Iterator[str]:
-    """Stream the lines with line ends, blank ones too: a quoted text may hold either."""
-    number = 0
-    try:
-        with open_bytes(path) as stream:
-            for number, raw in enumerate(stream, 1):
-                yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}:{number}: byte {error.start} of the line is not UTF-8 ({error.reason}); "
-            "convert the file, for instance with iconv -t UTF-8"
-        ) from None
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}:{number + 1}: the rest cannot be read ({error}); download the file again"
-        ) from None
+    for number, fields in csv_rows(path, chain([first], stream), (others or [","])[0]):
+        if fields:
+            yield number, fields
 
 
 def _parquet(path: Path) -> Iterator[Record]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.generations import MANIFEST
@@ -45,15 +46,17 @@ def distil_dataset(
     weights: Sequence[float] | None = None,
     normalise: bool = False,
     shard: int = SHARD,
+    allow: Collection[str] = (),
 ) -> Distilled:
     """Score a split's positives and its ``candidates`` into ``output``, see ``distil``.
 
     ``candidates`` is a run file or a retriever's folder (both cut to ``depth``), or a file of
     training examples, whose pairs are scored instead. Several teachers form an ``Ensemble``.
+    ``allow`` lists what a retriever's folder may do beside reading.
     """
     if depth < 1 or shard < 1:
         raise ConfigError(f"depth {depth}, shard {shard}: expected 1 or more of each")
-    if not Path(candidates).expanduser().exists():
+    if not expanded(candidates).exists():
         raise ConfigError(
             f"candidates: no file or folder {candidates}; expected a run, a retriever's folder, or "
             "a file of examples as sluice mine writes"
@@ -80,7 +83,7 @@ def distil_dataset(
         return score_examples(
             teacher, FileExamples(candidates).examples(data, 0), output, facts=facts, shard=shard
         )
-    source = open_lists(candidates, "candidates")
+    source = open_lists(candidates, "candidates", allow=allow)
     run = run_on(source, data, depth).top(depth)
     if not any(query in run for query in data.queries):
         raise DataError(

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import (
-    draft_of,
     fingerprint_of,
     read_json,
     replaced_file,
+    writable,
     write_json,
 )
 from sluice.encoders.foundation.generations import writer_lock
@@ -81,7 +82,7 @@ def distil(
     if done.get("key") == key:
         log.info("%s: reusing the saved scores", output)
         return Distilled(output, int(done["scored"]), int(done["unscored"]), 0)
-    draft_of(output)  # an output that is a folder is refused before any work
+    writable(output)  # an output that is a folder is refused before any work
     parts = parts_of(output)
     with writer_lock(parts):
         _begin(parts, key)
@@ -162,7 +163,7 @@ def _begin(parts: Path, key: str) -> None:
     note = parts / "job.json"
     if note.exists() and read_json(note).get("key") == key:
         return
-    entries = [entry for entry in parts.iterdir() if entry.name != ".lock"]
+    entries = [entry for entry in parts.iterdir() if not entry.name.startswith(".")]
     if entries and not note.exists():
         raise ConfigError(
             f"{parts}: is for shards, but holds {entries[0].name!r}, which is not one; move it, "
@@ -258,7 +259,7 @@ def taught(
     scores of a killed call are reused.
     """
     if isinstance(teacher, str) and is_score_file(teacher):
-        return attach_scores(examples, Path(teacher).expanduser())
+        return attach_scores(examples, expanded(teacher))
     scorer = make_teacher(teacher, where=where, model=model)
     distilled = score_examples(scorer, examples, work_path / FILE)
     log.info("teacher %s: %s", scorer.name, distilled)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import encodes, hooks_of
+from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.build import check
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.files import file_hash, fingerprint_of
@@ -177,7 +178,7 @@ def open_teacher(name: str, model: Callable[[str], str] = str) -> Teacher:
 
     ``model`` maps the names of models trained in an experiment to their folders.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_file():
         from sluice.retrieval.runs.run import Run
 
@@ -245,7 +246,7 @@ def check_teacher(spec: str | Mapping[str, Any], where: str, allow: Allow = None
 def _check_scores(name: str, where: str) -> None:
     from sluice.retrieval.training_data.teachers.distillation import open_scores
 
-    path = Path(name).expanduser()
+    path = expanded(name)
     if not path.is_file():
         names = [p.name for p in path.parent.glob("*.parquet")]
         raise ConfigError(
@@ -262,7 +263,7 @@ def check_there(named: Any, where: str) -> None:
                 raise ConfigError(
                     f"{where}: self: a model in training cannot judge itself; name another"
                 )
-            path = Path(name).expanduser()
+            path = expanded(name)
             if is_path(name) and not path.exists():
                 settle(path)  # a killed replacement may have moved it
                 if not path.exists():

@@ -1,8 +1,5 @@
 """Replacing a model's folder: what is never replaced, concurrent readers, and what kills leave."""
 
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -78,19 +75,6 @@ def test_settling_what_needs_nothing_touches_nothing(tmp_path: Path) -> None:
     for path in (tmp_path / "absent", tmp_path, Path("/"), Path()):
         settle(path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_drafts_of_dead_processes_are_cleaned_at_the_next_save(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    dead, alive = (f".model.{number}.tmp" for number in (process.pid, os.getppid()))
-    for name in (dead, alive, ".model.x.tmp", ".other.1.tmp"):
-        (tmp_path / name).mkdir()
-    (tmp_path / ".model.lock").touch()  # a kill inside the swap leaves it, unlocked
-    with replaced_folder(tmp_path / "model"):
-        pass
-    found = {entry.name for entry in tmp_path.iterdir()}
-    assert found == {"model", alive, ".model.x.tmp", ".other.1.tmp"}
 
 
 def test_a_folder_is_replaced_or_left(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_two_writers_at_once_are_refused(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"version": 2}, "upgrade"),
-        ({"version": None}, "upgrade"),
+        ({"version": None}, "edited or damaged"),
         ({"format": "other"}, "format is 'other'"),
         ({"generation": "../g000001"}, "not as Sluice writes it"),
         ({"generation": 3}, "not as Sluice writes it"),

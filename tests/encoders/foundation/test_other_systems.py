@@ -14,9 +14,10 @@ import psutil
 import pytest
 from places import ROOT
 
-from sluice.encoders.foundation import folder_swap, locks, machine
+from sluice.encoders.foundation import drafts, folder_swap, locks, machine
+from sluice.encoders.foundation.drafts import sync
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import sync, write_text
+from sluice.encoders.foundation.files import write_text
 from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files import router
 from sluice.encoders.vectors import pool
@@ -114,15 +115,25 @@ def test_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_folders_that_cannot_be_flushed_and_files_that_are_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(os, "O_DIRECTORY")
+    monkeypatch.setattr(drafts, "POSIX", False)
+    abandoned, written = (
+        tmp_path / f".a.txt.{number}-01234567.tmp" for number in (2**30, os.getpid())
+    )
+    abandoned.touch()
+    written.touch()
     opened: list[int] = []
     real = os.open
-    monkeypatch.setattr(os, "open", lambda path, flags: opened.append(flags) or real(path, flags))
+
+    def noted(path: Path, flags: int, mode: int = 0o777) -> int:
+        opened.append(flags)
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", noted)
     write_text(tmp_path / "a.txt", "text")
     sync(tmp_path)
-    assert opened == []
-    sync(tmp_path / "a.txt")
-    assert opened == [os.O_RDWR]
+    assert [flags for flags in opened if not flags & os.O_CREAT] == [os.O_RDWR]  # the draft
+    assert written.exists()
+    assert not abandoned.exists()
     unlink = Path.unlink
 
     def refuse(path: Path, missing_ok: bool = False) -> None:

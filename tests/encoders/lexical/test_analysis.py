@@ -4,6 +4,7 @@ import copy
 import pickle
 import re
 import string
+import unicodedata
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -187,6 +188,15 @@ def test_character_grams() -> None:
     assert analyzer("ko")("한국어") == ["한국", "국어"]
     assert analyzer("th")("ครับ Go") == ["ครั", "รับ", "go"]
     assert analyzer("th")("กข") == ["กข"]
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr", "ru", "ar", "tr", "el", "none", "zh", "th"])
+def test_canonically_equivalent_texts_have_the_same_terms(language: str) -> None:
+    text = "Café NAÏVE й Ångström \u212b \u2126 \u03aa\u0301 İx I\u0327\u0307 أب ガ \u1e69 한 क़ नी"
+    analyse = analyzer(language)
+    forms = [unicodedata.normalize(form, text) for form in ("NFC", "NFD")]
+    assert analyse(forms[0]) == analyse(forms[1]) == analyse(text)
+    assert analyse("\u03aa\u0301 I\u0307ki")[:1] == analyse("\u0390 İki")[:1]
 
 
 @pytest.mark.parametrize("name", ["klingon", "", "porter", None])

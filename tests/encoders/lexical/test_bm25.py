@@ -188,6 +188,19 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert BM25Encoder.from_pretrained(tmp_path / "empty").dim == 0
 
 
+def test_a_folder_with_decomposed_terms_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    BM25Encoder(language="fr").fit(["cafe\u0301"]).save_pretrained(tmp_path / "new")
+    BM25Encoder.from_pretrained(tmp_path / "new")
+    assert not caplog.records
+    with monkeypatch.context() as old:  # an analyser that left texts as they were
+        old.setattr("sluice.encoders.lexical.analyzer.unicodedata.normalize", lambda _, text: text)
+        BM25Encoder(language="fr").fit(["cafe\u0301"]).save_pretrained(tmp_path / "old")
+    assert BM25Encoder.from_pretrained(tmp_path / "old").dim == 1
+    assert "a rebuild mends it" in caplog.text
+
+
 def test_damaged_folder_is_refused(tmp_path: Path) -> None:
     BM25Encoder().fit(THREE).save_pretrained(tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())

@@ -176,7 +176,7 @@ def test_damaged_adapters_are_model_errors(bert: Path, tmp_path: Path) -> None:
     for text, message in (
         ("{}", "no 'tuning'"),
         (settings.replace('"adapter"', '"bottle"'), "unknown type 'bottle'"),
-        (settings.replace('"adapter"', '"os:getcwd"'), "may not import code"),
+        (settings.replace('"adapter"', '"os:getcwd"'), "never runs code that it names"),
         (settings.replace('"adapter"', '"adapter", "reduction": 4'), "is \\(2,\\), expected"),
     ):
         (place / "adapter.json").write_text(text)

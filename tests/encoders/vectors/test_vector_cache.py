@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 from scipy import sparse
 
 from sluice.encoders.foundation.build import resolve
+from sluice.encoders.foundation.drafts import new_draft
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
 from sluice.encoders.foundation.progress import Rate, counted_by, progress
 from sluice.encoders.table import ENCODERS
@@ -149,15 +151,39 @@ def test_an_edited_manifest_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_drafts_of_killed_writers_go_when_nobody_else_is_there(tmp_path: Path) -> None:
+def test_drafts_of_killed_writers_go_and_those_being_written_stay(tmp_path: Path) -> None:
     cache = filled(tmp_path)
-    draft = cache.folder / ".draft-1-2-x.vectors"
-    draft.touch()
-    with VectorCache(tmp_path, IDENTITY):
-        assert not draft.exists()
-        draft.touch()
-        with VectorCache(tmp_path, IDENTITY):
-            assert draft.exists()
+    killed = cache.folder / ".x.vectors.1-01234567.tmp"
+    killed.touch()
+    with new_draft(cache.folder / "y.vectors") as written, VectorCache(tmp_path, IDENTITY):
+        assert not killed.exists()
+        assert written.exists()
+
+
+@pytest.mark.parametrize("step", ["read", "locate", "gather", "put"])
+def test_a_cache_that_is_deleted_while_it_is_read_is_one_error_or_read_again(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = filled(tmp_path)
+    if step == "read":  # between the list of the files and the first of them
+        names = sorted(cache.folder.glob("*.vectors"))
+        shutil.rmtree(cache.folder)
+        monkeypatch.setattr(Path, "glob", lambda *_: names)
+        with VectorCache(tmp_path, IDENTITY) as again:
+            assert len(again) == 0
+        return
+    with VectorCache(tmp_path, IDENTITY) as again:
+        places = again.locate(text_hashes(TEXTS)) if step == "gather" else None
+        shutil.rmtree(tmp_path)
+        gone = pytest.raises(IndexFormatError, match="was removed from the cache while")
+        if step == "locate":
+            assert (again.locate(text_hashes(TEXTS)) == -1).all()
+        elif places is not None:
+            with gone:
+                again.gather(places)
+        else:
+            with gone:
+                again.put(text_hashes(["new"]), VECTORS[:1])
 
 
 def test_the_first_of_two_writers_of_one_shard_stays(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def test_a_mask_is_made_once_for_a_state(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(made) == 4
     for number in range(20):
         retriever.search("gold", where={"n": number})
-    assert len(retriever._state._masks) <= 8
+    assert len(retriever._state._parts._masks) <= 8
 
 
 @pytest.mark.parametrize(

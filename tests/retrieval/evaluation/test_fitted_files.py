@@ -234,8 +234,11 @@ def opened_at(name: str) -> tuple[Callable[[Path], Any], type[SluiceError]]:
         ("[1]", r"a JSON list, expected an object of format 'sluice\.KIND'; write it again with"),
         ('{"format": "sluice.soup", "version": 1}', r"holds 'sluice\.soup', .* 'sluice\.KIND'"),
         ('{"version": 1}', r"holds None, expected 'sluice\.KIND'; give a file that .* wrote"),
-        ('{"format": "sluice.KIND"}', r"version None, this Sluice reads 1"),
-        ('{"format": "sluice.KIND", "version": 2}', r"version 2, .* reads 1; .* upgrade sluice-ir"),
+        ('{"format": "sluice.KIND"}', r"format version is None, expected 1"),
+        (
+            '{"format": "sluice.KIND", "version": 2}',
+            r"newer version .* format 2 .*; upgrade sluice-ir",
+        ),
         ('{"format": "sluice.KIND", "version": 1}', r"again"),
     ],
 )

@@ -22,7 +22,7 @@ def test_a_retriever_shows_its_name_documents_and_folder(tmp_path: Path) -> None
     assert repr(retriever) == f"Retriever('bm25', {parts}, {str(tmp_path / 'bm25')!r})"
     opened = Retriever.open(tmp_path / "bm25")
     assert repr(opened) == repr(retriever)
-    assert not opened.state.__dict__.keys() & {"encoder", "index", "store"}  # nothing was opened
+    assert not vars(opened.state._parts).keys() & {"encoder", "index", "store"}  # none is opened
 
 
 def test_a_pipeline_shows_its_expression() -> None:

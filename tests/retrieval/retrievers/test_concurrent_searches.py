@@ -8,7 +8,7 @@ import pytest
 
 from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import DataError
-from sluice.retrieval import Document, Retriever
+from sluice.retrieval import Document, Rerank, Retriever
 from sluice.retrieval.retrievers.state import RetrieverState
 
 
@@ -76,6 +76,44 @@ def test_a_state_goes_on_while_the_next_is_made(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(DataError, match="halfway"):
         retriever.delete(["d000"])
     assert seen == [before]
+
+
+class Longest:
+    """Scores a document by its length, once a change is done that began in the middle."""
+
+    name, fingerprint = "longest", "longest"
+
+    def __init__(self, meanwhile: Callable[[], object] = str) -> None:
+        self.meanwhile = meanwhile
+
+    def score(self, pairs: list[tuple[str, str]]) -> list[float]:
+        self.meanwhile()
+        return [float(len(text)) for _, text in pairs]
+
+
+def test_a_pipeline_follows_the_changes_of_its_retriever() -> None:
+    retriever = Retriever.build(BM25Encoder(), labelled(5))
+    pipeline = retriever % 10 >> Rerank(Longest())
+    filtered = pipeline.filtered({"n": {"gte": 0}})
+    retriever.add([Document("new", "", "gold " * 40, {"n": 9})])
+    assert pipeline.search("gold")[0].doc_id == filtered.search("gold")[0].doc_id == "new"
+
+
+def test_a_pipeline_sees_one_state_of_its_retriever() -> None:
+    retriever = Retriever.build(BM25Encoder(), labelled(5))
+    gone = iter([f"d{number:03d}" for number in range(5)])
+
+    def change() -> None:
+        done = threading.Thread(target=lambda: retriever.delete([next(gone)]))
+        done.start()
+        done.join()
+
+    stages = Rerank(Longest(change), depth=3) >> Rerank(Longest(), depth=5)
+    pipeline = (retriever | 0.5 * retriever) % 10 >> stages
+    assert len(pipeline.search("gold")) == 5
+    assert len(pipeline.run({"q": "gold"})["q"]) == 4
+    assert len(pipeline.search(["gold"])[0]) == 3
+    assert len(retriever) == 2
 
 
 def test_an_opened_retriever_keeps_its_metadata_while_another_changes(tmp_path: Path) -> None:

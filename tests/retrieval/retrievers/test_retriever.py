@@ -226,16 +226,27 @@ def test_a_head_that_lies_is_refused(tmp_path: Path, change: dict) -> None:
         Retriever.open(tmp_path / "r")
 
 
-def test_a_reader_that_was_overtaken_says_so_or_takes_the_newer_state(tmp_path: Path) -> None:
+def test_a_reader_that_was_overtaken_takes_the_newer_state(tmp_path: Path) -> None:
     docs = documents()
     writer = Retriever.build(BM25Encoder(), docs[:20], path=tmp_path / "r")
-    fresh, begun = (Retriever.open(tmp_path / "r") for _ in range(2))
-    assert len(begun.store) == 20
+    fresh, counted, read, whole = (Retriever.open(tmp_path / "r") for _ in range(4))
+    assert len(counted) == 20
+    assert len(read.encoder.vocabulary)
+    assert len(whole.documents) == 20  # for later searches: all is open
     for number in range(20, 24):
         writer.add([docs[number]])
-    assert [hit.doc_id for hit in fresh.search("word23")] == ["d23"]
-    with pytest.raises(IndexFormatError, match="changed since it was opened"):
-        begun.search("gold")
+    for reader in (fresh, counted, read):
+        assert [hit.doc_id for hit in reader.search("word23")] == ["d23"]
+        assert len(reader) == 24
+    assert whole.search("word23") == []
+    assert len(whole.search("number", 40)) == 20
+    Retriever.build(WordEncoder(), docs[:30], path=tmp_path / "r")  # with another encoder
+    late = Retriever.open(tmp_path / "r", allow=[WORDS])
+    assert len(late) == 30
+    Retriever.build(WordEncoder(32), docs, path=tmp_path / "r")
+    for number in range(2):
+        Retriever.open(tmp_path / "r", allow=[WORDS]).delete([f"d0{number}"])
+    assert len(late.search("word35", 50)) == 38
 
 
 def test_verifying_writes_nothing(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ from sluice.encoders import BM25Encoder
 from sluice.encoders.dense.pair_head import PairHead
 from sluice.encoders.foundation.build import resolve
 from sluice.indexing import FlatIndex
-from sluice.retrieval import Document, Fuse, Rerank, Retriever, Stage
+from sluice.retrieval import Document, Fuse, Rerank, Retriever, Run, Stage
 from sluice.retrieval.experiments.tuning.ranker_training import judged
 from sluice.retrieval.pipelines.table import STAGES
 from sluice.retrieval.retrievers.candidate_lists import Sources
@@ -75,10 +77,12 @@ class World(NamedTuple):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("stages")
+    flat = FlatIndex("cosine")
     return World(
-        Retriever.build(BM25Encoder(), CORPUS, name="bm25"),
-        Retriever.build(WordEncoder(), CORPUS, index=FlatIndex("cosine"), name="dense"),
-        tmp_path_factory.mktemp("stages"),
+        Retriever.build(BM25Encoder(), CORPUS, name="bm25", path=folder / "bm25"),
+        Retriever.build(WordEncoder(), CORPUS, index=flat, name="dense", path=folder / "dense"),
+        folder,
     )
 
 
@@ -134,6 +138,33 @@ def _first(prompt: Any) -> tuple[float, float]:
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_stages(world: World, name: str) -> None:
     check_stage(OTHERS[name](world), QUERIES, documents=TEXTS, where={"odd": True})
+
+
+class Texts:
+    def texts(self, document_ids: Sequence[str]) -> list[str]:
+        return [TEXTS[each] for each in document_ids]
+
+
+def ranked(stage: Stage) -> dict[str, list[tuple[str, float]]]:
+    first = None
+    if stage.needs_candidates:
+        first = Run({query: dict.fromkeys([*TEXTS][:9], 1.0) for query in QUERIES})
+        stage = stage.attached(Texts())
+    return {query: list(ranking) for query, ranking in stage.run(QUERIES, first, 20).items()}
+
+
+UNPICKLED = ("pointwise", "pairwise", "listwise")  # their model here is a lambda
+
+
+@pytest.mark.parametrize("name", [*STAGES, *(name for name in OTHERS if name not in UNPICKLED)])
+def test_copies_and_pickles_rank_alike(world: World, name: str) -> None:
+    stage = built(world, name) if name in STAGES else OTHERS[name](world)
+    copies = [copy.deepcopy(stage), pickle.loads(pickle.dumps(stage))]
+    expected = ranked(stage)  # which opens something in some
+    copies += [copy.deepcopy(stage), pickle.loads(pickle.dumps(stage))]
+    for each in copies:
+        assert type(each) is type(stage)
+        assert ranked(each) == expected
 
 
 def test_max_sim(bert: Path) -> None:

@@ -153,7 +153,7 @@ def test_training_finished_inside_an_epoch_is_only_loaded(
     def files() -> dict[Path, bytes]:
         return {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
 
-    falling = iter([0.5, 0.4])
+    falling = iter([0.1, 0.5, 0.4])  # at the start, at 2 and at the end
     encoder, again = tiny.Dense(), tiny.Dense(seed=9)
     first = job(encoder, (lambda _: {"nDCG@10": next(falling)}) if evaluated else None)
     before = files()
@@ -189,7 +189,7 @@ def test_best_checkpoint_is_loaded(tiny: ModuleType, tmp_path: Path, metric: str
     def evaluate(given: Any) -> dict[str, float]:
         assert given is encoder
         assert not encoder.module.training
-        value = [0.1, 0.5, 0.3, 0.2][len(seen)]
+        value = [0.05, 0.1, 0.5, 0.3, 0.2][len(seen)]
         seen.append((value, tiny.weights_of(encoder)))
         return {"nDCG@10": value, "R@100": 1 - value}
 
@@ -203,10 +203,11 @@ def test_best_checkpoint_is_loaded(tiny: ModuleType, tmp_path: Path, metric: str
         evaluate_every=2,
         metric=metric,
     )
-    assert len(seen) == 4  # at 2, 4, 6 and the end
+    assert len(seen) == 5  # at the start, at 2, 4, 6 and the end
     assert (report.best_step, report.best_value) == (4, 0.5)
-    assert same(tiny.weights_of(encoder), seen[1][1])
+    assert same(tiny.weights_of(encoder), seen[2][1])
     assert [x["eval_nDCG@10"] for x in lines(tmp_path) if "eval_nDCG@10" in x] == [
+        0.05,
         0.1,
         0.5,
         0.3,

@@ -73,9 +73,14 @@ def test_off_a_terminal_progress_is_logged(
     [
         ({"learning_rat": 1e-5}, "did you mean 'learning_rate'"),
         ({"learning_rate": "2e-5"}, "write 2.0e-5"),
-        ({"max_steps": 2.5}, "expected int"),
-        ({"bf16": 1}, "expected bool"),
+        ({"max_steps": 2.5}, "2.5; expected a whole number"),
+        ({"bf16": 1}, "1; expected true or false"),
         ({"output_dir": "x"}, "decided by output"),
+        ({"per_device_train_batch_size": None}, "batch_size: None; expected a whole number"),
+        ({"per_device_train_batch_size": 0}, "batch_size: 0; expected 1 or more"),
+        ({"lr_scheduler_type": None}, "trainer.lr_scheduler_type: None; expected"),
+        ({"fsdp_config": True}, "trainer.fsdp_config: True; expected keys and values or a text"),
+        ({"learning_rate": float("nan")}, "trainer.learning_rate: nan; expected a finite number"),
         ({"lr_scheduler_type": "linaer"}, "linaer"),
         ({"eval_strategy": "steps"}, "no dev evaluation"),
         ({"train_sampling_strategy": "sequential"}, "group_by_length"),
@@ -110,7 +115,7 @@ def test_bad_input(tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     with pytest.raises(DataError, match="the loss is nan"):
         fit(tiny.Dense(), tiny.examples(8), broken, output=tmp_path / "n")
-    with pytest.raises(DataError, match="step 1: the dev measure R@10 is nan"):
+    with pytest.raises(DataError, match="step 0: the dev measure R@10 is nan"):
         fit(
             tiny.Dense(), tiny.examples(8), InfoNCE(), output=tmp_path / "e",
             trainer={"max_steps": 1}, evaluate=lambda _: {"nDCG@10": 0.1, "R@10": float("nan")},

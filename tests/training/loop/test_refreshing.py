@@ -89,7 +89,7 @@ def test_a_refresh_may_not_change_the_queries_within_an_epoch(
 
 
 def test_patience_ends_a_training_also_when_resumed(tiny: ModuleType, tmp_path: Path) -> None:
-    values = iter([0.2, 0.5, 0.4, 0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
+    values = iter([0.0, 0.2, 0.5, 0.4, 0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
     options = {**job(tiny, save_steps=1), "evaluate_every": 1, "patience": 3}
     encoder = tiny.Splade()
     report = fit(
@@ -118,7 +118,7 @@ def test_patience_ends_a_training_also_when_resumed(tiny: ModuleType, tmp_path: 
 def test_a_better_evaluation_is_not_one_without(
     tiny: ModuleType, tmp_path: Path, values: list[float], patience: int, steps: int
 ) -> None:
-    measured = iter(values)
+    measured = iter([0.0, *values])  # the first at the start
     report = fit(
         tiny.Splade(), tiny.examples(), InfoNCE(), output=tmp_path,
         evaluate=lambda _: {"nDCG@10": next(measured)}, evaluate_every=1, patience=patience,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from typing import Any
@@ -34,10 +35,11 @@ def html_text(data: bytes) -> Text:
         raise missing_package("html")
     from bs4 import BeautifulSoup
 
+    logging.getLogger("bs4.dammit").setLevel(logging.CRITICAL)  # remarks on bytes of no encoding
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # XML read as HTML, and texts that look like addresses
         try:
-            soup = BeautifulSoup(data, "html.parser")
+            soup = BeautifulSoup(_closed(data), "html.parser")
         except Exception as error:  # the parser's own assertions on damaged declarations
             raise Unreadable(f"damaged HTML ({type(error).__name__})") from None
     title = " ".join(soup.title.get_text().split()) if soup.title else ""
@@ -53,6 +55,17 @@ def html_text(data: bytes) -> Text:
     if opening and opening[1] == title:
         text = text[opening.end() :]
     return Text(title, text, metadata)
+
+
+def _closed(data: bytes) -> bytes:
+    """Return a page without a comment, and then a tag, that its end leaves open.
+
+    The parser looks for the end of each such opening again: a page of them takes quadratic time.
+    """
+    for opening, closing in ((b"<!--", b"-->"), (b"<![", b"]]>"), (b"<", b">")):
+        place = data.find(opening, data.rfind(closing) + 1)
+        data = data if place < 0 else data[:place]
+    return data
 
 
 def _metadata(soup: Any) -> dict[str, Any]:

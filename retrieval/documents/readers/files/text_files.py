@@ -7,23 +7,30 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded import LONGEST, open_bytes
+from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.documents.headings import headings
-from sluice.retrieval.documents.jsonl import open_bytes
 from sluice.retrieval.documents.readers.files.encodings import FALLBACK, decoded
 from sluice.retrieval.documents.readers.files.html_file import html_text
 from sluice.retrieval.documents.readers.files.kinds import Text, Unreadable
 from sluice.retrieval.documents.readers.files.pdf_file import pdf_text
 
+LONGEST_PDF = 1 << 30  # bytes; most of a large one are pictures
 FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(.*?)(?:\r?\n)?\1[ \t]*(?:\r?\n|\Z)", re.S)
 
 
 def read_text_file(path: Path, kind: str) -> Text:
     """Read a file; raises ``Unreadable`` for one that is damaged, binary or without text."""
+    longest = LONGEST_PDF if kind == "pdf" else LONGEST
     try:
         with open_bytes(path) as stream:
-            data = stream.read()
+            data = stream.read(longest + 1)
+    except DataError as error:
+        raise Unreadable(str(error).removeprefix(f"{path}: ")) from None
     except (OSError, EOFError, zlib.error) as error:
         raise Unreadable(f"not readable ({getattr(error, 'strerror', None) or error})") from None
+    if len(data) > longest:
+        raise Unreadable(f"larger than {longest >> 20} MB")
     if not data.strip():
         raise Unreadable("empty")
     if kind == "pdf":
@@ -67,9 +74,9 @@ def _front_matter(text: str) -> tuple[str, dict[str, Any]]:
 
             values: Any = tomllib.loads(block[2].replace("\r\n", "\n"))
         else:
-            import yaml
+            from sluice.encoders.foundation.plain_yaml import load_yaml
 
-            values = yaml.safe_load(block[2])
+            values = load_yaml(block[2])
     except Exception:  # two parsers' errors, and YAML's of dates; it is text, then
         return text, {}
     if values is None:

@@ -228,7 +228,7 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "texts": (lambda f: spoil_members(f, data=np.array(["a", "b", "c"])), "dtype <U1"),
     "pickle": (
         lambda f: spoil_members(f, indptr=np.array([0, None], dtype=object)),
-        "dtype object",
+        "Python objects",
     ),
 }
 

@@ -128,7 +128,7 @@ def test_a_fit_is_a_file_and_an_expression(tmp_path: Path) -> None:
             "not the file of a fitted fusion",
         ),
         ('{"format": "other"}', "holds 'other', expected 'sluice.fusion'"),
-        ('{"format": "sluice.fusion", "version": 2}', "version 2, this Sluice reads 1"),
+        ('{"format": "sluice.fusion", "version": 2}', "newer version of Sluice, in format 2"),
     ):
         path.write_text(damage)
         with pytest.raises(ConfigError, match=message):

@@ -1,0 +1,139 @@
+"""Reads files that somebody else wrote within bounds: streams, lines, whole files.
+
+A record (a line, a document, a file that is one value) is at most ``LONGEST`` bytes; what is read
+as a stream may be of any size, unless it is compressed as no honest data are.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+
+LONGEST = 64 << 20  # bytes of a record
+BLOCK = 1 << 20  # bytes decompressed together
+GZIP_MAGIC = b"\x1f\x8b"
+# Data that unpack to more than FREE bytes are at most RATIO times their size on disk: texts are 3
+# to 20 times, zeros a thousand times.
+RATIO = 200
+FREE = 64 << 20
+
+
+def expanded(path: str | Path) -> Path:
+    """Return a path with ``~`` and ``~name`` replaced by the folder that they mean.
+
+    ``ConfigError`` where there is no such folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        first = Path(path).parts[0]
+        raise ConfigError(
+            f"{str(path)!r:.200}: {first} is no user's home folder here; write the path out, and a "
+            f"name that begins with ~ as ./{first}"
+        ) from None
+
+
+def check_file(path: Path) -> None:
+    """Raise ``DataError`` for what is missing, a folder, a pipe or a device.
+
+    Files are read more than once, and they end.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:  # a loop of links, no permission, a zero in the name
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be opened ({reason})") from None
+    if stat.S_ISDIR(mode):
+        raise DataError(f"{path}: a folder; expected a file")
+    if not stat.S_ISREG(mode):
+        raise DataError(f"{path}: a pipe or a device; write what it gives to a file, and name that")
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """Open a file for reading bytes, decompressing what is gzip by its name or its beginning.
+
+    Raises as ``check_file`` does.
+    """
+    check_file(path)
+    stream = path.open("rb")
+    if path.suffix != ".gz" and stream.peek(2)[:2] != GZIP_MAGIC:
+        return stream
+    return stream_of(_unpacked(path, stream))
+
+
+def _unpacked(path: Path, packed: IO[bytes]) -> Iterator[bytes]:
+    """Yield what a stream holds, decompressed; ``DataError`` for a bomb."""
+    with packed, gzip.GzipFile(fileobj=packed) as unpacked:
+        size = 0
+        while block := unpacked.read(BLOCK):
+            size += len(block)
+            if size > FREE and size > RATIO * packed.tell():
+                raise DataError(
+                    f"{path}: unpacks to more than {RATIO} times its size, as no texts do; "
+                    "decompress it yourself if that is right"
+                )
+            yield block
+
+
+class _Blocks(io.RawIOBase):
+    """A stream of the bytes that an iterator yields."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks, self._rest = blocks, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            block = next(self._blocks, None)
+            if block is None:
+                return 0
+            self._rest = memoryview(block)
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def close(self) -> None:
+        self._blocks = iter(())  # which ends a generator
+        super().close()
+
+
+def stream_of(blocks: Iterator[bytes]) -> IO[bytes]:
+    """Return the bytes that an iterator yields as a stream; closing it ends a generator."""
+    return cast("IO[bytes]", io.BufferedReader(_Blocks(blocks), BLOCK))
+
+
+def lines_of(path: Path, stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends; ``DataError`` for one above ``LONGEST`` bytes."""
+    number = 0
+    while line := stream.readline(LONGEST + 1):
+        number += 1
+        if len(line) > LONGEST:
+            raise too_long(f"{path}:{number}: the line")
+        yield line
+
+
+def read_whole(path: Path, longest: int = LONGEST) -> bytes:
+    """Return the bytes of a file that is one value, decompressed; ``DataError`` above a size."""
+    with open_bytes(path) as stream:
+        data = stream.read(longest + 1)
+    if len(data) > longest:
+        raise too_long(f"{path}: the file", longest)
+    return data
+
+
+def too_long(what: str, longest: int = LONGEST) -> DataError:
+    """Return the error for a record above a size."""
+    return DataError(
+        f"{what} is longer than {longest >> 20} MB, the most that is read as one piece; split it"
+    )

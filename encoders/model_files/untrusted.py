@@ -1,0 +1,97 @@
+"""Refuses what in a model folder would make transformers run code or look elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.files import read_model_json
+from sluice.encoders.model_files.layout import read_object
+
+PEFT = "adapter_config.json"
+MODULE_FILES = ("modules.json", "router_config.json", "config.json")
+OWN_MODULES = re.compile(r"sentence_transformers(\.\w+)+")
+ACTIVATIONS = re.compile(r"torch\.nn(\.\w+)+|relu|log1p_relu|None")
+PICKLES = (".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib")
+KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation")
+
+# For every ``from_pretrained`` of transformers: nothing of the folder runs, nothing is fetched.
+LOCAL: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+
+
+def refuse_code(home: Path) -> None:
+    """Raise ``ModelError`` for a model that needs code of its own, or parts from elsewhere."""
+    from transformers import CONFIG_MAPPING
+
+    config = read_object(home / "config.json")
+    kind = config.get("model_type")
+    if "auto_map" in config and kind not in CONFIG_MAPPING:
+        raise ModelError(
+            f"{home / 'config.json'}: auto_map names code of the folder for the model type {kind!r}"
+            ", which transformers does not have; Sluice runs no code of a model folder: take a "
+            "model of a type that transformers has, or load this one yourself and give its "
+            "function as an encoder"
+        )
+    for key, value in _places(config):
+        names = value.values() if isinstance(value, Mapping) else [value]
+        if key in KERNELS and any("/" in str(name) for name in names):
+            raise ModelError(
+                f"{home / 'config.json'}: {key} is {value!r}, a kernel that would be fetched and "
+                f"run; delete {key}, and the usual one is taken"
+            )
+    if (home / PEFT).exists():
+        raise ModelError(
+            f"{home / PEFT}: an adapter beside a model, which may lie elsewhere; merge both with "
+            "peft (merge_and_unload) and save the model"
+        )
+
+
+def refuse_own_modules(folder: Path) -> None:
+    """Raise ``ModelError`` where a folder of sentence-transformers names classes of its own.
+
+    Its modules may be that package's, their activations torch's. Pickled weights are refused too.
+    """
+    refuse_code(folder)
+    for file in sorted(file for name in MODULE_FILES for file in folder.rglob(name)):
+        value = read_model_json(file)
+        if isinstance(value, Mapping) and "model_type" in value:  # a network of transformers
+            refuse_code(file.parent)
+            continue
+        for name in _types(value):
+            if not OWN_MODULES.fullmatch(name):
+                raise ModelError(
+                    f"{file}: {name!r} is no module of sentence-transformers; Sluice runs no code "
+                    "of a model folder"
+                )
+        for key, inner in _places(value):
+            if key == "activation_function" and not ACTIVATIONS.fullmatch(str(inner)):
+                raise ModelError(
+                    f"{file}: {key} is {inner!r}, expected one of torch.nn; Sluice runs no code of "
+                    "a model folder"
+                )
+    pickled = next((file for file in folder.rglob("*") if file.suffix in PICKLES), None)
+    if pickled is not None:
+        raise ModelError(f"{pickled}: may be a pickle, which runs code; expected safetensors")
+
+
+def _types(value: Any) -> Iterator[str]:
+    """Yield the classes in modules.json (a list of modules) and a router's config (``types``)."""
+    if isinstance(value, Mapping):
+        types = value.get("types")
+        yield from map(str, types.values() if isinstance(types, Mapping) else ())
+    for entry in value if isinstance(value, list) else ():
+        yield str(entry.get("type") if isinstance(entry, Mapping) else entry)
+
+
+def _places(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every key of nested objects with its value."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield str(key), inner
+            yield from _places(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _places(inner)

@@ -1,0 +1,136 @@
+"""What a saved folder's config asks for, beside files to read: classes, servers, places to write.
+
+The rule itself is ``sluice.encoders.foundation.trust``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.trust import (
+    HUB,
+    Allow,
+    refuse_class,
+    refuse_fetching,
+    refuse_server,
+    refuse_writing,
+)
+from sluice.encoders.model_files.locate import is_path, local_folder
+from sluice.retrieval.config.sections import ExperimentConfig, checked
+from sluice.retrieval.datasets.dataset import find_source
+from sluice.retrieval.evaluation.measures import own_measure
+from sluice.retrieval.pipelines.expression import fetched_in, written_in
+from sluice.retrieval.pipelines.table import REMOTE
+
+Config = TypeVar("Config", bound=ExperimentConfig)
+Place = tuple[str, str, Any]  # of a value: its path of keys, its own key, the value
+
+MEASURES = ("measure", "measures")
+# Keys of ``trainer`` that report or upload what is trained, or name files of settings.
+REPORTING = ("report_to", "push_to_hub", "hub_", "logging_dir", "project", "trackio_", "run_name")
+SETTINGS_FILES = ("deepspeed", "fsdp_config", "accelerator_config")
+
+
+def trusted(config: Config, allow: Allow, folder: Path) -> Config:
+    """Return a config that was read from a saved folder, as far as ``allow`` goes with it.
+
+    Raises ``ConfigError`` for the first class, server or place outside ``folder`` to write to that
+    is not allowed. Keys of servers are those that ``allow`` names, whatever the config says, and
+    a training reports to nobody.
+    """
+    if allow is None:
+        return config
+    values = config.model_dump()
+    for where, key, value in list(_places(values)):
+        if key in MEASURES:
+            for text in value if isinstance(value, list) else [value]:
+                if name := own_measure(text):
+                    refuse_class(name, where, allow)
+        elif key == "cache" and isinstance(value, str | Path):
+            refuse_writing(value, where, folder, allow)
+        elif isinstance(value, dict):
+            _check_component(value, where, allow)
+            if key == "trainer":
+                _silence(value, where)
+    for name, text in config.pipelines.items():
+        for path in written_in(text, where=f"pipelines.{name}"):
+            refuse_writing(path, f"pipelines.{name}", folder, allow)
+        for option, source in fetched_in(text, where=f"pipelines.{name}"):
+            refuse = refuse_unknown_model if option == "model" else refuse_remote_dataset
+            refuse(source, f"pipelines.{name}", allow)
+    return checked(values, type(config))
+
+
+def _places(value: Any, where: str = "", key: str = "") -> Iterator[Place]:
+    """Yield every value of a config with its place, outer ones first."""
+    yield where, key, value
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _places(inner, f"{where}.{name}".lstrip("."), str(name))
+    elif isinstance(value, list | tuple):
+        for place, inner in enumerate(value):
+            yield from _places(inner, f"{where}[{place}]")
+
+
+def _check_component(spec: dict[str, Any], where: str, allow: Allow) -> None:
+    """Check ``{type: ..., ...}``, and put the reader's key in the place of the folder's."""
+    kind = spec.get("type")
+    if isinstance(kind, str) and ":" in kind:
+        refuse_class(kind, f"{where}.type", allow)
+    elif isinstance(kind, str) and kind in REMOTE:
+        spec.pop("api_key_env", None)
+        if key := refuse_server(str(spec.get("url")), f"{where}.url", allow):
+            spec["api_key_env"] = key
+
+
+def _silence(trainer: dict[str, Any], where: str) -> None:
+    for key in [key for key in trainer if key.startswith(REPORTING)]:
+        del trainer[key]
+    for key in SETTINGS_FILES:
+        if trainer.get(key):
+            raise ConfigError(
+                f"{where}.{key}: a folder's training is not repeated with settings of another "
+                "program; copy the config to a YAML file of your own, and run that"
+            )
+
+
+def named_in(config: ExperimentConfig) -> set[str]:
+    """Return what the user's own config allows the folders that it makes: ``allow`` for them."""
+    named = {HUB}
+    for _, key, value in _places(config.model_dump()):
+        if key == "type" and isinstance(value, str) and ":" in value:
+            named.add(value)
+        elif key in MEASURES:
+            texts = value if isinstance(value, list) else [value]
+            named.update(name for text in texts if (name := own_measure(text)))
+    return named
+
+
+def refuse_unknown_model(name: str, where: str, allow: Allow) -> None:
+    """Raise ``ConfigError`` for a model that is not on this machine, unless it may be fetched."""
+    if allow is not None and not is_path(name) and local_folder(name) is None:
+        refuse_fetching(name, where, allow)
+
+
+def refuse_remote_dataset(dataset: Any, where: str, allow: Allow) -> None:
+    """Raise ``ConfigError`` for a dataset that a library would fetch, unless that is allowed."""
+    if allow is None or HUB in allow:
+        return
+    parts = dict(dataset) if isinstance(dataset, Mapping) else {"name": dataset}
+    for key in ("name", "corpus", "queries", "qrels"):
+        value = parts.get(key)
+        named = isinstance(value, str) and key == "name"
+        if isinstance(value, str) and (value.startswith("hf:") or (named and _is_fetched(value))):
+            refuse_fetching(value, where, allow)
+
+
+def _is_fetched(name: str) -> bool:
+    from sluice.retrieval.datasets.ir_datasets_library import IrDatasetsSource
+
+    try:
+        return isinstance(find_source(name), IrDatasetsSource)
+    except DataError:  # said when it is read
+        return False

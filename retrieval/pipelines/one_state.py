@@ -1,0 +1,32 @@
+"""Keeps all stages of one call at the same state of a retriever that another thread may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+State = TypeVar("State")
+
+# The states that the call under way has seen, by the object whose states they are.
+_seen: ContextVar[dict[int, Any] | None] = ContextVar("seen", default=None)
+
+
+@contextmanager
+def one_state() -> Iterator[None]:
+    """Let each retriever be searched in one state until the outermost block ends."""
+    if _seen.get() is not None:
+        yield
+        return
+    token = _seen.set({})
+    try:
+        yield
+    finally:
+        _seen.reset(token)
+
+
+def kept_state(owner: object, current: State) -> State:
+    """Return the state that the call under way saw first, the current one outside of calls."""
+    seen = _seen.get()
+    return current if seen is None else seen.setdefault(id(owner), current)

@@ -1,0 +1,88 @@
+"""Who writes files: by the functions of ``drafts`` and ``files``, or inside of what they give."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from places import ROOT
+
+PACKAGES = ("encoders", "indexing", "training", "retrieval")
+MODES = {kind + rest for kind in "wax" for rest in ("", "b", "+", "b+", "+b", "t")}
+METHODS = {
+    "copyfile", "rename", "save_file", "savez", "symlink_to", "to_parquet", "tofile", "touch",
+    "write_bytes", "write_index", "write_index_binary", "write_table", "write_text",
+}  # fmt: skip
+
+# The protocol itself.
+PROTOCOL = {f"encoders/foundation/{name}.py" for name in ("drafts", "files", "folder_swap")}
+# Locks, which hold nothing.
+LOCKS = {"encoders/foundation/generations.py", "encoders/vectors/cache.py"}
+# Into a draft, or into a new generation, that the caller has begun.
+INSIDE = {
+    "encoders/backends/backend.py",
+    "encoders/dense/precomputed.py",
+    "encoders/lexical/bm25.py",
+    "encoders/lexical/vocabulary.py",
+    "encoders/model_files/adapters.py",
+    "encoders/splade/folder.py",
+    "encoders/vectors/shard.py",
+    "indexing/faiss/binary_engine.py",
+    "indexing/faiss/float_engine.py",
+    "indexing/storage/arrays.py",
+    "retrieval/documents/columns.py",
+    "retrieval/documents/segment.py",
+    "retrieval/documents/store.py",
+    "retrieval/exchange/dense/arrays.py",
+    "retrieval/exchange/dense/parquet.py",
+    "retrieval/exchange/sparse/vectors_folder.py",
+    "retrieval/retrievers/quality/scores.py",
+    "retrieval/stages/ltr/collection_terms.py",
+    "retrieval/training_data/files/in_memory.py",
+    "retrieval/training_data/teachers/distillation.py",
+    "training/loop/kept_weights.py",
+    "training/negatives/provenance_file.py",
+}
+# Into temporary files that no reader looks for.
+TEMPORARY = {
+    "encoders/model_files/router.py",
+    "indexing/inverted/spooling/spool.py",
+    "retrieval/exchange/sparse/transposition.py",
+}
+# A switch of the kernel.
+KERNEL = {"retrieval/experiments/system.py"}
+# Complete where something else says so: a checkpoint by its mark, lines by their ends.
+MARKED = {
+    "retrieval/training_data/query_generation.py",
+    "training/journal/log.py",
+    "training/loop/checkpoint.py",
+    "training/loop/trainer.py",
+}
+
+
+def writes(file: Path) -> Iterator[str]:
+    """Yield the calls of a module that write to a path by themselves."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if not isinstance(node, ast.Call):
+            continue
+        values = [*node.args, *(keyword.value for keyword in node.keywords)]
+        texts = {each.value for each in values if isinstance(each, ast.Constant)}
+        match node.func:
+            case ast.Name("open") | ast.Attribute(attr="open" | "fdopen") if texts & MODES:
+                yield "open"
+            case ast.Attribute(value=ast.Name("np"), attr="save"):
+                yield "np.save"
+            case ast.Attribute(attr=name) if name in METHODS:
+                yield name
+
+
+def test_every_writer_keeps_to_the_protocol() -> None:
+    """One that is new belongs to ``replaced_file``, ``replaced_folder`` or ``new_generation``."""
+    found = {
+        file.relative_to(ROOT).as_posix(): name
+        for package in PACKAGES
+        for file in (ROOT / package).rglob("*.py")
+        for name in writes(file)
+    }
+    known = PROTOCOL | LOCKS | INSIDE | TEMPORARY | KERNEL | MARKED
+    assert {file: name for file, name in found.items() if file not in known} == {}
+    assert known <= found.keys()

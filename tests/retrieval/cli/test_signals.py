@@ -1,0 +1,56 @@
+"""SIGTERM and Ctrl-C end a command alike: one line, what was begun is removed, no traceback."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fuzzing import forked, sluice
+
+from sluice.encoders.foundation.files import replaced_file
+from sluice.retrieval import cli
+
+
+@pytest.mark.parametrize(
+    ("numbers", "code", "word"),
+    [
+        ([signal.SIGINT], 130, "interrupted"),
+        ([signal.SIGTERM], 143, "terminated"),
+        ([signal.SIGTERM, signal.SIGTERM], 143, "terminated"),
+    ],
+)
+def test_a_signal_ends_a_command_with_one_line(
+    tmp_path: Path, numbers: list[int], code: int, word: str
+) -> None:
+    def verb(**_: object) -> None:
+        try:
+            with replaced_file(tmp_path / "out.txt") as stream:
+                stream.write(b"half")
+                os.kill(os.getpid(), numbers[0])
+                time.sleep(5)
+        finally:
+            for number in numbers[1:]:
+                os.kill(os.getpid(), number)
+            time.sleep(0.01)
+
+    def job() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.argv = ["sluice"]
+        cli.app = verb  # in the child only
+        cli.main()
+
+    outcome = forked(job)
+    assert outcome.code == code, outcome
+    assert outcome.err == f"{word}; run the same command again to continue\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
+    outcome = sluice("index", "x.yaml", "output=" + os.fsdecode(b"\xff\xfe/out"), cwd=tmp_path)
+    assert outcome.code == 2
+    assert outcome.err.splitlines() == [
+        r"error: output=\xff\xfe/out: is not UTF-8; expected names and texts in UTF-8"
+    ]
+    assert list(tmp_path.iterdir()) == []

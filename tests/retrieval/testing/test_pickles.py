@@ -1,0 +1,127 @@
+"""Retrievers, indexes and encoders can be copied, and sent to other processes, as stages can."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from small_world import documents
+
+from sluice.encoders import BM25Encoder, PrecomputedEncoder, VocabularyEncoder
+from sluice.encoders.foundation.build import build
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.table import ENCODERS, RERANKERS
+from sluice.indexing import Index, open_index
+from sluice.indexing.table import INDEXES
+from sluice.retrieval import Document, Retriever
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "pickle": lambda thing: pickle.loads(pickle.dumps(thing)),
+    "deepcopy": copy.deepcopy,
+}
+CORPUS = documents()
+
+
+INNER = {"type": "flat"}
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "augmented": {"inner": INNER, "augmentation": {"type": "document_bias", "missing": 0.0}},
+    "faiss": {"factory": "HNSW4"},
+    "funnel": {"dimensions": 4, "depth": 100},
+    "passages": {"inner": INNER},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in INDEXES if name != "auto"])
+def test_indexes(name: str, tmp_path: Path) -> None:
+    index: Index = build({"type": name, **ARGUMENTS.get(name, {})}, INDEXES, where="index")
+    empty = [way(index) for way in WAYS.values()]
+    vectors: Any = np.random.default_rng(1).random((30, 8), np.float32)
+    if index.metric is None:
+        vectors = sparse.csr_array(vectors)
+    for each in (index, *empty):
+        each.add(vectors)
+        each.delete([3])
+    expected = index.search(vectors[:3], 5)
+    index.save(tmp_path / "index")
+    opened = open_index(tmp_path / "index")
+    for each in (*empty, *(way(one) for one in (index, opened) for way in WAYS.values())):
+        found = each.search(vectors[:3], 5)
+        assert (found.rows == expected.rows).all()
+        assert (found.scores == expected.scores).all()
+        each.delete([int(found.rows[0, 0])])
+    assert (index.search(vectors[:3], 5).rows == expected.rows).all()
+
+
+@pytest.mark.parametrize("name", [*ENCODERS, *RERANKERS])
+def test_encoders(
+    name: str, bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path
+) -> None:
+    texts = ["gold river", "stone water"]
+    models = {"splade": masked_bert, "cross_encoder": pair_bert}
+    spec: dict[str, Any] = {"type": name, "model": str(models.get(name, bert))}
+    if name == "bm25":
+        spec = {"type": name}
+    elif name == "towers":
+        part = {"type": "dense", "model": str(bert)}
+        spec = {"type": name, "query": part, "document": part}
+    elif name in ("precomputed", "vocabulary"):
+        made: Any = VocabularyEncoder(texts[0].split())
+        if name == "precomputed":
+            made = PrecomputedEncoder(texts, np.eye(2, dtype=np.float32))
+        made.save_pretrained(tmp_path / name)
+        spec["model"] = str(tmp_path / name)
+    encoder = build(spec, {**ENCODERS, **RERANKERS}, where="encoder")
+    if name == "bm25":
+        encoder.fit(texts)
+
+    def answer(one: Any) -> Any:
+        if name in RERANKERS:
+            return one.score([("gold", text) for text in texts])
+        found = one.encode_queries(texts)
+        return found.toarray() if sparse.issparse(found) else found
+
+    expected = answer(encoder)
+    for way in WAYS.values():
+        assert way(encoder).fingerprint == encoder.fingerprint
+        assert np.array_equal(answer(way(encoder)), expected)
+
+
+def lengths(texts: list[str]) -> np.ndarray[Any, Any]:
+    return np.array([[len(text), 1.0] for text in texts], np.float32)
+
+
+def test_a_function_goes_with_its_retriever(tmp_path: Path) -> None:
+    retriever = Retriever.build(lengths, CORPUS, path=tmp_path / "r")
+    retriever.params = {}
+    expected = retriever.search("gold", 5)
+    for way in WAYS.values():
+        assert way(retriever).search("gold", 5) == expected
+
+
+def test_a_temporary_retriever_is_copied_but_not_sent(tmp_path: Path) -> None:
+    retriever = Retriever.build(BM25Encoder(), CORPUS, name="bm25")
+    with pytest.raises(ConfigError, match=r"bm25: cannot be pickled .* save\(path\)"):
+        pickle.dumps(retriever % 5)
+    other = copy.deepcopy(retriever % 5)
+    copied = copy.copy(retriever)
+    copied.add([Document("new", "", "gold gold gold")])
+    expected = retriever.search("gold", 5)
+    del retriever
+    assert other.search("gold") == expected
+    assert copied.search("gold", 1)[0].doc_id == "new"
+    copied.save(tmp_path / "saved")
+    assert pickle.loads(pickle.dumps(Retriever.open(tmp_path / "saved"))).search("gold", 1)
+
+
+def test_a_stage_goes_to_a_spawned_process(tmp_path: Path) -> None:
+    bm25 = Retriever.build(BM25Encoder(), CORPUS, path=tmp_path / "r")
+    stage = (bm25 | bm25 % 5) % 10
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(stage.search, ("gold river",)) == stage.search("gold river")
