@@ -118,6 +118,10 @@ def test_one_training_run(values: dict[str, Any], tmp_path: Path) -> None:
     (step,) = found.steps
     assert step.what.startswith("3 steps of 64 examples (64 examples in all)")
     assert not (tmp_path / "alone").exists()
+    mined = {"type": "mined", "retriever": {"encoder": "bm25", "index": "inverted"}}
+    del training["examples"]
+    training |= {"dataset": values["dataset"], "negatives": mined}
+    assert plan(training, measure=False).steps[0].name == "train"  # a name alone is an encoder too
 
 
 def test_of_several_datasets_the_first(values: dict[str, Any]) -> None:
