@@ -4,6 +4,7 @@ import errno
 import sys
 
 import pytest
+from places import ROOT
 
 from sluice.retrieval.cli.terminal.messages import clauses, os_message, shown, write_error
 
@@ -67,3 +68,15 @@ def test_what_the_system_refuses() -> None:
         "out/index: No space left on device; free some space, or choose a folder on another disk"
     )
     assert os_message(OSError("odd")) == "odd"
+
+
+def test_only_json_goes_to_the_terminal_as_it_is() -> None:
+    """Texts go through ``echo``, which shows control characters."""
+    own = {"output.py", "hits.py"}  # echo itself, and words in bold of a text that went through it
+    raw = [
+        f"{file.name}: {line.strip()}"
+        for file in (ROOT / "retrieval" / "cli").rglob("*.py")
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if "typer.echo(" in line and "json.dumps(" not in line and file.name not in own
+    ]
+    assert raw == []
