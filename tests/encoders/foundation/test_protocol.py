@@ -71,7 +71,7 @@ def writes(file: Path) -> Iterator[str]:
                 yield "open"
             case ast.Attribute(value=ast.Name("np"), attr="save"):
                 yield "np.save"
-            case ast.Attribute(attr=name) | ast.Name(name) if name in METHODS:
+            case ast.Attribute(attr=name) if name in METHODS:
                 yield name
 
 
