@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import safetensors.torch
 import torch
-from safetensors.torch import load_file, save_file
 
 from sluice.encoders.foundation.drafts import commit, new_draft
 from sluice.encoders.foundation.files import read_json, write_json
@@ -37,7 +37,7 @@ def save_start(job: RetrievalTrainer, output: Path) -> None:
     if rank() == 0 and not path.exists():
         state = {k: v.detach().cpu() for k, v in job.model.unique_state().items()}
         with new_draft(path) as draft:
-            save_file(state, draft, {"format": "pt"})
+            safetensors.torch.save_file(state, draft, {"format": "pt"})
             commit(draft, path)
     wait()
 
@@ -56,7 +56,7 @@ def keep_the_best(job: RetrievalTrainer, output: Path, shares: Sequence[float]) 
         return best
     share = min(tried, key=lambda each: (-tried[each], each))
     if share < 1:
-        _mix(job, load_file(output / START), job.model.unique_state(), share)
+        _mix(job, safetensors.torch.load_file(output / START), job.model.unique_state(), share)
     if share == 0:
         log.warning(
             "training: did not help: the dev measure is %.4f at the start and %.4f at best after "
@@ -75,7 +75,7 @@ def _tried(job: RetrievalTrainer, output: Path, shares: Sequence[float]) -> dict
         return {}
     tried = {0.0: begun, 1.0: best}
     if shares:
-        start = load_file(output / START)
+        start = safetensors.torch.load_file(output / START)
         end = {name: value.detach().clone() for name, value in job.model.unique_state().items()}
         for share in sorted(shares):
             _mix(job, start, end, share)
