@@ -233,7 +233,7 @@ class BM25Encoder(EncoderBase):
             log.warning(
                 "%s: from before canonically equivalent texts had the same terms: some of its "
                 "documents' words with accents are not found; compact() or a rebuild mends it",
-                path,
+                folder,
             )
         if not len(vocabulary) == len(terms) == len(frequencies):
             raise IndexFormatError(
