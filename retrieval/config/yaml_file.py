@@ -14,7 +14,7 @@ from sluice.encoders.foundation.plain_yaml import LARGEST, PlainLoader, load_yam
 KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false"}
 
 
-class _Loader(PlainLoader):  # type: ignore[misc]
+class _Loader(PlainLoader):
     """Refuses a key that a section has twice, of which YAML keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

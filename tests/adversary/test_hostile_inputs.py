@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,7 @@ MERGED = "a: &a0 {x: 1, y: 2}\n" + "".join(
     [
         (laughs(10), "line 7: too large; with every alias"),
         ('a: &a0 "' + "x" * 100_000 + f'"\nb: [{", ".join(["*a0"] * 100)}]\n', "line 2: too large"),
-        (MERGED, "line 9: too large"),
+        (MERGED, "line 7: too large"),
         ("a: " + ":".join(["1"] * 500) + "\n", "line 1: a number of 999 characters; put it in"),
         ("a: 0x" + "f" * 5_000 + "\n", "line 1: a number of 5,002 characters; put it in quotes"),
         ("a: 1\n" + "# x\n" * (5 << 18), "is longer than 4 MB"),
@@ -79,7 +80,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, bytes, str]] = {
     "digits": (corpus, "x.json", b'[{"text": ' + b"9" * 4_500 + b"}]", "item 0: not JSON .Exceeds"),
     "a surrogate": (corpus, "x.json", b'[{"text": "\\ud800"}]', "item 0: an escape"),
     "not UTF-8": (corpus, "x.json", b'[{"text": "\xff"}]', "x.json: not UTF-8"),
-    "columns": (corpus, "x.csv", b"a" + b",b" * 2_000 + b"\n1\n", "two columns are called 'b'"),
+    "columns": (corpus, "x.csv", b"a" + b",b" * 900 + b"\n1\n", "two columns are called 'b'"),
     "many columns": (
         corpus, "x.tsv", "\t".join(map(str, range(1_001))).encode() + b"\n",
         "1,001 columns; at most 1,000",
@@ -195,3 +196,37 @@ def test_ids_and_byte_order_marks(tmp_path: Path) -> None:
     held = Run({"q\ufeff": {"\ufeffd": 1.0}})
     held.save(tmp_path / "b.trec")
     assert dict(Run.load(tmp_path / "b.trec")["q\ufeff"]) == {"\ufeffd": 1.0}
+
+
+ODD = (None, True, -1, 0.5, math.inf, "", " ", "x", [], [[]], [None], [1], ["a"], {}, {"a": 1},
+       [{"docid": "a", "text": 5}], [{"docid": []}], {"bm25": 5}, {"bm25": [{"docid": None}]},
+       "[1", "NaN")  # fmt: skip
+ROWS: dict[str, dict[str, object]] = {
+    "bge": {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1.0], "neg_scores": [0.1]},
+    "columns": {"anchor": "q", "positive": "p a", "negative_1": "n a", "score": 0.5},
+    "tevatron": {
+        "query_id": "t1", "query": "gold", "positive_passages": [{"docid": "d1", "text": "x y"}],
+        "negative_passages": [{"docid": "d2", "title": "", "text": "r"}],
+    },
+    "msmarco": {"qid": 1, "pos": [1], "neg": {"bm25": [3, {"pid": 4, "ce-score": 0.5}]}},
+    "graded": {"query": "q", "documents": ["a b", "c d"], "grades": [1, 0]},
+    "id_triples": {"0": "q", "1": "p", "2": "n"},
+    "scored_triples": {"0": 1.0, "1": 0.5, "2": "q", "3": "p", "4": "n"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ROWS)
+def test_training_files_of_wrong_types(tmp_path: Path, form: str) -> None:
+    """Each field of each format with values of each wrong type: rows, or one error."""
+    errors = []
+    for key in ROWS[form]:
+        for odd in ODD:
+            path = tmp_path / "x.jsonl"
+            lines = [ROWS[form], {**ROWS[form], key: odd}]
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+            try:
+                assert len(list(rows_of(path, form)[1])) == 2
+            except DataError as error:
+                errors.append(str(error))
+    assert len(errors) > 10
+    assert all(error.startswith(f"{path}:2: ") and len(error) < 400 for error in errors)
