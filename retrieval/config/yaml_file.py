@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from sluice.encoders.foundation.bounded import read_whole
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.plain_yaml import LARGEST, PlainLoader, load_yaml
+from sluice.encoders.foundation.input.bounded import read_whole
+from sluice.encoders.foundation.input.plain_yaml import LARGEST, PlainLoader, load_yaml
 
 KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false"}
 

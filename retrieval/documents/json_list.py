@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.bounded import BLOCK, LONGEST, open_bytes, too_long
 from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.input.bounded import BLOCK, LONGEST, open_bytes, too_long
 from sluice.retrieval.documents.jsonl import refuse_surrogates
 
 SPACE = " \t\r\n"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.encoders.foundation import bounded
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
+from sluice.encoders.foundation.input import bounded
 from sluice.retrieval.config.reading import load_values
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.documents.readers.files.html_file import html_text
@@ -93,7 +93,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, bytes, str]] = {
 @pytest.mark.parametrize("kind", BROKEN)
 def test_broken_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     read, name, data, message = BROKEN[kind]
-    for module in ("encoders.foundation.bounded", "retrieval.documents.readers.tables",
+    for module in ("encoders.foundation.input.bounded", "retrieval.documents.readers.tables",
                    "retrieval.documents.json_list"):  # fmt: skip
         monkeypatch.setattr(f"sluice.{module}.LONGEST", 4_900)
     monkeypatch.setattr("sluice.retrieval.documents.json_list.BLOCK", 64)
@@ -185,7 +185,7 @@ def test_names_on_the_hub(name: str) -> None:
 
 def test_a_home_that_nobody_has(tmp_path: Path) -> None:
     for read in (load_dataset, as_documents, bounded.expanded):
-        with pytest.raises(SluiceError, match="~nouser is no user's home folder here"):
+        with pytest.raises(SluiceError, match="the home folder ~nouser is unknown"):
             read("~nouser/x")
 
 
