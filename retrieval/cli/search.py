@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
+from sluice.encoders.foundation.errors import ConfigError, SluiceError
 from sluice.retrieval.cli.terminal.hits import print_hits
 from sluice.retrieval.cli.terminal.options import (
     Allow,
@@ -395,11 +395,10 @@ def delete(
 
     doc_ids = list(ids or [])
     if file is not None:
-        try:
-            lines = file.read_text(encoding="utf-8").split("\n")  # ids may hold other separators
-            doc_ids += [line for line in lines if line]
-        except UnicodeDecodeError as error:
-            raise DataError(f"{file}: not UTF-8 text ({error})") from None
+        from sluice.retrieval.documents.jsonl import all_lines
+
+        lines = (line.removesuffix("\n") for _, line in all_lines(file))
+        doc_ids += [line for line in lines if line]  # ids may hold other white space
     if not doc_ids and not compact:
         raise ConfigError("delete: give document ids, or --file with one per line")
     changed = delete_documents(path, doc_ids, compact=compact, allow=allowed(allow))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.bounded import expanded
+from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.datasets.beir import is_beir_folder
 from sluice.retrieval.documents.readers.source import is_source
 

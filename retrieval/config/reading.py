@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.plain_yaml import load_yaml
+from sluice.encoders.foundation.input.plain_yaml import load_yaml
 from sluice.retrieval.config.component_types import OWN_TYPE
 from sluice.retrieval.config.dataset_paths import found_beside
 from sluice.retrieval.config.faults import messages

@@ -7,15 +7,15 @@ from typing import Any
 
 import yaml
 
-from sluice.encoders.foundation.bounded import read_whole
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.plain_yaml import LARGEST, PlainLoader, load_yaml
+from sluice.encoders.foundation.input.bounded import read_whole
+from sluice.encoders.foundation.input.plain_yaml import LARGEST, PlainLoader, load_yaml
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feather", ".sqlite", ".db")
 KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false"}
 
 
-class _Loader(PlainLoader):  # type: ignore[misc]
+class _Loader(PlainLoader):
     """Refuses a key that a section has twice, of which YAML keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError, listed, suggest
+from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.datasets.source import Corpus, MemorySource, Qrels, Source, find_split

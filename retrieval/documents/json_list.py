@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.bounded import BLOCK, LONGEST, open_bytes, too_long
 from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.input.bounded import BLOCK, LONGEST, open_bytes, too_long
 from sluice.retrieval.documents.jsonl import refuse_surrogates
 
-SPACE = re.compile(r"[ \t\r\n]*")
+SPACE = " \t\r\n"
 # How near to the end of what was read a fault lies that more text may mend: within an escape.
 NEAR = 16
 
@@ -48,7 +47,8 @@ def _items(path: Path, stream: io.TextIOWrapper) -> Iterator[tuple[str, Any]]:
     expected = "["  # or "item" (the first one may be missing), ",", or "" behind the list
     first = True
     while True:
-        place = SPACE.match(text, place).end()  # type: ignore[union-attr]  (it matches nothing too)
+        while place < len(text) and text[place] in SPACE:
+            place += 1
         fault = ""
         if place < len(text):
             sign = text[place]

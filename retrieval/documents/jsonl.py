@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.bounded import lines_of, open_bytes
 from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.input.bounded import lines_of, open_bytes
 
 # What other collections call a field, where the spelling does not show it.
 ALIASES = {"_id": ("docid", "docno", "qid"), "text": ("contents", "content", "body", "passage")}

@@ -246,7 +246,7 @@ def index_of(text: str, metric: str | None) -> Index:
     import yaml
 
     from sluice.encoders.foundation.build import build
-    from sluice.encoders.foundation.plain_yaml import load_yaml
+    from sluice.encoders.foundation.input.plain_yaml import load_yaml
     from sluice.indexing.table import INDEXES
 
     try:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.build import check, check_type
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.table import ENCODERS
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.components import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, listed, suggest
+from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.recipes import EDITOR_LINE, editor_line, recipe_or_file, recipes
 from sluice.retrieval.datasets.beir import is_beir_folder

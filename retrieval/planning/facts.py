@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.training_data.files.formats import rows_of

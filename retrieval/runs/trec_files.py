@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.bounded import (
+from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.input.bounded import (
     GZIP_MAGIC,
     LONGEST,
     check_file,
@@ -27,7 +28,6 @@ from sluice.encoders.foundation.bounded import (
     stream_of,
     too_long,
 )
-from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.documents.jsonl import all_lines
 from sluice.retrieval.runs.columns import RunColumns, columns_of, may_repeat
 
@@ -396,6 +396,6 @@ def _check_writable(name: str, kind: str) -> None:
         )
     if kind == "query" and name.startswith(BYTE_ORDER_MARK):
         raise DataError(
-            f"query id {name!r:.200} begins with a byte order mark (U+FEFF), which is no part of "
-            "the text where it begins a file; rename it"
+            f"query id {name!r:.80} begins with a byte order mark (U+FEFF), which is dropped where "
+            "it begins a file; rename it"
         )

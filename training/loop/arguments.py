@@ -35,8 +35,6 @@ FREE = (
 LEAST: dict[str, int] = {  # of numbers that the library does not look at
     "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "save_total_limit": 1,
     "gradient_accumulation_steps": 1, "eval_accumulation_steps": 1, "dataloader_num_workers": 0,
-    "learning_rate": 0, "num_train_epochs": 0, "weight_decay": 0, "max_grad_norm": 0,
-    "adam_beta1": 0, "adam_beta2": 0, "adam_epsilon": 0,
 }  # fmt: skip
 DEFAULTS: dict[str, Any] = {
     "num_train_epochs": 1,

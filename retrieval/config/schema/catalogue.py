@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.config.recipes import SCHEMA, configs, recipes
 from sluice.retrieval.config.schema.arguments import (
     Description,

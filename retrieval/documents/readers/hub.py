@@ -27,10 +27,15 @@ def repository_of(name: str) -> str:
     Anything else is a ``DataError`` before a disk or the network is touched: the library looks for
     files below whatever folder it is given.
     """
-    if NAME.fullmatch(name) and ".." not in name:
-        return name
     folder = Path(name)
-    if folder.is_absolute() and any(any(folder.glob(each)) for each in FILES):
+    if ".." not in name and NAME.fullmatch(name):
+        return name
+    if (
+        ".." not in name
+        and folder.is_absolute()
+        and folder.name
+        and any(any(folder.glob(each)) for each in FILES)
+    ):
         return name
     raise DataError(
         f"hf:{name}: expected 'hf:owner/name', or the absolute path of a folder with a dataset's "

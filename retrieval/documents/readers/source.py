@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.readers.documents import Documents, shown
 from sluice.retrieval.documents.readers.fields import Asked

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.bounded import FREE, LONGEST, RATIO
 from sluice.encoders.foundation.errors import DataError, listed, suggest
+from sluice.encoders.foundation.input.bounded import FREE, LONGEST, RATIO
 
 # A view computes what it likes: as many steps as no honest one of a file of this size takes.
 STEPS = 200_000_000

@@ -10,8 +10,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sluice.encoders.foundation.bounded import LONGEST, check_file, open_bytes, too_long
 from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.input.bounded import LONGEST, check_file, open_bytes, too_long
 from sluice.retrieval.documents.json_list import json_items
 from sluice.retrieval.documents.jsonl import read_objects
 from sluice.retrieval.documents.readers.contents import contents_of

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
-from sluice.encoders.foundation.bounded import open_bytes
 from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.input.bounded import BLOCK, open_bytes
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes; the limit of protocol buffers
 PIECE = 1 << 26  # bytes read at a time: a damaged length asks for no more memory than this
@@ -101,8 +101,7 @@ class MessageStream:
     def __init__(self, path: Path) -> None:
         self.path, self.begin, self.place = path, 0, 0
         try:
-            # A second buffer, because gzip's own reading of single bytes is slow.
-            self._stream = io.BufferedReader(open_bytes(path), 1 << 20)  # type: ignore[type-var]
+            self._stream = open_bytes(path)
         except FileNotFoundError:
             raise DataError(f"{path}: no such file") from None
 
@@ -128,8 +127,12 @@ class MessageStream:
     def skip(self, what: str) -> None:
         """Skip the next message. A file that ends inside it fails at the next read."""
         size = self._length(what)
+        left = 0 if self._stream.seekable() else size
         try:
-            self._stream.seek(size, io.SEEK_CUR)
+            if self._stream.seekable():
+                self._stream.seek(size, io.SEEK_CUR)
+            while left and (block := self._stream.read(min(left, BLOCK))):
+                left -= len(block)
         except (OSError, EOFError, zlib.error) as error:
             self.fail(f"cannot be read any further ({error}); fetch the file again")
         self.place += size

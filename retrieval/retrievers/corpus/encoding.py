@@ -13,8 +13,8 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.encoders.foundation.numbers import duration, whole_number
 from sluice.encoders.foundation.progress import counted_by

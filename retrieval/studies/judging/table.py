@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sluice.encoders.foundation.bounded import expanded, read_whole
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.input.bounded import expanded, read_whole
 from sluice.retrieval.stages.generative.http_language_model import HttpLanguageModel
 from sluice.retrieval.stages.generative.options import ModelSpec, local_model, with_model
 from sluice.retrieval.studies.judging.generative_judge import (
@@ -105,7 +105,7 @@ def _component(named: str | Path | Mapping[str, Any], where: str) -> Mapping[str
     """Return a specification as ``{type: ..., ...}``."""
     import yaml
 
-    from sluice.encoders.foundation.plain_yaml import LARGEST, load_yaml
+    from sluice.encoders.foundation.input.plain_yaml import LARGEST, load_yaml
 
     if isinstance(named, Mapping):
         return named

@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.datasets.source import find_split

@@ -32,6 +32,7 @@ from sluice.retrieval.training_data.files.rows import (
     ids_of,
     joined,
     labelled_row,
+    list_of,
     number_of,
     numbers_of,
     text_of,
@@ -238,13 +239,18 @@ def _passages(place: str, value: Mapping[str, Any], side: str) -> list[Named]:
     if ids is not None:
         return [Named(name, None) for name in ids_of(place, ids, f"{side}_document_ids")]
     passages = []
-    for number, passage in enumerate(value.get(f"{side}_passages") or []):
+    listed = list_of(place, value.get(f"{side}_passages"), f"{side}_passages")
+    for number, passage in enumerate(listed):
         here = f"{side}_passages[{number}]"
         if not isinstance(passage, Mapping):
             raise DataError(f"{place}: {here} is {passage!r:.60}, expected {{docid, title, text}}")
         name = id_of(place, field_of(f"{place}: {here}", passage, DOCUMENT_ID, "id"), here)
-        text = f"{passage.get('title') or ''} {passage.get('text') or ''}".strip()
-        passages.append(Named(name, text_of(place, text, f"{here}.text")))
+        title, text = passage.get("title") or "", passage.get("text") or ""
+        if not isinstance(title, str) or not isinstance(text, str):
+            raise DataError(
+                f"{place}: {here} has {passage!r:.80}, expected texts as title and text"
+            )
+        passages.append(Named(name, text_of(place, f"{title} {text}".strip(), f"{here}.text")))
     return passages
 
 
@@ -254,11 +260,13 @@ def _msmarco(place: str, value: Mapping[str, Any]) -> Row:
     A negative of several systems counts once, from the first of them.
     """
     name = id_of(place, field_of(place, value, QUERY_ID, "query id"), "query id")
-    negatives = value.get("neg") or []
-    lists = list(negatives.values()) if isinstance(negatives, Mapping) else [negatives]
+    negatives = value.get("neg")
+    by_system = negatives if isinstance(negatives, Mapping) else {"": negatives}
+    lists = [list_of(place, each, "neg") for each in by_system.values()]
     scores: dict[str, float] = {}
     sides: list[list[Named]] = []
-    for items in (value.get("pos") or [], [item for part in lists for item in part]):
+    positives = list_of(place, value.get("pos"), "pos")
+    for items in (positives, [item for part in lists for item in part]):
         ids = [_identified(place, item, scores) for item in items]
         sides.append([Named(key, None) for key in dict.fromkeys(ids)])
     in_order = [scores[one.id or ""] for side in sides for one in side]

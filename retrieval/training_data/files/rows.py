@@ -113,6 +113,15 @@ def id_of(place: str, value: Any, what: str) -> str:
     return id_text(f"{place}: {what}", value.strip() if isinstance(value, str) else value)
 
 
+def list_of(place: str, value: Any, what: str) -> Sequence[Any]:
+    """Return a list; what is missing is an empty one."""
+    if value is None:
+        return []
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        raise DataError(f"{place}: {what} is {value!r:.60}, expected a list")
+    return value
+
+
 def ids_of(place: str, value: Any, what: str) -> list[str]:
     """Return a list of ids."""
     if not isinstance(value, Sequence) or isinstance(value, str):

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sluice.encoders.foundation.bounded import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import (
     fingerprint_of,
@@ -28,6 +27,7 @@ from sluice.encoders.foundation.files import (
     write_json,
 )
 from sluice.encoders.foundation.generations import writer_lock
+from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.progress import counted_by, progress
 from sluice.retrieval.training_data.teachers.teachers import Teacher, is_score_file, make_teacher
 from sluice.training.negatives.judge import JudgedPair, judged

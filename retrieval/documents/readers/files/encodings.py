@@ -6,7 +6,7 @@ import codecs
 import functools
 from pathlib import Path
 
-from sluice.encoders.foundation.bounded import open_bytes
+from sluice.encoders.foundation.input.bounded import open_bytes
 
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 FALLBACK = "cp1252"  # Latin-1 as Windows has it

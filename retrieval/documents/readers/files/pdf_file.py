@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from sluice.retrieval.documents.readers.files.kinds import (
@@ -12,6 +13,12 @@ from sluice.retrieval.documents.readers.files.kinds import (
     is_installed,
     missing_package,
 )
+
+# A small file may name one page, or one drawing, a million times: the operations of drawing and the
+# pages, each as a thousand of these, are counted.
+STEPS = 200_000
+STEPS_PER_BYTE = 4
+PAGE = 1_000
 
 
 def pdf_text(data: bytes) -> Text:
@@ -28,7 +35,7 @@ def pdf_text(data: bytes) -> Text:
         reader = PdfReader(io.BytesIO(data))
         if reader.is_encrypted and not reader.decrypt(""):
             raise Unreadable("encrypted")
-        pages = [page.extract_text() for page in reader.pages]
+        pages = list(_texts(reader, STEPS + STEPS_PER_BYTE * len(data)))
         own: Any = reader.metadata or {}
         title, author, created = own.get("/Title"), own.get("/Author"), own.get("/CreationDate")
     except Unreadable:
@@ -45,3 +52,18 @@ def pdf_text(data: bytes) -> Text:
     # Half a surrogate pair can come out of a damaged font; no file can hold one.
     text = text.encode("utf-8", "replace").decode("utf-8")
     return Text(str(title or "").strip(), text, metadata)
+
+
+def _texts(reader: Any, steps: int) -> Iterator[str]:
+    """Yield the pages' texts; raises ``Unreadable`` for more than so many steps."""
+
+    def counted(*_: object) -> None:
+        nonlocal steps
+        steps -= 1
+        if steps < 0:
+            raise Unreadable("a PDF that draws more than its size explains")
+
+    for page in reader.pages:
+        steps -= PAGE
+        yield page.extract_text(visitor_operand_before=counted)
+        counted()

@@ -7,8 +7,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.bounded import LONGEST, open_bytes
 from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.input.bounded import LONGEST, open_bytes
 from sluice.retrieval.documents.headings import headings
 from sluice.retrieval.documents.readers.files.encodings import FALLBACK, decoded
 from sluice.retrieval.documents.readers.files.html_file import html_text
@@ -74,7 +74,7 @@ def _front_matter(text: str) -> tuple[str, dict[str, Any]]:
 
             values: Any = tomllib.loads(block[2].replace("\r\n", "\n"))
         else:
-            from sluice.encoders.foundation.plain_yaml import load_yaml
+            from sluice.encoders.foundation.input.plain_yaml import load_yaml
 
             values = load_yaml(block[2])
     except Exception:  # two parsers' errors, and YAML's of dates; it is text, then

@@ -34,7 +34,7 @@ def expanded(path: str | Path) -> Path:
     except RuntimeError:
         first = Path(path).parts[0]
         raise ConfigError(
-            f"{str(path)!r:.200}: {first} is no user's home folder here; write the path out, and a "
+            f"{str(path)!r:.200}: the home folder {first} is unknown; write the path in full, a "
             f"name that begins with ~ as ./{first}"
         ) from None
 
