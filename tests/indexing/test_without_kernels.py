@@ -94,9 +94,7 @@ def test_a_dense_search_is_the_same(metric: Any, scale: float, width: int) -> No
         assert compiled.scores.tobytes() == plain.scores.tobytes()
 
 
-def test_numpy_works_until_its_time_is_spent(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numpy_works_until_its_time_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not calls.numpy_suffices(0.0), "the kernels are loaded"
     monkeypatch.setattr(calls, "kernels_loaded", lambda: False)
     monkeypatch.setattr(calls, "_done_in_numpy", 0.0)

@@ -145,7 +145,7 @@ def digest(
     dense: NDArray[np.uint8],
     floors: NDArray[np.float32],
 ) -> tuple[int, int, int]:
-    """Write what is kept of a range of terms; return the runs, listed blocks and dense rows used."""
+    """Write what is kept of a range of terms; return the runs, listed blocks, dense rows used."""
     count = len(starts) - 1
     term = np.repeat(np.arange(count), np.diff(starts))
     document = documents.astype(np.int64)
