@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numba  # noqa: F401  loaded: the kernels are tested, not what stands in for them
 import numpy as np
 import pytest
 from numpy.typing import NDArray

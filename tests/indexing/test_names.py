@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 from sluice.encoders.foundation.build import resolve
 from sluice.indexing import INDEXES, AutoIndex, Index
@@ -33,3 +34,27 @@ def test_import_is_light() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_small_indexes_are_built_searched_and_opened_without_compiled_kernels(
+    tmp_path: Path,
+) -> None:
+    code = f"""if True:
+        import sys
+        import numpy as np
+        from scipy import sparse
+        from sluice.indexing import FlatIndex, InvertedIndex, open_index
+        dense = np.eye(40, dtype=np.float32)
+        for index, vectors in ((FlatIndex(), dense), (InvertedIndex(), sparse.csr_array(dense))):
+            folder = {str(tmp_path)!r} + "/" + index.type_name
+            index.add(vectors)
+            index.search(vectors, 3)
+            index.add(vectors)
+            index.delete([0])
+            index.compact()
+            index.save(folder)
+            assert (open_index(folder).search(vectors[:2], 1).rows[:, 0] == [39, 0]).all()
+        print("numba" in sys.modules)
+        """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

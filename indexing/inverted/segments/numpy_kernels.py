@@ -40,12 +40,12 @@ def _rounded_up(
     """Return the least codes whose impacts are not below the given ones, at most ``most``."""
     codes = np.ceil(impacts / scales).astype(np.int64)
     codes += codes.astype(np.float32) * scales < impacts
-    return np.clip(codes, 1, most)
+    return np.asarray(np.clip(codes, 1, most))
 
 
 def _nearest(impacts: NDArray[np.float32], scales: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return the nearest 8-bit codes; an impact never becomes zero."""
-    return np.clip(np.rint(impacts / scales).astype(np.int64), 1, 255)
+    return np.asarray(np.clip(np.rint(impacts / scales).astype(np.int64), 1, 255))
 
 
 def fill_blocks(
@@ -97,7 +97,7 @@ def fill_blocks(
 
 def _changes(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return for each key whether it differs from the one before it."""
-    return np.diff(keys, prepend=-1) != 0
+    return np.asarray(np.diff(keys, prepend=-1) != 0)
 
 
 def scatter(
@@ -145,7 +145,7 @@ def digest(
     dense: NDArray[np.uint8],
     floors: NDArray[np.float32],
 ) -> tuple[int, int, int]:
-    """Write what is kept of a range of terms; return the runs, listed blocks and dense rows used."""
+    """Write what is kept of a range of terms; return the runs, listed blocks, dense rows used."""
     count = len(starts) - 1
     term = np.repeat(np.arange(count), np.diff(starts))
     document = documents.astype(np.int64)

@@ -70,6 +70,7 @@ WARM_UP = 8  # texts encoded before any is timed
 FIRST = 32  # texts timed to learn how many the trial may have
 TRIAL_SECONDS = 2.0
 LONGEST_TRIAL = 1_024  # texts
+LARGEST_SHARE = 1 / 16  # of all texts that the trial may have: a small job has a short one
 HASH_BYTES = 16
 DIRECTORY_BYTES = 56  # a text: hashes and places, of the corpus and of the cache
 COPIES = 3  # of a shard's vectors in memory while it is written
@@ -128,8 +129,8 @@ def estimated(
 ) -> EncodingEstimate:
     """Return the counts with what they take, found by encoding of ``sample`` as much as is needed.
 
-    The sample is from all over the corpus, up to ``LONGEST_TRIAL`` texts. The trial takes some
-    five seconds; its vectors are thrown away.
+    The sample is from all over the corpus, up to ``LONGEST_TRIAL`` texts. The trial takes at most
+    some five seconds; its vectors are thrown away.
     """
 
     def part(count: int) -> Sequence[Any]:
@@ -139,7 +140,8 @@ def estimated(
         encode(part(WARM_UP))
         first = part(FIRST)
         seconds, _ = _timed(encode, first)
-        texts = part(max(len(first), int(len(first) * TRIAL_SECONDS / max(seconds, 1e-6))))
+        wished = len(first) * TRIAL_SECONDS / max(seconds, 1e-6)
+        texts = part(max(len(first), int(min(wished, counts.missing * LARGEST_SHARE))))
         # Twice, because the first pass of its size makes room in memory.
         with counting_tokens() as parts:
             timed = [_timed(encode, texts) for _ in range(2)]

@@ -17,6 +17,7 @@ from scipy import sparse
 import sluice.indexing.inverted.index
 import sluice.indexing.inverted.segment_list
 from sluice.indexing import InvertedIndex, open_index
+from sluice.indexing.kernels import calls
 
 ENGINES = ("auto", "blocks", "terms")
 
@@ -103,24 +104,27 @@ def test_equals_brute_force(
                 hits = index.search(queries, k, keep=keep, params={"engine": engine})
                 np.testing.assert_array_equal(hits.scores, scores)
                 np.testing.assert_array_equal(hits.rows, rows)
-            patch.setattr(sluice.indexing.inverted.index, "kernels_loaded", lambda: False)
-            patch.setattr(InvertedIndex, "_done_in_numpy", 0)
+            for place in (sluice.indexing.inverted.index, calls):
+                patch.setattr(place, "kernels_loaded", lambda: False)
+            patch.setattr(calls, "_done_in_numpy", 0.0)
             hits = index.search(queries, k, keep=keep)
             np.testing.assert_array_equal(hits.scores, scores)
             np.testing.assert_array_equal(hits.rows, rows)
-            patch.setattr(sluice.indexing.inverted.index, "kernels_loaded", lambda: True)
+            for place in (sluice.indexing.inverted.index, calls):
+                patch.setattr(place, "kernels_loaded", lambda: True)
 
 
 def test_many_searches_pay_for_loading_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = corpus(np.random.default_rng(3), 40, 20, "real")
     index = InvertedIndex()
     index.add(documents)
-    monkeypatch.setattr(sluice.indexing.inverted.index, "kernels_loaded", lambda: False)
-    monkeypatch.setattr(InvertedIndex, "_done_in_numpy", 0)
-    monkeypatch.setattr(sluice.indexing.inverted.index, "WITHOUT_KERNELS", 2_000)
     table = index._reader()
+    for place in (sluice.indexing.inverted.index, calls):
+        monkeypatch.setattr(place, "kernels_loaded", lambda: False)
+    monkeypatch.setattr(calls, "_done_in_numpy", 0.0)
+    monkeypatch.setattr(calls, "WITHOUT_KERNELS", 1e-5)
     index.search(documents[:1], 5)
-    assert InvertedIndex._done_in_numpy > 0
+    assert calls._done_in_numpy > 0
     assert table._tables is None
     for _ in range(50):
         index.search(documents[:1], 5)
