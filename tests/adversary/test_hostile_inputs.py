@@ -143,7 +143,8 @@ def test_views_of_sqlite_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ki
 
 def test_pages_that_leave_all_open_take_linear_time() -> None:
     for opened in (b"<!--", b"<a", b"<![CDATA[", b"</a", b"<?", b"<!"):
-        assert html_text(b"<p>gold</p>" + opened * 50_000).text == "gold"
+        assert html_text(b"<p>gold</p>" + opened * 50_000).text.startswith("gold")
+    assert html_text(b"<p>gold</p> is < 5").text.split() == ["gold", "is", "<", "5"]
     assert html_text(b"<b>" * 3_000 + b"gold").text == "gold"
 
 

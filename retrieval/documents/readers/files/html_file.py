@@ -58,14 +58,15 @@ def html_text(data: bytes) -> Text:
 
 
 def _closed(data: bytes) -> bytes:
-    """Return a page without a comment, and then a tag, that its end leaves open.
+    """Return a page without a comment that its end leaves open; the end of a tag there is text.
 
     The parser looks for the end of each such opening again: a page of them takes quadratic time.
     """
-    for opening, closing in ((b"<!--", b"-->"), (b"<![", b"]]>"), (b"<", b">")):
+    for opening, closing in ((b"<!--", b"-->"), (b"<![", b"]]>")):
         place = data.find(opening, data.rfind(closing) + 1)
         data = data if place < 0 else data[:place]
-    return data
+    last = data.rfind(b">") + 1
+    return data[:last] + data[last:].replace(b"<", b"&lt;")
 
 
 def _metadata(soup: Any) -> dict[str, Any]:
