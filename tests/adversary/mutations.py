@@ -7,7 +7,6 @@ folder that is not the original's; a score that is not pytrec_eval's; what is le
 from __future__ import annotations
 
 import gzip
-import hashlib
 import importlib
 import json
 import pkgutil
@@ -20,6 +19,7 @@ from typing import Any
 
 import mutation_seeds as seeds
 import numpy as np
+from forging import forge
 from fuzzing import Case, Fuzzer, Outcome, forked, sluice, within
 from mutating import mutate_bytes, mutate_values, mutated
 from mutation_seeds import LONG_QUERY, QUERY, seed
@@ -398,17 +398,6 @@ def forged(case: Case, *, make: Callable[[Path, Path], None], place: str) -> Non
     for words in (("search", "r", LONG_QUERY, "-k", 30, "--json"), change_of):
         if call(case, *words, fork=True).fault():
             return
-
-
-def forge(folder: Path, file: Path) -> None:
-    """Make the manifests say what the file now is."""
-    data = file.read_bytes()
-    for manifest in folder.rglob("manifest.json"):
-        facts = json.loads(manifest.read_text(encoding="utf-8"))
-        for name, entry in facts.get("files", {}).items():
-            if file in (manifest.parent / name, manifest.parent / str(facts["generation"]) / name):
-                entry.update(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-        manifest.write_text(json.dumps(facts), encoding="utf-8")
 
 
 def model(case: Case) -> None:
