@@ -92,13 +92,19 @@ def lexical(folder: Path, world: Path) -> None:
 
 
 def pipeline(folder: Path, world: Path) -> None:
-    """A saved pipeline of two retrievers, and a fitted fusion of them."""
+    """A saved pipeline of two retrievers, a fitted fusion of them, and other fitted files."""
     from sluice.retrieval import load_pipeline
+    from sluice.retrieval.evaluation.fitted_file import write_fitted
+    from sluice.retrieval.stages.adaptive_depth import PredictedDepth
+    from sluice.retrieval.stages.confidence_exit import FILE as EXIT
 
     made = seed(world, lexical)
     load_pipeline(made / "out", "hybrid").save(folder / "saved")
     words = ("fit", "fusion", "x.yaml", "bm25", "two", "--output", folder / "fusion.json")
     run(*words, "--split", "train", cwd=made)
+    PredictedDepth((0.5, 0.2), 1.0, 1, 9).save(folder / "depth.json")
+    rule = {"threshold": 0.5, "kind": "margin", "width": 10}
+    write_fitted(folder / "exit.json", EXIT, {**rule, "fitted": {"queries": 9}})
 
 
 def vectors(folder: Path, world: Path) -> None:
