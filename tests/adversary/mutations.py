@@ -20,21 +20,19 @@ from mutation_seeds import seed
 
 
 def prepare(world: Path) -> None:
-    """Load what the forked commands need, so that they begin with it."""
+    """Load and compile what the commands need, so that none begins with it."""
     import pyarrow
 
     pyarrow.set_cpu_count(1)
     pyarrow.set_io_thread_count(1)
-    seed(world, seeds.data)
-    import sluice.retrieval.cli.app
-    import sluice.retrieval.documents.store  # noqa: F401
+    seeds.compile_kernels(world)
 
 
 def warmed(world: Path) -> None:
     """Import all of the package, torch and transformers: for a run of hours."""
     prepare(world)
-    for make in (seeds.lexical, seeds.pipeline, seeds.vectors, seeds.flat, seeds.models):
-        seed(world, make)
+    models = seed(world, seeds.models)
+    seeds.run("search", models / "out", seeds.QUERY, "--pipeline", "splade")
     for name in ("faiss", "pandas", "pyarrow.parquet", "safetensors.torch", "torch",
                  "transformers.models.bert.modeling_bert", "transformers.trainer"):  # fmt: skip
         importlib.import_module(name)
