@@ -1,4 +1,4 @@
-"""Every file with a format number: keys that are not known are ignored, a newer number is refused."""
+"""Of every file with a format number unknown keys are ignored, and a newer number is refused."""
 
 import json
 import shutil
@@ -153,7 +153,7 @@ def test_a_newer_format_is_refused(folder: Path, form: Format) -> None:
 @pytest.mark.parametrize("version", [None, "1", True, 0, -1, 1.0])
 def test_a_format_that_is_no_number_is_damage(folder: Path, version: Any) -> None:
     noted(folder, "r/retriever.json", {"version": version})
-    with pytest.raises(SluiceError, match="its format version is .* edited or damaged"):
+    with pytest.raises(SluiceError, match=r"its format version is .* edited or damaged"):
         _retriever(folder)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,7 +73,11 @@ class Shard:
                 for name, (dtype, shape, offset) in self.facts["arrays"].items()
             }
             size = 16 + length + int(self.facts["bytes"]) + 4
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            for name, (dtype, shape, begin) in self._entries.items():
+                end = begin + dtype.itemsize * math.prod(shape)
+                if min(shape, default=0) < 0 or begin < 16 + length or end > size - 4:
+                    raise ValueError(f"the array {name!r} is not inside of the file")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise IndexFormatError(f"{path}: its header is damaged ({error})") from None
         actual = path.stat().st_size
         if actual != size:

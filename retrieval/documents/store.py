@@ -290,7 +290,8 @@ class DocumentStore:
 
 def _counts(manifest: Mapping[str, Any], path: Path) -> list[int]:
     """Return the documents of each segment, deleted ones too, as the manifest says."""
-    counts, deleted = manifest.get("segments"), manifest.get("deleted")
+    counts: Any = manifest.get("segments")
+    deleted: Any = manifest.get("deleted")
     sound = isinstance(counts, list) and all(
         type(count) is int and 0 < count < 2**40 for count in counts
     )

@@ -291,6 +291,7 @@ def within(
             contextlib.chdir(cwd or "."),
             limited(memory),
         ):
+            logging.root.handlers[:] = [logging.StreamHandler(err)]  # commands close what is there
             signal.setitimer(signal.ITIMER_REAL, timeout)
             sys.stdin = io.StringIO()
             try:

@@ -83,22 +83,25 @@ def lexical(folder: Path, world: Path) -> None:
     run("export", bm25, folder / "x.jsonl", "--format", "impact-json", "--queries", queries)
     run("search", bm25, "--queries", queries, "--output", folder / "a.trec", "-k", 20)
     run("search", retrievers / "two", "--queries", queries, "--output", folder / "b.trec.gz")
-    run(
-        "import", folder / "x.ciff", folder / "imported", "--format", "ciff"
-    )  # compiles its kernels
     (folder / "ids.txt").write_text("d03\nd04\n", encoding="utf-8")
     new = [{"_id": f"n{n}", "text": f"gold new{n}", "metadata": {"year": n}} for n in range(6)]
     write_lines(folder / "new.jsonl", new)
 
 
 def pipeline(folder: Path, world: Path) -> None:
-    """A saved pipeline of two retrievers, and a fitted fusion of them."""
+    """A saved pipeline of two retrievers, a fitted fusion of them, and other fitted files."""
     from sluice.retrieval import load_pipeline
+    from sluice.retrieval.evaluation.fitted_file import write_fitted
+    from sluice.retrieval.stages.adaptive_depth import PredictedDepth
+    from sluice.retrieval.stages.confidence_exit import FILE as EXIT
 
     made = seed(world, lexical)
     load_pipeline(made / "out", "hybrid").save(folder / "saved")
     words = ("fit", "fusion", "x.yaml", "bm25", "two", "--output", folder / "fusion.json")
     run(*words, "--split", "train", cwd=made)
+    PredictedDepth((0.5, 0.2), 1.0, 1, 9).save(folder / "depth.json")
+    rule = {"threshold": 0.5, "kind": "margin", "width": 10}
+    write_fitted(folder / "exit.json", EXIT, {**rule, "fitted": {"queries": 9}})
 
 
 def vectors(folder: Path, world: Path) -> None:
@@ -131,7 +134,6 @@ def flat(folder: Path, world: Path) -> None:
     corpus = [Document(row["_id"], row["title"], row["text"], row["metadata"]) for row in rows()]
     for name, index in (("flat", FlatIndex()), ("faiss", FaissIndex("HNSW8"))):
         Retriever.build(encoder, corpus, vectors=[values], index=index, path=folder / name)
-        run("search", folder / name, QUERY)  # compiles the kernels, which no case has time for
 
 
 def models(folder: Path, world: Path) -> None:
@@ -159,7 +161,6 @@ def models(folder: Path, world: Path) -> None:
         text = yaml.safe_dump(value, sort_keys=False)
         (folder / name).write_text(text, encoding="utf-8")
     run("index", folder / "dense.yaml", f"output={folder}/out")
-    run("search", folder / "out", QUERY, "--pipeline", "splade")
 
 
 def training(folder: Path, world: Path) -> None:
@@ -220,6 +221,14 @@ def own(folder: Path, world: Path) -> None:
 def scores(folder: Path, world: Path) -> None:
     """A cache of scores."""
     cached_scores(folder / "c.sqlite")
+
+
+def compile_kernels(world: Path) -> None:
+    """Run what compiles kernels where numba has none: a case has no time for it."""
+    bm25 = seed(world, lexical)
+    for place in (bm25 / "out/retrievers/bm25", seed(world, flat) / "flat"):
+        run("search", place, QUERY)
+    run("import", bm25 / "x.ciff", world / "compiled", "--format", "ciff")
 
 
 class Lengths:

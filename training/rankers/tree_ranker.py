@@ -58,7 +58,10 @@ class TreeRanker:
     @classmethod
     def read(cls, folder: Path) -> TreeRanker:
         """Read what ``write`` wrote; LightGBM parses it when the first candidate is scored."""
-        return cls((folder / TREES).read_text(encoding="utf-8"))
+        try:
+            return cls((folder / TREES).read_text(encoding="utf-8"))
+        except UnicodeDecodeError as error:
+            raise ModelError(f"{folder / TREES}: not UTF-8 ({error.reason}); train again") from None
 
 
 @dataclass(frozen=True)

@@ -180,6 +180,10 @@ class Fusion:
         _check(self.phi, "phi", "a share between 0 and 1", lambda value: 0 < value < 1)
         _check(self.gamma, "gamma", "0 or more", lambda value: value >= 0)
         _check(self.sigma, "sigma", "a share from 0 to 1", lambda value: 0 <= value <= 1)
+        minima = self.minimum if isinstance(self.minimum, (list, tuple)) else (self.minimum,)
+        for value in minima:
+            if value is not None:
+                _check(value, "minimum", "a number, or one for each run", lambda _: True)
         if isinstance(self.minimum, (list, tuple)):
             object.__setattr__(self, "minimum", tuple(self.minimum))
         weights = self.weights

@@ -7,17 +7,25 @@ import pickle
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import bm25s
 import numpy as np
 import pytest
 import pytrec_eval
 import scipy.sparse as sp
+from forging import forge
 from hypothesis import given, settings, strategies as st
 
 import sluice.encoders.lexical.term_counts
 from sluice.encoders.encoder import Encoder
-from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
+from sluice.encoders.foundation.errors import (
+    ConfigError,
+    DataError,
+    IndexFormatError,
+    ModelError,
+    SluiceError,
+)
 from sluice.encoders.lexical.analyzer import analyzer
 from sluice.encoders.lexical.bm25 import BM25Encoder
 
@@ -208,6 +216,33 @@ def test_damaged_folder_is_refused(tmp_path: Path) -> None:
     vocabulary = tmp_path / manifest["generation"] / "vocabulary.txt"
     vocabulary.write_text(vocabulary.read_text().replace("fox", "box"))
     with pytest.raises(IndexFormatError, match="checksum"):
+        BM25Encoder.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "data"),
+    [
+        ("frequencies.npy", b"no array"), ("vocabulary.txt", b"\xff"),
+        *(("frequencies.npy", values) for values in ([-1] * 9, [99] * 9, [[1] * 9], [1.0] * 9)),
+        *(("manifest.json", {key: value}) for key in ("documents", "length", "average_length", "k1")
+          for value in (None, "x", 10**400, [])),
+    ],
+)  # fmt: skip
+def test_a_forged_folder_is_refused(tmp_path: Path, file: str, data: Any) -> None:
+    BM25Encoder().fit(["a quick brown fox", "jumps over lazy dogs now and then"]).save_pretrained(
+        tmp_path
+    )
+    (folder,) = tmp_path.glob("g*")
+    if isinstance(data, dict):
+        manifest = tmp_path / file
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | data))
+    elif isinstance(data, bytes):
+        (folder / file).write_bytes(data)
+    else:
+        np.save(folder / file, np.array(data))
+    forge(tmp_path, folder / "frequencies.npy")
+    forge(tmp_path, folder / "vocabulary.txt")
+    with pytest.raises(SluiceError, match=r"rebuild|k1"):
         BM25Encoder.from_pretrained(tmp_path)
 
 

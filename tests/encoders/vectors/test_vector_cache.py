@@ -1,5 +1,6 @@
 """Vectors on disk: the same bits cold and warm, bounds of the small forms, damage, eviction."""
 
+import json
 import logging
 import os
 import shutil
@@ -192,6 +193,20 @@ def test_the_first_of_two_writers_of_one_shard_stays(tmp_path: Path) -> None:
         write_shard(path, {"value": value}, {"values": np.full(3, value, np.float32)})
     assert Shard(path).facts["value"] == 1
     assert [each.name for each in tmp_path.iterdir()] == ["x.vectors"]
+
+
+@pytest.mark.parametrize(("shape", "offset"), [([99], 0), ([3], 64), ([-3], 0), ([3], -8)])
+def test_an_array_outside_of_its_shard_is_refused(
+    tmp_path: Path, shape: list[int], offset: int
+) -> None:
+    path = tmp_path / "x.vectors"
+    write_shard(path, {}, {"values": np.ones(3, np.float32)})
+    data = path.read_bytes()
+    header = data[16 : 16 + int.from_bytes(data[8:16], "little")]
+    facts = {**json.loads(header), "arrays": {"values": ["<f4", shape, offset]}}
+    path.write_bytes(data.replace(header, json.dumps(facts).encode().ljust(len(header))))
+    with pytest.raises(IndexFormatError, match="not inside of the file"):
+        Shard(path)
 
 
 def test_the_least_recently_used_go_and_those_in_use_stay(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
-"""A document store whose arrays were changed, with checksums that agree, is refused in one error."""
+"""A document store with changed arrays, and checksums that agree, is refused in one error."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forging import forge
 
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.retrieval.documents import columns, segment
@@ -48,13 +48,7 @@ def forged(store: Path, file: str, change: Change) -> None:
         data = bytearray(target.read_bytes())
         changed = change(data)
         target.write_bytes(changed if isinstance(changed, bytes) else bytes(data))
-    data = target.read_bytes()
-    for manifest in (store / "manifest.json", store / name / "manifest.json"):
-        facts = json.loads(manifest.read_text())
-        facts["files"][target.name] = {
-            "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(),
-        }  # fmt: skip
-        manifest.write_text(json.dumps(facts))
+    forge(store, target)
 
 
 def used(store: Path) -> Iterator[object]:

@@ -223,7 +223,7 @@ class TestFile:
         with pytest.raises(ConfigError, match=r"holds 'sluice.exit', expected 'sluice.cut_off'"):
             cut_off(str(path))
         path.write_text('{"format": "sluice.cut_off", "version": 2}')
-        with pytest.raises(ConfigError, match="version 2"):
+        with pytest.raises(ConfigError, match="in format 2"):
             cut_off(str(path))
 
     @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,6 +112,12 @@ def test_theoretical_minimum() -> None:
         Fusion("weighted", None, "theoretical-min").fuse(runs)
     with pytest.raises(DataError, match=r"best score is 0\.6, below minimum=1"):
         Fusion("weighted", None, "theoretical-min", [0, 1]).fuse(runs)
+
+
+@pytest.mark.parametrize("minimum", [" ", [0, "1"], float("nan"), True, {}])
+def test_a_minimum_that_is_no_number_is_refused(minimum: Any) -> None:
+    with pytest.raises(ConfigError, match=r"minimum=.*; expected a number, or one for each run"):
+        Fusion("weighted", None, "theoretical-min", minimum=minimum)
 
 
 def test_theoretical_minimum_of_retrievers() -> None:

@@ -3,7 +3,9 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,6 +215,23 @@ def test_terms_are_saved_and_opened_again(terms: CollectionTerms, tmp_path: Path
     (next((tmp_path / "terms").glob("g*")) / "vocabulary.txt").write_text("one\n")
     with pytest.raises(IndexFormatError):
         CollectionTerms.open(tmp_path / "terms")
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("terms", 3, 10**6), ("terms", 3, -9), ("bounds", (2, 1), 10**6), ("bounds", (2, 2), 10**6),
+        ("bounds", (0, 0), -1), ("frequencies", (0, 0), -1), ("occurrences", (2, 1), -5),
+    ],
+)  # fmt: skip
+def test_terms_that_lead_elsewhere_are_refused(
+    terms: CollectionTerms, tmp_path: Path, name: str, place: Any, value: int
+) -> None:
+    values = getattr(terms, name).copy()
+    values[place] = value
+    replace(terms, **{name: values}).save(tmp_path / "terms")
+    with pytest.raises(IndexFormatError, match="train"):
+        lexical_features(CollectionTerms.open(tmp_path / "terms"), ["gold"], [np.arange(-1, 32)])
 
 
 def test_deleted_documents_count_no_more(tmp_path: Path) -> None:
