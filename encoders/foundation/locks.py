@@ -7,6 +7,7 @@ import threading
 from types import TracebackType
 from typing import IO, Any
 
+
 class OwnLock:
     """A reentrant lock; a pickled or deep copy of what holds it has a free one of its own."""
 

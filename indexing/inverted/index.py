@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.locks import OwnLock
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import checked_sparse
 from sluice.indexing.hits import LARGEST_SCORE, Hits
 from sluice.indexing.index import Index
@@ -106,6 +106,10 @@ class InvertedIndex(Index):
         self._width = 0  # of the widest matrix added
         self._frozen = False  # a reader: no change reaches it
         self._present: Self | None = None  # what readers share until the next change
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy, which has its arrays at addresses of its own."""
+        return {**self.__dict__, "_tables": None, "_present": None}
 
     def empty(self) -> Self:
         """Return an index without documents that has the settings of this one."""

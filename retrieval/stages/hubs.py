@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.files import fingerprint_of
-from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.locks import OwnLock
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import note
 from sluice.retrieval.runs.pool import Pool
