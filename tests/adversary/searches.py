@@ -1,7 +1,8 @@
 """Random searches against brute force, through sequences of changes, and numbers against formulas.
 
 Every kind of index over small whole numbers, where ties abound and float32 is exact, and over
-numbers that round; with the kinds of ``changing_folders`` and ``formulas``. The tally counts single queries as ``searches``.
+numbers that round; with the kinds of ``changing_folders`` and ``formulas``. The tally counts
+single queries as ``searches``.
 """
 
 from __future__ import annotations
