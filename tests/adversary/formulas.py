@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import math
 import random
 import time
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from fuzzing import Case
+from fuzzing import Case, forked
 from numpy.typing import NDArray
 from scipy import sparse, stats
 
@@ -91,7 +92,13 @@ def measures(case: Case) -> None:
     run, qrels = judged_run(case.chance)
     if not run.keys() & qrels.keys():
         return
-    expected = pytrec_eval.RelevanceEvaluator(qrels, ASKED).evaluate(run)
+    evaluator = pytrec_eval.RelevanceEvaluator
+    # In a child, because trec_eval's own memory is damaged by some judgements.
+    done = forked(lambda: print(json.dumps(evaluator(qrels, ASKED).evaluate(run))))
+    if done.code:
+        case.tally.tried["pytrec_eval crashed"] += 1
+        return
+    expected = json.loads(done.out)
     lines = [
         f"{query} Q0 {name} 0 {score!r} t\n"
         for query, hits in run.items()
@@ -252,7 +259,7 @@ def numbers(case: Case) -> None:
             index.add(given)
             hits = index.search(asked, chance.choice([1, 5, 1000]))
     except SluiceError:
-        if not kind and scale == 1.0:
+        if not kind and scale == 1.0 and metric != "cosine":  # FAISS refuses other lengths than 1
             raise
         return
     case.tally.tried["searches"] += 3
