@@ -100,6 +100,10 @@ class InvertedIndex(Index):
         self._frozen = False  # a reader: no change reaches it
         self._present: Self | None = None  # what readers share until the next change
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy, which has its arrays at addresses of its own."""
+        return {**self.__dict__, "_tables": None, "_present": None}
+
     def empty(self) -> Self:
         """Return an index without documents that has the settings of this one."""
         return type(self)(self.n_terms, **self.settings.facts())

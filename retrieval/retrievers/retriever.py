@@ -36,7 +36,6 @@ from sluice.retrieval.retrievers.folder import (
     DOCUMENTS,
     ENCODING,
     INDEX,
-    copy_retriever,
     discard_unfinished,
     head_of,
     parts_of,
@@ -189,7 +188,7 @@ class Retriever(Updatable):
         folder, or one with a retriever, is replaced.
         """
         with self._lock:
-            copy_retriever(self.path, Path(path), self.head)
+            self._state.copy_to(Path(path))
 
     def _made_temporary(self) -> Self:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
@@ -215,7 +214,7 @@ class Retriever(Updatable):
             return opened()  # type: ignore[no-any-return]
         folder = Path(tempfile.mkdtemp(prefix="sluice-"))
         state = self._state
-        copy_retriever(state.path, folder, state.head)
+        state.copy_to(folder)
         return type(self)(state.forked(folder))._made_temporary()
 
     @property

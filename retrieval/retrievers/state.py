@@ -31,6 +31,7 @@ from sluice.retrieval.retrievers.folder import (
     INDEX,
     Head,
     check_encoder,
+    copy_retriever,
     open_placed_encoder,
     read_head,
 )
@@ -201,6 +202,10 @@ class RetrieverState:
         """How documents are cut into passages; None if each is indexed as one text."""
         noted = self.head.passages
         return None if noted is None else Passages.noted(noted, str(self.path / HEAD))
+
+    def copy_to(self, folder: Path) -> None:
+        """Write a copy of this state's folder, in one step."""
+        self._newest(lambda parts: copy_retriever(self.path, folder, parts.head))
 
     def sent(self) -> dict[str, Any]:
         """Return the arguments of ``Retriever.open`` that open this folder in another process.

@@ -20,6 +20,7 @@ FUZZERS = (
     "power_loss",
     "mutations",
     "searches",
+    "readers",
 )  # modules of this folder, each with a FUZZER
 SHORT = 60  # without --long, a sixtieth of the long run's cases
 

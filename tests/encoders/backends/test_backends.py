@@ -1,6 +1,8 @@
 """Back ends: the exported graph gives torch's numbers, and nothing leads out of the folder."""
 
+import copy
 import importlib.util
+import pickle
 import shutil
 import subprocess
 import sys
@@ -146,6 +148,14 @@ def test_threads_may_share_a_back_end(folder: Path, engine: str) -> None:
     for one, other in zip(found, expected, strict=True):
         assert one is not None
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("engine", ENGINE)
+def test_a_back_end_is_copied_and_sent(folder: Path, engine: str) -> None:
+    backend = open_backend(folder, engine, "last_hidden_state")  # type: ignore[arg-type]
+    given = features((6, 3))
+    for other in (copy.deepcopy(backend), pickle.loads(pickle.dumps(backend))):
+        assert torch.equal(other(given), backend(given))
 
 
 @pytest.mark.parametrize("engine", ENGINE)

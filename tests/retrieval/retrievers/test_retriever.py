@@ -240,6 +240,8 @@ def test_a_reader_that_was_overtaken_takes_the_newer_state(tmp_path: Path) -> No
         assert len(reader) == 24
     assert whole.search("word23") == []
     assert len(whole.search("number", 40)) == 20
+    whole.save(tmp_path / "copy")
+    assert len(Retriever.open(tmp_path / "copy")) == len(whole) == 24
     Retriever.build(WordEncoder(), docs[:30], path=tmp_path / "r")  # with another encoder
     late = Retriever.open(tmp_path / "r", allow=[WORDS])
     assert len(late) == 30
