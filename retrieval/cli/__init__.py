@@ -29,7 +29,7 @@ def main() -> None:
     """Run the command line; an error in the input ends with exit code 2, SIGTERM with 143."""
     terminated = _interrupted_by_sigterm()
     for word in sys.argv[1:]:
-        if not _is_unicode(word):
+        if not _is_utf_8(word):
             readable = os.fsencode(word).decode("utf-8", "backslashreplace")
             _fail(f"{readable}: is not UTF-8; expected names and texts in UTF-8")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -81,10 +81,10 @@ def _interrupted_by_sigterm() -> list[int]:
     return received
 
 
-def _is_unicode(word: str) -> bool:
+def _is_utf_8(word: str) -> bool:
     try:
-        word.encode("utf-8")
-    except UnicodeEncodeError:
+        os.fsencode(word).decode("utf-8")  # the bytes, whatever the locale made of them
+    except UnicodeError:
         return False
     return True
 

@@ -64,6 +64,7 @@ class Undisturbed(NamedTuple):
 
 def prepare(world: Path) -> None:
     """Write the data; models and retrievers are made when a task needs them."""
+    warm()
     if (world / "ids.txt").exists():
         return
     write_beir(world / "data")
@@ -89,7 +90,7 @@ def made(path: Path, *words: object) -> Path:
 
 def model(world: Path, name: str) -> str:
     """Return a tiny model, made once."""
-    warm()
+    warm_models()
     if not (world / name / "config.json").exists():
         from tiny_models import save_model
 
@@ -99,6 +100,20 @@ def model(world: Path, name: str) -> str:
 
 @functools.cache
 def warm() -> None:
+    """Import and compile in this process what the forked ones need."""
+    import sluice.retrieval.cli  # noqa: F401
+    from sluice.encoders import BM25Encoder
+    from sluice.retrieval import Retriever
+
+    retriever = Retriever.build(BM25Encoder(), documents()[:20])
+    retriever.run(QUERIES)
+    retriever.add(documents()[20:])
+    retriever.delete(["d01"])
+    retriever.compact()
+
+
+@functools.cache
+def warm_models() -> None:
     """Import in this process what the forked ones need of torch and its company."""
     import torch
     import transformers
