@@ -223,7 +223,8 @@ def discard_unfinished(path: Path) -> None:
         if (path / HEAD).exists():
             log.warning("%s; it is rebuilt", error)
             (path / HEAD).unlink()
-        for part in (INDEX, DOCUMENTS, "encoder"):
+        encoders = [part.name for part in path.iterdir() if ENCODER_FOLDER.fullmatch(part.name)]
+        for part in (*encoders, INDEX, DOCUMENTS):  # the documents last: see refuse_foreign
             shutil.rmtree(path / part, ignore_errors=True)
 
 

@@ -1,22 +1,28 @@
-"""Two recorded verbs and a power cut at some of their moments; and that the model sees mistakes."""
+"""Recorded verbs and power cuts at their moments; and that the model sees a missing flush."""
 
 from pathlib import Path
 
+import power_loss
 import pytest
-from power_loss import FUZZER
 
-from sluice.encoders.foundation import drafts, generations
+from sluice.encoders.foundation import drafts
 
 
-def test_a_power_cut_leaves_the_old_or_the_new(tmp_path: Path) -> None:
-    tally = FUZZER.run(tmp_path, count=2, seed=1, only=["search", "delete bm25"])
-    assert tally.wrong == []
+def lost(work: Path, verb: str, monkeypatch: pytest.MonkeyPatch, tried: int, again: int) -> object:
+    monkeypatch.setattr(power_loss, "TRIED", tried)
+    monkeypatch.setattr(power_loss, "REPEATED", again)
+    return power_loss.FUZZER.run(work, count=1, only=[verb]).wrong
+
+
+def test_a_power_cut_leaves_the_old_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lost(tmp_path, "search", monkeypatch, 100, 1) == []
+    assert lost(tmp_path, "delete bm25", monkeypatch, 4, 0) == []
 
 
 def test_a_writer_that_does_not_flush_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (drafts, generations):
-        monkeypatch.setattr(module, "sync", lambda path: None)
-    tally = FUZZER.run(tmp_path, count=2, seed=1, only=["delete bm25"])
-    assert tally.wrong
+    monkeypatch.setattr(drafts, "sync", lambda path: None)
+    assert lost(tmp_path, "search", monkeypatch, 100, 0) != []

@@ -101,7 +101,11 @@ def model(world: Path, name: str) -> str:
 @functools.cache
 def warm() -> None:
     """Import and compile in this process what the forked ones need."""
-    import sluice.retrieval.cli  # noqa: F401
+    import pandas  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
+    import sluice.retrieval.cli
+    import sluice.retrieval.experiments  # noqa: F401
     from sluice.encoders import BM25Encoder
     from sluice.retrieval import Retriever
 

@@ -1,14 +1,16 @@
 """kill -9 at random moments: the old artefact or the new one opens, and a rerun finishes.
 
-``scripts/prove_kills.py`` does the same to whole commands, many times.
+``scripts/adversary kills`` does the same to whole commands, many times.
 """
 
 import random
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pytest
 from places import SUPPORT
 from small_world import documents
 
@@ -92,3 +94,24 @@ def _environment() -> dict[str, str]:
 
     root = str(SUPPORT.parents[1])
     return {**os.environ, "PYTHONPATH": f"{root}:{SUPPORT}", "NUMBA_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize("part", ["encoder", "index", "documents"])
+def test_a_kill_while_an_unfinished_build_is_discarded_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    path, docs = tmp_path / "r", documents()[:30]
+    Retriever.build(BM25Encoder(), docs, path=path)
+    (path / "retriever.json").unlink()  # killed before the build was complete
+    real = shutil.rmtree
+
+    def killed(folder: Path, **options: bool) -> None:
+        if Path(folder) == path / part:
+            raise KeyboardInterrupt
+        real(folder, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Retriever.build(BM25Encoder(), docs, path=path)
+    assert answers(Retriever.build(BM25Encoder(), docs, path=path)) in states()
