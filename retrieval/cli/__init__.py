@@ -18,7 +18,12 @@ import typer
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.cli.app import app
-from sluice.retrieval.cli.terminal.messages import os_message, usage_message, write_error
+from sluice.retrieval.cli.terminal.messages import (
+    disk_message,
+    os_message,
+    usage_message,
+    write_error,
+)
 
 __all__ = ["app", "main"]
 
@@ -50,6 +55,8 @@ def main() -> None:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except Exception as error:
+        if message := disk_message(error):
+            _fail(message)
         if not hasattr(error, "format_message"):  # the parser's errors have it
             raise
         if error.format_message().startswith("Usage:"):  # no words at all: the help itself

@@ -561,9 +561,9 @@ def undisturbed(name: str, world: Path, box: Path) -> Undisturbed:
 
 
 def names(box: Path) -> set[str]:
-    """Return the names of all files, without the numbers of generations."""
-    paths = (path.relative_to(box).as_posix() for path in box.rglob("*"))
-    return {re.sub(r"/g\d{6}", "/g", path) for path in paths if not path.startswith("tmp/")}
+    """Return the names of all files but those of generations, whose numbers and parts differ."""
+    paths = {path.relative_to(box).as_posix() for path in box.rglob("*")}
+    return {path for path in paths if not re.search(r"^tmp/|/g\d{6}(/|$)", path)}
 
 
 def mixed(state: State, known: Undisturbed) -> str:
