@@ -15,8 +15,9 @@ from places import SUPPORT
 from small_world import documents
 
 from sluice.encoders import BM25Encoder
+from sluice.encoders.foundation.generations import writer_lock
 from sluice.retrieval import Document, Retriever
-from sluice.retrieval.retrievers.folder import verify_retriever
+from sluice.retrieval.retrievers.folder import discard_leftovers, verify_retriever
 
 QUERIES = {"a": "gold river", "b": "word31 number word2", "c": "the sluice"}
 
@@ -115,3 +116,18 @@ def test_a_kill_while_an_unfinished_build_is_discarded_is_no_obstacle(
         with pytest.raises(KeyboardInterrupt):
             Retriever.build(BM25Encoder(), docs, path=path)
     assert answers(Retriever.build(BM25Encoder(), docs, path=path)) in states()
+
+
+def test_what_a_kill_after_the_last_step_left_is_removed_unless_one_writes(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    built = Retriever.build(BM25Encoder(), documents()[:30], path=path)
+    before = answers(built)
+    left = [path / ".encoding", path / "encoder-01234567"]
+    for folder in left:
+        folder.mkdir()
+    with writer_lock(path):
+        discard_leftovers(path)
+        assert all(folder.exists() for folder in left)
+    discard_leftovers(path)
+    assert not any(folder.exists() for folder in left)
+    assert answers(Retriever.open(path)) == before
