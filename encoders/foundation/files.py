@@ -46,7 +46,10 @@ def writable(path: Path) -> Path:
     """Return the path of a file to write, its folder made; ``ConfigError`` for a folder."""
     if not path.name or path.is_dir():
         raise ConfigError(f"{path}: is a folder; give the name of a file")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(f"{path}: {error.filename} is a file; expected a folder") from None
     return path
 
 

@@ -16,7 +16,12 @@ from typing import NoReturn
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.cli.app import app
-from sluice.retrieval.cli.terminal.messages import os_message, usage_message, write_error
+from sluice.retrieval.cli.terminal.messages import (
+    disk_message,
+    os_message,
+    usage_message,
+    write_error,
+)
 from sluice.retrieval.cli.terminal.output import echo
 
 __all__ = ["app", "main"]
@@ -27,10 +32,7 @@ INTERRUPTED, TERMINATED = 130, 143  # the exit codes after Ctrl-C and SIGTERM
 def main() -> None:
     """Run the command line; an error in the input ends with exit code 2, SIGTERM with 143."""
     terminated = _interrupted_by_sigterm()
-    for word in sys.argv[1:]:
-        if not _is_unicode(word):
-            readable = os.fsencode(word).decode("utf-8", "backslashreplace")
-            _fail(f"{readable}: is not UTF-8; expected names and texts in UTF-8")
+    _refuse_other_encodings()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     # numpy's BLAS threads spin for 2^26 cycles after a product and starve torch's meanwhile, which
     # slows the next query's encoding (docs/experiments.md, the quickstart).
@@ -49,6 +51,8 @@ def main() -> None:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except Exception as error:
+        if message := disk_message(error):
+            _fail(message)
         if not hasattr(error, "format_message"):  # the parser's errors have it
             raise
         if error.format_message().startswith("Usage:"):  # no words at all: the help itself
@@ -80,12 +84,14 @@ def _interrupted_by_sigterm() -> list[int]:
     return received
 
 
-def _is_unicode(word: str) -> bool:
-    try:
-        word.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+def _refuse_other_encodings() -> None:
+    """End with exit code 2 if a word of the command is not UTF-8: no file could name it."""
+    for word in sys.argv[1:]:
+        try:
+            os.fsencode(word).decode("utf-8")  # the bytes, whatever the locale made of them
+        except UnicodeError:
+            readable = os.fsencode(word).decode("utf-8", "backslashreplace")
+            _fail(f"{readable}: is not UTF-8; expected names and texts in UTF-8")
 
 
 def _fail(message: str) -> NoReturn:

@@ -56,7 +56,7 @@ from sluice.retrieval.pipelines.saving import PIPELINE
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.table import REMOTE
 from sluice.retrieval.retrievers.candidate_lists import Sources, open_lists
-from sluice.retrieval.retrievers.folder import HEAD, read_head
+from sluice.retrieval.retrievers.folder import HEAD, discard_leftovers, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries
@@ -284,6 +284,7 @@ class Experiment:
                 if self._is_kept(path, keys):
                     retriever = open_section(path, section)
                     _ = retriever.index  # raises for an earlier format and for a damaged index
+                    discard_leftovers(path)
                     log_changes(path)
                     return retriever
                 if changes is None:

@@ -6,6 +6,7 @@ leaves the old retriever or the new one. The next write undoes what a killed one
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import shutil
@@ -226,8 +227,21 @@ def discard_unfinished(path: Path) -> None:
         if (path / HEAD).exists():
             log.warning("%s; it is rebuilt", error)
             (path / HEAD).unlink()
-        for part in (INDEX, DOCUMENTS, "encoder"):
+        encoders = [part.name for part in path.iterdir() if ENCODER_FOLDER.fullmatch(part.name)]
+        for part in (*encoders, INDEX, DOCUMENTS):  # the documents last: see refuse_foreign
             shutil.rmtree(path / part, ignore_errors=True)
+
+
+def discard_leftovers(path: Path) -> None:
+    """Remove what a write left that was killed after its last step; not while another one runs."""
+    head = read_head(path)
+    names = [part.name for part in path.iterdir()]
+    unused = [name for name in names if ENCODER_FOLDER.fullmatch(name) and name != head.encoder]
+    left = [path / name for name in (*unused, ENCODING) if name in names]
+    if left:
+        with contextlib.suppress(IndexFormatError, OSError), writer_lock(path):
+            for part in left if read_head(path) == head else ():
+                shutil.rmtree(part, ignore_errors=True)
 
 
 def head_of(

@@ -226,8 +226,9 @@ def _in_child(
         except BaseException:
             traceback.print_exc()
             code = 1
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stderr, sys.stdout):
+            with contextlib.suppress(OSError, AttributeError):  # full, or None where closed
+                stream.flush()
     finally:
         os._exit(code)
 

@@ -64,6 +64,7 @@ class Undisturbed(NamedTuple):
 
 def prepare(world: Path) -> None:
     """Write the data; models and retrievers are made when a task needs them."""
+    warm()
     if (world / "ids.txt").exists():
         return
     write_beir(world / "data")
@@ -89,7 +90,7 @@ def made(path: Path, *words: object) -> Path:
 
 def model(world: Path, name: str) -> str:
     """Return a tiny model, made once."""
-    warm()
+    warm_models()
     if not (world / name / "config.json").exists():
         from tiny_models import save_model
 
@@ -99,6 +100,24 @@ def model(world: Path, name: str) -> str:
 
 @functools.cache
 def warm() -> None:
+    """Import and compile in this process what the forked ones need."""
+    import pandas  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
+    import sluice.retrieval.cli
+    import sluice.retrieval.experiments  # noqa: F401
+    from sluice.encoders import BM25Encoder
+    from sluice.retrieval import Retriever
+
+    retriever = Retriever.build(BM25Encoder(), documents()[:20])
+    retriever.run(QUERIES)
+    retriever.add(documents()[20:])
+    retriever.delete(["d01"])
+    retriever.compact()
+
+
+@functools.cache
+def warm_models() -> None:
     """Import in this process what the forked ones need of torch and its company."""
     import torch
     import transformers
@@ -542,9 +561,9 @@ def undisturbed(name: str, world: Path, box: Path) -> Undisturbed:
 
 
 def names(box: Path) -> set[str]:
-    """Return the names of all files, without the numbers of generations."""
-    paths = (path.relative_to(box).as_posix() for path in box.rglob("*"))
-    return {re.sub(r"/g\d{6}", "/g", path) for path in paths if not path.startswith("tmp/")}
+    """Return the names of all files but those of generations, whose numbers and parts differ."""
+    paths = {path.relative_to(box).as_posix() for path in box.rglob("*")}
+    return {path for path in paths if not re.search(r"^tmp/|/g\d{6}(/|$)", path)}
 
 
 def mixed(state: State, known: Undisturbed) -> str:

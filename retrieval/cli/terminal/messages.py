@@ -154,6 +154,18 @@ def usage_message(error: Any) -> str:
     return "\n".join([first, *([remedy] if remedy else others)])
 
 
+def disk_message(error: Exception) -> str | None:
+    """Return what a library says that could not write (safetensors, faiss, torch); else None."""
+    text = str(error)
+    if number := re.search(r"\(os error (\d+)\)", text):
+        return os_message(OSError(int(number[1]), os.strerror(int(number[1]))))
+    if place := re.search(r"write error in (.+?): [^()]*\((.+)\)", text):
+        return f"{place[1]}: {place[2]}; {REMEDIES[errno.ENOSPC]}"
+    if re.search(r"inline_container\.cc|PytorchStreamWriter|iostream error", text):
+        return f"a checkpoint was not written in full; {REMEDIES[errno.ENOSPC]}"
+    return None
+
+
 def os_message(error: OSError) -> str:
     """Return what the system refused, the file first, with the remedy if there is one."""
     text = f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")

@@ -40,6 +40,7 @@ log = logging.getLogger("sluice")
 
 SHARD = 2_048  # pairs that a kill may lose
 METADATA = b"sluice"
+PARTS = ("job.json", "documents")  # beside the shards
 COLUMNS = ("query_id", "doc_id", "score")
 
 Ids = list[tuple[str, str]]  # (query id, document id) of a shard's pairs
@@ -81,6 +82,7 @@ def distil(
     done = read_facts(output) if output.is_file() else {}
     if done.get("key") == key:
         log.info("%s: reusing the saved scores", output)
+        _remove_parts(parts_of(output))  # of a call that was killed when the file was complete
         return Distilled(output, int(done["scored"]), int(done["unscored"]), 0)
     writable(output)  # an output that is a folder is refused before any work
     parts = parts_of(output)
@@ -97,7 +99,7 @@ def distil(
                         _score(teacher, texts(ids), part)
                 advance(len(ids))
         scored = _merge(parts, output, {**facts, "key": key}, count)
-        shutil.rmtree(parts)
+        _remove_parts(parts)
     return Distilled(output, scored, count - scored, reused)
 
 
@@ -158,17 +160,29 @@ def open_scores(path: Path) -> Any:
     return file
 
 
+def _remove_parts(parts: Path) -> None:
+    """Remove the folder of the shards, unless it holds what is not one."""
+    if parts.is_dir() and not _foreign(parts):
+        shutil.rmtree(parts, ignore_errors=True)
+
+
+def _foreign(parts: Path) -> list[str]:
+    names = sorted(entry.name for entry in parts.iterdir())
+    return [name for name in names if name not in PARTS and not name.startswith(("shard-", "."))]
+
+
 def _begin(parts: Path, key: str) -> None:
     """Keep the shards of a killed call with the same key; remove others."""
     note = parts / "job.json"
     if note.exists() and read_json(note).get("key") == key:
         return
-    entries = [entry for entry in parts.iterdir() if not entry.name.startswith(".")]
-    if entries and not note.exists():
+    foreign = _foreign(parts)
+    if foreign and not note.exists():
         raise ConfigError(
-            f"{parts}: is for shards, but holds {entries[0].name!r}, which is not one; move it, "
+            f"{parts}: is for shards, but holds {foreign[0]!r}, which is not one; move it, "
             "or give another output"
         )
+    entries = [entry for entry in parts.iterdir() if not entry.name.startswith(".")]
     if entries:
         log.info("%s: the settings changed; scoring starts again", parts)
         for entry in entries:

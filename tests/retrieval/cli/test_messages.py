@@ -6,7 +6,13 @@ import sys
 import pytest
 from places import ROOT
 
-from sluice.retrieval.cli.terminal.messages import clauses, os_message, shown, write_error
+from sluice.retrieval.cli.terminal.messages import (
+    clauses,
+    disk_message,
+    os_message,
+    shown,
+    write_error,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +30,24 @@ from sluice.retrieval.cli.terminal.messages import clauses, os_message, shown, w
 )
 def test_clauses(message: str, parts: list[str]) -> None:
     assert list(clauses(message)) == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Error while serializing: I/O error: No space left on device (os error 28)",
+         "No space left on device; free some space, or choose a folder on another disk"),
+        ("Error in void f(int) at x.cpp:4: 'ret == 1' failed: write error in a b/x.faiss: 4 != 9 "
+         "(File too large)",
+         "a b/x.faiss: File too large; free some space, or choose a folder on another disk"),
+        ("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534",
+         "a checkpoint was not written in full; free some space, or choose a folder on another "
+         "disk"),
+        ("list index out of range", None),
+    ],
+)  # fmt: skip
+def test_libraries_that_could_not_write(text: str, message: str | None) -> None:
+    assert disk_message(RuntimeError(text)) == message
 
 
 def test_what_was_expected_stands_beside_what_was_found() -> None:

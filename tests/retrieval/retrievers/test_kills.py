@@ -1,20 +1,23 @@
 """kill -9 at random moments: the old artefact or the new one opens, and a rerun finishes.
 
-``scripts/prove_kills.py`` does the same to whole commands, many times.
+``scripts/adversary kills`` does the same to whole commands, many times.
 """
 
 import random
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pytest
 from places import SUPPORT
 from small_world import documents
 
 from sluice.encoders import BM25Encoder
+from sluice.encoders.foundation.generations import writer_lock
 from sluice.retrieval import Document, Retriever
-from sluice.retrieval.retrievers.folder import verify_retriever
+from sluice.retrieval.retrievers.folder import discard_leftovers, verify_retriever
 
 QUERIES = {"a": "gold river", "b": "word31 number word2", "c": "the sluice"}
 
@@ -92,3 +95,39 @@ def _environment() -> dict[str, str]:
 
     root = str(SUPPORT.parents[1])
     return {**os.environ, "PYTHONPATH": f"{root}:{SUPPORT}", "NUMBA_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize("part", ["encoder", "index", "documents"])
+def test_a_kill_while_an_unfinished_build_is_discarded_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    path, docs = tmp_path / "r", documents()[:30]
+    Retriever.build(BM25Encoder(), docs, path=path)
+    (path / "retriever.json").unlink()  # killed before the build was complete
+    real = shutil.rmtree
+
+    def killed(folder: Path, **options: bool) -> None:
+        if Path(folder) == path / part:
+            raise KeyboardInterrupt
+        real(folder, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Retriever.build(BM25Encoder(), docs, path=path)
+    assert answers(Retriever.build(BM25Encoder(), docs, path=path)) in states()
+
+
+def test_what_a_kill_after_the_last_step_left_is_removed_unless_one_writes(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    built = Retriever.build(BM25Encoder(), documents()[:30], path=path)
+    before = answers(built)
+    left = [path / ".encoding", path / "encoder-01234567"]
+    for folder in left:
+        folder.mkdir()
+    with writer_lock(path):
+        discard_leftovers(path)
+        assert all(folder.exists() for folder in left)
+    discard_leftovers(path)
+    assert not any(folder.exists() for folder in left)
+    assert answers(Retriever.open(path)) == before

@@ -140,6 +140,15 @@ distil(Killed(), PAIRS, texts, Path(sys.argv[1]), key="k", facts={}, shard=4)
             distil(LengthTeacher(), PAIRS, texts, output, key="k", facts={})
         assert (parts_of(output) / "mine").exists()
 
+    @pytest.mark.parametrize("key", ["k", "other"])
+    def test_what_a_kill_at_the_very_end_left_is_removed(self, tmp_path: Path, key: str) -> None:
+        output = tmp_path / "s.parquet"
+        distil(LengthTeacher(), PAIRS, texts, output, key="k", facts={})
+        (parts_of(output) / "documents").mkdir(parents=True)
+        (parts_of(output) / "shard-000003.parquet").touch()
+        distil(LengthTeacher(), PAIRS, texts, output, key=key, facts={})
+        assert [path.name for path in tmp_path.iterdir()] == ["s.parquet"]
+
     def test_pairs_without_a_score_are_left_out(self, tmp_path: Path) -> None:
         run = Run({"q0": {"d": 2.0}, "q3": {"dddd": 1.0}})
         teacher = RunTeacher(run, "run", "f")
