@@ -14,7 +14,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE), str(ROOT / "tests" / "support")]
 from fuzzing import QUIET, Fuzzer  # noqa: E402
 
-FUZZERS = ("kills", "mutations", "searches")  # modules of this folder, each with a FUZZER
+FUZZERS = ("kills", "mutations", "results", "searches")  # modules here, each with a FUZZER
 SHORT = 60  # without --long, a sixtieth of the long run's cases
 
 

@@ -80,7 +80,7 @@ class Transposition:
         for place, array in enumerate(arrays):
             path = self._folder / f"{len(self._runs)}-{place}.npy"
             np.save(path, array)
-            mapped.append(np.load(path, mmap_mode="r"))
+            mapped.append(np.load(path, mmap_mode="r", allow_pickle=False))
         self._runs.append((mapped[0], mapped[1], mapped[2]))
 
 

@@ -69,15 +69,15 @@ def rankers_of_run(path: Path) -> set[str]:
 
     Empty for a run from elsewhere, which has no record of its models.
     """
-    from sluice.encoders.foundation.files import read_json
-    from sluice.retrieval.config.yaml_file import read_yaml
+    from sluice.retrieval.config.sections import ExperimentConfig, load_config
     from sluice.retrieval.experiments.output.folder import SETTINGS
+    from sluice.retrieval.experiments.output.results import RESULTS, read_results
 
     output = path.resolve().parent.parent
     settings = output / SETTINGS
     if path.resolve().parent.name != "runs" or not settings.is_file():
         return set()
-    config = read_yaml(settings)
+    config = load_config(settings, ExperimentConfig).model_dump()
     system = path.name.removesuffix(".gz").removesuffix(".trec")
     found: set[str] = set()
     for part in _parts(system, config):
@@ -85,10 +85,10 @@ def rankers_of_run(path: Path) -> set[str]:
             for model in _models((config.get(section) or {}).get(part)):
                 trained = model in (config.get("train") or {})
                 found |= set(known_as(str(output / "models" / model) if trained else model))
-    results = output / "results.json"
-    for each in read_json(results).get("systems", []) if results.is_file() else []:
-        if each.get("name") == system:
-            found |= set(map(str, (each.get("fingerprints") or {}).values()))
+    results = read_results(output, None) if (output / RESULTS).is_file() else {}
+    for each in results.get("systems", []):
+        if each["name"] == system:
+            found |= set(each.get("fingerprints", {}).values())
     return found
 
 
