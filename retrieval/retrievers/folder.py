@@ -291,9 +291,13 @@ def open_placed_encoder(
     source = path / head.encoder
     given = dict(options or {})
     if head.encoder_type:
-        encoder = factory(
-            head.encoder_type, {}, where=f"{path / HEAD}: encoder", allow=allow
-        ).from_pretrained(source, **given)
+        place = f"{path / HEAD}: encoder"
+        kind = factory(head.encoder_type, {}, where=place, allow=allow)
+        if not hasattr(kind, "from_pretrained"):
+            raise IndexFormatError(
+                f"{place}: {head.encoder_type!r} is no encoder: it has no from_pretrained"
+            )
+        encoder = kind.from_pretrained(source, **given)
     elif head.encoder_generation:
         encoder = open_encoder(source, generation=head.encoder_generation)
     elif quick:

@@ -35,7 +35,8 @@ WRITES = {
     "shutil.rmtree": (0,),
 }  # fmt: skip
 RUNS = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen")
-SOCKETS = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.bind")
+REACHES = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.bind",
+           "builtins.input")  # fmt: skip
 
 
 class World:
@@ -114,8 +115,8 @@ class Watch:
             name = words[0] if isinstance(words, list | tuple) else words
             if Path(os.fsdecode(name)).name not in HARMLESS:
                 return f"{event} {words!r}"
-        elif event in SOCKETS:
-            return f"{event} {args[1:]!r}"
+        elif event in REACHES:
+            return f"{event} {args!r}"
         elif event == "import" and (args[0] in ("this", "antigravity") or self._is_its(args[1])):
             return f"imports {args[0]}"
         elif event == "exec" and self._is_its(getattr(args[0], "co_filename", "")):

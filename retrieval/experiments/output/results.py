@@ -127,7 +127,6 @@ def read_results(folder: Path, allow: Allow = ()) -> dict[str, Any]:
     ``systems``, each with its ``name`` and ``measures``. Raises ``DataError`` for a folder without
     results, or with a file of another form, and ``ConfigError`` for measures of somebody's own that
     ``allow`` does not name.
-    ``allow=None`` is for those who use no measure.
     """
     path = folder / RESULTS
     if not path.is_file():

@@ -69,26 +69,26 @@ def rankers_of_run(path: Path) -> set[str]:
 
     Empty for a run from elsewhere, which has no record of its models.
     """
-    from sluice.retrieval.config.sections import ExperimentConfig, load_config
+    from sluice.encoders.foundation.files import read_json
+    from sluice.retrieval.config.yaml_file import read_yaml
     from sluice.retrieval.experiments.output.folder import SETTINGS
-    from sluice.retrieval.experiments.output.results import RESULTS, read_results
 
     output = path.resolve().parent.parent
     settings = output / SETTINGS
     if path.resolve().parent.name != "runs" or not settings.is_file():
         return set()
-    config = load_config(settings, ExperimentConfig).model_dump()
+    config = read_yaml(settings)
     system = path.name.removesuffix(".gz").removesuffix(".trec")
     found: set[str] = set()
     for part in _parts(system, config):
         for section in ("rerankers", "retrievers"):
-            for model in _models((config.get(section) or {}).get(part)):
-                trained = model in (config.get("train") or {})
+            for model in _models(_section(config, section).get(part)):
+                trained = model in _section(config, "train")
                 found |= set(known_as(str(output / "models" / model) if trained else model))
-    results = read_results(output, None) if (output / RESULTS).is_file() else {}
-    for each in results.get("systems", []):
-        if each["name"] == system:
-            found |= set(each.get("fingerprints", {}).values())
+    results = output / "results.json"
+    for each in _systems(read_json(results)) if results.is_file() else []:
+        if each.get("name") == system:
+            found |= set(map(str, _section(each, "fingerprints").values()))
     return found
 
 
@@ -103,9 +103,21 @@ def _fingerprints(scorer: Any) -> Iterator[str]:
         yield from _fingerprints(inner)
 
 
+def _section(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return a mapping in a file that anybody may have written; {} where there is none."""
+    inner = value.get(key)
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _systems(results: Any) -> list[Mapping[str, Any]]:
+    listed = results.get("systems") if isinstance(results, Mapping) else None
+    systems = listed if isinstance(listed, list) else []
+    return [each for each in systems if isinstance(each, Mapping)]
+
+
 def _parts(system: str, config: Mapping[str, Any]) -> set[str]:
     """Return the retrievers and rerankers in a pipeline, including those of pipelines it names."""
-    pipelines = config.get("pipelines") or {}
+    pipelines = _section(config, "pipelines")
     found, waiting = set[str](), [system]
     while waiting:
         name = waiting.pop()
