@@ -115,6 +115,11 @@ def read_head(path: Path) -> Head:
             f"{path / HEAD}: format version {version!r}, this Sluice reads up to {VERSION}; "
             "upgrade sluice-ir, or rebuild"
         )
+    return checked_head(facts, path / HEAD)
+
+
+def checked_head(facts: Any, where: Path) -> Head:
+    """Return the head of facts that a file has; ``IndexFormatError`` where they are no head's."""
     try:
         head = Head(**facts)
         generations = (head.index_generation, head.documents_generation, head.encoder_generation)
@@ -128,7 +133,7 @@ def read_head(path: Path) -> Head:
     except TypeError:
         sound = None
     if not sound:
-        raise IndexFormatError(f"{path / HEAD}: not as Sluice writes it; rebuild the retriever")
+        raise IndexFormatError(f"{where}: not as Sluice writes it; rebuild the retriever")
     return head
 
 
