@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.reservoir import Reservoir
+from sluice.encoders.lexical.reservoir import Reservoir
 from sluice.encoders.model_files.loading import is_head, lengths_of, load
 from sluice.encoders.splade.corpus_statistics import inverse_document_frequency
 from sluice.encoders.splade.encoder import SpladeEncoder

@@ -44,7 +44,7 @@ def make_encoder(spec: Mapping[str, Any], *, where: str, model: Callable[[str], 
     hooks = ScorerHooks(made)
     if not (encodes(made) or hooks.scores_pairs or hooks.scores_lists):
         raise ConfigError(
-            f"{where}.type: {spec['type']!r} is no encoder, and no reranker: it made a "
+            f"{where}.type: {spec['type']!r} is neither an encoder nor a reranker: it made a "
             f"{type(made).__name__}; expected encode_queries and encode_documents, or score"
         )
     return made

@@ -13,7 +13,7 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.foundation.reservoir import Reservoir
+from sluice.encoders.lexical.reservoir import Reservoir
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.scores import evaluate

@@ -119,7 +119,7 @@ def read_head(path: Path) -> Head:
 
 
 def checked_head(facts: Any, where: Path) -> Head:
-    """Return the head of facts that a file has; ``IndexFormatError`` where they are no head's."""
+    """Return the head of facts that a file has; ``IndexFormatError`` for others."""
     try:
         head = Head(**facts)
         generations = (head.index_generation, head.documents_generation, head.encoder_generation)
@@ -300,7 +300,7 @@ def open_placed_encoder(
         kind = factory(head.encoder_type, {}, where=place, allow=allow)
         if not hasattr(kind, "from_pretrained"):
             raise IndexFormatError(
-                f"{place}: {head.encoder_type!r} is no encoder: it has no from_pretrained"
+                f"{place}: {head.encoder_type!r} is not an encoder: it lacks from_pretrained"
             )
         encoder = kind.from_pretrained(source, **given)
     elif head.encoder_generation:

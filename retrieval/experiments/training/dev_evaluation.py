@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sluice.encoders.foundation.reservoir import Reservoir
+from sluice.encoders.lexical.reservoir import Reservoir
 from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import depth_of, parse_measure

@@ -84,7 +84,7 @@ def test_an_own_class_that_is_no_encoder(tmp_path: Path) -> None:
     dataset = str(write_beir(tmp_path / "data", 20))
     encoder = {"type": "json:loads", "s": "{}"}
     values = {"dataset": dataset, "retrievers": {"a": {"encoder": encoder}}}
-    with pytest.raises(ConfigError, match=r"'json:loads' is no encoder.*made a dict"):
+    with pytest.raises(ConfigError, match=r"'json:loads' is neither an encoder nor.*made a dict"):
         jobs.estimate(values)
 
 
