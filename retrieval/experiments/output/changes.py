@@ -249,7 +249,7 @@ def unfinished(output: Path) -> str | None:
 
 def _read_journal(output: Path) -> dict[str, Any]:
     path = output / FOLDER / JOURNAL
-    facts = read_json(path)
+    facts: dict[str, Any] = read_json(path)
     keys = {"verb", "digest", "mark", "process", "before"}
     sound = isinstance(facts, dict) and facts.keys() == keys and isinstance(facts["before"], dict)
     # The names become paths, and what is put back is written there.
