@@ -252,6 +252,7 @@ def _read_journal(output: Path) -> dict[str, Any]:
     facts: dict[str, Any] = read_json(path)
     keys = {"verb", "digest", "mark", "process", "before"}
     sound = isinstance(facts, dict) and facts.keys() == keys and isinstance(facts["before"], dict)
+    sound = sound and isinstance(facts["process"], int)
     # The names become paths, and what is put back is written there.
     if not sound or not all(re.fullmatch(NAME, name) for name in facts["before"]):
         raise IndexFormatError(
