@@ -69,7 +69,7 @@ def refuse_writing(path: str | Path, where: str, folder: Path, allow: Allow) -> 
     try:
         place = Path(path).expanduser().resolve()
     except (RuntimeError, OSError, ValueError) as error:  # no such home, a circle of links
-        raise ConfigError(f"{where}: {str(path)!r} is no path ({error})") from None
+        raise ConfigError(f"{where}: {str(path)!r} is not a path ({error})") from None
     if not any(place.is_relative_to(each) for each in (folder.resolve(), *_paths(allow))):
         raise _refusal(f"{where}: {path} is outside {folder}", "writes only inside it", str(path))
 

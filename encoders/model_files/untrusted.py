@@ -63,8 +63,8 @@ def refuse_own_modules(folder: Path) -> None:
         for name in _types(value):
             if not OWN_MODULES.fullmatch(name):
                 raise ModelError(
-                    f"{file}: {name!r} is no module of sentence-transformers; Sluice runs no code "
-                    "of a model folder"
+                    f"{file}: {name!r} is not a module of sentence-transformers; Sluice runs no "
+                    "code of a model folder"
                 )
         for key, inner in _places(value):
             if key == "activation_function" and not ACTIVATIONS.fullmatch(str(inner)):

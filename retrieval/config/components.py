@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from sluice.encoders.encoder import encodes
 from sluice.encoders.foundation.build import build, check
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS
@@ -13,6 +14,7 @@ from sluice.retrieval.config.other_names import other_index, refuse_other_loss
 from sluice.retrieval.config.sections import PruneSection, RetrieverSection
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import parse_measure
+from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.pipelines.table import SCORERS
 from sluice.training.losses import LOSSES
 from sluice.training.losses.base import LossBase, as_loss
@@ -38,7 +40,14 @@ def make_encoder(spec: Mapping[str, Any], *, where: str, model: Callable[[str], 
     for side, tower in towers_in(arguments).items():
         if isinstance(tower.get("model"), str):
             arguments[side] = {**tower, "model": model(tower["model"])}
-    return build(arguments, {**ENCODERS, **SCORERS}, where=where)
+    made = build(arguments, {**ENCODERS, **SCORERS}, where=where)
+    hooks = ScorerHooks(made)
+    if not (encodes(made) or hooks.scores_pairs or hooks.scores_lists):
+        raise ConfigError(
+            f"{where}.type: {spec['type']!r} is neither an encoder nor a reranker: it made a "
+            f"{type(made).__name__}; expected encode_queries and encode_documents, or score"
+        )
+    return made
 
 
 def towers_in(spec: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -39,7 +39,7 @@ def trusted(config: Config, allow: Allow, folder: Path) -> Config:
 
     Raises ``ConfigError`` for the first class, server or place outside ``folder`` to write to that
     is not allowed. Keys of servers are those that ``allow`` names, whatever the config says, and
-    a training reports to nobody.
+    a training run reports to nobody.
     """
     if allow is None:
         return config

@@ -216,7 +216,7 @@ def _compare(
     fresh = provenance({})
     changes = [
         f"{package} {version} -> {fresh['packages'].get(package, 'not installed')}"
-        for package, version in origin.get("packages", {}).items()
+        for package, version in (origin.get("packages") or {}).items()
         if fresh["packages"].get(package) != version
     ]
     for what in ("git_commit", "machine"):

@@ -117,6 +117,11 @@ def read_head(path: Path) -> Head:
             f"{path / HEAD}: not the file of a retriever; rebuild it with sluice index"
         )
     check_version(facts.get("version"), VERSION, path / HEAD)
+    return checked_head(facts, path / HEAD)
+
+
+def checked_head(facts: Any, where: Path) -> Head:
+    """Return the head of facts that a file has; ``IndexFormatError`` for others."""
     known = {each.name for each in fields(Head)}
     try:
         # What a later version notes beside, under the same format number, may be ignored.
@@ -132,7 +137,7 @@ def read_head(path: Path) -> Head:
     except TypeError:
         sound = None
     if not sound:
-        raise IndexFormatError(f"{path / HEAD}: not as Sluice writes it; rebuild the retriever")
+        raise IndexFormatError(f"{where}: not as Sluice writes it; rebuild the retriever")
     return head
 
 
@@ -308,9 +313,13 @@ def open_placed_encoder(
     source = path / head.encoder
     given = dict(options or {})
     if head.encoder_type:
-        encoder = factory(
-            head.encoder_type, {}, where=f"{path / HEAD}: encoder", allow=allow
-        ).from_pretrained(source, **given)
+        place = f"{path / HEAD}: encoder"
+        kind = factory(head.encoder_type, {}, where=place, allow=allow)
+        if not hasattr(kind, "from_pretrained"):
+            raise IndexFormatError(
+                f"{place}: {head.encoder_type!r} is not an encoder: it lacks from_pretrained"
+            )
+        encoder = kind.from_pretrained(source, **given)
     elif head.encoder_generation:
         encoder = open_encoder(source, generation=head.encoder_generation)
     elif quick:

@@ -35,7 +35,8 @@ WRITES = {
     "shutil.rmtree": (0,),
 }  # fmt: skip
 RUNS = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen")
-SOCKETS = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.bind")
+REACHES = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.bind",
+           "builtins.input")  # fmt: skip
 
 
 class World:
@@ -114,8 +115,8 @@ class Watch:
             name = words[0] if isinstance(words, list | tuple) else words
             if Path(os.fsdecode(name)).name not in HARMLESS:
                 return f"{event} {words!r}"
-        elif event in SOCKETS:
-            return f"{event} {args[1:]!r}"
+        elif event in REACHES:
+            return f"{event} {args!r}"
         elif event == "import" and (args[0] in ("this", "antigravity") or self._is_its(args[1])):
             return f"imports {args[0]}"
         elif event == "exec" and self._is_its(getattr(args[0], "co_filename", "")):
@@ -326,6 +327,23 @@ def names_with_dots(world: World, folder: Path) -> None:
     (folder / "model" / "modules.json").write_text(json.dumps(modules))
 
 
+def change_elsewhere(world: World, folder: Path) -> None:
+    """Leave a half-done change whose undoing would write to a retriever outside."""
+    victim = world.outside / "bm25"
+    shutil.copytree(world.honest / "retrievers" / "bm25", victim, dirs_exist_ok=True)
+    added = {"added": 1, "replaced": 0, "deleted": 0, "mark": ""}
+    _edit(victim / "retriever.json", lambda it: it["origin"].update(changes=added))
+    head = json.loads((victim / "retriever.json").read_text())
+    for key in ("format", "version"):
+        del head[key]
+    name = os.path.relpath(victim, folder / "retrievers")
+    own = {**head, "origin": {}}  # the change seems not to have reached it, and is undone
+    before = {name: {**head, "encoder_type": SYSTEM}, "bm25": own}
+    facts = {"verb": "add", "digest": "", "mark": "", "process": 1, "before": before}
+    (folder / ".change").mkdir()
+    (folder / ".change" / "journal.json").write_text(json.dumps(facts))
+
+
 def adapters(world: World, folder: Path) -> None:
     """Add an adapter of a named class, one of peft's over a model elsewhere, and a kernel."""
     for place in (*folder.glob("**/dense/encoder"), folder / "model"):
@@ -350,6 +368,7 @@ MODELS = ("search", "verify")
 POISONS = {
     class_of_a_reranker: CONFIG, measures_of_its_own: CONFIG, servers: CONFIG, hubs: CONFIG,
     files_elsewhere: CONFIG, classes_in_the_parts: PARTS, pickles: PARTS, links_out: PARTS,
+    change_elsewhere: PARTS,
     names_with_dots: (*PARTS, "report"), model_with_code: MODELS, tokenizer_with_code: MODELS,
     modules_with_code: MODELS, adapters: MODELS, kernels: MODELS,
 }  # fmt: skip

@@ -19,6 +19,7 @@ FUZZERS = (
     "faults",
     "power_loss",
     "mutations",
+    "results",
     "searches",
     "readers",
 )  # modules of this folder, each with a FUZZER

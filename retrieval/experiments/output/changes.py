@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,8 +29,9 @@ from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.experiments.output.folder import RETRIEVERS, open_built, retrievers_in
+from sluice.retrieval.pipelines.expression import NAME
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.retrievers.folder import HEAD, Head, read_head, restore
+from sluice.retrieval.retrievers.folder import HEAD, Head, checked_head, read_head, restore
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
 
 log = logging.getLogger("sluice")
@@ -119,8 +121,10 @@ def _change(
     """Apply a change: ``content`` are the documents, or the ids to delete."""
     refuse_links(folder, allow)
     if _is_one(folder):
-        if folder.absolute().parent.name == RETRIEVERS:
-            undo_interrupted(folder.absolute().parent.parent)
+        output = folder.absolute().parent.parent
+        if folder.absolute().parent.name == RETRIEVERS and (output / FOLDER).exists():
+            refuse_links(output, allow)
+            undo_interrupted(output)
         retriever = open_built(folder, allow)
         counts = apply(retriever, content)
         return [Changed(folder, len(retriever), **counts)]
@@ -244,13 +248,19 @@ def unfinished(output: Path) -> str | None:
 
 
 def _read_journal(output: Path) -> dict[str, Any]:
-    facts = read_json(output / FOLDER / JOURNAL)
+    path = output / FOLDER / JOURNAL
+    facts: dict[str, Any] = read_json(path)
     keys = {"verb", "digest", "mark", "process", "before"}
-    if not isinstance(facts, dict) or facts.keys() != keys or not isinstance(facts["before"], dict):
+    sound = isinstance(facts, dict) and facts.keys() == keys and isinstance(facts["before"], dict)
+    sound = sound and isinstance(facts["process"], int)
+    # The names become paths, and what is put back is written there.
+    if not sound or not all(re.fullmatch(NAME, name) for name in facts["before"]):
         raise IndexFormatError(
-            f"{output / FOLDER / JOURNAL}: not as Sluice writes it; delete it, and build the "
-            "retrievers again with sluice index --rebuild"
+            f"{path}: not as Sluice writes it; delete it, and build the retrievers again with "
+            "sluice index --rebuild"
         )
+    for head in facts["before"].values():
+        checked_head(head, path)
     return facts
 
 

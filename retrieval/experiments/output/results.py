@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.files import read_json
-from sluice.encoders.foundation.trust import refuse_class
+from sluice.encoders.foundation.trust import Allow, refuse_class
 from sluice.retrieval.evaluation.measures import own_measure
 
 RESULTS = "results.json"
@@ -66,6 +65,14 @@ class _Test(_Part):
     dataset: str = ""
 
 
+class _Latency(_Part):
+    p50: Number = None
+    p95: Number = None
+    p99: Number = None
+    queries: int | None = None
+    stages: dict[str, dict[str, Number]] | None = None
+
+
 class _System(_Part):
     name: Name
     measures: dict[str, float]
@@ -76,7 +83,7 @@ class _System(_Part):
     documents_per_second: Number = None
     queries_per_second: Number = None
     peak_memory_bytes: Number = None
-    latency_ms: dict[str, Number] | None = None
+    latency_ms: _Latency | None = None
     fingerprints: dict[str, str] = Field(default_factory=dict)
     changes: dict[str, str] = Field(default_factory=dict)
     origin: _Origin | None = None
@@ -113,7 +120,7 @@ class _Suite(_Part):
     origin: _Origin | None = None
 
 
-def read_results(folder: Path, allow: Collection[str] = ()) -> dict[str, Any]:
+def read_results(folder: Path, allow: Allow = ()) -> dict[str, Any]:
     """Return the results of an evaluation in ``folder``, of one dataset or of a suite.
 
     A suite has ``datasets``, a list of names; one dataset has ``dataset``, ``split`` and

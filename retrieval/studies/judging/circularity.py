@@ -82,13 +82,13 @@ def rankers_of_run(path: Path) -> set[str]:
     found: set[str] = set()
     for part in _parts(system, config):
         for section in ("rerankers", "retrievers"):
-            for model in _models((config.get(section) or {}).get(part)):
-                trained = model in (config.get("train") or {})
+            for model in _models(_section(config, section).get(part)):
+                trained = model in _section(config, "train")
                 found |= set(known_as(str(output / "models" / model) if trained else model))
     results = output / "results.json"
-    for each in read_json(results).get("systems", []) if results.is_file() else []:
+    for each in _systems(read_json(results)) if results.is_file() else []:
         if each.get("name") == system:
-            found |= set(map(str, (each.get("fingerprints") or {}).values()))
+            found |= set(map(str, _section(each, "fingerprints").values()))
     return found
 
 
@@ -103,9 +103,21 @@ def _fingerprints(scorer: Any) -> Iterator[str]:
         yield from _fingerprints(inner)
 
 
+def _section(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return a mapping in a file that anybody may have written; {} where there is none."""
+    inner = value.get(key)
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _systems(results: Any) -> list[Mapping[str, Any]]:
+    listed = results.get("systems") if isinstance(results, Mapping) else None
+    systems = listed if isinstance(listed, list) else []
+    return [each for each in systems if isinstance(each, Mapping)]
+
+
 def _parts(system: str, config: Mapping[str, Any]) -> set[str]:
     """Return the retrievers and rerankers in a pipeline, including those of pipelines it names."""
-    pipelines = config.get("pipelines") or {}
+    pipelines = _section(config, "pipelines")
     found, waiting = set[str](), [system]
     while waiting:
         name = waiting.pop()

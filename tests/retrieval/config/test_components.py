@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from small_world import write_beir
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import jobs
@@ -77,6 +78,14 @@ def test_values_from_python_find_types_in_the_current_folder(own: Path) -> None:
     with pytest.raises(DataError, match="dataset 'x' not found"):
         jobs.index(values)
     assert "in_folder" in sys.modules
+
+
+def test_an_own_class_that_is_no_encoder(tmp_path: Path) -> None:
+    dataset = str(write_beir(tmp_path / "data", 20))
+    encoder = {"type": "json:loads", "s": "{}"}
+    values = {"dataset": dataset, "retrievers": {"a": {"encoder": encoder}}}
+    with pytest.raises(ConfigError, match=r"'json:loads' is neither an encoder nor.*made a dict"):
+        jobs.estimate(values)
 
 
 def test_a_saved_folder_imports_nothing_from_the_current_folder(own: Path) -> None:

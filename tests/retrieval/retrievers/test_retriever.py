@@ -144,7 +144,7 @@ def test_another_encoder_is_refused(tmp_path: Path) -> None:
 
 def test_a_saved_folder_imports_no_code_unasked(tmp_path: Path) -> None:
     Retriever.build(WordEncoder(), documents(), path=tmp_path / "r")
-    with pytest.raises(IndexFormatError, match="allow="):
+    with pytest.raises(ConfigError, match="--allow small_world:WordEncoder"):
         Retriever.open(tmp_path / "r").search("gold")
 
 

@@ -1,0 +1,10 @@
+"""A few of the wrong values in results.json; ``scripts/adversary results --long`` tries many."""
+
+from pathlib import Path
+
+from results import FUZZER
+
+
+def test_wrong_values_in_results(tmp_path: Path) -> None:
+    tally = FUZZER.run(tmp_path, count=8, seed=7)
+    assert not tally.wrong
