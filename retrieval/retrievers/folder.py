@@ -134,7 +134,7 @@ def checked_head(facts: Any, where: Path) -> Head:
             and isinstance(head.origin, dict)
             and isinstance(head.passages, dict | None)
         )
-    except TypeError:
+    except (TypeError, AttributeError):
         sound = None
     if not sound:
         raise IndexFormatError(f"{where}: not as Sluice writes it; rebuild the retriever")
