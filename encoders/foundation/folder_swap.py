@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sluice.encoders.foundation.drafts import commit, new_draft, sync_tree
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.files import commit, new_draft, sync_tree
 from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.foundation.locks import lock
 

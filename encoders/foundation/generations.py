@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.drafts import name_file, sync
 from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.encoders.foundation.files import check_version, file_hash, read_json, write_json
+from sluice.encoders.foundation.files import (check_version, file_hash, name_file, read_json, sync, write_json)
 from sluice.encoders.foundation.locks import lock
 
 MANIFEST = "manifest.json"

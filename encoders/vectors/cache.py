@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Side, Vectors, hooks_of
 from sluice.encoders.foundation.build import type_name
-from sluice.encoders.foundation.drafts import remove_abandoned
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
+from sluice.encoders.foundation.files import fingerprint_of, read_json, remove_abandoned, write_json
 from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.locks import lock

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.drafts import sync
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import write_json
+from sluice.encoders.foundation.files import sync, write_json
 from sluice.training.example import Example, Text
 from sluice.training.journal.curves import TRAINING
 from sluice.training.losses.base import LossBase

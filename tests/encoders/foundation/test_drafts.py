@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sluice.encoders.foundation import drafts
-from sluice.encoders.foundation.drafts import NAME, new_draft
-from sluice.encoders.foundation.files import write_text
+from sluice.encoders.foundation import files as drafts
+from sluice.encoders.foundation.files import NAME, new_draft, write_text
 from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.vectors.shard import write_shard
 
@@ -21,7 +20,7 @@ ROOT = Path(drafts.__file__).resolve().parents[2]
 WRITER = """
 import sys
 from pathlib import Path
-from sluice.encoders.foundation.drafts import new_draft
+from sluice.encoders.foundation.files import new_draft
 with new_draft(Path(sys.argv[1]), folder=sys.argv[2] == "folder"):
     print("ready", flush=True)
     sys.stdin.read()

@@ -14,10 +14,9 @@ import psutil
 import pytest
 from places import ROOT
 
-from sluice.encoders.foundation import drafts, folder_swap, locks, machine
-from sluice.encoders.foundation.drafts import sync
+from sluice.encoders.foundation import files as drafts, folder_swap, locks, machine
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import write_text
+from sluice.encoders.foundation.files import sync, write_text
 from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files import router
 from sluice.encoders.vectors import pool

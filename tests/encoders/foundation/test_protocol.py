@@ -1,4 +1,4 @@
-"""Who writes files: by the functions of ``drafts`` and ``files``, or inside of what they give."""
+"""Who writes files: by the functions of ``files``, or inside of what they give."""
 
 import ast
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ METHODS = {
 }  # fmt: skip
 
 # The protocol itself.
-PROTOCOL = {f"encoders/foundation/{name}.py" for name in ("drafts", "files", "folder_swap")}
+PROTOCOL = {f"encoders/foundation/{name}.py" for name in ("files", "folder_swap")}
 # Locks, which hold nothing.
 LOCKS = {"encoders/foundation/generations.py", "encoders/vectors/cache.py"}
 # Into a draft, or into a new generation, that the caller has begun.
