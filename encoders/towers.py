@@ -15,9 +15,9 @@ from sluice.encoders.backends.devices import Dtype
 from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.encoder import EncoderBase, Side, Vectors
 from sluice.encoders.foundation.build import build
+from sluice.encoders.foundation.disk.files import fingerprint_of
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.files import fingerprint_of
-from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files.layout import write_sidecar
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.router import (

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sluice.encoders.foundation.arrays import open_array
 from sluice.encoders.foundation.build import factory
+from sluice.encoders.foundation.disk.arrays import open_array
+from sluice.encoders.foundation.disk.generations import MANIFEST, open_generation
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.generations import MANIFEST, open_generation
 from sluice.indexing.index import DELETED, FORMAT, VERSION, Index
 from sluice.indexing.live_rows import LiveRows
 from sluice.indexing.storage.arrays import fact

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sluice.encoders.foundation.disk.generations import new_generation
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.generations import new_generation
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import LiveRows, Mask, Rows

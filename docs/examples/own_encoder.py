@@ -11,7 +11,7 @@ import numpy as np
 
 from sluice import Document, Retriever
 from sluice.encoders import EncoderBase
-from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.retrieval.testing import check_encoder
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from sluice.encoders.backends.devices import Dtype, Engine, pick_dtype
 from sluice.encoders.backends.graph import MODEL_FILE, graph_path
+from sluice.encoders.foundation.disk.files import file_hash
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
-from sluice.encoders.foundation.files import file_hash
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.identity import versions
 

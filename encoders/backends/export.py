@@ -26,8 +26,8 @@ from sluice.encoders.backends.backend import (
 )
 from sluice.encoders.backends.graph import MODEL_FILE, WEIGHTS_KEY
 from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files.loading import quiet_transformers
 from sluice.encoders.model_files.locate import model_folder
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sluice.encoders.foundation.disk.files import file_hash
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.files import file_hash
 from sluice.encoders.model_files.layout import transformer_folder
 
 MODEL_FILE = "onnx/model.onnx"

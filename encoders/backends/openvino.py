@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from sluice.encoders.backends.graph import OnnxGraph
+from sluice.encoders.foundation.disk.locks import OwnLock
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.locks import OwnLock
 
 _TELEMETRY = "openvino_telemetry"
 

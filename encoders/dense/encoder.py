@@ -23,8 +23,8 @@ from sluice.encoders.dense.projection import (
     write_projection,
 )
 from sluice.encoders.encoder import Dense, Side
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files.layers import cut_layers, layer_outputs
 from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings

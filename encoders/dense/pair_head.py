@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sluice.encoders.foundation.disk.files import check_version, write_json
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.foundation.files import check_version, write_json
 from sluice.encoders.model_files.layout import read_object
 
 FOLDER = "pair_head"  # in the folder of the encoder that makes the vectors

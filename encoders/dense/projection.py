@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.files import write_json
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.layout import read_object
 

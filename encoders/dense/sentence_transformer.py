@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from sluice.encoders.encoder import Dense, EncoderBase, Side
+from sluice.encoders.foundation.disk.files import fingerprint_of
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
-from sluice.encoders.foundation.files import fingerprint_of
-from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import write_sidecar
 from sluice.encoders.model_files.loading import as_model_error, quiet_transformers

@@ -25,10 +25,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from sluice.encoders.encoder import EncoderBase
-from sluice.encoders.foundation.arrays import open_array
+from sluice.encoders.foundation.disk.arrays import open_array
+from sluice.encoders.foundation.disk.files import fingerprint_of
+from sluice.encoders.foundation.disk.generations import new_generation, open_generation
 from sluice.encoders.foundation.errors import DataError, IndexFormatError, ModelError
-from sluice.encoders.foundation.files import fingerprint_of
-from sluice.encoders.foundation.generations import new_generation, open_generation
 from sluice.encoders.foundation.numbers import finite_number
 from sluice.encoders.lexical.analyzer import analyzer
 from sluice.encoders.lexical.fields import Fields, Totals

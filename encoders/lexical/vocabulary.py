@@ -11,9 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from sluice.encoders.encoder import EncoderBase
+from sluice.encoders.foundation.disk.files import fingerprint_of
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import DataError, ModelError
-from sluice.encoders.foundation.files import fingerprint_of
-from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.lexical.analyzer import analyzer
 from sluice.encoders.model_files.layout import read_sidecar, write_sidecar
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.foundation.build import build
+from sluice.encoders.foundation.disk.files import check_version, write_json
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.files import check_version, write_json
 from sluice.encoders.model_files.layout import ADAPTER, read_object
 from sluice.encoders.table import TUNINGS
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import check_version, read_model_json, write_json
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.files import check_version, read_model_json, write_json
 from sluice.encoders.model_files.router import PROMPTS, is_router, network_folder, write_prompts
 
 SIDECAR = "sluice.json"

@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 from urllib.parse import urlparse
 
+from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
-from sluice.encoders.foundation.folder_swap import settle
 from sluice.encoders.foundation.input.bounded import expanded
 
 log = logging.getLogger("sluice")

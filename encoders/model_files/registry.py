@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.build import resolve
+from sluice.encoders.foundation.disk.files import read_json
+from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.files import read_json
-from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.model_files.layout import (
     SIDECAR,
     read_modules,

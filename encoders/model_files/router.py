@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from sluice.encoders.encoder import Side
+from sluice.encoders.foundation.disk.files import read_model_json, write_json
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.files import read_model_json, write_json
 
 MODULES = "modules.json"
 ROUTES = "router_config.json"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import read_model_json
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.files import read_model_json
 from sluice.encoders.model_files.layout import read_object
 
 PEFT = "adapter_config.json"

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Dense
+from sluice.encoders.foundation.disk.files import read_model_json
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.files import read_model_json
 from sluice.encoders.model_files.layout import (
     ADAPTER,
     SETTINGS,

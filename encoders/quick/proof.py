@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from sluice.encoders.foundation.disk.files import fingerprint_of, read_json, write_json
 from sluice.encoders.foundation.errors import SluiceError
-from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.quick.encoders import QuickCross, QuickDense, QuickSplade
 

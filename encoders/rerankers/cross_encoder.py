@@ -15,9 +15,9 @@ from torch import Tensor
 from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.encoder import EncoderBase
+from sluice.encoders.foundation.disk.files import fingerprint_of
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.files import fingerprint_of
-from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files.layout import read_layout, write_lower_case, write_sidecar
 from sluice.encoders.model_files.loading import is_head, lengths_of, load, lowers, save
 from sluice.encoders.transformer.model import Features, TransformerModel

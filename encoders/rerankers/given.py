@@ -8,8 +8,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import fingerprint_of
 
 
 class FunctionScorer:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.model_files.loading import lengths_of, load
 from sluice.encoders.rerankers.next_tokens import NextTokens, end_tokens

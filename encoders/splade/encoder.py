@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.encoder import Side
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.loading import load, side_settings

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.arrays import map_array
+from sluice.encoders.foundation.disk.arrays import map_array
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import (
     FLOORS,

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.files import write_json
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.model_files.layout import read_object
 from sluice.encoders.model_files.router import STATIC

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.build import check_arguments
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.foundation.numbers import whole_number
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -9,8 +9,8 @@ from torch import nn
 
 from sluice.encoders.backends.devices import Dtype
 from sluice.encoders.encoder import EncoderBase, Side
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.tokens import TokenBatch, Tokens, check_texts

@@ -16,11 +16,16 @@ from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Side, Vectors, hooks_of
 from sluice.encoders.foundation.build import type_name
+from sluice.encoders.foundation.disk.files import (
+    fingerprint_of,
+    read_json,
+    remove_abandoned,
+    write_json,
+)
+from sluice.encoders.foundation.disk.generations import MANIFEST
+from sluice.encoders.foundation.disk.locks import lock
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.files import fingerprint_of, read_json, remove_abandoned, write_json
-from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.foundation.input.bounded import expanded
-from sluice.encoders.foundation.locks import lock
 from sluice.encoders.table import ENCODERS
 from sluice.encoders.vectors.directory import ROW_BITS, HashDirectory, Hashes, Places
 from sluice.encoders.vectors.forms import Store, dense_rows, put_together, sparse_rows, stored_form

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import commit, new_draft
 from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.encoders.foundation.files import commit, new_draft
 
 Arrays = Mapping[str, NDArray[Any]]
 

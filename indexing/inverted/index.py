@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from sluice.encoders.foundation.disk.locks import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.locks import OwnLock
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import checked_sparse
 from sluice.indexing.hits import LARGEST_SCORE, Hits

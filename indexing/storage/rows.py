@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from sluice.encoders.foundation.arrays import open_array
+from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.indexing.checks import Dense
 from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.live_rows import Mask

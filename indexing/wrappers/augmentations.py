@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sluice.encoders.foundation.arrays import open_array
+from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import finite_number
 from sluice.indexing.checks import Dense

@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sluice.encoders.foundation.arrays import open_array
 from sluice.encoders.foundation.build import build
+from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing.hits import Hits
 from sluice.indexing.index import MOST_PLACES, Index, Parameters

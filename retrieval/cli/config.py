@@ -89,7 +89,7 @@ def init(
         " ".join(job), file, dataset=dataset, documents=documents, pairs=pairs,
         own={key: value for key, value in own.items() if value},
     )  # fmt: skip
-    from sluice.encoders.foundation.files import write_text
+    from sluice.encoders.foundation.disk.files import write_text
 
     write_text(file, drafted)
     echo(f"{file}: written; look it through, then: sluice config check {file}")
@@ -190,7 +190,7 @@ def schema(
     if output is None:
         echo(text, nl=False)
         return
-    from sluice.encoders.foundation.files import write_text
+    from sluice.encoders.foundation.disk.files import write_text
 
     write_text(output, text)
     echo(f"{output}: the schema of experiment files")

@@ -347,7 +347,7 @@ def report(
 
 
 def _write_curves(folders: list[Path], figure: Path | None, table: Path | None) -> None:
-    from sluice.encoders.foundation.files import write_text
+    from sluice.encoders.foundation.disk.files import write_text
     from sluice.training.journal.curves import as_csv, read_trainings
 
     runs = read_trainings(folders)

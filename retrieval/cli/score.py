@@ -189,7 +189,7 @@ def _judged_tables(
     differences: bool,
 ) -> dict[str, Table]:
     """Return the tables of scores, differences and equivalences; write the CSV by query."""
-    from sluice.encoders.foundation.files import write_text
+    from sluice.encoders.foundation.disk.files import write_text
     from sluice.retrieval.datasets.dataset import judgements
     from sluice.retrieval.evaluation.comparison import (
         compare_scores,

@@ -136,7 +136,7 @@ def mine(
     echo(f"  next: train on them with examples: {output}")
     if audit is None:
         return
-    from sluice.encoders.foundation.files import write_json, write_text
+    from sluice.encoders.foundation.disk.files import write_json, write_text
 
     report = audit_modes(sources, dataset, spec, share=audit, split=split, seed=seed, allow=words)
     write_json(output.with_suffix(".audit.json"), report.as_dict())

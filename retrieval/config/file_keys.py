@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.datasets.beir import BeirFolder
 from sluice.retrieval.datasets.dataset import load_dataset

@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.datasets.beir import is_json_lines, read_queries
 from sluice.retrieval.datasets.source import Places, Qrels, find_split

@@ -14,7 +14,7 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.arrays import open_array
+from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
 from sluice.retrieval.documents.columns import (
     Column,

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sluice.encoders.foundation.arrays import open_array
+from sluice.encoders.foundation.disk.arrays import open_array
+from sluice.encoders.foundation.disk.files import fingerprint_of, link_or_copy, read_json
+from sluice.encoders.foundation.disk.generations import MANIFEST, new_generation, open_generation
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
-from sluice.encoders.foundation.files import fingerprint_of, link_or_copy, read_json
-from sluice.encoders.foundation.generations import MANIFEST, new_generation, open_generation
 from sluice.retrieval.documents.columns import Column
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.segment import Segment, SegmentFiles, id_hash, write_segment

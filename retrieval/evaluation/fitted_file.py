@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import check_version, write_json
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
-from sluice.encoders.foundation.files import check_version, write_json
 from sluice.encoders.foundation.input.bounded import expanded
 
 VERSION = 1

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sluice.encoders.foundation.disk.files import new_draft
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.files import new_draft
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.exchange.dense.vectors import (

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.disk.files import packed_file
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import packed_file
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.jsonl import read_objects
 from sluice.retrieval.exchange.sparse.impact_json import id_of, matrix_of, weights_of

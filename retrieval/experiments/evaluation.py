@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.files import fingerprint_of, write_json, write_text
+from sluice.encoders.foundation.disk.files import fingerprint_of, write_json, write_text
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.provenance import command_line, provenance
 from sluice.retrieval.datasets.dataset import Dataset

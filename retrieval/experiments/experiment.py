@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.encoders.foundation.disk.files import read_json, write_text
+from sluice.encoders.foundation.disk.folder_swap import settle
+from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError, suggest
-from sluice.encoders.foundation.files import read_json, write_text
-from sluice.encoders.foundation.folder_swap import settle
-from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.config.components import make_encoder, make_index, pruned
 from sluice.retrieval.config.file_keys import Keys, normalised_dataset

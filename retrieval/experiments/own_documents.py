@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import DataError, ModelError
-from sluice.encoders.foundation.files import replaced_file
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.sections import ExperimentConfig, load_config

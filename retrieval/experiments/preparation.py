@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, ModelError, SluiceError
-from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.model_files.locate import model_folder
 from sluice.retrieval.config.components import Allow, towers_in
 from sluice.retrieval.config.trust import refuse_unknown_model

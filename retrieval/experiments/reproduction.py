@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
-from sluice.encoders.foundation.files import write_json
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.provenance import provenance
 from sluice.encoders.foundation.trust import refuse_links

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import fingerprint_of, read_json, write_json
 from sluice.encoders.foundation.errors import SluiceError
-from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
 from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.provenance import provenance

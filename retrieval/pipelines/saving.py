@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sluice.encoders.foundation.build import type_name
+from sluice.encoders.foundation.disk.files import write_json
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import write_json
-from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.table import RERANKERS
 from sluice.retrieval.pipelines.table import STAGES
 

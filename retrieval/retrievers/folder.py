@@ -19,16 +19,21 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import factory, type_name
-from sluice.encoders.foundation.errors import IndexFormatError, SluiceError, suggest
-from sluice.encoders.foundation.files import (
+from sluice.encoders.foundation.disk.files import (
     check_version,
     fingerprint_of,
     link_or_copy,
     read_json,
     write_json,
 )
-from sluice.encoders.foundation.folder_swap import replaced_folder, settle
-from sluice.encoders.foundation.generations import MANIFEST, pin_generation, verify, writer_lock
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder, settle
+from sluice.encoders.foundation.disk.generations import (
+    MANIFEST,
+    pin_generation,
+    verify,
+    writer_lock,
+)
+from sluice.encoders.foundation.errors import IndexFormatError, SluiceError, suggest
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.table import ENCODERS, GIVEN
 from sluice.retrieval.pipelines.saving import PIPELINE

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.disk.generations import writer_lock
+from sluice.encoders.foundation.disk.locks import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.generations import writer_lock
-from sluice.encoders.foundation.locks import OwnLock
 from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.pipelines.one_state import kept_state

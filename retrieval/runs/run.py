@@ -11,8 +11,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import write_bytes
 from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
-from sluice.encoders.foundation.files import write_bytes
 from sluice.retrieval.runs.columns import RunColumns
 from sluice.retrieval.runs.notebook import html_table
 from sluice.retrieval.runs.order import canonical_order, is_canonical, strictly_decreasing

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.files import fingerprint_of
-from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
 
@@ -164,7 +164,7 @@ class Normaliser:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Open what ``save`` wrote, memory-mapped; ``IndexFormatError`` for anything else."""
-        from sluice.encoders.foundation.arrays import open_array
+        from sluice.encoders.foundation.disk.arrays import open_array
 
         folder = Path(path)
         head = read_fitted(

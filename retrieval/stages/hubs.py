@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
+from sluice.encoders.foundation.disk.locks import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import fingerprint_of
-from sluice.encoders.foundation.locks import OwnLock
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import note

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import write_json
 from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sluice.encoders.foundation.build import check_arguments
+from sluice.encoders.foundation.disk.files import packed_file, write_json
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import packed_file, write_json
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.stage import Cut, Stage

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sluice.encoders.foundation.disk.files import fingerprint_of, packed_file, writable, write_text
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import fingerprint_of, packed_file, writable, write_text
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.same_text import same_text_key
 

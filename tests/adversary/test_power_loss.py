@@ -5,7 +5,7 @@ from pathlib import Path
 import power_loss
 import pytest
 
-from sluice.encoders.foundation import files as drafts
+from sluice.encoders.foundation.disk import files as drafts
 
 
 def lost(work: Path, verb: str, monkeypatch: pytest.MonkeyPatch, tried: int, again: int) -> object:

@@ -13,8 +13,8 @@ import pytest
 
 from sluice.encoders import BM25Encoder, PrecomputedEncoder, VocabularyEncoder
 from sluice.encoders.foundation.build import build
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.retrieval.testing import BrokenRule, check_encoder
 from sluice.retrieval.testing.rules import TEXTS

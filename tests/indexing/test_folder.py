@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sluice.encoders.foundation.disk.generations import verify
 from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.encoders.foundation.generations import verify
 from sluice.indexing import FlatIndex, open_index
 
 
@@ -60,7 +60,7 @@ def test_damaged_files_below_the_checksums(
     kind: Any, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where checksums are not read (large files), a wrong array is still no crash."""
-    monkeypatch.setattr("sluice.encoders.foundation.generations.CHECKSUM_LIMIT", 0)
+    monkeypatch.setattr("sluice.encoders.foundation.disk.generations.CHECKSUM_LIMIT", 0)
     for file in saved.glob("g*/**/*.npy"):
         whole = file.read_bytes()
         file.write_bytes(b"x" * len(whole))

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from sluice.encoders.foundation.files import write_text
+from sluice.encoders.foundation.disk.files import write_text
 from sluice.encoders.foundation.numbers import duration, plural
 from sluice.training.journal.curves import METRICS
 

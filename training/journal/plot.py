@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import write_bytes
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
-from sluice.encoders.foundation.files import write_bytes
 from sluice.training.journal.curves import Curves, Panel, panels_of
 
 FORMATS = ("svg", "png", "pdf")

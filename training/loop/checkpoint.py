@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import sync, write_json
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import sync, write_json
 from sluice.training.example import Example, Text
 from sluice.training.journal.curves import TRAINING
 from sluice.training.losses.base import LossBase
@@ -102,7 +102,7 @@ def examples_hash(examples: Iterable[Example]) -> str:
 
 def save_examples(path: Path, examples: Iterable[Example]) -> None:
     """Write examples as JSON lines, in one step."""
-    from sluice.encoders.foundation.files import write_bytes
+    from sluice.encoders.foundation.disk.files import write_bytes
 
     write_bytes(path, "".join(map(_line, examples)).encode("utf-8", "surrogatepass"))
 

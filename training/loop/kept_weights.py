@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import safetensors.torch
 import torch
 
-from sluice.encoders.foundation.drafts import commit, new_draft
-from sluice.encoders.foundation.files import read_json, write_json
+from sluice.encoders.foundation.disk.files import commit, new_draft, read_json, write_json
 from sluice.training.batches.processes import rank, wait
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from transformers import TrainerCallback
 
+from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import write_json
 from sluice.encoders.foundation.machine import is_alive
 
 log = logging.getLogger("sluice")

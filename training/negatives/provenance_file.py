@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import replaced_file
 from sluice.training.negatives.provenance import CODES, MinedRows, reason_names
 from sluice.training.negatives.report import MinedNegatives
 

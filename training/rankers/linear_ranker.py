@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import read_json, write_json
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.files import read_json, write_json
 from sluice.training.rankers.lambda_gradients import (
     Floats,
     JudgedLists,

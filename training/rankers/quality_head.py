@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sluice.encoders.foundation.disk.files import write_bytes
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError, suggest
-from sluice.encoders.foundation.files import write_bytes
 from sluice.encoders.foundation.numbers import whole_number
 
 Loss = Literal["bce", "pairwise"]

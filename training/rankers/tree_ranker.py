@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import write_text
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
-from sluice.encoders.foundation.files import write_text
 from sluice.training.rankers.lambda_gradients import Floats, JudgedLists, ndcg_of
 
 TREES = "trees.txt"

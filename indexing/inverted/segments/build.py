@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.arrays import open_array
+from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.indexing.inverted.segments.choice import kernels_for
 from sluice.indexing.inverted.segments.segment import (
     FLOOR_RANKS,

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.arrays import open_array
+from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.indexing.storage.arrays import fact
 

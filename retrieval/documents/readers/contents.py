@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from sluice.encoders.foundation.files import file_hash, fingerprint_of
+from sluice.encoders.foundation.disk.files import file_hash, fingerprint_of
 
 LARGE = 256 << 20  # bytes from which a file is known by its size, its times and its ends
 END = 1 << 20  # bytes at either end of such a file that are hashed

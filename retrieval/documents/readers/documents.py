@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import distinct
 

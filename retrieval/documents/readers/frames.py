@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from sluice.encoders.foundation.files import fingerprint_of
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.documents.readers.documents import Documents, size_of
 from sluice.retrieval.documents.readers.fields import SAMPLE, Asked, Row, check_names, choose

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation import arrays
+from sluice.encoders.foundation.disk import arrays
+from sluice.encoders.foundation.disk.files import packed_file
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import packed_file
-from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
 

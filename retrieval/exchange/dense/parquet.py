@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import replaced_file
 from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text

@@ -16,8 +16,8 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import packed_file
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import packed_file
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
 from sluice.retrieval.exchange.dense.arrays import (

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import packed_file
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import packed_file
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import distinct

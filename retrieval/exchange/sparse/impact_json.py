@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sluice.encoders.foundation.disk.files import packed_file
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import packed_file
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.document import Document

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.arrays import map_array
+from sluice.encoders.foundation.disk.arrays import map_array
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -16,9 +16,9 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.arrays import read_array_header
+from sluice.encoders.foundation.disk.arrays import read_array_header
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import distinct

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from sluice.encoders.foundation.disk.files import fingerprint_of, read_json, write_json
+from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
-from sluice.encoders.foundation.files import fingerprint_of, read_json, write_json
-from sluice.encoders.foundation.generations import writer_lock
 from sluice.encoders.foundation.machine import is_alive
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.trust import refuse_links

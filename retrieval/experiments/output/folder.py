@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
-from sluice.encoders.foundation.files import read_json
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.file_keys import Keys, normalised_dataset

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import read_json
 from sluice.encoders.foundation.trust import Allow, refuse_class
 from sluice.retrieval.evaluation.measures import own_measure
 

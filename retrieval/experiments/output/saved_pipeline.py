@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.build import resolve
+from sluice.encoders.foundation.disk.files import check_version, read_json
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
-from sluice.encoders.foundation.files import check_version, read_json
 from sluice.encoders.given import as_scorer
 from sluice.encoders.table import RERANKERS
 from sluice.retrieval.pipelines.expression import (

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.disk.files import read_json, write_json, write_text
+from sluice.encoders.foundation.disk.folder_swap import settle
+from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import read_json, write_json, write_text
-from sluice.encoders.foundation.folder_swap import settle
-from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.components import START_KEY, make_encoder, make_loss
 from sluice.retrieval.config.file_keys import Keys

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.encoders.foundation.disk.files import write_json
+from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import write_json
-from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.datasets.dataset import Dataset, training_splits

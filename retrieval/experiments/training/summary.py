@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sluice.encoders.foundation.files import read_json
-from sluice.encoders.foundation.generations import MANIFEST
+from sluice.encoders.foundation.disk.files import read_json
+from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.numbers import duration, plural
 from sluice.encoders.table import RERANKERS
 from sluice.retrieval.config.components import START_KEY, towers_in, vector_kind

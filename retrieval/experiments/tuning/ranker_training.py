@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import write_json
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import Qrels, find_split

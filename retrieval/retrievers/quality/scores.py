@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import replaced_file
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import is_number
 from sluice.retrieval.documents.document import Document

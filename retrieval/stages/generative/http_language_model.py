@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.rerankers.prompt import Prompt, fitted

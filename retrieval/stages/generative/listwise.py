@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.rerankers.language_model import LanguageModel
 from sluice.encoders.rerankers.prompt import Prompt, Template

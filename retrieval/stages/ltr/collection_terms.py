@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from sluice.encoders.foundation.arrays import open_array
+from sluice.encoders.foundation.disk.arrays import open_array
+from sluice.encoders.foundation.disk.generations import new_generation, open_generation
 from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.encoders.foundation.generations import new_generation, open_generation
 from sluice.encoders.foundation.progress import progress
 
 if TYPE_CHECKING:

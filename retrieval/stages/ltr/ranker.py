@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import build, check, resolve
+from sluice.encoders.foundation.disk.files import file_hash
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder, settle
 from sluice.encoders.foundation.errors import (
     ConfigError,
     DataError,
@@ -19,8 +21,6 @@ from sluice.encoders.foundation.errors import (
     ModelError,
     suggest,
 )
-from sluice.encoders.foundation.files import file_hash
-from sluice.encoders.foundation.folder_swap import replaced_folder, settle
 from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
 from sluice.retrieval.evaluation.table import Table
 

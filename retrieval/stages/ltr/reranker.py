@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from sluice.encoders.foundation.disk.locks import OwnLock
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.locks import OwnLock
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking

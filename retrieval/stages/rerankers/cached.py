@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.retrieval.pipelines.remembered_scores import remembered
 from sluice.retrieval.pipelines.scorer import Scorer
 from sluice.retrieval.pipelines.tracing import tally

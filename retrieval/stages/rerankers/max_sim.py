@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.retrieval.pipelines.scorer import Scores
 
 if TYPE_CHECKING:

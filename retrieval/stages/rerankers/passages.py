@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.pipelines.scorer import Scorer, Scores
 from sluice.retrieval.pipelines.tracing import SCORED_PASSAGES, kept

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import check_version
+from sluice.encoders.foundation.disk.locks import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.files import check_version
-from sluice.encoders.foundation.locks import OwnLock
 from sluice.encoders.foundation.numbers import whole_number
 
 APPLICATION = 0x534C5343  # in the file's header, so that no other program's database is taken

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.retrieval.pipelines.scorer import Scorer, ScorerHooks
 from sluice.retrieval.pipelines.stage import Stage
 

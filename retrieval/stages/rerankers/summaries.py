@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.retrieval.pipelines.scorer import Scorer
 from sluice.retrieval.pipelines.stage import Stage

@@ -69,7 +69,7 @@ def rankers_of_run(path: Path) -> set[str]:
 
     Empty for a run from elsewhere, which has no record of its models.
     """
-    from sluice.encoders.foundation.files import read_json
+    from sluice.encoders.foundation.disk.files import read_json
     from sluice.retrieval.config.yaml_file import read_yaml
     from sluice.retrieval.experiments.output.folder import SETTINGS
 

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.rerankers.language_model import LanguageModel, known_chances
 from sluice.encoders.rerankers.prompt import Prompt, Template

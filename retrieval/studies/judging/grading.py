@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.files import file_hash, fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import file_hash, fingerprint_of
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.pipelines.remembered_scores import remembered
 from sluice.retrieval.runs.trec_files import read_qrels

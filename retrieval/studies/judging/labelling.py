@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from sluice.encoders.foundation.disk.files import read_json, write_json, write_text
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import read_json, write_json, write_text
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import counted_by, progress
 from sluice.retrieval.evaluation.measures import Measure

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sluice.encoders.foundation.disk.files import write_text
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import write_text
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.evaluation.comparison import MARK, aligned

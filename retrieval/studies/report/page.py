@@ -13,8 +13,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import write_text
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import write_text
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.experiments.output.results import read_results

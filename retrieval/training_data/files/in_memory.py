@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from sluice.encoders.foundation.disk.files import commit, new_draft, writable
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.files import commit, new_draft, writable
 from sluice.retrieval.documents.readers.fields import is_missing
 from sluice.retrieval.documents.readers.frames import rows_in_frame
 

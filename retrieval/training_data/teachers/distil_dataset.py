@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
+from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import fingerprint_of
-from sluice.encoders.foundation.generations import MANIFEST
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.config.file_keys import corpus_contents, path_contents
 from sluice.retrieval.datasets.dataset import load_dataset

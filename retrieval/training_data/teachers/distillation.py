@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import (
+from sluice.encoders.foundation.disk.files import (
     fingerprint_of,
     read_json,
     replaced_file,
     writable,
     write_json,
 )
-from sluice.encoders.foundation.generations import writer_lock
+from sluice.encoders.foundation.disk.generations import writer_lock
+from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.progress import counted_by, progress
 from sluice.retrieval.training_data.teachers.teachers import Teacher, is_score_file, make_teacher

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from sluice.encoders.encoder import encodes, hooks_of
 from sluice.encoders.foundation.build import check
+from sluice.encoders.foundation.disk.files import file_hash, fingerprint_of
+from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.files import file_hash, fingerprint_of
-from sluice.encoders.foundation.folder_swap import settle
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.model_files.locate import is_path

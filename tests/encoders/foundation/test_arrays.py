@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sluice.encoders.foundation.arrays import map_array, open_array
+from sluice.encoders.foundation.disk.arrays import map_array, open_array
 from sluice.encoders.foundation.errors import IndexFormatError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -67,4 +67,4 @@ def test_no_other_place_reads_arrays() -> None:
         for file in (ROOT / package).rglob("*.py")
         if reader.search(file.read_text(encoding="utf-8"))
     ]
-    assert found == ["encoders/foundation/arrays.py"]
+    assert found == ["encoders/foundation/disk/arrays.py"]

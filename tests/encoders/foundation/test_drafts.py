@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sluice.encoders.foundation import files as drafts
-from sluice.encoders.foundation.files import NAME, new_draft, write_text
-from sluice.encoders.foundation.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk import files as drafts
+from sluice.encoders.foundation.disk.files import NAME, new_draft, write_text
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.vectors.shard import write_shard
 
 ROOT = Path(drafts.__file__).resolve().parents[2]
 WRITER = """
 import sys
 from pathlib import Path
-from sluice.encoders.foundation.files import new_draft
+from sluice.encoders.foundation.disk.files import new_draft
 with new_draft(Path(sys.argv[1]), folder=sys.argv[2] == "folder"):
     print("ready", flush=True)
     sys.stdin.read()

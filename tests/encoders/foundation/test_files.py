@@ -10,8 +10,8 @@ from typing import IO
 
 import pytest
 
+from sluice.encoders.foundation.disk.files import packed_file, replaced_file, write_bytes
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import packed_file, replaced_file, write_bytes
 
 Writer = Callable[[Path], AbstractContextManager[IO[bytes]]]
 

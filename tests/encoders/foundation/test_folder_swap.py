@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from sluice.encoders import DenseEncoder
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder, settle
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.folder_swap import replaced_folder, settle
 
 
 def test_foreign_files_are_never_replaced(

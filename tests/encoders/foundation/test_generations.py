@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.encoders.foundation.generations import (
+from sluice.encoders.foundation.disk.generations import (
     MANIFEST,
     new_generation,
     open_generation,
@@ -14,6 +13,7 @@ from sluice.encoders.foundation.generations import (
     verify,
     writer_lock,
 )
+from sluice.encoders.foundation.errors import IndexFormatError
 
 
 def written(path: Path, text: str) -> None:

@@ -14,10 +14,11 @@ import psutil
 import pytest
 from places import ROOT
 
-from sluice.encoders.foundation import files as drafts, folder_swap, locks, machine
+from sluice.encoders.foundation import machine
+from sluice.encoders.foundation.disk import files as drafts, folder_swap, locks
+from sluice.encoders.foundation.disk.files import sync, write_text
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import sync, write_text
-from sluice.encoders.foundation.folder_swap import replaced_folder
 from sluice.encoders.model_files import router
 from sluice.encoders.vectors import pool
 

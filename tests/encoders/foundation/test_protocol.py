@@ -14,9 +14,9 @@ METHODS = {
 }  # fmt: skip
 
 # The protocol itself.
-PROTOCOL = {f"encoders/foundation/{name}.py" for name in ("files", "folder_swap")}
+PROTOCOL = {f"encoders/foundation/disk/{name}.py" for name in ("files", "folder_swap")}
 # Locks, which hold nothing.
-LOCKS = {"encoders/foundation/generations.py", "encoders/vectors/cache.py"}
+LOCKS = {"encoders/foundation/disk/generations.py", "encoders/vectors/cache.py"}
 # Into a draft, or into a new generation, that the caller has begun.
 INSIDE = {
     "encoders/backends/backend.py",

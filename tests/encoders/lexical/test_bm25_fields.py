@@ -13,8 +13,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings, strategies as st
 
 import sluice.encoders.lexical.term_counts
+from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.files import read_json
 from sluice.encoders.lexical.analyzer import analyzer
 from sluice.encoders.lexical.bm25 import BM25Encoder
 

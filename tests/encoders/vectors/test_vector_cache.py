@@ -12,8 +12,8 @@ from hypothesis import given, settings, strategies as st
 from scipy import sparse
 
 from sluice.encoders.foundation.build import resolve
+from sluice.encoders.foundation.disk.files import new_draft
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
-from sluice.encoders.foundation.files import new_draft
 from sluice.encoders.foundation.progress import Rate, counted_by, progress
 from sluice.encoders.table import ENCODERS
 from sluice.encoders.vectors.cache import (

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-import sluice.encoders.foundation.files
-import sluice.encoders.foundation.generations
+import sluice.encoders.foundation.disk.files
+import sluice.encoders.foundation.disk.generations
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
 from sluice.indexing import InvertedIndex, open_index
 from sluice.indexing.inverted import segment_list as placed_segments
@@ -73,7 +73,7 @@ def test_a_failed_save_leaves_no_places_to_link_from(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(sluice.encoders.foundation.generations, "_described", full)
+        patch.setattr(sluice.encoders.foundation.disk.generations, "_described", full)
         with pytest.raises(OSError, match="No space"):
             mine.save(tmp_path / "shared")
     other.save(tmp_path / "shared")
@@ -260,9 +260,9 @@ def test_a_damaged_header_is_a_format_error(
 def test_counts_of_a_segment_that_are_no_counts(tmp_path: Path) -> None:
     path = tmp_path / "index"
     index_of(np.eye(3)).save(path)
-    manifest = sluice.encoders.foundation.files.read_json(path / "manifest.json")
+    manifest = sluice.encoders.foundation.disk.files.read_json(path / "manifest.json")
     manifest["index"]["segments"] = [1]
-    sluice.encoders.foundation.files.write_json(path / "manifest.json", manifest)
+    sluice.encoders.foundation.disk.files.write_json(path / "manifest.json", manifest)
     with pytest.raises(IndexFormatError):
         open_index(path)
 
@@ -272,7 +272,7 @@ def test_numbers_out_of_range_are_found_without_checksums(
     name: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above 64 MB no checksum is read at opening; the kernels index by these numbers."""
-    monkeypatch.setattr(sluice.encoders.foundation.generations, "CHECKSUM_LIMIT", 0)
+    monkeypatch.setattr(sluice.encoders.foundation.disk.generations, "CHECKSUM_LIMIT", 0)
     rng = np.random.default_rng(3)
     index = index_of(rng.random((600, 40)) * (rng.random((600, 40)) < 0.004), order="cluster")
     path = tmp_path / "index"
@@ -300,7 +300,7 @@ def test_flipped_bytes_below_the_checksums_never_read_outside_the_arrays(
     fidelity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above 64 MB no checksum is read at opening: wrong hits are possible, a crash is not."""
-    monkeypatch.setattr(sluice.encoders.foundation.generations, "CHECKSUM_LIMIT", 0)
+    monkeypatch.setattr(sluice.encoders.foundation.disk.generations, "CHECKSUM_LIMIT", 0)
     rng = np.random.default_rng(8)
     documents = csr(rng.random((3000, 300)) * (rng.random((3000, 300)) < 0.05))
     index = InvertedIndex(fidelity=fidelity, order="cluster")

@@ -17,7 +17,7 @@ from places import SUPPORT
 from scipy import sparse
 
 import sluice.indexing.inverted.segment_list
-from sluice.encoders.foundation.generations import verify
+from sluice.encoders.foundation.disk.generations import verify
 from sluice.indexing import InvertedIndex, open_index
 
 
@@ -199,10 +199,10 @@ def test_links_are_not_hashed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     opened: Any = open_index(tmp_path / "index")
     opened.add(drawn(rng, 5))
     hashed = []
-    from sluice.encoders.foundation.files import file_hash
+    from sluice.encoders.foundation.disk.files import file_hash
 
     monkeypatch.setattr(
-        "sluice.encoders.foundation.generations.file_hash",
+        "sluice.encoders.foundation.disk.generations.file_hash",
         lambda path: hashed.append(path.name) or file_hash(path),
     )
     opened.save(tmp_path / "index")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fuzzing import forked, sluice
 
-from sluice.encoders.foundation.files import replaced_file
+from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.retrieval import cli
 
 

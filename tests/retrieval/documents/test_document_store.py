@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import sluice.encoders.foundation.generations
+import sluice.encoders.foundation.disk.generations
+from sluice.encoders.foundation.disk.generations import pin_generation, verify
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
-from sluice.encoders.foundation.generations import pin_generation, verify
 from sluice.retrieval.documents import segment as document_segment, store as document_store
 from sluice.retrieval.documents.document import NOTHING, Document
 from sluice.retrieval.documents.segment import Segment
@@ -196,7 +196,7 @@ def test_opening_reads_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     file.write_bytes(b"\xff" * file.stat().st_size)
     with pytest.raises(IndexFormatError, match="checksum"):  # small folders are checked whole
         open_documents(tmp_path)
-    monkeypatch.setattr(sluice.encoders.foundation.generations, "CHECKSUM_LIMIT", 0)
+    monkeypatch.setattr(sluice.encoders.foundation.disk.generations, "CHECKSUM_LIMIT", 0)
     store = open_documents(tmp_path)
     assert store.ids([99, 0]) == ["d99", "d0"]
     assert store.row("d7") == 7

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sluice.encoders.foundation.disk.generations import verify
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
-from sluice.encoders.foundation.generations import verify
 from sluice.retrieval import Document
 from sluice.retrieval.datasets.beir import read_documents
 from sluice.retrieval.documents.store import open_documents, write_documents
@@ -130,7 +130,7 @@ def test_a_store_from_before_metadata_opens(tmp_path: Path) -> None:
 
 def test_damaged_columns_are_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = write_documents(tmp_path, [Document("a", "t", "x", {"n": 1})])
-    monkeypatch.setattr("sluice.encoders.foundation.generations.CHECKSUM_LIMIT", 0)
+    monkeypatch.setattr("sluice.encoders.foundation.disk.generations.CHECKSUM_LIMIT", 0)
     table = tmp_path / store.generation / "000001-columns.json"
     table.write_text(table.read_text().replace("integer", "decimal"))
     with pytest.raises(IndexFormatError, match=r"columns\.json: not as Sluice writes it"):

@@ -15,7 +15,7 @@ from places import SUPPORT
 from small_world import documents
 
 from sluice.encoders import BM25Encoder
-from sluice.encoders.foundation.generations import writer_lock
+from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.retrievers.folder import discard_leftovers, verify_retriever
 

@@ -10,8 +10,8 @@ from scipy import sparse
 from small_world import WordEncoder, documents, write_beir
 
 from sluice.encoders import BM25Encoder
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.indexing import FaissIndex, FlatIndex, InvertedIndex, PassageIndex
 from sluice.indexing.wrappers.log_normaliser import log_normalisers
 from sluice.retrieval import Document, Retriever, Run, Stage

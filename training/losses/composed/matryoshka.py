@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import mse_loss, normalize
 
 from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import write_json
 from sluice.encoders.model_files.layout import SIDECAR, read_object
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, width_of

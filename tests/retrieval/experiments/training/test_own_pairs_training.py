@@ -15,8 +15,8 @@ from command_line import Call
 from sentence_transformers import SentenceTransformer
 from small_world import documents, write_beir
 
+from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import read_json
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.retrieval import Retriever, index, jobs, train
 from sluice.retrieval.experiments.training.summary import training_summary, without_folders

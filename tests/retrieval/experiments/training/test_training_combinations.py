@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from small_world import documents, write_beir
 
+from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.files import read_json
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.retrieval import run, train
 from sluice.retrieval.config.sections import TrainConfig, checked

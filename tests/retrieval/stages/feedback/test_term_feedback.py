@@ -11,8 +11,8 @@ from scipy import sparse
 from small_world import WordEncoder, documents
 
 from sluice.encoders import BM25Encoder, SpladeEncoder
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.indexing import InvertedIndex
 from sluice.retrieval import Document, Retriever, Run
 from sluice.retrieval.pipelines.expression import parse

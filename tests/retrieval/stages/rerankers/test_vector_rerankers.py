@@ -12,8 +12,8 @@ from small_world import WordEncoder, documents
 
 from sluice.encoders import BM25Encoder
 from sluice.encoders.dense.pair_head import draw_pair_head
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.foundation.files import fingerprint_of
 from sluice.indexing import FaissIndex, FlatIndex
 from sluice.retrieval import Document, Passages, Rerank, Retriever, Run
 from sluice.retrieval.experiments.checks import _AnyStage

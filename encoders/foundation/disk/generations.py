@@ -14,9 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import (
+    check_version,
+    file_hash,
+    name_file,
+    read_json,
+    sync,
+    write_json,
+)
+from sluice.encoders.foundation.disk.locks import lock
 from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.encoders.foundation.files import (check_version, file_hash, name_file, read_json, sync, write_json)
-from sluice.encoders.foundation.locks import lock
 
 MANIFEST = "manifest.json"
 CHECKSUM_LIMIT = 64 * 1024 * 1024  # below this many bytes, opening checks every checksum

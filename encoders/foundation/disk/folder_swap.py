@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sluice.encoders.foundation.disk.files import commit, new_draft, sync_tree
+from sluice.encoders.foundation.disk.generations import MANIFEST
+from sluice.encoders.foundation.disk.locks import lock
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.files import commit, new_draft, sync_tree
-from sluice.encoders.foundation.generations import MANIFEST
-from sluice.encoders.foundation.locks import lock
 
 MODEL_FILES = ("sluice.json", MANIFEST, "config.json", "modules.json")  # one is in every model
 

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
+from sluice.encoders.foundation.disk.locks import lock
 from sluice.encoders.foundation.errors import (
     ConfigError,
     DataError,
@@ -29,7 +30,6 @@ from sluice.encoders.foundation.errors import (
     ModelError,
     SluiceError,
 )
-from sluice.encoders.foundation.locks import lock
 from sluice.encoders.foundation.machine import is_alive
 
 NAME = re.compile(r"\..+\.(\d+)-[0-9a-f]{8}\.tmp", re.DOTALL)
