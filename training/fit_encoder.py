@@ -65,7 +65,7 @@ def fit(
     """Train the encoder in place; it ends with the best weights on dev, or the last without dev.
 
     The start's weights are among those that dev chooses from (not with ``sparsity``, which is to
-    change the number of terms), so a training that only harms leaves the encoder as it was. With
+    change the number of terms), so training that only harms leaves the encoder as it was. With
     ``shares``, so are the weights that far from the start to the best (WiSE-FT).
 
     ``output`` gets checkpoints and ``metrics.jsonl``. If it has a complete checkpoint of the same

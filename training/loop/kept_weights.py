@@ -1,4 +1,4 @@
-"""Chooses the weights that a training ends with: its best ones, its start's, or some between."""
+"""Chooses the weights that training ends with: the best ones, the start's, or some between."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.training.batches.processes import rank, wait
 if TYPE_CHECKING:
     from sluice.training.loop.trainer import RetrievalTrainer
 
-START = "start.safetensors"  # in a training's output: the weights it began with
+START = "start.safetensors"  # in the output of a training run: the weights it began with
 TRIED = "kept.json"  # beside it: the dev measure by share of the way from the start
 
 log = logging.getLogger("sluice")
@@ -31,7 +31,7 @@ class Kept(NamedTuple):
 
 
 def save_start(job: RetrievalTrainer, output: Path) -> None:
-    """Write the weights of a training that has not begun, unless they are there."""
+    """Write the weights that training begins with, unless they are there."""
     path = output / START
     if rank() == 0 and not path.exists():
         state = {k: v.detach().cpu() for k, v in job.model.unique_state().items()}
@@ -46,8 +46,8 @@ def keep_the_best(job: RetrievalTrainer, output: Path, shares: Sequence[float]) 
 
     Candidates are the best checkpoint, the start, and for each of ``shares`` the weights that far
     from the start to the best checkpoint (WiSE-FT, Wortsman et al. 2022, eq. 1). Of equal ones the
-    nearest to the start is kept. A start that was not measured is no candidate, nor, with sparsity
-    penalties, is anything but the checkpoint: its vectors have another number of terms.
+    nearest to the start is kept. Only the checkpoint is one where the start was not measured, and
+    with sparsity penalties, since other weights have another number of terms.
     """
     best = Kept(1.0, job.state.best_global_step, job.state.best_metric)
     tried = _tried(job, output, shares)

@@ -15,7 +15,7 @@ from sluice.training.sparsity.settings import Penalty, Sparsity
 
 log = logging.getLogger("sluice")
 
-LASTING = 20  # steps in a row without active terms, after which it is said
+LASTING = 20  # steps in a row without active terms, after which it is reported
 POSTING_BYTES = 10  # of an exact InvertedIndex over SPLADE vectors, directories included
 
 
