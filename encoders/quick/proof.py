@@ -61,7 +61,7 @@ def opened_quickly(
             return _quick(kind, folder, options, str(noted.get("fingerprint")))
     encoder = open_itself(**{**options, "dtype": "float32"})
     agrees = _agrees(kind, folder, options, encoder)
-    with suppress(OSError):
+    with suppress(OSError, SluiceError):
         fingerprint = str(encoder.fingerprint)
         write_json(note, {"key": key, "agrees": agrees, "fingerprint": fingerprint})
     usual = agrees or options.get("dtype") in (None, "float32")

@@ -12,6 +12,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from sluice.encoders.foundation.errors import SluiceError
@@ -31,7 +33,11 @@ INTERRUPTED, TERMINATED = 130, 143  # the exit codes after Ctrl-C and SIGTERM
 
 def main() -> None:
     """Run the command line; an error in the input ends with exit code 2, SIGTERM with 143."""
-    terminated = _interrupted_by_sigterm()
+    with _interrupted_by_sigterm() as terminated:
+        _main(terminated)
+
+
+def _main(terminated: list[int]) -> None:
     _refuse_other_encodings()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     # numpy's BLAS threads spin for 2^26 cycles after a product and starve torch's meanwhile, which
@@ -66,8 +72,9 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _interrupted_by_sigterm() -> list[int]:
-    """Let SIGTERM end the command as Ctrl-C does; return a list that then has the signal.
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[list[int]]:
+    """Let SIGTERM end the command as Ctrl-C does; yield a list that then has the signal.
 
     A second SIGTERM does not disturb the tidying up. A signal that is ignored stays so.
     """
@@ -78,10 +85,15 @@ def _interrupted_by_sigterm() -> list[int]:
             received.append(number)
             raise KeyboardInterrupt
 
-    ours = threading.current_thread() is threading.main_thread()
-    if ours and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    first = threading.current_thread() is threading.main_thread()
+    ours = first and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
         signal.signal(signal.SIGTERM, interrupt)
-    return received
+    try:
+        yield received
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _refuse_other_encodings() -> None:

@@ -98,4 +98,4 @@ HEAVY: dict[str, Kind] = {
     "train": (partial(inputs.configuration, name="train.yaml", verb="train"), 1),
 }
 
-FUZZER = Fuzzer("mutations", {**LIGHT, **HEAVY}, warmed, long=20_000)
+FUZZER = Fuzzer("mutations", {**LIGHT, **HEAVY}, warmed, long=100_000)

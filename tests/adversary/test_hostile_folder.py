@@ -29,7 +29,7 @@ NAMES = ("open", "load", "from_pretrained")
 NOT_OPENERS = {
     "open_backend", "open_generation", "open_array", "open_inner", "open_segment", "open_segments",
     "open_bytes", "open_columns", "open_section", "open_placed_encoder", "open_lists", "open_judge",
-    "open_pipeline", "load_state", "load_examples", "open_database", "Engine.open",
+    "open_pipeline", "load_yaml", "load_state", "load_examples", "open_database", "Engine.open",
     "ModelSpec.open",
 }  # fmt: skip
 Commands = dict[str, list[list[object]]]

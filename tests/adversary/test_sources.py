@@ -64,7 +64,7 @@ def _faults_of_call(node: ast.Call) -> Iterator[str]:
     if name.endswith((".extractall", ".extract")) and _value(node, "filter") is None:
         yield "without filter"
     values = [_name(each.value) for each in node.keywords]
-    if name == "yaml.load" and "_Loader" not in values:
+    if name == "yaml.load" and "loader" not in values:  # of ``load_yaml``, tested below
         yield "without the safe loader"
     automatic = name.startswith(("Auto", "auto_class"))
     if automatic and name.endswith(".from_pretrained") and "LOCAL" not in values:
@@ -99,7 +99,9 @@ def test_what_is_refused_is_found(text: str) -> None:
 def test_the_safe_yaml_loader_is_one() -> None:
     import yaml
 
-    from sluice.retrieval.config import yaml_file
+    from sluice.encoders.foundation.input.plain_yaml import SAFE, PlainLoader
+    from sluice.retrieval.config.yaml_file import _Loader
 
-    assert issubclass(yaml_file._Loader, (yaml.SafeLoader, yaml.CSafeLoader))
-    assert yaml_file.SAFE in (yaml.SafeLoader, yaml.CSafeLoader)
+    assert SAFE in (yaml.SafeLoader, yaml.CSafeLoader)
+    assert issubclass(PlainLoader, SAFE)
+    assert issubclass(_Loader, PlainLoader)

@@ -252,7 +252,7 @@ def test_a_damaged_header_is_a_format_error(
         raise error
 
     index_of(np.eye(3)).save(tmp_path / "index")
-    monkeypatch.setattr("sluice.indexing.storage.arrays.npy.open_memmap", damaged)
+    monkeypatch.setattr("sluice.encoders.foundation.disk.arrays.npy.read_magic", damaged)
     with pytest.raises(IndexFormatError):
         open_index(tmp_path / "index")
 
