@@ -2,15 +2,35 @@
 
 import os
 import signal
+import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from fuzzing import forked, sluice
+from fuzzing import sluice
 
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
 from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.retrieval import cli
+
+path, numbers = Path(sys.argv[1]), [int(each) for each in sys.argv[2:]]
+
+def verb(**_):
+    try:
+        with replaced_file(path) as stream:
+            stream.write(b"half")
+            os.kill(os.getpid(), numbers[0])
+            time.sleep(5)
+    finally:
+        for number in numbers[1:]:
+            os.kill(os.getpid(), number)
+        time.sleep(0.01)
+
+cli.app = verb
+cli.main()
+"""
 
 
 @pytest.mark.parametrize(
@@ -24,26 +44,13 @@ from sluice.retrieval import cli
 def test_a_signal_ends_a_command_with_one_line(
     tmp_path: Path, numbers: list[int], code: int, word: str
 ) -> None:
-    def verb(**_: object) -> None:
-        try:
-            with replaced_file(tmp_path / "out.txt") as stream:
-                stream.write(b"half")
-                os.kill(os.getpid(), numbers[0])
-                time.sleep(5)
-        finally:
-            for number in numbers[1:]:
-                os.kill(os.getpid(), number)
-            time.sleep(0.01)
-
-    def job() -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.argv = ["sluice"]
-        cli.app = verb  # in the child only
-        cli.main()
-
-    outcome = forked(job)
-    assert outcome.code == code, outcome
-    assert outcome.err == f"{word}; run the same command again to continue\n"
+    words = [sys.executable, "-c", PROGRAM, tmp_path / "out.txt", *numbers]
+    ended = subprocess.run(
+        [str(int(each)) if isinstance(each, int) else str(each) for each in words],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == code, ended
+    assert ended.stderr == f"{word}; run the same command again to continue\n"
     assert list(tmp_path.iterdir()) == []
 
 
