@@ -167,7 +167,7 @@ class Fuzzer:
                 except Exception as error:
                     case.wrong(f"{type(error).__name__}: {error}", trace=traceback.format_exc())
             tally.next = number + 1
-            if number % 50 == 49:
+            if number % 10 == 9:
                 tally.keep()
         tally.keep()
         return tally

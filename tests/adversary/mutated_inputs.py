@@ -144,7 +144,9 @@ def reference_scores(run: bytes, qrels: bytes) -> dict[str, dict[str, float]] | 
         if fields and fields[0].lower() not in (b"query-id", b"query_id"):
             if len(fields) not in (3, 4):
                 raise ValueError(line)
-            grades.setdefault(fields[0].decode(), {})[fields[-2].decode()] = int(fields[-1])
+            grades.setdefault(fields[0].decode(), {})[fields[-2].decode()] = int(
+                fields[-1].decode()
+            )
     measures = {"ndcg_cut.10", "recall.100"}
     scored: dict[str, dict[str, float]] = pytrec_eval.RelevanceEvaluator(grades, measures).evaluate(
         hits

@@ -466,7 +466,8 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone",
 TASKS: dict[str, Callable[[Path], Task]] = {
     **{f"index {name}": _built(name) for name in ENCODERS},
     **{f"{verb} {name}": _changes(name, verb)
-       for name in ENCODERS for verb in ("add", "update", "delete", "compact")},
+       for name in ENCODERS for verb in ("add", "update", "delete", "compact")
+       if (name, verb) != ("faiss", "compact")},  # between its two steps a graph answers otherwise
     "index workers": _built("dense", workers=2),
     "index documents": _own_documents,
     "rebuild bm25": _built("bm25", start=True, k1=2.0, b=0.1),
@@ -561,9 +562,13 @@ def undisturbed(name: str, world: Path, box: Path) -> Undisturbed:
 
 
 def names(box: Path) -> set[str]:
-    """Return the names of all files but those of generations, whose numbers and parts differ."""
+    """Return the names of all files but those of generations, whose numbers and parts differ.
+
+    SQLite's journals are its own: the next that opens the database takes them in.
+    """
     paths = {path.relative_to(box).as_posix() for path in box.rglob("*")}
-    return {path for path in paths if not re.search(r"^tmp/|/g\d{6}(/|$)", path)}
+    own = re.compile(r"^tmp/|/g\d{6}(/|$)|\.sqlite-(wal|shm)$")
+    return {path for path in paths if not own.search(path)}
 
 
 def mixed(state: State, known: Undisturbed) -> str:

@@ -51,6 +51,7 @@ WORK = (
     "checkpoint-*", "examples-*.jsonl", "metrics.jsonl", "mining*.json", "negatives*.parquet",
     "running.json", "start.safetensors", "kept.json", "teacher*", "training.json",
 )  # fmt: skip
+NEEDED_NO_MORE = ("checkpoint-*", "start.safetensors")  # when the model is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ def train_model(job: TrainingJob) -> Path:
     section, model_path, work_path, where = job.section, job.model_path, job.work_path, job.where
     if made_before(model_path, job.keys.key):
         log.info("%s: already trained with these settings", model_path)
+        _remove(work_path, NEEDED_NO_MORE)  # where a kill came between the model and this
         return model_path
     start_processes()
     start = time.monotonic()
@@ -142,7 +144,7 @@ def train_model(job: TrainingJob) -> Path:
             **provenance(settings, seconds=seconds),
         }
         write_json(model_path / MANIFEST, manifest)
-        _remove(work_path, ("checkpoint-*", "start.safetensors"))
+        _remove(work_path, NEEDED_NO_MORE)
         if where:  # of an experiment; `sluice train` prints it
             log.info("%s: %s", where.rstrip("."), training_summary(model_path))
     wait()
@@ -197,7 +199,7 @@ def _remove(work_path: Path, patterns: Iterable[str]) -> None:
         if item.is_dir():
             shutil.rmtree(item, ignore_errors=True)
         else:
-            item.unlink()
+            item.unlink(missing_ok=True)
 
 
 def _starting_encoder(job: TrainingJob, train: Dataset) -> Any:
