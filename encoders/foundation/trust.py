@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from sluice.encoders.foundation.errors import ConfigError
 
@@ -52,7 +52,7 @@ def _is_below(url: str, prefix: str) -> bool:
     except ValueError:
         return False
     inside = f"{one.path.rstrip('/')}/".startswith(f"{other.path.rstrip('/')}/")
-    dots = {".", ".."} & set(one.path.split("/"))
+    dots = {".", ".."} & set(re.split(r"[/\\;]", unquote(one.path)))
     return bool(other.netloc) and one[:2] == other[:2] and inside and not dots
 
 

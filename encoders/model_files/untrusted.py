@@ -15,6 +15,8 @@ PEFT = "adapter_config.json"
 MODULE_FILES = ("modules.json", "router_config.json", "config.json")
 OWN_MODULES = re.compile(r"sentence_transformers(\.\w+)+")
 ACTIVATIONS = re.compile(r"torch\.nn(\.\w+)+|relu|log1p_relu|None")
+LOADING = "sentence_*_config.json"
+WEIGHTS = "model.safetensors"
 PICKLES = (".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib")
 KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation")
 
@@ -35,13 +37,7 @@ def refuse_code(home: Path) -> None:
             "model of a type that transformers has, or load this one yourself and give its "
             "function as an encoder"
         )
-    for key, value in _places(config):
-        names = value.values() if isinstance(value, Mapping) else [value]
-        if key in KERNELS and any("/" in str(name) for name in names):
-            raise ModelError(
-                f"{home / 'config.json'}: {key} is {value!r}, a kernel that would be fetched and "
-                f"run; delete {key}, and the usual one is taken"
-            )
+    _refuse_kernels(home / "config.json", config)
     if (home / PEFT).exists():
         raise ModelError(
             f"{home / PEFT}: an adapter beside a model, which may lie elsewhere; merge both with "
@@ -49,12 +45,28 @@ def refuse_code(home: Path) -> None:
         )
 
 
+def _refuse_kernels(file: Path, config: Any) -> None:
+    for key, value in _places(config):
+        names = value.values() if isinstance(value, Mapping) else [value]
+        if key in KERNELS and any("/" in str(name) for name in names):
+            raise ModelError(
+                f"{file}: {key} is {value!r}, a kernel that would be fetched and run; delete "
+                f"{key}, and the usual one is taken"
+            )
+
+
 def refuse_own_modules(folder: Path) -> None:
     """Raise ``ModelError`` where a folder of sentence-transformers names classes of its own.
 
-    Its modules may be that package's, their activations torch's. Pickled weights are refused too.
+    Its modules may be that package's, their activations torch's. Pickled weights are refused too,
+    except beside ``model.safetensors``, which is taken instead.
     """
     refuse_code(folder)
+    for file in sorted(folder.rglob(LOADING)):  # arguments of from_pretrained
+        value = read_model_json(file)
+        _refuse_kernels(file, value)
+        if any(key == "use_safetensors" and not inner for key, inner in _places(value)):
+            raise ModelError(f"{file}: use_safetensors is not true; delete it")
     for file in sorted(file for name in MODULE_FILES for file in folder.rglob(name)):
         value = read_model_json(file)
         if isinstance(value, Mapping) and "model_type" in value:  # a network of transformers
@@ -72,7 +84,8 @@ def refuse_own_modules(folder: Path) -> None:
                     f"{file}: {key} is {inner!r}, expected one of torch.nn; Sluice runs no code of "
                     "a model folder"
                 )
-    pickled = next((file for file in folder.rglob("*") if file.suffix in PICKLES), None)
+    pickles = (file for file in folder.rglob("*") if file.suffix in PICKLES)
+    pickled = next((file for file in pickles if not file.with_name(WEIGHTS).exists()), None)
     if pickled is not None:
         raise ModelError(f"{pickled}: may be a pickle, which runs code; expected safetensors")
 

@@ -23,7 +23,7 @@ from sluice.encoders.foundation.disk.files import (
     write_json,
 )
 from sluice.encoders.foundation.disk.generations import MANIFEST
-from sluice.encoders.foundation.disk.locks import lock
+from sluice.encoders.foundation.disk.locks import lock, lock_file
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.table import ENCODERS
@@ -260,7 +260,7 @@ def _discard(path: Path, error: Exception) -> None:
 def used_key(root: Path, key: str) -> Iterator[None]:
     """Keep a key's folder from eviction, and remove the drafts of killed writers."""
     remove_abandoned(root / key)
-    with (root / f".{key}.lock").open("w") as handle:
+    with lock_file(root / f".{key}.lock") as handle:
         lock(handle, shared=True)
         yield
 
@@ -268,7 +268,7 @@ def used_key(root: Path, key: str) -> Iterator[None]:
 @contextlib.contextmanager
 def unused_key(root: Path, key: str) -> Iterator[bool]:
     """Yield whether no process uses a key's folder; none can start to inside the block."""
-    with (root / f".{key}.lock").open("w") as handle:
+    with lock_file(root / f".{key}.lock") as handle:
         yield lock(handle, wait=False)
 
 

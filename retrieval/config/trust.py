@@ -34,12 +34,13 @@ REPORTING = ("report_to", "push_to_hub", "hub_", "logging_dir", "project", "trac
 SETTINGS_FILES = ("deepspeed", "fsdp_config", "accelerator_config")
 
 
-def trusted(config: Config, allow: Allow, folder: Path) -> Config:
+def trusted(config: Config, allow: Allow, folder: Path, *, only_open: bool = False) -> Config:
     """Return a config that was read from a saved folder, as far as ``allow`` goes with it.
 
     Raises ``ConfigError`` for the first class, server or place outside ``folder`` to write to that
     is not allowed. Keys of servers are those that ``allow`` names, whatever the config says, and
-    a training run reports to nobody.
+    a training run reports to nobody. With ``only_open`` nothing will be encoded, so a cache of
+    vectors may be named anywhere: it is neither read nor written.
     """
     if allow is None:
         return config
@@ -49,19 +50,24 @@ def trusted(config: Config, allow: Allow, folder: Path) -> Config:
             for text in value if isinstance(value, list) else [value]:
                 if name := own_measure(text):
                     refuse_class(name, where, allow)
-        elif key == "cache" and isinstance(value, str | Path):
+        elif key == "cache" and not only_open and isinstance(value, str | Path):
             refuse_writing(value, where, folder, allow)
         elif isinstance(value, dict):
             _check_component(value, where, allow)
             if key == "trainer":
                 _silence(value, where)
     for name, text in config.pipelines.items():
-        for path in written_in(text, where=f"pipelines.{name}"):
-            refuse_writing(path, f"pipelines.{name}", folder, allow)
-        for option, source in fetched_in(text, where=f"pipelines.{name}"):
-            refuse = refuse_unknown_model if option == "model" else refuse_remote_dataset
-            refuse(source, f"pipelines.{name}", allow)
+        _check_pipeline(text, f"pipelines.{name}", folder, allow)
     return checked(values, type(config))
+
+
+def _check_pipeline(text: str, where: str, folder: Path, allow: Allow) -> None:
+    """Check the places that the stages of a pipeline write to, and what they would fetch."""
+    for path in written_in(text, where=where):
+        refuse_writing(path, where, folder, allow)
+    for option, source in fetched_in(text, where=where):
+        refuse = refuse_unknown_model if option == "model" else refuse_remote_dataset
+        refuse(source, where, allow)
 
 
 def _places(value: Any, where: str = "", key: str = "") -> Iterator[Place]:
@@ -97,15 +103,26 @@ def _silence(trainer: dict[str, Any], where: str) -> None:
             )
 
 
-def named_in(config: ExperimentConfig) -> set[str]:
-    """Return what the user's own config allows the folders that it makes: ``allow`` for them."""
-    named = {HUB}
+def named_in(config: ExperimentConfig, *, only_open: bool = False) -> set[str]:
+    """Return what the user's own config allows the folders that it makes: ``allow`` for them.
+
+    With ``only_open``, for searching, there is neither the hub, from which all is here by now, nor
+    a cache of vectors.
+    """
+    named = set() if only_open else {HUB}
     for _, key, value in _places(config.model_dump()):
         if key == "type" and isinstance(value, str) and ":" in value:
             named.add(value)
         elif key in MEASURES:
             texts = value if isinstance(value, list) else [value]
             named.update(name for text in texts if (name := own_measure(text)))
+        elif key == "cache" and not only_open and isinstance(value, str | Path):
+            named.add(str(value))
+        elif isinstance(value, dict) and value.get("type") in REMOTE:
+            variable = value.get("api_key_env")
+            named.add(f"{value.get('url')}={variable}" if variable else str(value.get("url")))
+    for name, text in config.pipelines.items():
+        named.update(written_in(text, where=f"pipelines.{name}"))
     return named
 
 

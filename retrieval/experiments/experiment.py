@@ -94,7 +94,7 @@ class Experiment:
         rebuild: bool = False,
     ) -> None:
         with named_file(file):
-            config = trusted(config, allow, Path(config.output))
+            config = trusted(config, allow, Path(config.output), only_open=only_open)
         self.config = config
         self.file = file
         self.allow = allow

@@ -7,6 +7,7 @@ import json
 import shlex
 from typing import NamedTuple
 
+from sluice.retrieval.config.trust import named_in
 from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.output.folder import SETTINGS
@@ -28,11 +29,15 @@ def next_steps(experiment: Experiment, table: Table) -> list[Step]:
     best, query = best_system(table), _query(experiment)
     folder, settings = shlex.quote(output), shlex.quote(f"{output}/{SETTINGS}")
     words = [json.dumps(word, ensure_ascii=False) for word in (output, best, query)]
-    found = "load_pipeline({}, {}).search({}, k=3)".format(*words)
+    allow = sorted(named_in(config, only_open=True))
+    given = f", allow={json.dumps(allow, ensure_ascii=False)}" if allow else ""
+    found = "load_pipeline({}, {}{}).search({}, k=3)".format(*words[:2], given, words[2])
     python = f"from sluice import load_pipeline; print({found})"
+    asked = f"{folder} {shlex.quote(query)} --pipeline {best}"
+    flags = "".join(f" --allow {shlex.quote(word)}" for word in allow)
     steps = [
-        Step("search", f"sluice search {folder} {shlex.quote(query)} --pipeline {best}"),
-        Step("see why", f"sluice explain {folder} {shlex.quote(query)} --pipeline {best} -k 3"),
+        Step("search", f"sluice search {asked}{flags}"),
+        Step("see why", f"sluice explain {asked} -k 3{flags}"),
         Step("from Python", f"python -c {shlex.quote(python)}"),
     ]
     others = [name for name in table.rows if name != best]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 State = TypeVar("State")
 
-# The states that the call under way has seen, by the object whose states they are.
-_seen: ContextVar[dict[int, Any] | None] = ContextVar("seen", default=None)
+# What the call under way has seen: an object and its state, by the object's id. The object is kept,
+# since another could get the id of one that is gone.
+_seen: ContextVar[dict[int, tuple[object, Any]] | None] = ContextVar("seen", default=None)
 
 
 @contextmanager
@@ -29,4 +30,7 @@ def one_state() -> Iterator[None]:
 def kept_state(owner: object, current: State) -> State:
     """Return the state that the call under way saw first, the current one outside of calls."""
     seen = _seen.get()
-    return current if seen is None else seen.setdefault(id(owner), current)
+    if seen is None:
+        return current
+    _, state = seen.setdefault(id(owner), (owner, current))
+    return cast("State", state)

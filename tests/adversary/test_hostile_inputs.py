@@ -148,6 +148,18 @@ def test_pages_that_leave_all_open_take_linear_time() -> None:
     assert html_text(b"<b>" * 3_000 + b"gold").text == "gold"
 
 
+@pytest.mark.parametrize("part", [
+    b"<!--[if lt IE 9]><script src=x.js></script><![endif]-->",
+    b"<!--[if !IE]><!--><b></b><!--<![endif]-->",
+    b"<![if !IE]><b></b><![endif]>",
+    b"<script>document.write('<!-- x')</script>",
+    b"<script>x = '<![CDATA['</script>",
+])  # fmt: skip
+def test_an_ordinary_page_is_read_to_its_end(part: bytes) -> None:
+    page = b"<html><head><title>Mine</title>" + part + b"</head><body><p>gold</p></body></html>"
+    assert html_text(page)[:2] == ("Mine", "gold")
+
+
 def test_a_small_pdf_that_names_one_page_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.retrieval.documents.readers.files.pdf_file.STEPS", 0)
     drawn = b"BT (gold) Tj ET " * 100

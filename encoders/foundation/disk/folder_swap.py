@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sluice.encoders.foundation.disk.files import commit, new_draft, sync_tree
 from sluice.encoders.foundation.disk.generations import MANIFEST
-from sluice.encoders.foundation.disk.locks import lock
+from sluice.encoders.foundation.disk.locks import lock, lock_file
 from sluice.encoders.foundation.errors import ConfigError
 
 MODEL_FILES = ("sluice.json", MANIFEST, "config.json", "modules.json")  # one is in every model
@@ -94,7 +94,7 @@ def _swap_lock(path: Path) -> Iterator[None]:
     """Wait for the file lock beside ``path`` under which it is swapped, and remove it after."""
     file = path.with_name(f".{path.name}.lock")
     while True:
-        with file.open("w") as handle:
+        with lock_file(file) as handle:
             lock(handle)
             if not _same_file(handle.fileno(), file):  # its holder removed it while we waited
                 continue

@@ -22,7 +22,7 @@ from sluice.encoders.foundation.disk.files import (
     sync,
     write_json,
 )
-from sluice.encoders.foundation.disk.locks import lock
+from sluice.encoders.foundation.disk.locks import lock, lock_file
 from sluice.encoders.foundation.errors import IndexFormatError
 
 MANIFEST = "manifest.json"
@@ -33,7 +33,7 @@ CHECKSUM_LIMIT = 64 * 1024 * 1024  # below this many bytes, opening checks every
 def writer_lock(path: Path) -> Iterator[None]:
     """Make this process the folder's only writer; a second one gets an ``IndexFormatError``."""
     path.mkdir(parents=True, exist_ok=True)
-    with (path / ".lock").open("w") as handle:
+    with lock_file(path / ".lock") as handle:
         if not lock(handle, wait=False):
             raise IndexFormatError(
                 f"{path}: another process is writing to it; wait until it ends, or stop it"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import threading
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -27,6 +29,15 @@ class OwnLock:
 
     def __reduce__(self) -> tuple[type[OwnLock], tuple[()]]:
         return OwnLock, ()
+
+
+def lock_file(path: Path) -> IO[bytes]:
+    """Open the file of a lock, made if it is missing, whose content nobody changes.
+
+    ``OSError`` for a link: in somebody else's folder it may lead to any file.
+    """
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag
+    return os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0)
 
 
 if importlib.util.find_spec("fcntl") is not None:  # ``flock``; below what does the same on Windows

@@ -137,7 +137,8 @@ def _opened(
 ) -> EvaluatedSet:
     settings = folder / SETTINGS
     with named_file(settings):
-        config = trusted(load_config(settings, ExperimentConfig), allow, folder)
+        config = load_config(settings, ExperimentConfig)
+        config = trusted(config, allow, folder, only_open=True)
         refuse_remote_dataset(config.dataset, "dataset", allow)
     runs = {}
     for system in results["systems"]:

@@ -7,6 +7,7 @@ import pytest
 
 from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder, settle
+from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.errors import ConfigError
 
 
@@ -98,3 +99,20 @@ def test_a_replacement_killed_between_its_renames_is_undone(tmp_path: Path) -> N
     settle(target)
     assert (target / "a.txt").read_text() == "one"
     assert not previous.exists()
+
+
+def test_a_lock_that_is_a_link_changes_no_other_file(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("mine", encoding="utf-8")
+    folder = tmp_path / "theirs"
+    (folder / ".model.previous").mkdir(parents=True)
+    for target, name in ((mine, ".model.lock"), (mine, ".lock"), (tmp_path / "new", ".b.lock")):
+        (folder / name).symlink_to(target)
+    (folder / ".b.previous").mkdir()
+    for name in ("model", "b"):
+        with pytest.raises(OSError, match="symbolic"):
+            settle(folder / name)
+    with pytest.raises(OSError, match="symbolic"), writer_lock(folder):
+        pass
+    assert mine.read_text(encoding="utf-8") == "mine"
+    assert not (tmp_path / "new").exists()

@@ -49,8 +49,9 @@ def test_servers_that_are_not(allow: list[str]) -> None:
 
 
 def test_a_path_of_a_server_does_not_climb() -> None:
-    with pytest.raises(ConfigError, match="never reaches"):
-        refuse_server("https://host/v1/../admin", "here", ["https://host/v1=NAME"])
+    for steps in ("..", "%2e%2E", "..;", "x%5c.."):
+        with pytest.raises(ConfigError, match="never reaches"):
+            refuse_server(f"https://host/v1/{steps}/admin", "here", ["https://host/v1=NAME"])
 
 
 def test_hubs() -> None:

@@ -79,6 +79,16 @@ def test_an_adapter_over_a_model_elsewhere(model: Path) -> None:
         ),
         ("2_Dense/config.json", {"activation_function": "os.getcwd"}, "one of torch.nn"),
         ("2_Dense/pytorch_model.bin", 1, "expected safetensors"),
+        (
+            "sentence_bert_config.json",
+            {"model_args": {"attn_implementation": "evil/kernel"}},
+            "a kernel that would be fetched",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"model_args": {"use_safetensors": False}},
+            "use_safetensors is not true",
+        ),
     ],
 )
 def test_a_sentence_transformer_with_code(
@@ -97,3 +107,13 @@ def test_its_own_modules_are_its_own(model: Path) -> None:
     dense = {"activation_function": "torch.nn.modules.activation.Tanh"}
     (model / "2_Dense" / "config.json").write_text(json.dumps(dense))
     refuse_own_modules(model)
+
+
+def test_pickles_that_nothing_reads_are_no_reason_to_refuse_a_model(model: Path) -> None:
+    assert (model / "model.safetensors").exists()
+    for name in ("pytorch_model.bin", "training_args.bin"):  # as many models of the hub have them
+        (model / name).write_bytes(b"x")
+    refuse_own_modules(model)
+    (model / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="expected safetensors"):
+        refuse_own_modules(model)

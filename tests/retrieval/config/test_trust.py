@@ -116,3 +116,24 @@ def test_what_a_config_names_is_allowed_to_what_it_makes(tmp_path: Path) -> None
     )
     assert named_in(config) == {"own:Encoder", "own.measures:mine", "hub"}
     trusted(config, named_in(config), tmp_path)
+
+
+def test_servers_and_places_of_a_config_are_allowed_to_what_it_makes(tmp_path: Path) -> None:
+    config = config_of(
+        retrievers={"a": {"encoder": "bm25", "encoding": {"cache": "/x/y"}}},
+        rerankers={
+            "open": {"type": "http", "url": "http://h/v1", "model": "m"},
+            "z": {"type": "http", "url": "https://k/v1", "model": "m", "api_key_env": "KEY"},
+        },
+        pipelines={"p": "a >> cached(z, file='/x/z')"},
+    )
+    assert named_in(config) == {"hub", "http://h/v1", "https://k/v1=KEY", "/x/y", "/x/z"}
+    again = trusted(config, named_in(config), tmp_path)
+    assert again.rerankers == config.rerankers
+
+
+def test_a_cache_of_vectors_anywhere_is_no_reason_not_to_search(tmp_path: Path) -> None:
+    config = config_of(retrievers={"a": {"encoder": "bm25", "encoding": {"cache": "/x/y"}}})
+    trusted(config, (), tmp_path, only_open=True)
+    with pytest.raises(ConfigError, match="/x/y is outside"):
+        trusted(config, (), tmp_path)

@@ -25,6 +25,7 @@ def test_every_command_runs_as_printed(sluice: Call, tmp_path: Path) -> None:
         "dataset": str(data),
         "output": str(folder / "out"),
         "retrievers": {"bm25": {"encoder": {"type": "bm25"}}},
+        "rerankers": {"asked": {"type": "http", "url": "http://127.0.0.1:9/v1", "model": "m"}},
         "pipelines": {"bm25": "bm25", "top": "bm25 % 2"},
         "evaluate": {"latency_queries": 2, "report": False},
     }

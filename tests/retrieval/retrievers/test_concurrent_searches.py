@@ -9,6 +9,7 @@ import pytest
 from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval import Document, Rerank, Retriever
+from sluice.retrieval.pipelines.one_state import kept_state, one_state
 from sluice.retrieval.retrievers.state import RetrieverState
 
 
@@ -114,6 +115,14 @@ def test_a_pipeline_sees_one_state_of_its_retriever() -> None:
     assert len(pipeline.run({"q": "gold"})["q"]) == 4
     assert len(pipeline.search(["gold"])[0]) == 3
     assert len(retriever) == 2
+
+
+def test_retrievers_opened_one_after_another_in_a_call_are_searched_as_themselves() -> None:
+    class Owner:
+        pass
+
+    with one_state():  # an object often gets the address of the one that went before it
+        assert [kept_state(Owner(), number) for number in range(9)] == list(range(9))
 
 
 def test_an_opened_retriever_keeps_its_metadata_while_another_changes(tmp_path: Path) -> None:

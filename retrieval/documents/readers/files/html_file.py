@@ -21,6 +21,12 @@ BLOCKS = frozenset({
     "pre", "section", "summary", "table", "tr", "ul",
 })  # fmt: skip
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
+# What opens and what closes it: comments, what Internet Explorer reads, and sections of XML.
+OPENINGS = (
+    (re.compile(rb"<(!--)"), b"-->"),
+    (re.compile(rb"<(!\[)"), b"]>"),
+    (re.compile(rb"<(!\[)(?!\s*(?:if|else|endif))", re.IGNORECASE), b"]]>"),
+)
 NAMES = {"author": "author", "date": "date", "article:published_time": "date",
          "description": "description", "keywords": "keywords"}  # fmt: skip
 
@@ -58,13 +64,13 @@ def html_text(data: bytes) -> Text:
 
 
 def _closed(data: bytes) -> bytes:
-    """Return a page without a comment that its end leaves open; the end of a tag there is text.
+    """Return a page in which a comment, section or tag that nothing closes is text.
 
     The parser looks for the end of each such opening again: a page of them takes quadratic time.
     """
-    for opening, closing in ((b"<!--", b"-->"), (b"<![", b"]]>")):
-        place = data.find(opening, data.rfind(closing) + 1)
-        data = data if place < 0 else data[:place]
+    for opening, closing in OPENINGS:
+        last = data.rfind(closing) + 1
+        data = data[:last] + opening.sub(rb"&lt;\1", data[last:])
     last = data.rfind(b">") + 1
     return data[:last] + data[last:].replace(b"<", b"&lt;")
 
