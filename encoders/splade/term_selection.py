@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, zeros_like
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.transformer.tokens import Ids
 
 Terms: TypeAlias = NDArray[np.int32]
@@ -32,9 +33,9 @@ class TermSelection:
     top_k: int | None = None
 
     def __post_init__(self) -> None:
-        if self.below is not None and not self.below > 0:
+        if self.below is not None and not (is_number(self.below) and self.below > 0):
             raise ConfigError(f"prune_below: {self.below!r}; expected a weight above 0")
-        if self.ratio is not None and not 0 < self.ratio <= 1:
+        if self.ratio is not None and not (is_number(self.ratio) and 0 < self.ratio <= 1):
             raise ConfigError(f"prune_ratio: {self.ratio!r}; expected a share above 0, at most 1")
 
     def of_batch(self, vectors: Tensor, bags: Tensor | None) -> Tensor:

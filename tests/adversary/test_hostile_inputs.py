@@ -200,6 +200,8 @@ def test_a_home_that_nobody_has(tmp_path: Path) -> None:
     for read in (load_dataset, as_documents, bounded.expanded):
         with pytest.raises(SluiceError, match="the home folder ~nouser is unknown"):
             read("~nouser/x")
+        with pytest.raises(SluiceError, match="a character that no path may have"):
+            read("a\0b")
 
 
 def test_ids_and_byte_order_marks(tmp_path: Path) -> None:

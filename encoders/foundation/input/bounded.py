@@ -27,8 +27,10 @@ FREE = 64 << 20
 def expanded(path: str | Path) -> Path:
     """Return a path with ``~`` and ``~name`` replaced by the folder that they mean.
 
-    ``ConfigError`` where there is no such folder.
+    ``ConfigError`` where there is no such folder, and for what no path may have in it.
     """
+    if "\0" in str(path):
+        raise ConfigError(f"{str(path)!r:.200}: has a character that no path may have")
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -86,6 +86,7 @@ def test_empty_vectors_stay_empty_and_wrong_numbers_are_refused() -> None:
     assert not selected(empty, TermSelection(below=1.0, ratio=0.5, top_k=2)).any()
     for call, words in (
         (lambda: TermSelection(below=0.0), "prune_below: 0.0"),
+        (lambda: TermSelection(ratio=[1]), "prune_ratio: "),  # type: ignore[arg-type]
         (lambda: TermSelection(ratio=0.0), "prune_ratio: 0.0"),
         (lambda: term_quantiles(empty, 2.0), "quantile: 2.0"),
         (lambda: term_quantiles([], 0.5), "no vectors"),
