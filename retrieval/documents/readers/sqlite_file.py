@@ -38,7 +38,10 @@ def columns_of(path: Path, table: str | None) -> tuple[str, list[str]]:
         try:
             cursor = connection.execute(f"SELECT * FROM {_quoted(name)} LIMIT 0")
         except sqlite3.DatabaseError as error:  # a view over a table that is gone
-            raise DataError(f"{path}#{name}: cannot be read ({error}); name another") from None
+            raise DataError(
+                f"{path}#{name}: cannot be read ({error}); name another table, or copy what it "
+                "shows into one"
+            ) from None
         return name, [column[0] for column in cursor.description]
 
 
