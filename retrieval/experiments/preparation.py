@@ -40,7 +40,9 @@ def prepare(experiment: Experiment, nodes: Iterable[str] | None = None) -> None:
 
 
 def check_output(output: Path) -> None:
-    """Raise ``ConfigError`` if an output folder's place, or one above it, is a file."""
+    """Raise ``ConfigError`` if an output folder's place, or one above it, is a file or no path."""
+    if "\0" in str(output):
+        raise ConfigError(f"output: {str(output)!r:.200} has a character that no path may have")
     for place in (output, *output.parents):
         if place.exists():
             if not place.is_dir():

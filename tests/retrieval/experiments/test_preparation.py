@@ -75,3 +75,6 @@ def test_the_device_and_the_output(tmp_path: Path, bert: Path) -> None:
     values = config(tmp_path, pipelines={"bm25": "bm25"}, output=str(tmp_path / "file" / "below"))
     with pytest.raises(ConfigError, match=r"output: .*file is a file; choose a folder"):
         run(values)
+    values["output"] = str(tmp_path / "a\0b")
+    with pytest.raises(ConfigError, match=r"output: .* has a character that no path may have"):
+        run(values)
