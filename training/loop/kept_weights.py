@@ -68,21 +68,23 @@ def _tried(job: RetrievalTrainer, output: Path, shares: Sequence[float]) -> dict
     """Return the dev measure of each candidate by its share; nothing where there is no choice."""
     note, best = output / TRIED, job.state.best_metric
     if note.exists():
-        return {float(share): value for share, value in read_json(note).items()}
-    begun = _start_value(job)
-    if begun is None or best is None or job.regulariser is not None:
-        return {}
-    tried = {0.0: begun, 1.0: best}
-    if shares:
+        tried = {float(share): value for share, value in read_json(note).items()}
+    else:
+        begun = _start_value(job)
+        if begun is None or best is None or job.regulariser is not None:
+            return {}
+        tried = {0.0: begun, 1.0: best}
+    left = sorted(set(shares) - tried.keys())
+    if left:
         start = safetensors.torch.load_file(output / START)
         end = {name: value.detach().clone() for name, value in job.model.unique_state().items()}
-        for share in sorted(shares):
+        for share in left:
             _mix(job, start, end, share)
             tried[share] = job.evaluate()[f"eval_{job.args.metric_for_best_model}"]
         job.model.load_state_dict(end)
-    if rank() == 0:
+    if rank() == 0 and (left or not note.exists()):
         write_json(note, {str(share): value for share, value in tried.items()})
-    return tried
+    return {share: tried[share] for share in (0.0, *shares, 1.0)}
 
 
 def _start_value(job: RetrievalTrainer) -> float | None:

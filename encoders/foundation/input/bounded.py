@@ -27,7 +27,7 @@ FREE = 64 << 20
 def expanded(path: str | Path) -> Path:
     """Return a path with ``~`` and ``~name`` replaced by the folder that they mean.
 
-    ``ConfigError`` where there is no such folder, and for what no path may have in it.
+    ``ConfigError`` for an unknown home folder, and for a path with a NUL character.
     """
     if "\0" in str(path):
         raise ConfigError(f"{str(path)!r:.200}: has a character that no path may have")

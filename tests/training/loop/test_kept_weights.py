@@ -75,6 +75,10 @@ def test_weights_between_are_tried(tiny: ModuleType, tmp_path: Path) -> None:
     again, loaded = trained(tiny, tmp_path, pytest.fail, shares=[0.75, 0.25])
     assert loaded.share == 0.75
     assert same(again, weights)
+    later = Measured(tiny, 0.7)  # a share that was not tried is, and one left out is no candidate
+    _, other = trained(tiny, tmp_path, later, shares=[0.5])
+    assert (other.share, other.best_value, len(later.weights)) == (0.5, 0.7, 1)
+    assert trained(tiny, tmp_path, pytest.fail)[1].share == 1.0
 
 
 def test_the_best_is_kept_where_nothing_between_is_better(tiny: ModuleType, tmp_path: Path) -> None:
