@@ -63,6 +63,13 @@ def pair_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(folder, "ForSequenceClassification", num_labels=1)
 
 
+@pytest.fixture
+def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute in bfloat16 where it is asked for, also where the processor only imitates it."""
+    for module in ("encoders.backends.devices", "training.loop.arguments"):
+        monkeypatch.setattr(f"sluice.{module}.has_bfloat16", lambda device: True)
+
+
 @pytest.fixture(scope="session")
 def texts() -> list[str]:
     return [

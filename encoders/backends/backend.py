@@ -68,8 +68,8 @@ def open_backend(
     check_engine(engine)
     if engine == "torch":
         raise ConfigError("backend: 'torch' runs the model itself and reads no exported graph")
-    chosen = pick_dtype(dtype, torch.device("cpu"))
-    if engine == "onnx" and chosen is torch.bfloat16 and dtype != "auto":
+    half = pick_dtype(dtype, torch.device("cpu")) is torch.bfloat16
+    if engine == "onnx" and dtype == "bfloat16":
         raise ConfigError(
             "dtype: 'bfloat16' is not for backend 'onnx', which computes in float32; use backend "
             "'openvino' or 'torch', or dtype 'float32'"
@@ -87,7 +87,7 @@ def open_backend(
         return OnnxBackend(graph, threads=count)
     from sluice.encoders.backends.openvino import OpenVinoBackend
 
-    return OpenVinoBackend(graph, threads=count, half=chosen is torch.bfloat16)
+    return OpenVinoBackend(graph, threads=count, half=half)
 
 
 def check_engine(engine: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+import functools
+import logging
+import platform
+from typing import Literal, TypeAlias, get_args
 
 import torch
 
@@ -10,6 +13,8 @@ from sluice.encoders.foundation.errors import ConfigError
 
 Dtype: TypeAlias = Literal["float32", "bfloat16", "auto"]
 Engine: TypeAlias = Literal["torch", "onnx", "openvino"]
+
+log = logging.getLogger("sluice")
 
 
 def pick_device(device: str) -> torch.device:
@@ -30,14 +35,36 @@ def pick_device(device: str) -> torch.device:
 
 
 def pick_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
-    """Return the arithmetic type: float32, or bfloat16 (``auto``: if the hardware supports it)."""
-    if dtype == "auto":
-        if device.type == "cuda":
-            fast = torch.cuda.is_bf16_supported()
-        else:
-            fast = device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
-        return torch.bfloat16 if fast else torch.float32
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    if dtype not in known:
+    """Return the arithmetic type: float32, or bfloat16 (``auto``: if the hardware computes in it).
+
+    A CPU that only imitates bfloat16 is several times slower and less exact in it than in
+    float32, so float32 is used there whatever was asked, and a warning says so once.
+    """
+    if dtype not in get_args(Dtype):
         raise ConfigError(f"dtype: {dtype!r}; expected 'float32', 'bfloat16' or 'auto'")
-    return known[dtype]
+    wanted = dtype == "bfloat16" or (dtype == "auto" and has_bfloat16(device.type))
+    if wanted and device.type == "cpu" and not has_bfloat16("cpu"):
+        warn_of_float32("dtype: bfloat16")
+        return torch.float32
+    return torch.bfloat16 if wanted else torch.float32
+
+
+@functools.cache
+def has_bfloat16(device: str) -> bool:
+    """Return whether a type of device multiplies in bfloat16 itself and does not imitate it."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    if device != "cpu":
+        return False
+    if platform.machine().lower() in ("x86_64", "amd64", "i686"):
+        return bool(torch.cpu._is_avx512_bf16_supported())
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@functools.cache
+def warn_of_float32(setting: str) -> None:
+    """Say, once for each setting, that float32 is used in place of bfloat16."""
+    log.warning(
+        "%s: this processor has no bfloat16 arithmetic and is slower in it; float32 is used",
+        setting,
+    )

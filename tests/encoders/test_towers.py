@@ -223,6 +223,7 @@ def test_a_damaged_router_is_refused(bert: Path, small: Path, tmp_path: Path) ->
             open_encoder(folder)
 
 
+@pytest.mark.usefixtures("bfloat16")
 def test_another_process_would_open_the_same(
     bert: Path, small: Path, texts: list[str], tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any, get_args
 import torch
 from transformers import TrainingArguments
 
+from sluice.encoders.backends.devices import has_bfloat16, warn_of_float32
 from sluice.encoders.foundation.build import fits, misfit
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.progress import progress_target
@@ -75,6 +76,9 @@ def training_arguments(
         "seed": seed,
         "remove_unused_columns": False,
     }
+    if settings.get("bf16") is True and settings["use_cpu"] and not has_bfloat16("cpu"):
+        warn_of_float32("trainer.bf16: true")
+        settings["bf16"] = False
     if evaluated:
         every = trainer.get("eval_steps", evaluate_every or 0.2)
         settings["eval_strategy"] = trainer.get("eval_strategy", "steps")

@@ -94,6 +94,7 @@ def test_int8_comes_with_its_loss(
     assert np.isfinite(found).all()
 
 
+@pytest.mark.usefixtures("bfloat16")
 def test_an_encoder_in_training_or_bfloat16_is_left_as_it_is(bert: Path, tmp_path: Path) -> None:
     encoder = DenseEncoder.from_pretrained(bert, dtype="bfloat16")
     encoder.module.train()

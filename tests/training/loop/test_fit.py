@@ -237,6 +237,7 @@ def test_cross_encoder_learns_its_groups(tiny: ModuleType, tmp_path: Path, loss:
     assert last_complete(tmp_path) is None
 
 
+@pytest.mark.usefixtures("bfloat16")
 def test_bf16_runs_the_encoder_in_bf16_and_the_loss_in_float32(
     tiny: ModuleType, tmp_path: Path
 ) -> None:

@@ -96,6 +96,7 @@ def test_max_sim_of_a_text_with_itself_counts_its_tokens(encoder: DenseEncoder) 
     assert len(token_vectors(encoder, [], "query")) == 0
 
 
+@pytest.mark.usefixtures("bfloat16")
 def test_max_sim_in_bfloat16_is_near(folder: Path, encoder: DenseEncoder) -> None:
     pairs = [(query, document) for query in TEXTS for document in TEXTS]
     half = MaxSim.from_pretrained(folder, dtype="bfloat16")
