@@ -1,24 +1,38 @@
 #!/usr/bin/env python
-"""Make docs/results.md: seven collections by six systems, from configs/reference*.yaml.
+"""Make docs/results.md: seven collections by seven systems, from configs/reference*.yaml.
 
-    SLUICE_DATA=FOLDER scripts/reference_results.py [--only-write]
+    SLUICE_DATA=FOLDER scripts/reference_results.py [--seeds 13 14 15] [--only-write]
 
-Trains a dense encoder, a SPLADE encoder and a cross-encoder on each collection that has a train
-split, and takes FeedbackQA's to the others. What is made already is not made again, so a killed run
-goes on where it was; ``--only-write`` makes nothing and writes the page from what is there.
+Every collection is searched by one recipe, trained anew for each seed where the collection has
+queries to train on. What is made already is not made again, so a killed run goes on where it was;
+``--only-write`` makes nothing and writes the page from what is there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 ROOT = Path(__file__).resolve().parent.parent
-CONFIGS = ("configs/reference.yaml", "configs/reference-transfer.yaml")
+TRAINED, UNTRAINED = "configs/reference.yaml", "configs/reference-untrained.yaml"
 MEASURES = ("nDCG@10", "R@100", "RR@10")
+# A system, and what it must not be worse than: the best of these.
+NO_HARM = {
+    "dense": ("dense-zero-shot",),
+    "hybrid": ("bm25", "dense-zero-shot", "dense", "splade"),
+    "cascade": ("hybrid",),
+}
+NAMED = {"dense": "start", "hybrid": "best part", "cascade": "first stage"}
+UNTRAINED_SYSTEMS = ("bm25", "dense-zero-shot", "hybrid-zero-shot")
 # nDCG@10 on the test split: BEIR's leaderboard and Anserini's flat BM25; the model's own card.
 PUBLISHED = {
     ("scifact", "bm25"): 0.6789, ("scifact", "dense-zero-shot"): 0.6451,
@@ -26,77 +40,199 @@ PUBLISHED = {
     ("feedbackqa", "dense-zero-shot"): 0.5823,
 }  # fmt: skip
 
-HEAD = """Made by `scripts/reference_results.py` from `configs/reference.yaml` and
-`configs/reference-transfer.yaml`: one seed, two CPU cores, training runs of one to five minutes
-from all-MiniLM-L6-v2, encoded in bfloat16. SciFact, NFCorpus and FeedbackQA train on their own
-train split; the other collections are searched with FeedbackQA's models: their rows show transfer.
-† differs from BM25 (paired t-test, p < .05, Holm over the systems of the collection). Test
-splits; MS MARCO's is a pool of 30,045 passages with the queries of TREC DL 2019 and 2020. The
-cascade returns 50 documents, which bounds its recall."""
-COST = "Latency of one query, encoding included, one thread; the indexes of all stages."
+Values = NDArray[np.float64]  # of one measure, a query each
 
 
-def page(results: dict[str, Any]) -> str:
+@dataclass(slots=True)
+class Collection:
+    """What was measured on one collection: by seed, the results and every query's values."""
+
+    results: dict[int, dict[str, Any]] = field(default_factory=dict)
+    values: dict[int, dict[str, dict[str, Values]]] = field(default_factory=dict)
+
+    @property
+    def systems(self) -> list[str]:
+        """The names of the systems, in the order of the configuration."""
+        return [each["name"] for each in self._first["systems"]]
+
+    @property
+    def _first(self) -> dict[str, Any]:
+        return next(iter(self.results.values()))
+
+    def means(self, system: str, measure: str) -> list[float]:
+        """Return the mean over queries, by seed."""
+        return [float(found[system][measure].mean()) for found in self.values.values()]
+
+    def mean(self, system: str, measure: str) -> float:
+        """Return the mean over queries and seeds."""
+        return float(np.mean(self.means(system, measure)))
+
+    def by_query(self, system: str, measure: str) -> Values:
+        """Return each query's mean over the seeds."""
+        values = [found[system][measure] for found in self.values.values()]
+        return np.asarray(np.mean(values, axis=0), np.float64)
+
+    def cost(self, system: str) -> Mapping[str, Any]:
+        """Return latency and size with the first seed."""
+        return next(each for each in self._first["systems"] if each["name"] == system)
+
+
+def page(found: Mapping[str, Collection], cores: str, scores: Path) -> str:
     """Return the Markdown of the results by collection."""
-    systems = [system["name"] for system in next(iter(results.values()))["systems"]]
-    lines = ["# Reference results", "", *HEAD.splitlines()]
+    seeds = {name: len(each.results) for name, each in found.items()}
+    most = max(seeds.values())
+    several = [name for name, count in seeds.items() if count == most > 1]
+    said = (
+        f"{', '.join(several)}: {most} seeds, their mean and half the distance of the largest from "
+        "the smallest; the others: one seed."
+        if several
+        else "One seed."
+    )
+    lines = [
+        "# Reference results",
+        "",
+        f"Made by `scripts/reference_results.py` from `{TRAINED}` and `{UNTRAINED}`: one recipe,",
+        f"no setting chosen for a collection, {cores}. {said}",
+        "What is fitted and what is kept is chosen on dev queries, never on the test; how, is said",
+        "in each output's `fitted/` and model cards. † differs from BM25 (paired t-test over the",
+        "queries, p < .05, Holm over the systems of the collection). Test splits; MS MARCO's is a",
+        "pool of 30,045 passages with the queries of TREC DL 2019 and 2020.",
+    ]
     for measure in MEASURES:
-        lines += ["", f"## {measure}", "", "| | " + " | ".join(results) + " |"]
-        lines += ["|---" * (len(results) + 1) + "|"]
-        for system in systems:
-            cells = [_cell(found, system, measure) for found in results.values()]
-            lines.append(f"| {system} | " + " | ".join(cells) + " |")
+        lines += ["", f"## {measure}", "", *_table(found, measure)]
         if measure == MEASURES[0]:
-            lines += _published(results)
-    lines += ["", "## Cost", "", COST]
-    for name, found in results.items():
+            lines += ["", *_harm(found), *_published(found), *_others(scores)]
+    lines += ["", "## Cost", ""]
+    lines += ["Latency of one query, encoding included, one thread; the indexes of all stages."]
+    for name, each in found.items():
         lines += ["", f"| {name} | p50 ms | p95 ms | p99 ms | index MB | bytes a document |"]
         lines += ["|---|---|---|---|---|---|"]
-        for system in found["systems"]:
-            spent = system["latency_ms"] or {}
+        for system in each.systems:
+            cost = each.cost(system)
+            spent = cost["latency_ms"] or {}
             times = [f"{spent[key]:.1f}" if spent else "-" for key in ("p50", "p95", "p99")]
-            size = [f"{system['index_bytes'] / 1e6:.1f}", f"{system['bytes_per_document']:,.0f}"]
-            lines.append(f"| {system['name']} | " + " | ".join([*times, *size]) + " |")
+            size = [f"{cost['index_bytes'] / 1e6:.1f}", f"{cost['bytes_per_document']:,.0f}"]
+            lines.append(f"| {system} | " + " | ".join([*times, *size]) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(found: dict[str, Any], system: str, measure: str) -> str:
-    values = {each["name"]: each["measures"] for each in found["systems"]}
-    marked = any(
-        each["system"] == system and each["measure"] == measure and each["significant"]
-        for each in found["comparisons"]
-    )
-    return f"{values[system][measure]:.4f}{'†' * marked}"
+def _table(found: Mapping[str, Collection], measure: str) -> Iterator[str]:
+    """Yield the lines of a table: systems by collection, and the average."""
+    from sluice.retrieval.evaluation.significance import holm, paired_t_test
+
+    systems = next(iter(found.values())).systems
+    marks: dict[tuple[str, str], str] = {}
+    for name, each in found.items():
+        base = each.by_query("bm25", measure)
+        others = [system for system in systems if system != "bm25"]
+        p = holm([paired_t_test(each.by_query(system, measure), base) for system in others])
+        marks |= {(name, s): "†" * (value < 0.05) for s, value in zip(others, p, strict=True)}
+    yield "| | " + " | ".join(found) + " | average |"
+    yield "|---" * (len(found) + 2) + "|"
+    for system in systems:
+        cells = [_cell(each, system, measure) + marks.get((name, system), "")
+                 for name, each in found.items()]  # fmt: skip
+        average = np.mean([each.mean(system, measure) for each in found.values()])
+        yield f"| {system} | " + " | ".join([*cells, f"{average:.4f}"]) + " |"
+    best = [max(each.mean(s, measure) for s in UNTRAINED_SYSTEMS) for each in found.values()]
+    shown = [f"{value:.4f}" for value in (*best, float(np.mean(best)))]
+    yield "| best without training or fitting | " + " | ".join(shown) + " |"
 
 
-def _published(results: dict[str, Any]) -> list[str]:
-    lines = ["", "| published nDCG@10 | theirs | here |", "|---|---|---|"]
+def _cell(found: Collection, system: str, measure: str) -> str:
+    values = found.means(system, measure)
+    spread = f" ± {(max(values) - min(values)) / 2:.4f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.4f}{spread if max(values) > min(values) else ''}"
+
+
+def _harm(found: Mapping[str, Collection]) -> Iterator[str]:
+    """Yield the table that says where a system is worse than what it is made from."""
+    from sluice.retrieval.evaluation.significance import paired_t_test
+
+    yield "Worse than its start, its best part, its first stage (nDCG@10, difference and p of the"
+    yield "paired t-test; the best part is the best on the test, which nothing here could know):"
+    yield ""
+    yield "| | " + " | ".join(found) + " |"
+    yield "|---" * (len(found) + 1) + "|"
+    worse: list[str] = []
+    for system, parts in NO_HARM.items():
+        cells = []
+        for name, each in found.items():
+            part = max(parts, key=lambda which: each.mean(which, MEASURES[0]))
+            one, base = (each.by_query(which, MEASURES[0]) for which in (system, part))
+            difference = float((one - base).mean())
+            p = paired_t_test(one, base) if np.any(one != base) else 1.0
+            cells.append(f"{difference:+.4f} ({part}, p {p:.2g})" if p < 1 else "the same")
+            if difference < 0:
+                worse.append(f"{system} on {name} ({difference:+.4f}, p {p:.2g})")
+        yield f"| {system} over its {NAMED[system]} | " + " | ".join(cells) + " |"
+    yield ""
+    yield f"Worse than its start, its best part or its first stage: {'; '.join(worse) or 'never'}."
+
+
+def _published(found: Mapping[str, Collection]) -> Iterator[str]:
+    yield from ("", "| published nDCG@10 | theirs | here |", "|---|---|---|")
     for (name, system), value in PUBLISHED.items():
-        if name in results:
-            here = _cell(results[name], system, "nDCG@10").rstrip("†")
-            lines.append(f"| {name}, {system} | {value:.4f} | {here} |")
-    return lines
+        if name in found:
+            here = found[name].mean(system, MEASURES[0])
+            yield f"| {name}, {system} | {value:.4f} | {here:.4f} |"
+
+
+def _others(scores: Path) -> Iterator[str]:
+    """Yield a table of what others published for SciFact and NFCorpus, nDCG@10."""
+    if not scores.exists():
+        return
+    core = json.loads(scores.read_text(encoding="utf-8"))["core"]
+    one, two = core["scifact"], core["nfcorpus"]
+    yield from ("", "Others, as published (Pyserini's reproductions, MTEB's results):", "")
+    yield from ("| | scifact | nfcorpus |", "|---|---|---|")
+    for name in sorted(one.keys() & two.keys(), key=lambda each: one[each]["ndcg@10"]):
+        yield f"| {name} | {one[name]['ndcg@10']:.4f} | {two[name]['ndcg@10']:.4f} |"
+
+
+def read(output: Path, seed: int, found: dict[str, Collection], names: Sequence[str]) -> None:
+    """Add what a suite's output holds to the collections."""
+    from sluice.retrieval.datasets.dataset import load_dataset
+    from sluice.retrieval.evaluation.scores import evaluate
+    from sluice.retrieval.runs.run import Run
+
+    for name in names:
+        folder = output / "datasets" / name
+        if not (folder / "results.json").exists():
+            continue
+        each = found.setdefault(name, Collection())
+        each.results[seed] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        dataset = load_dataset(name, "test")
+        each.values[seed] = {}
+        for system in each.systems:
+            run = Run.load(folder / "runs" / f"{system}.trec.gz")
+            per_query = evaluate(run, dataset, MEASURES).per_query
+            each.values[seed][system] = {
+                measure: np.array([per_query[measure][query] for query in sorted(dataset.qrels)])
+                for measure in MEASURES
+            }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only-write", action="store_true")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 14, 15])
+    parser.add_argument("--cores", default="two CPU cores", help="the machine, for the page")
     chosen = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     from sluice.retrieval.config.sections import load_values
     from sluice.retrieval.jobs import suite
 
-    found = {}
-    for config in CONFIGS:
-        file = ROOT / config
-        if not chosen.only_write:
-            suite(file)
-        values = load_values(file)
-        for name in values["dataset"]:
-            results = Path(values["output"]) / "datasets" / name / "results.json"
-            if results.exists():
-                found[name] = json.loads(results.read_text(encoding="utf-8"))
-    (ROOT / "docs" / "results.md").write_text(page(found), encoding="utf-8")
+    found: dict[str, Collection] = {}
+    for config in (TRAINED, UNTRAINED):
+        for seed in chosen.seeds if config == TRAINED else chosen.seeds[:1]:
+            values = load_values(ROOT / config)
+            output = Path(f"{values['output']}-{seed}")
+            if not chosen.only_write:
+                suite(ROOT / config, overrides=[f"seed={seed}", f"output={output}"])
+            read(output, seed, found, values["dataset"])
+    scores = Path(os.environ.get("SLUICE_DATA", ".")) / "reference_scores.json"
+    (ROOT / "docs" / "results.md").write_text(page(found, chosen.cores, scores), encoding="utf-8")
 
 
 if __name__ == "__main__":
