@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
+MARGIN = 1.0  # standard errors by which trained weights must be better than the start
+
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
@@ -30,7 +32,8 @@ class FitReport:
     ``steps`` counts all optimiser steps, ``seconds`` are of this call, ``best_step`` and
     ``best_value`` of the dev measure (None without evaluation; step 0: the start was the best and
     is kept), ``history`` has every logged line, ``resumed_step`` is the step of the checkpoint it
-    resumed from (None for a fresh start). The weights are ``start + share * (best - start)``.
+    resumed from (None for a fresh start). The weights are ``start + share * (best - start)``;
+    ``gain`` and ``error`` are of the best that was tried over the start, see ``Kept``.
     """
 
     steps: int
@@ -40,6 +43,8 @@ class FitReport:
     history: tuple[Mapping[str, float], ...]
     resumed_step: int | None
     share: float = 1.0
+    gain: float | None = None
+    error: float | None = None
 
 
 def fit(
@@ -55,6 +60,7 @@ def fit(
     metric: str | None = None,
     patience: int | None = None,
     shares: Sequence[float] = (),
+    margin: float = MARGIN,
     gradient_cache: int | None = None,
     refresh: Refresh | None = None,
     refresh_every: int | None = None,
@@ -66,7 +72,9 @@ def fit(
 
     The start's weights are among those that dev chooses from (not with ``sparsity``, which is to
     change the number of terms), so training that only harms leaves the encoder as it was. With
-    ``shares``, so are the weights that far from the start to the best (WiSE-FT).
+    ``shares``, so are the weights that far from the start to the best (WiSE-FT). Where ``evaluate``
+    returns ``DevMeasures``, what is kept is better than the start by more than ``margin`` standard
+    errors of the difference.
 
     ``output`` gets checkpoints and ``metrics.jsonl``. If it has a complete checkpoint of the same
     training, training resumes there and ends with the weights of an uninterrupted run (bit for bit
@@ -95,7 +103,7 @@ def fit(
     )
     from sluice.training.loop.arguments import result_settings, training_arguments
     from sluice.training.loop.checkpoint import bind, examples_hash, last_complete
-    from sluice.training.loop.kept_weights import START, TRIED, keep_the_best, save_start
+    from sluice.training.loop.kept_weights import START, TRIED, VALUES, keep_the_best, save_start
     from sluice.training.loop.memory_watch import reported_kill
     from sluice.training.loop.trainer import RetrievalTrainer
     from sluice.training.losses.base import as_loss
@@ -108,13 +116,7 @@ def fit(
         raise DataError("no training examples: the queries have no positives with a text")
     if gradient_cache is not None and gradient_cache < 1:
         raise ConfigError(f"gradient_cache: {gradient_cache}, expected 1 or more texts")
-    if patience is not None and (patience < 1 or evaluate is None):
-        raise ConfigError(f"evaluate.patience: {patience}, expected 1 or more dev evaluations")
-    if shares and (evaluate is None or sparsity is not None):
-        cause = "needs a dev evaluation" if evaluate is None else "does not go with sparsity"
-        raise ConfigError(f"evaluate.shares: {cause}; leave shares out")
-    if not all(0 < share < 1 for share in shares):
-        raise ConfigError(f"evaluate.shares: {list(shares)}, expected numbers between 0 and 1")
+    _check_dev(evaluate, patience, shares, margin, sparse=sparsity is not None)
     start_processes()
     _check_precision(encoder)
     _check_teacher(as_loss(loss), chosen)
@@ -144,7 +146,12 @@ def fit(
         if rank() == 0:
             bind(folder, facts)
             if last_complete(folder) is None:
-                stale = [*folder.glob("examples-*.jsonl"), folder / START, folder / TRIED]
+                stale = [
+                    *folder.glob("examples-*.jsonl"),
+                    folder / START,
+                    folder / TRIED,
+                    folder / VALUES,
+                ]
                 for path in stale:
                     path.unlink(missing_ok=True)
     checkpoint = last_complete(folder)
@@ -174,7 +181,7 @@ def fit(
             log.info("training: resuming from %s", checkpoint)
             arguments.eval_on_start = False  # the start's measure is in the checkpoint's history
             job.train(resume_from_checkpoint=str(checkpoint))
-    kept = keep_the_best(job, folder, shares)
+    kept = keep_the_best(job, folder, shares, margin)
     encoder.module.eval()
     return FitReport(
         steps=job.state.global_step,
@@ -184,7 +191,28 @@ def fit(
         history=tuple(job.state.log_history),
         resumed_step=None if checkpoint is None else int(checkpoint.name.rpartition("-")[2]),
         share=kept.share,
+        gain=kept.gain,
+        error=kept.error,
     )
+
+
+def _check_dev(
+    evaluate: Evaluate | None,
+    patience: int | None,
+    shares: Sequence[float],
+    margin: float,
+    *,
+    sparse: bool,
+) -> None:
+    if patience is not None and (patience < 1 or evaluate is None):
+        raise ConfigError(f"evaluate.patience: {patience}, expected 1 or more dev evaluations")
+    if shares and (evaluate is None or sparse):
+        cause = "needs a dev evaluation" if evaluate is None else "does not go with sparsity"
+        raise ConfigError(f"evaluate.shares: {cause}; leave shares out")
+    if not margin >= 0:
+        raise ConfigError(f"evaluate.margin: {margin}, expected 0 or more standard errors")
+    if not all(0 < share < 1 for share in shares):
+        raise ConfigError(f"evaluate.shares: {list(shares)}, expected numbers between 0 and 1")
 
 
 def _check_precision(encoder: BiEncoder | PairEncoder) -> None:

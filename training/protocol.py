@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -11,6 +11,18 @@ if TYPE_CHECKING:
 Side = Literal["query", "document"]
 Similarity = Literal["cosine", "dot"]
 Features = dict[str, "Tensor"]
+
+
+class DevMeasures(dict[str, float]):
+    """What a dev evaluation returns, with the first measure's value of every query.
+
+    ``by_query`` is ``[queries]``, in the same order at every call; it tells whether a difference of
+    the means is more than chance. A plain mapping of means will do where it is not known.
+    """
+
+    def __init__(self, means: Mapping[str, float], by_query: Sequence[float]) -> None:
+        super().__init__(means)
+        self.by_query = tuple(by_query)
 
 
 class Trainable(Protocol):

@@ -74,6 +74,13 @@ class DevSection(Section):
         description="Weights between the start and the best that are tried as well, as shares of "
         "the way (WiSE-FT); [0.25, 0.5, 0.75] is usual.",
     )
+    margin: float = Field(
+        default=1.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="How many standard errors better than the start trained weights must be, over "
+        "the dev queries, to be kept; 0 keeps what is best.",
+    )
 
 
 class FreezeSection(Section):

@@ -3,31 +3,58 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import safetensors.torch
 import torch
 
 from sluice.encoders.foundation.disk.files import commit, new_draft, read_json, write_json
+from sluice.encoders.foundation.numbers import plural
 from sluice.training.batches.processes import rank, wait
+from sluice.training.protocol import DevMeasures
 
 if TYPE_CHECKING:
     from sluice.training.loop.trainer import RetrievalTrainer
 
 START = "start.safetensors"  # in the output of a training run: the weights it began with
-TRIED = "kept.json"  # beside it: the dev measure by share of the way from the start
+VALUES = "dev-values.json"  # every dev query's value by step
+TRIED = "kept.json"  # what was tried, by share of the way from the start
 
 log = logging.getLogger("sluice")
 
 
+class Tried(NamedTuple):
+    """The dev measure of some weights: its mean, and every query's where they are known."""
+
+    value: float
+    by_query: Sequence[float] = ()
+
+
 class Kept(NamedTuple):
-    """The weights kept: ``start + share * (best - start)``, their step and their dev measure."""
+    """The weights kept: ``start + share * (best - start)``, their step and their dev measure.
+
+    ``gain`` is what the best that was tried has over the start, ``error`` its standard error over
+    the ``queries``, None where it is not known or one query has none.
+    """
 
     share: float
     step: int | None
     value: float | None
+    gain: float | None = None
+    error: float | None = None
+    queries: int = 0
+
+
+def note_values(output: Path, step: int, measures: Mapping[str, float]) -> None:
+    """Keep every query's value at a step, for the comparison with the start."""
+    if isinstance(measures, DevMeasures):
+        path = output / VALUES
+        noted = read_json(path) if path.exists() and step else {}
+        write_json(path, {**noted, str(step): list(measures.by_query)})
 
 
 def save_start(job: RetrievalTrainer, output: Path) -> None:
@@ -41,49 +68,83 @@ def save_start(job: RetrievalTrainer, output: Path) -> None:
     wait()
 
 
-def keep_the_best(job: RetrievalTrainer, output: Path, shares: Sequence[float]) -> Kept:
+def keep_the_best(
+    job: RetrievalTrainer, output: Path, shares: Sequence[float], margin: float
+) -> Kept:
     """Leave a trained encoder with the weights that the dev measure likes best.
 
     Candidates are the best checkpoint, the start, and for each of ``shares`` the weights that far
     from the start to the best checkpoint (WiSE-FT, Wortsman et al. 2022, eq. 1). Of equal ones the
-    nearest to the start is kept. Only the checkpoint is one where the start was not measured, and
-    with sparsity penalties, since other weights have another number of terms.
+    nearest to the start is kept, and the start unless the best one's gain over it is more than
+    ``margin`` standard errors of the mean difference over the dev queries, where those are known.
+    Only the checkpoint is a candidate where the start was not measured, and with sparsity
+    penalties, since other weights have another number of terms.
     """
     best = Kept(1.0, job.state.best_global_step, job.state.best_metric)
     tried = _tried(job, output, shares)
     if not tried:
         return best
-    share = min(tried, key=lambda each: (-tried[each], each))
+    share = min(tried, key=lambda each: (-tried[each].value, each))
+    gain, error = _gain(tried[share], tried[0.0])
+    unproven = share > 0 and error is not None and gain <= margin * error
+    if unproven:
+        share = 0.0
     if share < 1:
         _mix(job, safetensors.torch.load_file(output / START), job.model.unique_state(), share)
-    if share == 0:
+    known = error is not None and math.isfinite(error)
+    found = f"{gain:+.4f}" + (f" ± {error:.4f}" if known else "")
+    queries = len(tried[0.0].by_query)
+    if unproven:
+        log.warning(
+            "training: the gain of %s on %s is no more than chance; the start is kept "
+            "(evaluate: {margin: 0} keeps what is best)", found, plural(queries, "dev query"),
+        )  # fmt: skip
+    elif share == 0:
         log.warning(
             "training: did not help: the dev measure is %.4f at the start and %.4f at best after "
-            "it; the start is kept", tried[0.0], tried[1.0],
+            "it; the start is kept", tried[0.0].value, tried[1.0].value,
         )  # fmt: skip
-    return Kept(share, best.step if share else 0, tried[share])
+    step = best.step if share else 0
+    return Kept(share, step, tried[share].value, gain, error if known else None, queries)
 
 
-def _tried(job: RetrievalTrainer, output: Path, shares: Sequence[float]) -> dict[float, float]:
+def _gain(one: Tried, start: Tried) -> tuple[float, float | None]:
+    """Return the difference of the means and its standard error, None where it is not known."""
+    gain = one.value - start.value
+    if len(one.by_query) != len(start.by_query) or not start.by_query:
+        return gain, None
+    differences = np.array(one.by_query) - np.array(start.by_query)
+    if len(differences) == 1:
+        return gain, math.inf  # one query proves nothing
+    return gain, float(differences.std(ddof=1) / math.sqrt(len(differences)))
+
+
+def _tried(job: RetrievalTrainer, output: Path, shares: Sequence[float]) -> dict[float, Tried]:
     """Return the dev measure of each candidate by its share; nothing where there is no choice."""
     note, best = output / TRIED, job.state.best_metric
     if note.exists():
-        tried = {float(share): value for share, value in read_json(note).items()}
+        tried = {float(share): Tried(*value) for share, value in read_json(note).items()}
     else:
         begun = _start_value(job)
         if begun is None or best is None or job.regulariser is not None:
             return {}
-        tried = {0.0: begun, 1.0: best}
+        noted = read_json(output / VALUES) if (output / VALUES).exists() else {}
+        at = str(job.state.best_global_step)
+        tried = {0.0: Tried(begun, noted.get("0", ())), 1.0: Tried(best, noted.get(at, ()))}
     left = sorted(set(shares) - tried.keys())
     if left:
         start = safetensors.torch.load_file(output / START)
         end = {name: value.detach().clone() for name, value in job.model.unique_state().items()}
         for share in left:
             _mix(job, start, end, share)
-            tried[share] = job.evaluate()[f"eval_{job.args.metric_for_best_model}"]
+            found = job.measured()
+            value = float(found[str(job.args.metric_for_best_model)])
+            known = found.by_query if isinstance(found, DevMeasures) else ()
+            tried[share] = Tried(value, known)
+            log.info("training: %s of the way from the start: %.4f on dev", f"{share:.0%}", value)
         job.model.load_state_dict(end)
     if rank() == 0 and (left or not note.exists()):
-        write_json(note, {str(share): value for share, value in tried.items()})
+        write_json(note, {str(share): list(value) for share, value in tried.items()})
     return {share: tried[share] for share in (0.0, *shares, 1.0)}
 
 

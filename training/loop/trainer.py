@@ -45,6 +45,7 @@ from sluice.training.journal.log import Journal
 from sluice.training.loop.callbacks import Conductor
 from sluice.training.loop.checkpoint import load_state, save_state, seal, sealed_state
 from sluice.training.loop.gradient_cache import cached_backward
+from sluice.training.loop.kept_weights import note_values
 from sluice.training.loop.live_candidates import LiveCandidates
 from sluice.training.loop.memory_watch import MemoryWatch, advised_memory
 from sluice.training.loop.objective import Objective
@@ -275,6 +276,18 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Measure the encoder with the caller's function and log what it returns."""
+        measures = self.measured()
+        if rank() == 0:
+            note_values(Path(self.args.output_dir), self.state.global_step, measures)
+        metrics = {f"{metric_key_prefix}_{name}": float(v) for name, v in measures.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
+        return metrics
+
+    def measured(self) -> Mapping[str, float]:
+        """Return what the caller's function measures of the encoder as it is."""
         if self.evaluate_encoder is None:
             raise ConfigError("evaluate: no function to evaluate the encoder with; pass evaluate=")
         self.model.eval()
@@ -294,12 +307,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
                     f"training step {self.state.global_step}: the dev measure {name} is {value}, "
                     "expected a finite number; look at the dev queries and their judgements"
                 )
-        metrics = {f"{metric_key_prefix}_{name}": float(v) for name, v in measures.items()}
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(
-            self.args, self.state, self.control, metrics
-        )
-        return metrics
+        return measures
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Make the optimizer; heads, named parts and the loss may have their own learning rates."""

@@ -15,6 +15,7 @@ from sluice.retrieval.evaluation.measures import depth_of, parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
 from sluice.retrieval.runs.queries import DEPTH
 from sluice.retrieval.runs.run import Ranking, Run
+from sluice.training.protocol import DevMeasures
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
@@ -71,7 +72,8 @@ def _by_searching(
             hit = rows >= 0
             rankings[query] = list(zip(ids[rows[hit]].tolist(), scores[hit], strict=True))
         run = Run(rankings)
-        return dict(evaluate(run, qrels, section.measures, ignore_identical_ids=drop).mean)
+        scores = evaluate(run, qrels, section.measures, ignore_identical_ids=drop)
+        return DevMeasures(scores.mean, [*scores.per_query[section.measures[0]].values()])
 
     return measured
 
@@ -87,7 +89,8 @@ def _by_reranking(
 
     def measured(encoder: Any) -> Mapping[str, float]:
         run = Rerank(encoder, PAIR_DEPTH, documents=texts).run(queries, lists)
-        return dict(evaluate(run, qrels, measures).mean)
+        scores = evaluate(run, qrels, measures)
+        return DevMeasures(scores.mean, [*scores.per_query[measures[0]].values()])
 
     return measured
 

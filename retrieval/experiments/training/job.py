@@ -285,6 +285,7 @@ def _fitted(
             "metric": dev_measure(section.evaluate),
             "patience": section.evaluate.patience,
             "shares": section.evaluate.shares,
+            "margin": section.evaluate.margin,
         }
     refresh = (section.negatives or {}).get("refresh")
     if refresh is not None or changes(section.examples):

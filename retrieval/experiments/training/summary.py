@@ -53,6 +53,8 @@ def facts_of(
         "dev": [measured[0], report.best_value] if measured else None,
         "best_step": report.best_step,
         "share": report.share,
+        "gain": report.gain,
+        "error": report.error,
     }
 
 
@@ -76,7 +78,11 @@ def training_summary(model_path: Path) -> str:
         first, best = facts["dev"]
         at = "" if facts["best_step"] is None else f", best at step {facts['best_step']:,}"
         share = facts.get("share", 1)
-        if share == 0:
+        if share == 0 and (facts.get("gain") or 0) > 0:
+            gain = f"{facts['gain']:.4f}"
+            gain += "" if facts["error"] is None else f" ± {facts['error']:.4f}"
+            at = f": a gain of {gain} may be chance, the start is kept"
+        elif share == 0:
             at = ": training did not help, the start is kept"
         elif share < 1:
             at += f", {share:.0%} of the way there from the start"

@@ -13,6 +13,7 @@ import torch
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training import fit
 from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.protocol import DevMeasures
 
 SETTINGS = {"per_device_train_batch_size": 4, "learning_rate": 1e-3, "max_steps": 4}
 
@@ -110,3 +111,51 @@ def test_shares_that_cannot_be_tried(
     settings = {"evaluate": lambda _: {"nDCG@10": 0.5}, "shares": [0.5], **settings}
     with pytest.raises(ConfigError, match=message):
         fit(tiny.Dense(), tiny.examples(16), InfoNCE(), output=tmp_path, **settings)
+
+
+class ByQuery(Measured):
+    """Gives every query's values, one evaluation after the other."""
+
+    def __init__(self, tiny: ModuleType, *values: list[float]) -> None:
+        super().__init__(tiny, *(sum(each) / len(each) for each in values))
+        self.by_query = values
+
+    def __call__(self, encoder: Any) -> dict[str, float]:
+        means = super().__call__(encoder)
+        return DevMeasures(means, self.by_query[len(self.weights) - 1])
+
+
+def test_a_gain_within_a_standard_error_is_not_kept(
+    tiny: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # differences .5, -.3, .1: mean .1, standard error .4 / sqrt(3) = .2309
+    values = [0.2, 0.6, 0.4], [0.7, 0.3, 0.5], [0.1, 0.1, 0.1]
+    with caplog.at_level(logging.WARNING, "sluice"):
+        weights, report = trained(tiny, tmp_path, ByQuery(tiny, *values))
+    assert "the gain of +0.1000 ± 0.2309 on 3 dev queries is no more than chance" in caplog.text
+    assert (report.best_step, report.share) == (0, 0.0)
+    assert report.best_value == pytest.approx(0.4)
+    assert (report.gain, report.error) == (pytest.approx(0.1), pytest.approx(0.4 / 3**0.5))
+    assert same(weights, tiny.weights_of(tiny.Dense()))
+    _, again = trained(tiny, tmp_path, pytest.fail)  # the values are kept beside the checkpoints
+    assert (again.share, again.error) == (0.0, report.error)
+    for margin, share in ((0.0, 1.0), (0.43, 1.0), (0.44, 0.0)):
+        assert trained(tiny, tmp_path, pytest.fail, margin=margin)[1].share == share
+
+
+def test_a_gain_of_every_query_is_kept(tiny: ModuleType, tmp_path: Path) -> None:
+    values = [0.2, 0.6], [0.3, 0.7], [0.1, 0.1], [0.45, 0.7]
+    _, report = trained(tiny, tmp_path, ByQuery(tiny, *values), shares=[0.5])
+    assert (report.best_step, report.share) == (2, 0.5)
+    assert (report.gain, report.error) == (pytest.approx(0.175), pytest.approx(0.075))
+
+
+def test_one_dev_query_proves_nothing(tiny: ModuleType, tmp_path: Path) -> None:
+    _, report = trained(tiny, tmp_path, ByQuery(tiny, [0.1], [0.9], [0.2]))
+    assert report.share == 0.0
+    assert trained(tiny, tmp_path, pytest.fail, margin=0)[1].share == 1.0
+
+
+def test_a_margin_below_zero_is_refused(tiny: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"evaluate\.margin: -1, expected 0 or more"):
+        trained(tiny, tmp_path, Measured(tiny, 0.1), margin=-1)
