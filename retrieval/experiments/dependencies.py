@@ -22,6 +22,9 @@ from sluice.retrieval.retrievers.candidate_lists import SELF
 from sluice.retrieval.training_data.example_sources import example_files
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
 
+# Settings of a training that were added later, by their section ("" is the training's own).
+LATER: dict[str, dict[str, Any]] = {"evaluate": {"shares": [], "margin": 1.0}}
+
 # Keys of `trainer` that decide what is reported, and nothing that is learnt.
 REPORTING = ("logging_", "log_", "report_to", "disable_tqdm", "run_name", "project")
 
@@ -141,6 +144,7 @@ class Dependencies:
             plain = section.model_dump(include=set(TrainingSection.model_fields))
             trainer = plain["trainer"]
             plain["trainer"] = {k: v for k, v in trainer.items() if not k.startswith(REPORTING)}
+            _drop_later(plain)
         elif isinstance(section, RetrieverSection):
             plain = section.model_dump(exclude={"encoding"})
             for key in ("passages", "prune", "search"):
@@ -220,3 +224,15 @@ def _components(section: Any) -> Iterator[Mapping[str, Any]]:
         for judge in _of_negatives(section, "judge"):
             if isinstance(judge, Mapping):
                 yield from ({"model": name} for name in teacher_models(judge))
+
+
+def _drop_later(plain: dict[str, Any]) -> None:
+    """Leave out settings of a training that came later, where they are the default.
+
+    So a model that was trained before there were such settings is not trained again.
+    """
+    for place, defaults in LATER.items():
+        section = plain if place == "" else plain.get(place) or {}
+        for key, default in defaults.items():
+            if key in section and section[key] == default:
+                del section[key]

@@ -51,6 +51,21 @@ def touched(file: Path) -> None:
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1_000_000_000))
 
 
+def test_settings_that_came_later_leave_earlier_models_as_they_are() -> None:
+    def recipe(**evaluate: Any) -> str:
+        section = {
+            "encoder": {"type": "dense", "model": "x"}, "loss": {"type": "info_nce"},
+            "evaluate": {"every": 2, **evaluate}, "trainer": {"max_steps": 1},
+        }  # fmt: skip
+        values = {"dataset": "scifact", "retrievers": {"bm25": BM25}, "train": {"ft": section}}
+        return Dependencies(checked(values, ExperimentConfig)).recipe("train.ft")
+
+    usual = recipe()
+    assert usual == "63b52c85acc75898963ed7a9b596347b", "of 20 November, before there were shares"
+    assert usual == recipe(shares=[], margin=1.0)
+    assert len({usual, recipe(shares=[0.5]), recipe(margin=0)}) == 3
+
+
 def test_a_name_and_a_mapping_of_it_have_one_key(tmp_path: Path) -> None:
     values = config(tmp_path)
     name = values["dataset"]
