@@ -25,12 +25,18 @@ from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.preparation import check_output, prepare
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.experiments.training.job import TrainingJob, train_model
+from sluice.retrieval.experiments.training.parts import TrainingSet
+from sluice.retrieval.experiments.training.tested_queries import (
+    refuse_tested_queries,
+    tested_datasets,
+)
 from sluice.retrieval.retrievers.candidate_lists import (
     Sources,
     check_lists,
     named_sources,
     open_lists,
 )
+from sluice.retrieval.training_data.example_sources import searched_with
 from sluice.retrieval.training_data.mining import (
     audit_negatives,
     mine_negatives,
@@ -191,6 +197,7 @@ def train(config: ConfigSource, overrides: Sequence[str] = ()) -> Path:
     settings, file = config_of(_with_rows_written(config), TrainConfig, overrides)
     with named_file(file):
         check_train(settings)
+        refuse_tested_queries({"": settings}, settings.dataset, None, settings.seed)
         return train_model(training_job(settings))
 
 
@@ -198,12 +205,19 @@ def check_train(settings: TrainConfig) -> None:
     """Raise ``ConfigError`` for a fault of a training run that can be known before any work."""
     check_output(Path(settings.output))
     dataset = settings.dataset
-    check_training(settings, "", with_dataset=dataset is not None)
-    if dataset is None:
+    if dataset is not None and settings.datasets is not None:
+        raise ConfigError(
+            "datasets: stands beside dataset, and training takes one of the two; put all of them "
+            "under datasets"
+        )
+    check_training(settings, "", with_dataset=bool(dataset or settings.datasets))
+    if dataset is None and settings.datasets is None:
         check_without_dataset(settings)
     for place, lists in named_sources(settings.negatives or {}, "negatives.retriever"):
         if isinstance(lists, str):
             check_lists(lists, place, ())
+    if isinstance(searched_with(settings.examples), str):
+        check_lists(str(searched_with(settings.examples)), "examples.retriever", ())
     check_there(settings.teacher, "teacher")
     check_there((settings.negatives or {}).get("judge"), "negatives.judge")
     if isinstance(dataset, dict) and dataset.get("split", "train") != "train":
@@ -216,22 +230,24 @@ def check_train(settings: TrainConfig) -> None:
 def training_job(settings: TrainConfig) -> TrainingJob:
     """Return the job of one training run by itself."""
     output, dataset = Path(settings.output), settings.dataset
+    work = output / "training"
     # An experiment without names: lists are inline, folders or runs. It is asked for no dataset
     # where the training has none.
     alone = Experiment(
         ExperimentConfig(dataset=dataset or {}, output=settings.output, seed=settings.seed)
     )
+    one = TrainingSet(lambda: None if dataset is None else load_dataset(dataset, None), alone.lists)
     return TrainingJob(
         settings,
-        lambda: None if dataset is None else load_dataset(dataset, None),
+        alone.collections(settings.datasets, work) if settings.datasets else [one],
         model_path=output / "model",
-        work_path=output / "training",
+        work_path=work,
         seed=settings.seed,
         where="",
-        source=alone.lists,
         judge=alone.judge,
         model=lambda name: name,
         keys=Dependencies(alone.config).keys_of(settings),
+        tested=lambda: tested_datasets(settings, dataset, None),
     )
 
 

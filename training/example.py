@@ -27,7 +27,8 @@ class Example:
     holds the ids of *all* documents known to be relevant to the query, in the batch or not: they
     are never counted as negatives, whichever example brought them. ``scores`` are a teacher's, one
     a document (NaN where it has none), ``weight`` is the example's own, and ``answered`` holds for
-    each document the text of a query that it answers (empty where none is known).
+    each document the text of a query that it answers (empty where none is known). Examples of
+    different ``source`` (the dataset they are from) share no batch.
 
     Raises ``DataError`` when there is no positive, or labels, scores or answered queries differ in
     number from the documents.
@@ -40,6 +41,7 @@ class Example:
     scores: tuple[float, ...] = ()
     weight: float = 1.0
     answered: tuple[str, ...] = ()
+    source: str = ""
 
     def __post_init__(self) -> None:
         if not self.documents:

@@ -67,6 +67,7 @@ def fit(
     live: LiveCandidates | None = None,
     seed: int = 13,
     head_learning_rate: float | None = None,
+    sampling_temperature: float | None = None,
 ) -> FitReport:
     """Train the encoder in place; it ends with the best weights on dev, or the last without dev.
 
@@ -87,6 +88,8 @@ def fit(
     steps (by default for each epoch after the first), mined with the current encoder. ``live``
     trains the query side against the results of a frozen index. ``gradient_cache`` is how many
     texts are encoded at a time, whatever the batch size; the loss still sees the full batch.
+    Examples of several sources (``Example.source``) are drawn by ``sampling_temperature``, 2 by
+    default: every batch is of one source (``sluice.training.batches.mixed_sampler``).
 
     Under ``torchrun`` every process calls this with the same arguments; the batch size in
     ``trainer`` is each process's, and a loss sees the batches of all of them together.
@@ -117,6 +120,7 @@ def fit(
     if gradient_cache is not None and gradient_cache < 1:
         raise ConfigError(f"gradient_cache: {gradient_cache}, expected 1 or more texts")
     _check_dev(evaluate, patience, shares, margin, sparse=sparsity is not None)
+    _check_sampling(sampling_temperature, chosen)
     start_processes()
     _check_precision(encoder)
     _check_teacher(as_loss(loss), chosen)
@@ -141,6 +145,7 @@ def fit(
         "head_learning_rate": head_learning_rate,
         "examples": examples_hash(chosen),
         "encoder": {name: list(p.shape) for name, p in encoder.module.named_parameters()},
+        **_if_given(sampling_temperature=sampling_temperature),
     }
     with first_process():
         if rank() == 0:
@@ -168,6 +173,7 @@ def fit(
         refresh_every=refresh_every,
         live=live,
         head_learning_rate=head_learning_rate,
+        sampling_temperature=sampling_temperature,
     )
     start = time.monotonic()
     if evaluate is not None and arguments.load_best_model_at_end:
@@ -224,6 +230,23 @@ def _check_precision(encoder: BiEncoder | PairEncoder) -> None:
                 f"encoder: {name} is {parameter.dtype}, and training needs float32 weights: load "
                 "the encoder with dtype: float32 and set trainer.bf16: true for speed"
             )
+
+
+def _if_given(**settings: Any) -> dict[str, Any]:
+    """Return the settings that are not None: trainings without them stay what they were."""
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _check_sampling(temperature: float | None, examples: Sequence[Example]) -> None:
+    if temperature is None:
+        return
+    if not 0 < temperature < math.inf:
+        raise ConfigError(f"sampling_temperature: {temperature}, expected a number above 0")
+    if len({example.source for example in examples}) == 1:
+        raise ConfigError(
+            "sampling_temperature: weighs several datasets, and the examples are of one; leave it "
+            "out"
+        )
 
 
 def _check_teacher(loss: LossBase, examples: Sequence[Example]) -> None:

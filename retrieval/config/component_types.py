@@ -22,6 +22,7 @@ REFUSED = "refused"  # the type of a fault whose message needs no words of pydan
 TEXT: Final = {"type": "string"}
 EXAMPLES: Final = {
     "bfs": "sluice.retrieval.training_data.files.corpus_examples:BodyExamples",
+    "corpus": "sluice.retrieval.training_data.files.corpus_mixture:CorpusExamples",
     "file": "sluice.retrieval.training_data.files.examples:FileExamples",
     "ict": "sluice.retrieval.training_data.files.corpus_examples:ClozeExamples",
     "texts": "sluice.retrieval.training_data.files.corpus_examples:TextExamples",

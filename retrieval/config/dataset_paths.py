@@ -16,14 +16,24 @@ FILES = ("corpus", "queries", "qrels")
 
 
 def found_beside(values: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Return a config's values with the dataset's relative paths as seen from the current folder.
+    """Return a config's values with the datasets' relative paths as seen from the current folder.
 
     A path that does not exist from there, and does exist beside ``file``, is replaced by the
     latter; a log line says so.
     """
-    if "dataset" not in values:
-        return values
-    return {**values, "dataset": _dataset(values["dataset"], file, "dataset")}
+    found = dict(values)
+    for key in ("dataset", "datasets"):
+        if key in values:
+            found[key] = _dataset(values[key], file, key)
+    trainings = values.get("train")
+    if isinstance(trainings, Mapping):
+        found["train"] = {
+            name: {**each, "datasets": _dataset(each["datasets"], file, f"train.{name}.datasets")}
+            if isinstance(each, Mapping) and "datasets" in each
+            else each
+            for name, each in trainings.items()
+        }
+    return found
 
 
 def _dataset(dataset: Any, file: Path, key: str) -> Any:

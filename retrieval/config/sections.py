@@ -64,6 +64,11 @@ class DevSection(Section):
         ge=1,
         description="Documents searched: the dev queries' relevant ones, and others up to so many.",
     )
+    by: Literal["judgements", "examples"] | None = Field(
+        default=None,
+        description="What measures: the dev split's judgements, or examples that are held out of "
+        "training; left out, judgements where there are any.",
+    )
     patience: int | None = Field(
         default=None,
         ge=1,
@@ -95,6 +100,18 @@ class TrainingSection(Section):
 
     encoder: TrainedEncoder = Field(description="The model to train, and how it reads texts.")
     loss: Loss = Field(description="What training minimises: `sluice config list losses`.")
+    datasets: list[DatasetName] | None = Field(
+        default=None,
+        min_length=1,
+        description="Datasets to train on instead of the file's own: every batch is of one of "
+        "them, and each has negatives and dev measures of its own.",
+    )
+    sampling_temperature: float | None = Field(
+        default=None,
+        gt=0,
+        description="How often each of several datasets is drawn: in proportion to size^(1/T); 1: "
+        "by size, more: more alike; left out, 2.",
+    )
     examples: Examples | None = Field(
         default=None,
         description="Training examples from a file, or made from the corpus; left out, the train "

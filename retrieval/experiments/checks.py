@@ -26,6 +26,7 @@ from sluice.retrieval.pipelines.table import SCORERS
 from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sources
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
+from sluice.retrieval.training_data.example_sources import searched_with
 from sluice.retrieval.training_data.teachers.teachers import check_judge
 
 SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
@@ -80,6 +81,9 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
         for place, lists in named_sources(negatives, f"{key}.retriever"):
             if isinstance(lists, str):
                 check_lists(lists, place, list_names(config))
+        searching = searched_with(section.examples)
+        if isinstance(searching, str):
+            check_lists(searching, f"train.{name}.examples.retriever", list_names(config))
         if negatives.get("judge") is not None:
             known = [*config.rerankers, *config.train]
             check_judge(negatives["judge"], f"{key}.judge", known=known)

@@ -19,11 +19,14 @@ from sluice.retrieval.config.file_keys import (
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, TrainingSection
 from sluice.retrieval.pipelines.expression import names_in
 from sluice.retrieval.retrievers.candidate_lists import SELF
-from sluice.retrieval.training_data.example_sources import example_files
+from sluice.retrieval.training_data.example_sources import example_files, searched_with
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
 
 # Settings of a training that were added later, by their section ("" is the training's own).
-LATER: dict[str, dict[str, Any]] = {"evaluate": {"shares": [], "margin": 1.0}}
+LATER: dict[str, dict[str, Any]] = {
+    "": {"datasets": None, "sampling_temperature": None},
+    "evaluate": {"shares": [], "margin": 1.0, "by": None},
+}
 
 # Keys of `trainer` that decide what is reported, and nothing that is learnt.
 REPORTING = ("logging_", "log_", "report_to", "disable_tqdm", "run_name", "project")
@@ -33,11 +36,13 @@ class Dependencies:
     """The parts of a config by node (``train.ft``, ``retrievers.bm25``, ...) and their needs.
 
     In an expression a name is a retriever, a reranker or another pipeline, in this order. As
-    ``negatives.retriever`` a name is a pipeline or a retriever.
+    ``negatives.retriever`` a name is a pipeline or a retriever. ``models_of`` are those of the
+    experiment that trains the models, where it is another one, over another dataset.
     """
 
-    def __init__(self, config: ExperimentConfig) -> None:
+    def __init__(self, config: ExperimentConfig, models_of: Dependencies | None = None) -> None:
         self.config = config
+        self._models_of = models_of
         self._recipes: dict[str, str] = {}
         self._keys: dict[str, Keys] = {}
 
@@ -60,6 +65,8 @@ class Dependencies:
 
     def keys(self, node: str) -> Keys:
         """Return the keys of a node; the files it names must exist."""
+        if self._models_of is not None and node.startswith("train."):
+            return self._models_of.keys(node)
         if node not in self._keys:
             self._keys[node] = self.keys_of(self._section(node), self.needs(node))
         return self._keys[node]
@@ -167,7 +174,8 @@ class Dependencies:
             files += [] if section.prune is None else [path_contents(section.prune.scores)]
         elif isinstance(section, TrainingSection):
             dataset = self.config.dataset  # {}: of a training run without one
-            files += [training_contents(dataset)] if dataset else []
+            trained = section.datasets or ([dataset] if dataset else [])
+            files += [training_contents(each) for each in trained]
             files += [path_contents(str(file)) for file in example_files(section.examples)]
         for encoder in _encoders(section):
             model = encoder.get("model")
@@ -186,8 +194,8 @@ class Dependencies:
 
 
 def _lists(section: Any) -> list[str]:
-    """Return the names or paths that negatives are mined from."""
-    named = _of_negatives(section, "retriever")
+    """Return the names or paths that negatives are mined from and examples searched with."""
+    named = _named_lists(section)
     return [each for each in named if isinstance(each, str) and each != SELF]
 
 
@@ -195,6 +203,11 @@ def _judges(section: Any) -> list[str]:
     """Return the names or paths of the judges of negatives."""
     judges = _of_negatives(section, "judge")
     return [each for each in judges if isinstance(each, str)]
+
+
+def _named_lists(section: Any) -> list[Any]:
+    searching = searched_with(section.examples) if isinstance(section, TrainingSection) else None
+    return [*_of_negatives(section, "retriever"), *([] if searching is None else [searching])]
 
 
 def _of_negatives(section: Any, key: str) -> list[Any]:
@@ -217,7 +230,7 @@ def _components(section: Any) -> Iterator[Mapping[str, Any]]:
     elif isinstance(section, Mapping):
         yield section
     if isinstance(section, TrainingSection):
-        for lists in _of_negatives(section, "retriever"):
+        for lists in _named_lists(section):
             if isinstance(lists, Mapping) and isinstance(lists.get("encoder"), Mapping):
                 yield lists["encoder"]  # a name alone, as bm25, has no model
         yield from ({"model": name} for name in teacher_models(section.teacher))

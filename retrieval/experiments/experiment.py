@@ -50,7 +50,11 @@ from sluice.retrieval.experiments.output.folder import (
 )
 from sluice.retrieval.experiments.output.saved_pipeline import open_pipeline
 from sluice.retrieval.experiments.training.job import TrainingJob, train_model
-from sluice.retrieval.experiments.training.tested_queries import refuse_tested_queries
+from sluice.retrieval.experiments.training.parts import FOLDER, TrainingSet, names_of
+from sluice.retrieval.experiments.training.tested_queries import (
+    refuse_tested_queries,
+    tested_datasets,
+)
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.saving import PIPELINE
 from sluice.retrieval.pipelines.stage import Stage
@@ -104,6 +108,7 @@ class Experiment:
         self.output = Path(config.output)
         self._untested = False  # whether training is known to see no query of the evaluation
         self._models: dict[str, Path] = {}
+        self._models_of: Experiment | None = None  # the experiment that trains its models
         self._retrievers: dict[str, Retriever] = {}
         self._scorers: dict[str, Any] = {}
         self._warned: set[str] = set()
@@ -195,6 +200,8 @@ class Experiment:
         return str(self._models[name])
 
     def _trained(self, name: str) -> Path:
+        if self._models_of is not None:
+            return Path(self._models_of.model(name))
         section = self.config.train[name]
         model_path = self.output / "models" / name
         if self.only_open:
@@ -204,19 +211,55 @@ class Experiment:
             return model_path
         if self.systems:
             self.refuse_tested()
+        work = self.output / "training" / name
+        one = TrainingSet(lambda: self.dataset(None), self.lists)
+        test = self._test if self.systems else None
         job = TrainingJob(
             section,
-            lambda: self.dataset(None),
+            self.collections(section.datasets, work) if section.datasets else [one],
             model_path=model_path,
-            work_path=self.output / "training" / name,
+            work_path=work,
             seed=self.config.seed,
             where=f"train.{name}.",
-            source=self.lists,
             judge=self.judge,
             model=self.model,
             keys=self.needs.keys(f"train.{name}"),
+            tested=lambda: tested_datasets(section, self.config.dataset, test),
         )
         return train_model(job)
+
+    def collections(
+        self, datasets: Sequence[str | dict[str, Any]], work: Path
+    ) -> list[TrainingSet]:
+        """Return the datasets of a training, each with this experiment's parts over its corpus.
+
+        What these need is made in a folder of each below ``work``.
+        """
+        names = names_of(datasets)
+        return [
+            TrainingSet(
+                functools.partial(self._opened_dataset, each),
+                self._over(each, work / FOLDER / name).lists,
+                name,
+            )
+            for name, each in zip(names, datasets, strict=True)
+        ]
+
+    def _opened_dataset(self, named: str | dict[str, Any]) -> Dataset:
+        with named_file(self.file):
+            refuse_remote_dataset(named, "datasets", self.allow)
+        return load_dataset(named, None)
+
+    def _over(self, named: str | dict[str, Any], output: Path) -> Experiment:
+        """Return an experiment of the same parts over another dataset, with this one's models."""
+        config = self.config.model_copy(update={"dataset": named, "output": str(output)})
+        other = Experiment(config, file=self.file, allow=self.allow, rebuild=self.rebuild)
+        other._models_of = self
+        other.needs = Dependencies(config, models_of=self.needs)
+        return other
+
+    def _test(self) -> Dataset:
+        return self.dataset(self.config.evaluate.split)
 
     def refuse_tested(self) -> None:
         """Raise ``ConfigError`` if a model that is evaluated learns from the tested queries.
@@ -225,11 +268,18 @@ class Experiment:
         """
         kind = "pipelines" if self.config.pipelines else "retrievers"
         made_from = {node for name in self.systems for node in self.needs.closure(f"{kind}.{name}")}
-        trainings = [s for name, s in self.config.train.items() if f"train.{name}" in made_from]
-        if self._untested or not any(map(sees_queries, trainings)):
+        trainings = {
+            f"train.{name}.": section
+            for name, section in self.config.train.items()
+            if f"train.{name}" in made_from
+        }
+        if self._untested or not any(map(sees_queries, trainings.values())):
             return
-        test = functools.partial(self.dataset, self.config.evaluate.split)
-        refuse_tested_queries(trainings, self.dataset(None), test, self.config.seed)
+        self.dataset(None)  # refuses what may not be fetched
+        for section in trainings.values():
+            for each in section.datasets or []:
+                self._opened_dataset(each)
+        refuse_tested_queries(trainings, self.config.dataset, self._test, self.config.seed)
         self._untested = True
 
     def retriever(self, name: str) -> Retriever:

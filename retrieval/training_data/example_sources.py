@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.build import build
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from sluice.retrieval.config.components import Allow
     from sluice.retrieval.config.sections import TrainingSection
     from sluice.retrieval.datasets.dataset import Dataset
+    from sluice.retrieval.pipelines.stage import Stage
+    from sluice.retrieval.runs.run import Run
     from sluice.retrieval.training_data.files.rows import Row
     from sluice.training import Example
 
@@ -27,14 +29,26 @@ def file_examples(
     *,
     epoch: int = 0,
     where: str = "examples",
+    open_lists: Callable[[Any, str], Stage | Run] | None = None,
 ) -> list[Example]:
     """Return the examples that a section ``examples`` describes.
 
     ``dataset`` is the train split: it gives the texts of ids, and dev and test queries, which are
     never trained on. ``epoch`` matters to sources that draw new examples in each (ict, bfs).
+    ``open_lists`` opens what the section searches with, by its key path.
     """
     source = _source(section_examples, where, None)
-    return source.of_epoch(dataset, seed, epoch)
+    lists = None
+    if source.lists is not None:
+        if open_lists is None:
+            raise ConfigError(f"{where}.retriever: there is nothing here to open it with")
+        lists = open_lists(source.lists, f"{where}.retriever")
+    return source.of_epoch(dataset, seed, epoch, lists)
+
+
+def searched_with(spec: Mapping[str, Any] | None) -> Any:
+    """Return what a section ``examples`` searches its corpus with, as it names it; or None."""
+    return None if spec is None else spec.get("retriever")
 
 
 def source_of(section: TrainingSection) -> Mapping[str, Any] | None:

@@ -41,7 +41,8 @@ class TrainingExamples:
     ``source`` and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained
     in the experiment to folders. With ``answered`` each document comes with another query that it
     answers, where the judgements have one. ``read`` are the section's examples where they have been
-    read already. Reports and provenance go to ``work_path``.
+    read already; pairs of the documents ``left_out`` are not trained on. Reports and provenance go
+    to ``work_path``.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class TrainingExamples:
         model: Callable[[str], str],
         answered: bool = False,
         read: Sequence[Example] = (),
+        left_out: frozenset[str] = frozenset(),
     ) -> None:
         self.section = section
         self.train = train
@@ -66,6 +68,7 @@ class TrainingExamples:
         self.model = model
         self.answered = answered
         self.read = list(read)
+        self.left_out = left_out
         self._texts: dict[str, str] = {}
         self._judge: Judge | None = None
         self._lists: Stage | Run | None = None
@@ -114,7 +117,13 @@ class TrainingExamples:
     def _from_section(self, spec: Mapping[str, Any], encoder: Any, step: int) -> list[Example]:
         """Examples of a section ``examples``, with negatives mined for their queries, if any."""
         where = f"{self.where}examples"
-        examples = self.read or file_examples(spec, self.train, self.seed, epoch=step, where=where)
+        examples = self.read or [
+            example
+            for example in file_examples(
+                spec, self.train, self.seed, epoch=step, where=where, open_lists=self._source
+            )
+            if example.relevant.isdisjoint(self.left_out)
+        ]
         if not self.mined:
             return examples
         mined = self._mine(encoder, step, dataset_of_examples(examples, self.train))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.component_types import EXAMPLES
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
+from sluice.retrieval.datasets.held_out import SHARE
 from sluice.retrieval.datasets.source import MemorySource, Qrels, find_split
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.training_data.example_sources import (
@@ -21,9 +23,11 @@ from sluice.retrieval.training_data.example_sources import (
 from sluice.retrieval.training_data.files.corpus_examples import splits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sluice.retrieval.config.sections import TrainingSection
+    from sluice.retrieval.pipelines.stage import Stage
+    from sluice.retrieval.runs.run import Run
     from sluice.training import Example
 
 log = logging.getLogger("sluice")
@@ -35,34 +39,56 @@ REMEDY = "name the dataset that has it (dataset: NAME, or dataset: {corpus: FILE
 class TrainingData(NamedTuple):
     """The splits to train and to evaluate on, and the examples that were read to make them.
 
-    ``held_out``: the dev queries are pairs of the examples, which are not trained on, over the
-    documents of the pairs.
+    ``held_out``: the dev queries are pairs of the examples, which are not trained on. Of pairs of
+    the user's own they are searched for among the documents of the pairs; of pairs made from a
+    corpus in the corpus, and ``left_out`` are their documents, none of whose pairs is trained on.
     """
 
     train: Dataset
     dev: Dataset
     examples: Sequence[Example] = ()
     held_out: bool = False
+    left_out: frozenset[str] = frozenset()
+
+
+def judged_by_examples(section: TrainingSection, dataset: Dataset) -> bool:
+    """Return whether dev queries are held out of the examples, not of a dataset's judgements.
+
+    That is what ``evaluate.by`` says; left out, it is so where the dataset has no split to take dev
+    queries from.
+    """
+    if section.evaluate is None or section.examples is None:
+        return False
+    if section.examples.get("type") == "texts":
+        return False  # without queries
+    if section.evaluate.by is not None:
+        return section.evaluate.by == "examples"
+    return not any(find_split(name, dataset.splits) for name in ("train", "dev"))
 
 
 def training_data(
-    section: TrainingSection, dataset: Dataset | None, seed: int, where: str = ""
+    section: TrainingSection,
+    dataset: Dataset | None,
+    seed: int,
+    where: str = "",
+    open_lists: Callable[[Any, str], Stage | Run] | None = None,
 ) -> TrainingData:
     """Return what a section is trained on.
 
-    Without a dataset the pairs' own documents are the corpus. For dev evaluation a tenth of the
-    pairs' queries is held out, by seed and text, where there is no dataset or it has no split to
-    take dev queries from. Raises ``DataError`` for fewer than two distinct queries.
+    Without a dataset the pairs' own documents are the corpus. For dev evaluation a tenth is held
+    out where ``judged_by_examples`` or where there is no dataset: of the pairs' queries, by seed
+    and text, or of the documents that pairs are made from, by seed and id. Raises ``DataError``
+    for fewer than two. ``open_lists`` opens what the examples are searched with.
     """
     spec = source_of(section)
     place = f"{where}examples"
     if dataset is not None:
-        splits = [find_split(name, dataset.splits) for name in ("train", "dev")]
-        given = spec is not None and section.examples is not None and not changes(spec)
-        if any(splits) or section.evaluate is None or not given:
+        if not judged_by_examples(section, dataset):
             return TrainingData(*splits_of(section, dataset, seed))
         corpus = dataset.with_split(None)
-        examples = file_examples(spec or {}, corpus, seed, where=place)
+        examples = file_examples(spec or {}, corpus, seed, where=place, open_lists=open_lists)
+        if (spec or {}).get("type") in OF_CORPUS:
+            return _documents_held_out(examples, corpus, seed, where, once=not changes(spec))
         _, dev = _held_out(examples, dataset.name, seed, where)
         return TrainingData(corpus, dev, _without(examples, dev), held_out=True)
     name = ", ".join(path.name for path in example_files(spec)) or "pairs"
@@ -98,6 +124,40 @@ def check_without_dataset(section: TrainingSection, prefix: str = "") -> None:
             raise ConfigError(
                 f"{missing}: {row.place} has ids whose texts are a corpus's; {REMEDY}"
             )
+
+
+def _documents_held_out(
+    examples: Sequence[Example], corpus: Dataset, seed: int, where: str, *, once: bool
+) -> TrainingData:
+    """Hold out the pairs of a tenth of the documents, to be searched for in the whole corpus.
+
+    ``once``: the examples are those of every epoch.
+    """
+    documents = sorted(
+        {example.documents[example.positive].id for example in examples},
+        key=lambda name: hashlib.blake2b(f"{seed}\0{name}".encode()).digest(),
+    )
+    if len(documents) < 2:
+        raise DataError(
+            f"{where}evaluate: pairs of {plural(len(documents), 'document')}; holding some out for "
+            "dev takes two documents at least: leave evaluate out"
+        )
+    left_out = frozenset(documents[: max(1, round(len(documents) / SHARE))])
+    asked = [each for each in examples if not each.relevant.isdisjoint(left_out)]
+    dev = Dataset.from_memory(
+        (),
+        {each.query.id: each.query.text for each in asked},
+        {each.query.id: dict.fromkeys(sorted(each.relevant), 1) for each in asked},
+        name=corpus.name,
+        split="dev",
+    )
+    dev.corpus = corpus.corpus
+    log.info(
+        "%sevaluate: no judgement chooses the model, but %s from %s that are not trained on (a "
+        "tenth, by seed)", where, plural(len(asked), "pair"), plural(len(left_out), "document"),
+    )  # fmt: skip
+    kept = [each for each in examples if each.relevant.isdisjoint(left_out)] if once else []
+    return TrainingData(corpus, dev, kept, held_out=True, left_out=left_out)
 
 
 def _held_out(

@@ -93,7 +93,7 @@ def load_state(checkpoint: Path, loss: LossBase) -> None:
 
 
 def examples_hash(examples: Iterable[Example]) -> str:
-    """Return a hash of every query, document, label and known relevant document, in order."""
+    """Return a hash of everything in the examples, in order."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(_line(example).encode("utf-8", "surrogatepass"))
@@ -111,7 +111,7 @@ def load_examples(path: Path) -> list[Example]:
     """Read what ``save_examples`` wrote."""
     examples = []
     for line in path.read_bytes().decode("utf-8", "surrogatepass").splitlines():
-        query, documents, labels, relevant, scores, weight, answered = json.loads(line)
+        query, documents, labels, relevant, scores, weight, answered, *source = json.loads(line)
         examples.append(
             Example(
                 Text(*query),
@@ -121,14 +121,16 @@ def load_examples(path: Path) -> list[Example]:
                 tuple(scores),
                 weight,
                 tuple(answered),
+                *source,
             )
         )
     return examples
 
 
 def _line(example: Example) -> str:
+    source = (example.source,) if example.source else ()  # as before there were several
     fields = (
         example.query, example.documents, example.labels, sorted(example.relevant),
-        example.scores, example.weight, example.answered,
+        example.scores, example.weight, example.answered, *source,
     )  # fmt: skip
     return json.dumps(fields) + "\n"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from transformers import TrainingArguments
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.collator import Batch, BiEncoderCollator, PairCollator, QueryCollator
 from sluice.training.batches.forward import BiEncoderModule, PairModule, TrainedModule
+from sluice.training.batches.mixed_sampler import TEMPERATURE, MixedSampler
 from sluice.training.batches.processes import world
 from sluice.training.batches.sampler import BatchSampler
 from sluice.training.example import Example
@@ -31,16 +33,28 @@ class Parts:
     cosine: bool
     distinct: bool
 
-    def sampler(self, examples: Sequence[Example], arguments: TrainingArguments) -> BatchSampler:
-        """Return what draws the batches of all processes together."""
-        return BatchSampler(
-            examples,
-            arguments.train_batch_size * world(),
-            seed=arguments.seed if arguments.data_seed is None else arguments.data_seed,
+    def sampler(
+        self,
+        examples: Sequence[Example],
+        arguments: TrainingArguments,
+        temperature: float | None = None,
+    ) -> BatchSampler | MixedSampler:
+        """Return what draws the batches of all processes together.
+
+        ``temperature`` is for examples of several sources, see ``MixedSampler``.
+        """
+        seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
+        make = partial(
+            BatchSampler,
+            batch_size=arguments.train_batch_size * world(),
+            seed=seed,
             distinct=self.distinct,
             by_length=arguments.train_sampling_strategy == "group_by_length",
             processes=world(),
         )
+        if len({example.source for example in examples}) == 1:
+            return make(examples)
+        return MixedSampler(examples, make, seed=seed, temperature=temperature or TEMPERATURE)
 
 
 def choose_parts(

@@ -69,6 +69,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
     encoded at a time while the loss sees the whole batch. ``refresh(step)`` gives new examples
     every ``refresh_every`` steps, by default at the beginning of every epoch but the first.
     ``live`` trains queries alone against what a frozen index answers to them.
+    ``sampling_temperature`` is for examples of several sources, see ``MixedSampler``.
     """
 
     control: TrainerControl
@@ -88,6 +89,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         refresh_every: int | None = None,
         live: LiveCandidates | None = None,
         head_learning_rate: float | None = None,
+        sampling_temperature: float | None = None,
     ) -> None:
         self.encoder = encoder
         self.evaluate_encoder = evaluate
@@ -108,7 +110,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             self.steering = Steering(
                 encoder, regulariser, examples, self.compute_loss_context_manager
             )
-        self.sampler = parts.sampler(examples, arguments)
+        self.sampler = parts.sampler(examples, arguments, sampling_temperature)
         folder = Path(arguments.output_dir)
         self.refreshing = None
         if refresh is not None:

@@ -28,11 +28,19 @@ from sluice.retrieval.config.other_names import losses_for
 from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.live_training import check_live
+from sluice.retrieval.experiments.training.source_checks import check_sources
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed, named_sources
-from sluice.retrieval.training_data.example_sources import changes, check_examples
+from sluice.retrieval.training_data.example_sources import (
+    changes,
+    check_examples,
+)
 from sluice.retrieval.training_data.files.corpus_examples import check_texts_alone
 from sluice.retrieval.training_data.mining import mining_of
-from sluice.retrieval.training_data.teachers.teachers import JUDGE, check_judge, check_teacher
+from sluice.retrieval.training_data.teachers.teachers import (
+    JUDGE,
+    check_judge,
+    check_teacher,
+)
 
 if TYPE_CHECKING:
     from sluice.training import Mining
@@ -92,6 +100,7 @@ def check_training(
         build(section.tuning, TUNINGS, where=f"{prefix}tuning", allow=allow)
     if section.examples is not None:
         check_examples(section.examples, f"{prefix}examples", allow)
+    check_sources(section, prefix, allow)
     if section.teacher is not None:
         check_teacher(section.teacher, f"{prefix}teacher", allow)
     mining = None

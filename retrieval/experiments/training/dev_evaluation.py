@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.input.reservoir import Reservoir
+from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import depth_of, parse_measure
@@ -113,4 +115,10 @@ def _sampled(dataset: Dataset, qrels: Qrels, limit: int, seed: int) -> dict[str,
             texts[document.id] = document.full_text
         else:
             others.add((document.id, document.full_text))
+    if relevant and not texts:
+        raise DataError(
+            f"evaluate: {dataset.name}: none of the {plural(len(relevant), 'document')} that the "
+            f"dev judgements call relevant (such as {min(relevant)!r}) is in the corpus, so every "
+            "model scores 0; name the corpus that they belong to, or leave evaluate out"
+        )
     return {**texts, **dict(others.items)}

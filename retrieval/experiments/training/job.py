@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,24 +20,26 @@ from sluice.retrieval.config.components import START_KEY, make_encoder, make_los
 from sluice.retrieval.config.file_keys import Keys
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
-from sluice.retrieval.experiments.training.dev_evaluation import (
-    PAIR_DEPTH,
-    dev_depth,
-    dev_evaluation,
-    dev_measure,
-)
+from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.live_training import (
     frozen_documents,
     live_candidates,
     live_examples,
 )
 from sluice.retrieval.experiments.training.model_card import CARD, model_card
+from sluice.retrieval.experiments.training.parts import (
+    FOLDER,
+    Part,
+    TrainingSet,
+    corpus_texts,
+    evaluation_of,
+    made_examples,
+    opened_parts,
+)
 from sluice.retrieval.experiments.training.summary import KEY, facts_of, training_summary
-from sluice.retrieval.retrievers.dataset_runs import run_on
-from sluice.retrieval.retrievers.retriever import Retriever
+from sluice.retrieval.training_data.contamination import Contamination, contamination_of
 from sluice.retrieval.training_data.example_sources import changes, refuse_unlearnable
-from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingExamples
-from sluice.retrieval.training_data.own_pairs import TrainingData, training_data
+from sluice.retrieval.training_data.examples import OpenJudge
 from sluice.training.protocol import PairEncoder
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ log = logging.getLogger("sluice")
 # What training writes into its work folder; anything else there is the user's and stays.
 WORK = (
     "checkpoint-*", "examples-*.jsonl", "metrics.jsonl", "mining*.json", "negatives*.parquet",
-    "running.json", "start.safetensors", "kept.json", "teacher*", "training.json",
+    "running.json", "start.safetensors", "kept.json", "teacher*", "training.json", FOLDER,
 )  # fmt: skip
 NEEDED_NO_MORE = ("checkpoint-*", "start.safetensors")  # when the model is there
 
@@ -59,22 +61,23 @@ class TrainingJob:
     """One training run: its settings, its folders, and what opens the parts it names.
 
     The model goes to ``model_path``; checkpoints, ``metrics.jsonl``, the mining report and the
-    negatives' provenance to ``work_path``. ``where`` is put before the keys in errors. ``source``
-    and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained in the same
-    experiment to folders. ``keys`` hash everything that decides the result. ``open_dataset``
-    returns None where the examples bring all texts.
+    negatives' provenance to ``work_path``. ``where`` is put before the keys in errors.
+    ``collections`` are what is trained on, one or several. ``judge`` opens what ``negatives``
+    names, ``model`` maps names of models trained in the same experiment to folders. ``keys`` hash
+    everything that decides the result. ``tested`` opens the tested queries that training texts are
+    searched for.
     """
 
     section: TrainingSection
-    open_dataset: Callable[[], Dataset | None]
+    collections: Sequence[TrainingSet]
     model_path: Path
     work_path: Path
     seed: int
     where: str
-    source: Source
     judge: OpenJudge
     model: Callable[[str], str]
     keys: Keys
+    tested: Callable[[], Sequence[Dataset]] = tuple
 
 
 def train_model(job: TrainingJob) -> Path:
@@ -100,38 +103,42 @@ def train_model(job: TrainingJob) -> Path:
     with first_process():
         if rank() == 0:
             _begin(work_path, job.keys.key)
-        dataset = job.open_dataset()
-        data = training_data(section, dataset, job.seed, where)
-        train = data.train
-        encoder = _starting_encoder(job, train)
         loss = make_loss(section.loss, where=f"{where}loss")
-        maker = TrainingExamples(
-            section, train, seed=job.seed, work_path=work_path, where=where, source=job.source,
-            judge=job.judge, model=job.model, answered=loss.wants_answered, read=data.examples,
+        parts = opened_parts(
+            section, job.collections, seed=job.seed, work_path=work_path, where=where,
+            judge=job.judge, model=job.model, answered=loss.wants_answered,
         )  # fmt: skip
+        encoder = _starting_encoder(job, parts)
         live = None
         with_live = (section.negatives or {}).get("type") == "live"
         if with_live:
             encoder = frozen_documents(encoder, where=where)
         _narrow(encoder, job)
-        if with_live:
-            examples = live_examples(maker.make(encoder), train)
+        examples = made_examples(parts, encoder)
+        if with_live:  # which several datasets are refused with
+            train = parts[0].data.train
+            examples = live_examples(examples, train)
             live = live_candidates(encoder, train, examples, section.negatives or {}, where=where)
         else:
-            examples = maker.make(encoder)
             if isinstance(encoder, PairEncoder) or loss.negatives == "own":
                 alone = f"{section.loss['type']} learns from each query's own documents"
-                minable = dataset is not None
+                minable = parts[0].with_dataset
                 refuse_unlearnable(examples, alone, f"{where}examples", minable=minable)
-    report = _fitted(job, encoder, examples, loss, data, maker, live)
+        overlap = contamination_of(examples, job.tested()) if rank() == 0 else Contamination()
+    report = _fitted(job, encoder, examples, loss, parts, live)
     wait()  # every process has read the best checkpoint, which is removed below
     if rank() == 0:
         _save(encoder, loss, section, model_path)
         seconds = time.monotonic() - start
-        facts = facts_of(section, data, len(examples), report, seconds)
+        facts = facts_of(section, parts, len(examples), report, seconds, overlap)
         card = model_card(section, facts, encoder, report.history, job.seed)
         write_text(model_path / CARD, card)
-        settings = {"training": section.model_dump(), "dataset": train.name, "seed": job.seed}
+        names = [part.data.train.name for part in parts]
+        settings = {
+            "training": section.model_dump(),
+            "dataset": names[0] if len(names) == 1 else names,
+            "seed": job.seed,
+        }
         manifest = {
             **job.keys._asdict(),
             "steps": report.steps,
@@ -202,11 +209,11 @@ def _remove(work_path: Path, patterns: Iterable[str]) -> None:
             item.unlink(missing_ok=True)
 
 
-def _starting_encoder(job: TrainingJob, train: Dataset) -> Any:
+def _starting_encoder(job: TrainingJob, parts: Sequence[Part]) -> Any:
     from sluice.encoders.transformer.from_scratch import fresh_from_config, is_fresh
 
     def texts() -> Iterator[str]:
-        return (document.full_text for document in train.corpus)
+        return corpus_texts(parts)
 
     spec, place = dict(job.section.encoder), f"{job.where}encoder"
     if is_fresh(spec.get(START_KEY)):
@@ -246,20 +253,12 @@ def _aimed(start: Any, sparsity: Mapping[str, Any] | None) -> Any:
     return {**aimed, **settings} if isinstance(settings, Mapping) else start
 
 
-def _by_words(dev: Dataset) -> Retriever:
-    """Return BM25 over a corpus in memory, which finds what a cross-encoder reranks."""
-    from sluice.encoders.lexical.bm25 import BM25Encoder
-
-    return Retriever.build(BM25Encoder(), dev.corpus)
-
-
 def _fitted(
     job: TrainingJob,
     encoder: Any,
     examples: list[Example],
     loss: LossBase,
-    data: TrainingData,
-    maker: TrainingExamples,
+    parts: Sequence[Part],
     live: Any,
 ) -> Any:
     from sluice.training import fit
@@ -267,19 +266,13 @@ def _fitted(
     section = job.section
     settings: dict[str, Any] = {}
     if section.evaluate is not None:
-        candidates = None
-        if isinstance(encoder, PairEncoder):
-            lists = _by_words(data.dev) if data.held_out else maker.lists
-            if lists is None:
-                raise ConfigError(
-                    f"{job.where}evaluate: a cross-encoder reranks what the negatives' retriever "
-                    "finds; give negatives, or leave evaluate out"
-                )
-            depth = max(PAIR_DEPTH, dev_depth(section.evaluate))
-            candidates = run_on(lists, data.dev, depth)
         settings = {
-            "evaluate": dev_evaluation(
-                data.dev, section.evaluate, seed=job.seed, candidates=candidates
+            "evaluate": evaluation_of(
+                parts,
+                section,
+                seed=job.seed,
+                reranks=isinstance(encoder, PairEncoder),
+                where=job.where,
             ),
             "evaluate_every": section.evaluate.every,
             "metric": dev_measure(section.evaluate),
@@ -289,7 +282,7 @@ def _fitted(
         }
     refresh = (section.negatives or {}).get("refresh")
     if refresh is not None or changes(section.examples):
-        settings["refresh"] = lambda step: maker.make(encoder, step)
+        settings["refresh"] = lambda step: made_examples(parts, encoder, step)
         settings["refresh_every"] = refresh if isinstance(refresh, int) else None
     return fit(
         encoder,
@@ -302,5 +295,6 @@ def _fitted(
         live=live,
         seed=job.seed,
         head_learning_rate=section.head_learning_rate,
+        sampling_temperature=section.sampling_temperature,
         **settings,
     )

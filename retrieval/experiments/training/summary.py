@@ -13,11 +13,13 @@ from sluice.encoders.foundation.numbers import duration, plural
 from sluice.encoders.table import RERANKERS
 from sluice.retrieval.config.components import START_KEY, towers_in, vector_kind
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
+from sluice.retrieval.experiments.training.parts import judged_by
 from sluice.retrieval.training_data.example_sources import example_files, source_of
 
 if TYPE_CHECKING:
     from sluice.retrieval.config.sections import TrainingSection
-    from sluice.retrieval.training_data.own_pairs import TrainingData
+    from sluice.retrieval.experiments.training.parts import Part
+    from sluice.retrieval.training_data.contamination import Contamination
     from sluice.training.fit_encoder import FitReport
 
 KEY: Final = "summary"  # of the manifest
@@ -27,7 +29,12 @@ KINDS: Final = {
 
 
 def facts_of(
-    section: TrainingSection, data: TrainingData, examples: int, report: FitReport, seconds: float
+    section: TrainingSection,
+    parts: Sequence[Part],
+    examples: int,
+    report: FitReport,
+    seconds: float,
+    overlap: Contamination,
 ) -> dict[str, Any]:
     """Return the facts that the summary and the model card tell, as JSON-ready values.
 
@@ -43,9 +50,12 @@ def facts_of(
         "type": kind,
         "base": base_of(section),
         "loss_type": section.loss["type"],
-        "source": source_words(section, data.train.name),
+        "source": source_words(section, " and ".join(part.data.train.name for part in parts)),
         "examples": examples,
-        "held_out": len(data.dev.queries) if data.held_out else 0,
+        "held_out": sum(len(p.data.dev.queries) for p in parts if p.data.held_out),
+        "left_out": sum(len(part.data.left_out) for part in parts),
+        "judged_by": judged_by(parts) if section.evaluate is not None else None,
+        "overlap": overlap.as_dict() if overlap.queries else None,
         "steps": report.steps,
         "seconds": round(seconds, 2),
         "loss": [losses[0], losses[-1]] if losses else None,
@@ -59,7 +69,7 @@ def facts_of(
 
 
 def training_summary(model_path: Path) -> str:
-    """Return what made a trained model, from its manifest, in eight lines at most."""
+    """Return what made a trained model, from its manifest, in ten lines at most."""
     facts = read_json(model_path / MANIFEST).get(KEY)
     if facts is None:  # of an earlier version
         return str(model_path)
@@ -87,8 +97,26 @@ def training_summary(model_path: Path) -> str:
         elif share < 1:
             at += f", {share:.0%} of the way there from the start"
         lines.append(f"  {facts['measure']:<8}  {first:.4f} -> {best:.4f} on dev{at}")
+    if facts.get("left_out"):
+        lines.append(f"  judged by {facts['judged_by']}")
+    if facts.get("overlap"):
+        lines.append(f"  overlap   {overlap_words(facts['overlap'])}")
     lines += [f"  model     {model_path}", f"  next      {_next(facts, model_path)}"]
     return "\n".join(lines)
+
+
+def overlap_words(overlap: Mapping[str, Any]) -> str:
+    """Return what training texts hold of the tested queries, in a line."""
+    counts = [
+        f"{overlap[key]:,} in training {what}"
+        for key, what in (("in_queries", "queries"), ("in_documents", "documents"))
+        if overlap[key]
+    ]
+    queries = f"of {plural(overlap['queries'], 'tested query')}"
+    if not counts:
+        return f"{queries} none is in a training text"
+    query, text, _ = overlap["examples"][0]
+    return f"{queries} {', '.join(counts)} (such as {query}: {text!r:.60})"
 
 
 def _next(facts: Mapping[str, Any], model_path: Path) -> str:

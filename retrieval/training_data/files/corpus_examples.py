@@ -45,7 +45,7 @@ class ClozeExamples(ExampleSource):
         """Return the examples of an epoch; ``DataError`` where no document has two sentences."""
         from sluice.training.generation.inverse_cloze import body_examples, ict_examples
 
-        passages = list(_passages(dataset, self.documents))
+        passages = list(passages_of(dataset, self.documents))
         examples = list(ict_examples(passages, seed, epoch, self.keep, self.per_document))
         if not examples:
             raise DataError(
@@ -70,7 +70,7 @@ class BodyExamples(ExampleSource):
         """Return the examples of an epoch."""
         from sluice.training.generation.inverse_cloze import body_examples
 
-        examples = list(body_examples(_passages(dataset, self.documents), seed, epoch))
+        examples = list(body_examples(passages_of(dataset, self.documents), seed, epoch))
         if not examples:
             raise DataError(f"{dataset.name}: no document has a title or a second sentence")
         return examples
@@ -81,7 +81,8 @@ def _check_limit(documents: int | None, kind: str) -> None:
         whole_number(documents, f"{kind}.documents", 1)
 
 
-def _passages(dataset: Dataset, most: int | None) -> Iterator[Passage]:
+def passages_of(dataset: Dataset, most: int | None) -> Iterator[Passage]:
+    """Yield the documents of the corpus, its first ``most``."""
     from sluice.training.generation.inverse_cloze import Passage
 
     for document in islice(dataset.corpus, most):

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluice.retrieval.datasets.dataset import Dataset
+    from sluice.retrieval.pipelines.stage import Stage
+    from sluice.retrieval.runs.run import Run
     from sluice.retrieval.training_data.files.rows import Row
     from sluice.training import Example
 
@@ -29,6 +31,11 @@ class ExampleSource:
         return False
 
     @property
+    def lists(self) -> Any:
+        """What it searches the corpus with, as ``negatives.retriever`` names it; None: nothing."""
+        return None
+
+    @property
     def paths(self) -> Sequence[Path]:
         """The files it reads, which must exist; they decide what is learnt."""
         return ()
@@ -37,11 +44,18 @@ class ExampleSource:
         """Yield the rows that show before any work whether its files can be read."""
         return iter(())
 
-    def of_epoch(self, dataset: Dataset, seed: int, epoch: int) -> list[Example]:
-        """Return the examples of an epoch, the same ones in each unless the source changes."""
+    def of_epoch(
+        self, dataset: Dataset, seed: int, epoch: int, lists: Stage | Run | None = None
+    ) -> list[Example]:
+        """Return the examples of an epoch, the same ones in each unless the source changes.
+
+        ``lists`` is what ``self.lists`` names, opened.
+        """
         source: Any = self
-        epochs = {"epoch": epoch} if self.changes else {}
-        examples: list[Example] = source.examples(dataset, seed, **epochs)
+        further: dict[str, Any] = {"epoch": epoch} if self.changes else {}
+        if lists is not None:
+            further["lists"] = lists
+        examples: list[Example] = source.examples(dataset, seed, **further)
         return examples
 
 

@@ -1,0 +1,186 @@
+"""The datasets of a training run: the splits, examples and dev evaluation of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.numbers import plural
+from sluice.retrieval.config.output_names import short_name
+from sluice.retrieval.config.sections import TrainingSection
+from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.experiments.training.dev_evaluation import (
+    PAIR_DEPTH,
+    Evaluate,
+    dev_depth,
+    dev_evaluation,
+)
+from sluice.retrieval.retrievers.dataset_runs import run_on
+from sluice.retrieval.retrievers.retriever import Retriever
+from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingExamples
+from sluice.retrieval.training_data.own_pairs import TrainingData, training_data
+
+if TYPE_CHECKING:
+    from sluice.training import Example
+
+FOLDER = "datasets"  # in the work folder: what each of several datasets has
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSet:
+    """A dataset to train on, and what opens ranked lists over its corpus.
+
+    ``open_dataset`` returns None where the examples bring all texts. ``name`` tells several apart.
+    """
+
+    open_dataset: Callable[[], Dataset | None]
+    source: Source
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is trained on of one collection, and what makes its examples."""
+
+    name: str
+    data: TrainingData
+    maker: TrainingExamples
+    with_dataset: bool
+
+
+def names_of(datasets: Sequence[str | Mapping[str, Any]]) -> list[str]:
+    """Return a short name for each dataset, every one another: ``scifact``, ``scifact-2``."""
+    names: list[str] = []
+    for dataset in datasets:
+        name = plain = short_name(dataset)
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{plain}-{number}"
+        names.append(name)
+    return names
+
+
+def opened_parts(
+    section: TrainingSection,
+    collections: Sequence[TrainingSet],
+    *,
+    seed: int,
+    work_path: Path,
+    where: str,
+    judge: OpenJudge,
+    model: Callable[[str], str],
+    answered: bool,
+) -> list[Part]:
+    """Open the splits of every collection, and what makes its examples."""
+    parts = []
+    for each in collections:
+        dataset = each.open_dataset()
+        data = training_data(section, dataset, seed, where, each.source)
+        maker = TrainingExamples(
+            section, data.train, seed=seed, where=where, source=each.source, judge=judge,
+            model=model, answered=answered, read=data.examples, left_out=data.left_out,
+            work_path=work_path / FOLDER / each.name if len(collections) > 1 else work_path,
+        )  # fmt: skip
+        parts.append(Part(each.name, data, maker, dataset is not None))
+    return parts
+
+
+def corpus_texts(parts: Sequence[Part]) -> Iterator[str]:
+    """Yield the texts of every document of every corpus."""
+    return (document.full_text for part in parts for document in part.data.train.corpus)
+
+
+def made_examples(parts: Sequence[Part], encoder: Any, step: int = 0) -> list[Example]:
+    """Return the examples of all parts for training from ``step`` on.
+
+    Of several parts each example has its dataset as ``source``, and before its ids, which may be
+    another document's elsewhere.
+    """
+    if len(parts) == 1:
+        return parts[0].maker.make(encoder, step)
+    return [_of(part.name, each) for part in parts for each in part.maker.make(encoder, step)]
+
+
+def _of(name: str, example: Example) -> Example:
+    from sluice.training import Text
+
+    return replace(
+        example,
+        query=Text(f"{name}/{example.query.id}", example.query.text),
+        documents=tuple(Text(f"{name}/{each.id}", each.text) for each in example.documents),
+        relevant=frozenset(f"{name}/{each}" for each in example.relevant),
+        source=name,
+    )
+
+
+def evaluation_of(
+    parts: Sequence[Part], section: TrainingSection, *, seed: int, reranks: bool, where: str
+) -> Evaluate:
+    """Return the dev evaluation of the parts: of several their mean, then each one's measures.
+
+    ``reranks``: a cross-encoder is trained, which reranks what the negatives' retriever finds.
+    """
+    if section.evaluate is None:
+        raise ConfigError(f"{where}evaluate: missing; there is nothing to evaluate by")
+    evaluations: dict[str, Evaluate] = {}
+    for part in parts:
+        candidates = None
+        if reranks:
+            lists = _by_words(part.data.dev) if part.data.held_out else part.maker.lists
+            if lists is None:
+                raise ConfigError(
+                    f"{where}evaluate: a cross-encoder reranks what the negatives' retriever "
+                    "finds; give negatives, or leave evaluate out"
+                )
+            depth = max(PAIR_DEPTH, dev_depth(section.evaluate))
+            candidates = run_on(lists, part.data.dev, depth)
+        evaluations[part.name] = dev_evaluation(
+            part.data.dev, section.evaluate, seed=seed, candidates=candidates
+        )
+    return evaluations[parts[0].name] if len(parts) == 1 else mean_evaluation(evaluations)
+
+
+def mean_evaluation(evaluations: Mapping[str, Evaluate]) -> Evaluate:
+    """Return an evaluation whose measures are means, with each one's own after them.
+
+    The measure ``nDCG@10`` of a dataset is ``nDCG@10 NAME``.
+    """
+
+    def measured(encoder: Any) -> Mapping[str, float]:
+        each = {name: evaluate(encoder) for name, evaluate in evaluations.items()}
+        first = next(iter(each.values()))
+        means = {measure: fmean(values[measure] for values in each.values()) for measure in first}
+        own = {
+            f"{measure} {name}": values[measure]
+            for measure in first
+            for name, values in each.items()
+        }
+        return {**means, **own}
+
+    return measured
+
+
+def _by_words(dev: Dataset) -> Retriever:
+    """Return BM25 over a corpus in memory, which finds what a cross-encoder reranks."""
+    from sluice.encoders.lexical.bm25 import BM25Encoder
+
+    return Retriever.build(BM25Encoder(), dev.corpus)
+
+
+def judged_by(parts: Sequence[Part]) -> str:
+    """Return what chooses the model, in words: whose judgements, or examples held out."""
+    said = []
+    for part in parts:
+        dev, count = part.data.dev, plural(len(part.data.dev.queries), "query")
+        if part.data.left_out:
+            said.append(f"{count} made from held-out documents of {dev.name}, without judgements")
+        elif part.data.held_out:
+            said.append(f"{count} held out of the examples of {dev.name}")
+        else:
+            said.append(f"judgements of {count} of {dev.name}")
+    return "; ".join(said)

@@ -1,0 +1,102 @@
+"""Checks what a training run's examples come from: datasets, and what searches their corpora."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.config.components import Allow, check_retriever
+from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
+from sluice.retrieval.retrievers.candidate_lists import SELF, listed
+from sluice.retrieval.retrievers.folder import HEAD
+from sluice.retrieval.training_data.example_sources import searched_with
+from sluice.retrieval.training_data.own_pairs import OF_CORPUS
+from sluice.retrieval.training_data.teachers.teachers import teacher_models
+
+ONE_RETRIEVER = "a name under retrievers or pipelines, a retriever folder or {encoder, index}"
+
+
+def check_sources(section: TrainingSection, prefix: str, allow: Allow = None) -> None:
+    """Raise ``ConfigError`` for datasets, examples and dev examples that do not go together."""
+    _check_searched(section, f"{prefix}examples.retriever", allow)
+    _check_datasets(section, prefix)
+    by = None if section.evaluate is None else section.evaluate.by
+    if by == "examples" and section.examples is None:
+        raise ConfigError(
+            f"{prefix}evaluate.by: examples: there are none; add examples, or leave by out, and "
+            "the dev split's judgements are used"
+        )
+
+
+def _check_searched(section: TrainingSection, where: str, allow: Allow) -> None:
+    """Check what the examples are searched with."""
+    named = searched_with(section.examples)
+    if isinstance(named, Mapping):
+        check_retriever(checked(named, RetrieverSection), where, allow)
+    elif named is not None and (not isinstance(named, str) or named in ("", SELF)):
+        raise ConfigError(f"{where}: {named!r}; expected {ONE_RETRIEVER}")
+
+
+def _check_datasets(section: TrainingSection, prefix: str) -> None:
+    """Check that a list of datasets stands with nothing that belongs to one of them."""
+    if section.datasets is None:
+        if section.sampling_temperature is not None:
+            raise ConfigError(
+                f"{prefix}sampling_temperature: weighs several datasets; list them under datasets, "
+                "or leave it out"
+            )
+        return
+    for number, each in enumerate(section.datasets):
+        if each in section.datasets[:number]:
+            raise ConfigError(
+                f"{prefix}datasets[{number}]: {each!r} is named twice; once is enough"
+            )
+        if isinstance(each, dict) and each.get("split", "train") != "train":
+            raise ConfigError(
+                f"{prefix}datasets[{number}].split: {each['split']!r}: training on the test is "
+                "refused: leave split out, and the train split is used"
+            )
+    if len(section.datasets) == 1 and section.sampling_temperature is not None:
+        raise ConfigError(
+            f"{prefix}sampling_temperature: weighs several datasets, and there is one; leave it out"
+        )
+    _check_one_corpus(section, prefix)
+
+
+def _check_one_corpus(section: TrainingSection, prefix: str) -> None:
+    """Refuse, beside several datasets, files and folders that are of one of them."""
+    if section.examples is not None and section.examples.get("type") not in OF_CORPUS:
+        raise ConfigError(
+            f"{prefix}examples: a file does not say which of the datasets its rows are of; leave "
+            f"datasets out, or take examples of type {', '.join(OF_CORPUS)}"
+        )
+    if (section.negatives or {}).get("type") == "live":
+        raise ConfigError(
+            f"{prefix}negatives: live candidates are those of one corpus; mine them, or give one "
+            "dataset"
+        )
+    _check_files(section, prefix)
+
+
+def _check_files(section: TrainingSection, prefix: str) -> None:
+    searching = [("examples.retriever", searched_with(section.examples))]
+    mined = listed((section.negatives or {}).get("retriever"))
+    for key, named in [*searching, *(("negatives.retriever", each) for each in mined)]:
+        if isinstance(named, str) and (Path(named).is_file() or (Path(named) / HEAD).exists()):
+            raise ConfigError(
+                f"{prefix}{key}: {named} holds the documents of one corpus, and datasets are "
+                "several; name a retriever of this file, which is built for each of them, or write "
+                "{encoder: ..., index: ...}"
+            )
+    scored = [
+        ("teacher", section.teacher),
+        ("negatives.judge", (section.negatives or {}).get("judge")),
+    ]
+    for key, named in scored:
+        for name in teacher_models(named) if isinstance(named, (str, Mapping)) else []:
+            if Path(name).is_file():
+                raise ConfigError(
+                    f"{prefix}{key}: {name} has scores by the ids of one dataset, and datasets are "
+                    "several; name the model that gives the scores"
+                )

@@ -1,0 +1,170 @@
+"""Finds tested queries and their relevant documents in training texts, by word n-grams."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sluice.encoders.foundation.same_text import same_text_key
+
+if TYPE_CHECKING:
+    from sluice.retrieval.datasets.dataset import Dataset
+    from sluice.training import Example
+
+log = logging.getLogger("sluice")
+
+LONG: Final = 13  # words of an n-gram (Brown et al. 2020, GPT-3, appendix C)
+SHORT: Final = 8  # a query of fewer words says too little to be looked for inside other texts
+SHOWN: Final = 3  # examples of a report
+
+_WORD: Final = re.compile(r"\w+")
+Words = tuple[str, ...]
+
+
+class Found(NamedTuple):
+    """A tested query, and the training text that holds it or a part of it."""
+
+    query: str
+    text: str
+    in_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contamination:
+    """How many tested queries training texts hold, and how many of their relevant documents.
+
+    ``queries`` are tested, ``in_queries`` of these are in training queries and ``in_documents`` in
+    positive documents. ``documents`` are relevant to tested queries, ``trained`` of these are
+    positives of training with the same text. ``examples`` are the first tested queries found in
+    training queries or, where there are none, in documents.
+    """
+
+    queries: int = 0
+    in_queries: int = 0
+    in_documents: int = 0
+    documents: int = 0
+    trained: int = 0
+    examples: tuple[Found, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON has it."""
+        return {**asdict(self), "examples": [list(each) for each in self.examples]}
+
+
+class TestedQueries:
+    """The n-grams of tested queries, to be looked for in texts.
+
+    A query is in a text that has 13 of its words in a row; one of 8 to 12 words if all are in a
+    row. A shorter one is only the same as a text. Words are compared without case and marks.
+    Looking through a text takes time in proportion to its length, whatever the number of queries.
+    """
+
+    def __init__(self, queries: Mapping[str, str]) -> None:
+        self._whole: dict[Words, list[str]] = {}
+        self._begun: dict[Words, list[tuple[Words, str]]] = {}  # by the first SHORT words
+        for name, text in queries.items():
+            words = words_of(text)
+            if not words:
+                continue
+            self._whole.setdefault(words, []).append(name)
+            if len(words) >= SHORT:
+                for gram in {words} if len(words) < LONG else set(_grams(words, LONG)):
+                    self._begun.setdefault(gram[:SHORT], []).append((gram, name))
+
+    def same_as(self, text: str) -> list[str]:
+        """Return the queries that have the words of a text and no others."""
+        return self._whole.get(words_of(text), [])
+
+    def found_in(self, text: str) -> set[str]:
+        """Return the queries that are in a text, see the class."""
+        words = words_of(text)
+        return {
+            name
+            for place, gram in enumerate(_grams(words, SHORT))
+            if gram in self._begun
+            for whole, name in self._begun[gram]
+            if words[place : place + len(whole)] == whole
+        }
+
+
+def words_of(text: str) -> Words:
+    """Return the words of a text, without case and marks."""
+    return tuple(_WORD.findall(same_text_key(text)))
+
+
+def _grams(words: Words, length: int) -> Iterable[Words]:
+    return zip(*(itertools.islice(words, start, None) for start in range(length)), strict=False)
+
+
+def contamination_of(examples: Iterable[Example], tested: Sequence[Dataset]) -> Contamination:
+    """Return what training examples hold of tested queries and their relevant documents.
+
+    Every text of the examples is looked through once, and each tested corpus is read once for the
+    texts of relevant documents. Tested queries in training queries are warned of.
+    """
+    if not tested:
+        return Contamination()
+    texts = {(n, query): text for n, d in enumerate(tested) for query, text in d.queries.items()}
+    names = {f"{n}:{query}": (n, query) for n, query in texts}
+    known = TestedQueries({name: texts[key] for name, key in names.items()})
+    asked, answered = _texts_of(examples)
+    in_queries: dict[str, str] = {}
+    for text in asked:
+        for name in {*known.same_as(text), *known.found_in(text)}:
+            in_queries.setdefault(name, text)
+    in_documents: dict[str, str] = {}
+    for text in answered:
+        for name in {*known.same_as(text), *known.found_in(text)}:
+            in_documents.setdefault(name, text)
+    relevant, trained = _relevant(tested, answered)
+    shown = list((in_queries or in_documents).items())[:SHOWN]
+    report = Contamination(
+        len(texts), len(in_queries), len(in_documents), relevant, trained,
+        tuple(Found(names[name][1], texts[names[name]], text) for name, text in shown),
+    )  # fmt: skip
+    if in_queries:
+        first = report.examples[0]
+        log.warning(
+            "training queries hold %s of %s tested queries: %s (%r) is in %r; results on them say "
+            "less than they seem to", f"{len(in_queries):,}", f"{len(texts):,}", first.query,
+            first.text, _short(first.in_text),
+        )  # fmt: skip
+    return report
+
+
+def _texts_of(examples: Iterable[Example]) -> tuple[dict[str, None], dict[str, None]]:
+    """Return the distinct texts of training queries and of positive documents."""
+    asked: dict[str, None] = {}
+    answered: dict[str, None] = {}
+    for example in examples:
+        asked[example.query.text] = None
+        for document, label in zip(example.documents, example.labels, strict=True):
+            if label > 0:
+                answered[document.text] = None
+    return asked, answered
+
+
+def _relevant(tested: Sequence[Dataset], answered: Iterable[str]) -> tuple[int, int]:
+    """Count the documents relevant to tested queries, and those whose text is in ``answered``."""
+    keys = {hash(same_text_key(text)) for text in answered}
+    total = trained = 0
+    for dataset in tested:
+        relevant = {
+            name for grades in dataset.qrels.values() for name, grade in grades.items() if grade > 0
+        }
+        total += len(relevant)
+        for document in dataset.corpus:
+            if document.id in relevant:
+                relevant.discard(document.id)
+                trained += hash(same_text_key(document.full_text)) in keys
+            if not relevant:
+                break
+    return total, trained
+
+
+def _short(text: str, length: int = 120) -> str:
+    return text if len(text) <= length else f"{text[: length - 3]}..."

@@ -1,0 +1,215 @@
+"""``examples: {type: corpus}``: pairs of several kinds from the corpus, filtered by a search."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.training_data.files.corpus_examples import passages_of
+from sluice.retrieval.training_data.files.source import ExampleSource
+
+if TYPE_CHECKING:
+    from sluice.retrieval.datasets.dataset import Dataset
+    from sluice.retrieval.runs.run import Ranking, Run
+    from sluice.training import Example
+    from sluice.training.generation.corpus_pairs import PairMaker
+    from sluice.training.generation.inverse_cloze import Passage
+
+log = logging.getLogger("sluice")
+
+
+class _Asked(NamedTuple):
+    """A query made from a document, and the text that answers it."""
+
+    id: str
+    kind: str
+    query: str
+    document_id: str
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusExamples(ExampleSource):
+    """Pairs from the corpus alone, see ``sluice.training.generation.corpus_pairs.PairMaker``.
+
+    ``titles``, ``sentences``, ``crops`` and ``phrases`` are the shares of the four kinds; where a
+    document cannot give the kind that is drawn it gives another one. ``per_document`` queries are
+    made of each document, ``documents`` is a limit (the corpus' first).
+
+    ``retriever`` names what searches the corpus with every query: a retriever or pipeline of the
+    experiment, an inline {encoder, index}, a folder. ``consistency`` keeps a pair if its document
+    is among the first so many hits (with a retriever 10 by default). ``candidates`` adds so many of
+    the hits, drawn among the first ``depth``, with the scores of the list for a loss that learns
+    from a teacher: from 0 for the last of the list to ``scale`` for its first.
+    """
+
+    titles: float = 1.0
+    sentences: float = 1.0
+    crops: float = 1.0
+    phrases: float = 1.0
+    per_document: int = 2
+    documents: int | None = None
+    retriever: Any = None
+    consistency: int | None = None
+    candidates: int = 0
+    depth: int = 50
+    scale: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name, share in self._shares().items():
+            finite_number(share, f"corpus.{name}", 0)
+        if not any(self._shares().values()):
+            raise ConfigError("corpus: every share is 0; give titles, sentences, crops or phrases")
+        for name in ("per_document", "depth"):
+            whole_number(getattr(self, name), f"corpus.{name}", 1)
+        for name in ("documents", "consistency"):
+            if getattr(self, name) is not None:
+                whole_number(getattr(self, name), f"corpus.{name}", 1)
+        whole_number(self.candidates, "corpus.candidates", 0)
+        if finite_number(self.scale, "corpus.scale", 0) == 0:
+            raise ConfigError("corpus.scale: 0, expected a number above 0")
+        if self.retriever is None and (self.consistency is not None or self.candidates):
+            name = "candidates" if self.candidates else "consistency"
+            raise ConfigError(f"corpus.{name}: looks at hits; add retriever, or leave {name} out")
+        for name, usual in (("depth", 50), ("scale", 10.0)):
+            if not self.candidates and getattr(self, name) != usual:
+                raise ConfigError(f"corpus.{name}: is for candidates; give some, or leave it out")
+        if self.candidates >= self.depth or (self.consistency or 0) > self.depth:
+            raise ConfigError(
+                f"corpus.depth: {self.depth}, expected more than candidates, and at least "
+                "consistency"
+            )
+
+    @property
+    def lists(self) -> Any:
+        """What searches the corpus."""
+        return self.retriever
+
+    def examples(
+        self, dataset: Dataset, seed: int, lists: Stage | Run | None = None
+    ) -> list[Example]:
+        """Return the examples, document by document; ``DataError`` where none is left."""
+        asked = list(self._asked(dataset, seed))
+        if not asked:
+            raise DataError(f"{dataset.name}: no document of the corpus gives a pair to train on")
+        made = Counter(each.kind for each in asked)
+        log.info(
+            "%s: %s from the corpus: %s", dataset.name, plural(len(asked), "pair"),
+            ", ".join(f"{kind} {made[kind]:,}" for kind in self._shares() if made[kind]),
+        )  # fmt: skip
+        if lists is None:
+            return [_example(each) for each in asked]
+        return self._searched(asked, dataset, lists, seed)
+
+    def _shares(self) -> dict[str, float]:
+        return {
+            "titles": self.titles, "sentences": self.sentences, "crops": self.crops,
+            "phrases": self.phrases,
+        }  # fmt: skip
+
+    def _asked(self, dataset: Dataset, seed: int) -> Iterator[_Asked]:
+        from sluice.training.generation.corpus_pairs import PairMaker
+
+        maker = PairMaker.of(passages_of(dataset, self.documents))
+        for passage in passages_of(dataset, self.documents):
+            known = set[str]()
+            for number in range(self.per_document):
+                chance = random.Random(f"corpus:{seed}:{number}:{passage.id}")
+                asked = self._drawn(maker, passage, f"{passage.id}-asked-{number}", chance)
+                if asked is not None and asked.query not in known:
+                    known.add(asked.query)
+                    yield asked
+
+    def _drawn(
+        self, maker: PairMaker, passage: Passage, name: str, chance: random.Random
+    ) -> _Asked | None:
+        """Draw kinds by their shares, without returning one, until the document gives a pair."""
+        shares = {kind: share for kind, share in self._shares().items() if share > 0}
+        while shares:
+            (kind,) = chance.choices(list(shares), list(shares.values()))
+            pair = maker.pair(kind, passage, chance)
+            if pair is not None:
+                return _Asked(name, kind, pair.query, passage.id, pair.document)
+            del shares[kind]
+        return None
+
+    def _searched(
+        self, asked: Sequence[_Asked], dataset: Dataset, lists: Stage | Run, seed: int
+    ) -> list[Example]:
+        """Return the pairs whose document is found, with candidates of their lists."""
+        if not isinstance(lists, Stage):
+            raise ConfigError(
+                f"examples.retriever: {lists.name} is a run, which has no lists for queries that "
+                "are made from the corpus; name a retriever or a pipeline"
+            )
+        most = 10 if self.consistency is None else self.consistency
+        depth = self.depth if self.candidates else most
+        run = lists.run({each.id: each.query for each in asked}, None, depth)
+        kept = [
+            (each, run[each.id][:depth])
+            for each in asked
+            if each.id in run and each.document_id in run[each.id].doc_ids[:most]
+        ]
+        log.info(
+            "%s: kept %s of %s pairs, whose document is among the first %d hits of %s",
+            dataset.name, f"{len(kept):,}", f"{len(asked):,}", most, lists.name,
+        )  # fmt: skip
+        if not kept:
+            raise DataError(
+                f"{dataset.name}: of {len(asked):,} queries made from the corpus none finds its "
+                f"document among the first {most} hits of {lists.name}; raise consistency"
+            )
+        if not self.candidates:
+            return [_example(each) for each, _ in kept]
+        return self._taught(kept, dataset, seed)
+
+    def _taught(
+        self, kept: Sequence[tuple[_Asked, Ranking]], dataset: Dataset, seed: int
+    ) -> list[Example]:
+        """Return pairs with candidates of their lists, and the lists' scores of all."""
+        from sluice.training import Example, Text
+
+        drawn = []
+        for asked, ranking in kept:
+            scores = self._scaled(ranking)
+            others = [doc for doc in ranking.doc_ids if doc != asked.document_id]
+            chance = random.Random(f"candidates:{seed}:{asked.id}")
+            chosen = chance.sample(others, min(self.candidates, len(others)))
+            drawn.append((asked, [(doc, scores[doc]) for doc in (asked.document_id, *chosen)]))
+        needed = {doc for _, documents in drawn for doc, _ in documents}
+        texts = {d.id: d.full_text for d in dataset.corpus if d.id in needed}
+        return [
+            Example(
+                Text(asked.id, asked.query),
+                tuple(Text(doc, texts[doc]) for doc, _ in documents),
+                relevant=frozenset({asked.document_id}),
+                scores=tuple(score for _, score in documents),
+            )
+            for asked, documents in drawn
+        ]
+
+    def _scaled(self, ranking: Ranking) -> dict[str, float]:
+        """Return a list's scores between 0 and ``scale``; all the same where they do not differ."""
+        scores = np.asarray(ranking.scores, np.float64)
+        least, spread = scores.min(), scores.max() - scores.min()
+        scaled = self.scale * (scores - least) / spread if spread else np.zeros_like(scores)
+        return dict(zip(ranking.doc_ids, scaled.tolist(), strict=True))
+
+
+def _example(asked: _Asked) -> Example:
+    from sluice.training import Example, Text
+
+    return Example(
+        Text(asked.id, asked.query),
+        (Text(asked.document_id, asked.document),),
+        relevant=frozenset({asked.document_id}),
+    )
