@@ -55,7 +55,7 @@ class Contamination:
         return {**asdict(self), "examples": [list(each) for each in self.examples]}
 
 
-class TestedQueries:
+class QueryNgrams:
     """The n-grams of tested queries, to be looked for in texts.
 
     A query is in a text that has 13 of its words in a row; one of 8 to 12 words if all are in a
@@ -110,7 +110,7 @@ def contamination_of(examples: Iterable[Example], tested: Sequence[Dataset]) -> 
         return Contamination()
     texts = {(n, query): text for n, d in enumerate(tested) for query, text in d.queries.items()}
     names = {f"{n}:{query}": (n, query) for n, query in texts}
-    known = TestedQueries({name: texts[key] for name, key in names.items()})
+    known = QueryNgrams({name: texts[key] for name, key in names.items()})
     asked, answered = _texts_of(examples)
     in_queries: dict[str, str] = {}
     for text in asked:

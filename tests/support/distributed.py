@@ -1,6 +1,7 @@
 """Trainings of every kind by one or several processes: argv are output, model and processes."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,8 @@ def trained(kind: str, output: Path, model: Path, processes: int) -> None:
         loss: Any = MaskedLanguage()
         examples = texts(22)
     else:
-        encoder = {"splade": tiny.Splade, "dense": tiny.Dense, "cross": tiny.Cross}[kind](
-            dropout=0.0
-        )
+        kinds = {"splade": tiny.Splade, "dense": tiny.Dense, "cross": tiny.Cross}
+        encoder = kinds.get(kind, tiny.Dense)(dropout=0.0)
         settings |= {"trainer": trainer, "gradient_cache": 3 if kind == "splade" else None}
         if kind != "splade":
             del settings["sparsity"]
@@ -45,6 +45,10 @@ def trained(kind: str, output: Path, model: Path, processes: int) -> None:
             settings |= {"evaluate": lambda _: {"nDCG@10": 0.5}, "evaluate_every": 2}
         loss = BCE() if kind == "cross" else InfoNCE(symmetric=True, same_side=True)
         examples = tiny.examples(22, negatives=2)
+        if kind == "sources":
+            examples = [replace(each, source="ab"[n % 3 == 0]) for n, each in enumerate(examples)]
+            settings["sampling_temperature"] = 4.0
+            settings["gradient_cache"] = 3 if several else None
     fit(encoder, examples, loss, output=output / kind, **settings)
     weights = {name: value.clone() for name, value in encoder.module.state_dict().items()}
     distinct = {id(value): (name, value.contiguous()) for name, value in weights.items()}
@@ -52,7 +56,7 @@ def trained(kind: str, output: Path, model: Path, processes: int) -> None:
     safetensors.torch.save_file(dict(distinct.values()), file)
 
 
-KINDS = ("splade", "dense", "cross", "masked")
+KINDS = ("splade", "dense", "cross", "masked", "sources")
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
