@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 
+CONSISTENT = 10  # hits that a pair's document is among, if the section does not say
+
+
 class _Asked(NamedTuple):
     """A query made from a document, and the text that answers it."""
 
@@ -83,10 +86,11 @@ class CorpusExamples(ExampleSource):
         for name, usual in (("depth", 50), ("scale", 10.0)):
             if not self.candidates and getattr(self, name) != usual:
                 raise ConfigError(f"corpus.{name}: is for candidates; give some, or leave it out")
-        if self.candidates >= self.depth or (self.consistency or 0) > self.depth:
+        least = max(self.candidates + 1, self.consistency or 0)
+        if self.candidates and self.depth < least:
             raise ConfigError(
-                f"corpus.depth: {self.depth}, expected more than candidates, and at least "
-                "consistency"
+                f"corpus.depth: {self.depth}, expected {least} or more, as candidates and "
+                "consistency need"
             )
 
     @property
@@ -151,8 +155,9 @@ class CorpusExamples(ExampleSource):
                 f"examples.retriever: {lists.name} is a run, which has no lists for queries that "
                 "are made from the corpus; name a retriever or a pipeline"
             )
-        most = 10 if self.consistency is None else self.consistency
+        most = CONSISTENT if self.consistency is None else self.consistency
         depth = self.depth if self.candidates else most
+        most = min(most, depth)
         run = lists.run({each.id: each.query for each in asked}, None, depth)
         kept = [
             (each, run[each.id][:depth])

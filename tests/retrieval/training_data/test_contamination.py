@@ -114,7 +114,9 @@ def test_a_report_counts_queries_and_documents(caplog: pytest.LogCaptureFixture)
 
 def test_queries_in_documents_alone_are_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "sluice"):
-        report = contamination_of([example(1, "x", f"{LONG} indeed")], [evaluated("a"), evaluated("b")])
+        report = contamination_of(
+            [example(1, "x", f"{LONG} indeed")], [evaluated("a"), evaluated("b")]
+        )
     assert (report.queries, report.in_queries, report.in_documents) == (6, 0, 2)
     assert report.examples[0].in_text == f"{LONG} indeed"
     assert caplog.text == ""

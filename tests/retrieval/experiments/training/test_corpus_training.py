@@ -1,0 +1,218 @@
+"""Training on a corpus without judgements: what is held out, and what chooses the model."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Call
+from small_world import documents, write_beir
+
+from sluice.encoders.foundation.disk.files import read_json
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.retrieval import load_dataset, run, train
+from sluice.retrieval.config.sections import TrainConfig, checked
+from sluice.retrieval.experiments.training.summary import training_summary
+from sluice.retrieval.training_data.own_pairs import training_data
+
+BM25 = {"encoder": {"type": "bm25"}}
+
+
+@pytest.fixture
+def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
+    data = write_beir(tmp_path / "data")
+    for split in ("train", "dev"):
+        (data / "qrels" / f"{split}.tsv").unlink()
+    return {
+        "dataset": str(data),
+        "output": str(tmp_path / "out"),
+        "encoder": {"type": "dense", "model": str(bert)},
+        "loss": "info_nce",
+        "examples": "corpus",
+        "evaluate": {"every": 2},
+        "trainer": {"max_steps": 2, "per_device_train_batch_size": 4, "logging_steps": 1},
+    }
+
+
+def test_pairs_of_held_out_documents_choose_the_model(
+    config: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "sluice"):
+        folder = train(config)
+    said = re.search(
+        r"no judgement chooses the model, but (\d+) pairs from 4 documents", caplog.text
+    )
+    assert said is not None
+    facts = read_json(folder / "manifest.json")["summary"]
+    assert facts["judged_by"] == (
+        f"{said[1]} queries made from held-out documents of data, without judgements"
+    )
+    assert facts["held_out"] == int(said[1])
+    assert f"judged by {facts['judged_by']}" in training_summary(folder)
+    every = re.search(r"data: (\d+) pairs from the corpus", caplog.text)
+    assert every is not None
+    assert facts["examples"] == int(every[1]) - int(said[1])
+    # the first of the tested queries' words stand in the documents, in another order
+    assert facts["overlap"]["queries"] == 8
+    assert "of 8 tested queries none is in a training text" in training_summary(folder)
+
+
+@pytest.mark.parametrize("kind", ["corpus", "ict", "bfs"])
+def test_no_pair_of_a_held_out_document_is_trained_on(
+    config: dict[str, Any], kind: str, tmp_path: Path
+) -> None:
+    data = write_beir(tmp_path / "more", count=40)
+    lines = [
+        {"_id": d.id, "title": f"About {d.id}", "text": f"{d.text} one. And {d.id} is another one."}
+        for d in documents(40)
+    ]
+    (data / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    section = checked({**config, "examples": kind, "evaluate": {"by": "examples"}}, TrainConfig)
+    dataset = load_dataset(data, None)
+    made = training_data(section, dataset, 13)
+    assert made.held_out
+    assert len(made.left_out) == 4
+    judged = {doc for grades in made.dev.qrels.values() for doc in grades}
+    assert judged == made.left_out
+    assert [d.id for d in made.dev.corpus] == [d.id for d in dataset.corpus]
+    if kind == "corpus":
+        assert {d for e in made.examples for d in e.relevant}.isdisjoint(made.left_out)
+    assert training_data(section, dataset, 13).left_out == made.left_out
+    assert training_data(section, dataset, 14).left_out != made.left_out
+
+
+def test_later_epochs_leave_the_held_out_documents_out(config: dict[str, Any]) -> None:
+    trainer = {"num_train_epochs": 2, "per_device_train_batch_size": 16, "logging_steps": 1}
+    folder = train({**config, "examples": {"type": "bfs"}, "trainer": trainer})
+    (kept,) = (folder.parent / "training").glob("examples-*.jsonl")
+    trained = {doc for line in kept.read_text().splitlines() for doc in json.loads(line)[3]}
+    section = checked({**config, "examples": {"type": "bfs"}}, TrainConfig)
+    left_out = training_data(section, load_dataset(config["dataset"], None), 13).left_out
+    assert left_out
+    assert trained.isdisjoint(left_out)
+
+
+def test_a_pipeline_filters_and_teaches_in_an_experiment(
+    config: dict[str, Any], tmp_path: Path, bert: Path
+) -> None:
+    section = {key: value for key, value in config.items() if key not in ("dataset", "output")}
+    section |= {
+        "examples": {"type": "corpus", "retriever": "hybrid", "consistency": 5, "candidates": 2},
+        "loss": {"type": "kl_div"},
+    }
+    experiment = {
+        "dataset": config["dataset"], "output": config["output"], "train": {"ft": section},
+        "retrievers": {
+            "bm25": BM25, "start": {"encoder": {"type": "dense", "model": str(bert)}},
+            "dense": {"encoder": {"type": "dense", "model": "ft"}},
+        },
+        "pipelines": {"hybrid": "bm25 | start", "dense": "dense"},
+        "evaluate": {"latency_queries": 0},
+    }  # fmt: skip
+    run(experiment)
+    manifest = tmp_path / "out" / "models" / "ft" / "manifest.json"
+    facts = read_json(manifest)["summary"]
+    assert 0 < facts["examples"] < 72  # some are not found
+    assert facts["source"] == "corpus over data"
+    made = manifest.stat().st_mtime_ns
+    run(experiment)
+    assert manifest.stat().st_mtime_ns == made
+    experiment["pipelines"]["hybrid"] = "bm25"
+    run(experiment)  # what filters the pairs is part of the recipe
+    assert manifest.stat().st_mtime_ns != made
+
+
+def test_judgements_choose_where_there_are_any(config: dict[str, Any], tmp_path: Path) -> None:
+    data = write_beir(tmp_path / "judged")
+    folder = train({**config, "dataset": str(data)})
+    facts = read_json(folder / "manifest.json")["summary"]
+    assert facts["judged_by"] == "judgements of 8 queries of judged"
+    again = train({**config, "dataset": str(data), "evaluate": {"every": 2, "by": "examples"}})
+    facts = read_json(again / "manifest.json")["summary"]
+    assert "made from held-out documents of judged, without judgements" in facts["judged_by"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"examples": None, "evaluate": {"by": "examples"}}, "evaluate.by: examples: there are non"),
+        ({"evaluate": {"by": "test"}}, "evaluate.by: 'test'; expected"),
+        ({"examples": {"type": "corpus", "retriever": "bm25"}}, "examples.retriever: 'bm25' does n"),
+        ({"examples": {"type": "corpus", "retriever": "self"}}, "examples.retriever: 'self'; expec"),
+        ({"examples": {"type": "corpus", "retriever": {"encoder": {"type": "bm"}}}},
+         "examples.retriever.encoder.type: unknown type 'bm'"),
+        ({"evaluate": {"by": "judgements"}}, "no split 'dev'"),
+    ],
+)  # fmt: skip
+def test_bad_settings(config: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=message):
+        train({**config, **changes})
+
+
+# dev queries
+
+
+def judged(folder: Path, rows: list[str]) -> Path:
+    data = write_beir(folder)
+    text = "\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n"
+    (data / "qrels" / "dev.tsv").write_text(text)
+    return data
+
+
+@pytest.fixture
+def supervised(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != "examples"}
+
+
+def test_dev_without_a_relevant_document_is_refused(
+    supervised: dict[str, Any], tmp_path: Path, sluice: Call
+) -> None:
+    data = judged(tmp_path / "a", ["q12\td00\t0", "q13\td01\t0"])
+    message = "evaluate: a: none of its 2 dev queries has a relevant document in .*dev.tsv"
+    with pytest.raises(DataError, match=message):
+        train({**supervised, "dataset": str(data)})
+    assert not (tmp_path / "out" / "training").exists()
+    (tmp_path / "x.yaml").write_text(json.dumps({**supervised, "dataset": str(data)}))
+    code, _, err = sluice("train", tmp_path / "x.yaml")
+    assert (code, "so every model scores 0" in err) == (2, True)
+
+
+def test_dev_documents_of_another_corpus_are_refused(
+    supervised: dict[str, Any], tmp_path: Path
+) -> None:
+    data = judged(tmp_path / "a", ["q12\tx00\t1", "q13\tx01\t1"])
+    with pytest.raises(
+        DataError, match=r"none of the 2 documents .* \(such as 'x00'\) is in the c"
+    ):
+        train({**supervised, "dataset": str(data)})
+
+
+def test_a_single_dev_query_is_warned_of(
+    supervised: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = judged(tmp_path / "a", ["q12\td00\t1", "q13\td01\t0"])
+    train({**supervised, "dataset": str(data)})
+    assert caplog.text.count("evaluate: a: a single dev query (q12) chooses the model") == 1
+
+
+def test_dev_equal_to_test_is_refused(supervised: dict[str, Any], tmp_path: Path) -> None:
+    data = write_beir(tmp_path / "a")
+    (data / "qrels" / "dev.tsv").write_text((data / "qrels" / "test.tsv").read_text())
+    message = (
+        r"^dataset: choosing a model by the test is refused: 8 of 8 tested queries \(such as 'q20'\)"
+        " are among the dev queries, by text; use separate splits"
+    )
+    with pytest.raises(ConfigError, match=message):
+        train({**supervised, "dataset": str(data)})
+    trained = {k: v for k, v in supervised.items() if k not in ("dataset", "output")}
+    experiment = {
+        "dataset": str(data), "output": supervised["output"], "train": {"ft": trained},
+        "retrievers": {"dense": {"encoder": {"type": "dense", "model": "ft"}}},
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=message):
+        run(experiment)
+    assert not (tmp_path / "out" / "training").exists()
