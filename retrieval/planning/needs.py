@@ -79,6 +79,7 @@ def missing_models(config: Any, values: Mapping[str, Any]) -> Iterator[str]:
 
 def missing_splits(config: Any, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield a problem for each split that a config needs and its dataset has not."""
+    yield from _without_train(config)
     named = values.get("dataset")
     for dataset in named if isinstance(named, list) else [named]:
         if not isinstance(dataset, (str, Mapping)):
@@ -89,7 +90,12 @@ def missing_splits(config: Any, values: Mapping[str, Any]) -> Iterator[str]:
             continue  # reported already
         listed = ", ".join(splits) or "no split with judgements"
         for place, section in trainings(config):
-            if section.examples is None and sees_queries(section) and "train" not in splits:
+            if (
+                section.datasets is None
+                and section.examples is None
+                and sees_queries(section)
+                and "train" not in splits
+            ):
                 yield (
                     f"{place}examples: the dataset has {listed}, and training needs train; give "
                     "examples of your own: examples: pairs.csv"
@@ -103,6 +109,24 @@ def missing_splits(config: Any, values: Mapping[str, Any]) -> Iterator[str]:
         tuning = getattr(config, "tune", None)
         if tuning is not None and find_split(tuning.split, [*splits, *_held_out(splits)]) is None:
             yield f"tune.split: the dataset has {listed}, not {tuning.split!r}"
+
+
+def _without_train(config: Any) -> Iterator[str]:
+    """Yield a problem for each of a training's own datasets that has no train split."""
+    for place, section in trainings(config):
+        if section.examples is not None or not sees_queries(section):
+            continue
+        for number, each in enumerate(section.datasets or []):
+            try:
+                splits = load_dataset(each, None).splits
+            except SluiceError as error:
+                yield f"{place}datasets[{number}]: {error}"
+                continue
+            if "train" not in splits:
+                yield (
+                    f"{place}datasets[{number}]: it has {', '.join(splits) or 'no split'}, and "
+                    "training needs train; leave it out, or train on examples: corpus"
+                )
 
 
 def _held_out(splits: list[str]) -> list[str]:

@@ -128,7 +128,8 @@ def plan(values: Mapping[str, Any], file: Path | None = None, *, measure: bool =
     ]
     notes.append(IDLE if measure else UNMEASURED)
     if isinstance(config, TrainConfig):
-        dataset = None if config.dataset is None else load_dataset(config.dataset, None)
+        trained = config.datasets[0] if config.datasets else config.dataset
+        dataset = None if trained is None else load_dataset(trained, None)
         rates = Rates(dataset) if measure else None
         return Plan(_title(config, dataset), list(_training_steps(config, dataset, rates)), notes)
     dataset = load_dataset(config.dataset, None)
@@ -140,6 +141,8 @@ def _title(config: Any, dataset: Dataset | None) -> str:
     kind = "a tuning" if isinstance(config, TuneConfig) else "an experiment"
     if isinstance(config, TrainConfig):
         kind = "one training run"
+    if isinstance(config, TrainConfig) and config.datasets is not None:
+        return f"{kind} on {plural(len(config.datasets), 'dataset')}, into {config.output}"
     if dataset is None:
         return f"{kind} on pairs of its own, into {config.output}"
     size = dataset.corpus.size

@@ -8,12 +8,13 @@ from typing import NamedTuple
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.sections import TrainingSection
-from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.experiments.training.dev_evaluation import PAIR_DEPTH
 from sluice.retrieval.training_data.example_sources import example_files, source_of
 from sluice.retrieval.training_data.files.corpus_examples import splits_of
 
 PER_QUERY = 4  # mined negatives, unless the section says how many
+PAIRS = 2  # made from a document of the corpus, unless the section says how many
 QUERY_SHARE = 0.3  # of a document's cost, for its query
 EVALUATIONS = 5  # of a training run that does not say after how many steps
 
@@ -47,7 +48,12 @@ def training_size(section: TrainingSection, dataset: Dataset | None, seed: int) 
     batch = int(trainer["per_device_train_batch_size"])
     times = int(trainer.get("gradient_accumulation_steps") or 1)
     batch *= times
-    examples = _examples(section, dataset, seed)
+    datasets: list[Dataset | None] = [dataset]
+    if section.datasets is not None:
+        datasets = [load_dataset(each, None) for each in section.datasets]
+    counts = [_examples(section, each, seed) for each in datasets]
+    known = [count for count in counts if count is not None]
+    examples = sum(known) if len(known) == len(counts) else None
     limit = int(trainer.get("max_steps") or 0)
     steps = limit if limit > 0 else None
     if steps is None and examples is not None:
@@ -57,7 +63,7 @@ def training_size(section: TrainingSection, dataset: Dataset | None, seed: int) 
     documents = section.positives + mined
     texts = batch * (documents + QUERY_SHARE)
     held = min(texts / times, section.gradient_cache or math.inf)
-    evaluated = _evaluated(section, dataset, steps)
+    evaluated = sum(_evaluated(section, each, steps) for each in datasets)
     return TrainingSize(examples, steps, batch, texts, held, evaluated)
 
 
@@ -84,6 +90,9 @@ def _examples(section: TrainingSection, dataset: Dataset | None, seed: int) -> i
         return sum(math.ceil(each / section.positives) for each in positives)
     if spec is not None and spec.get("type") == "texts" and dataset is not None:
         return dataset.corpus.size
+    size = None if dataset is None else dataset.corpus.size
+    if spec is not None and spec.get("type") == "corpus" and size is not None:
+        return min(size, spec.get("documents") or size) * int(spec.get("per_document", PAIRS))
     files = example_files(spec)
     if not files or any(file.suffix not in (".csv", ".tsv", ".jsonl", ".txt") for file in files):
         return None

@@ -154,6 +154,19 @@ WORDS: Mapping[str, str] = {
     "adore.metric_cut": "Places of the list that count; null: all.",
     "lambda_distil.metric_cut": "Places of the list that count; null: all.",
     # examples
+    "corpus.titles": "The share of pairs of a title and the text without it.",
+    "corpus.sentences": "The share of pairs of a sentence and the rest of its document.",
+    "corpus.crops": "The share of pairs of two spans of words of a document.",
+    "corpus.phrases": "The share of pairs of a document's key phrases and the document.",
+    "corpus.per_document": "Queries made from each document.",
+    "corpus.retriever": "What searches the corpus with every query: a retriever or pipeline by "
+    "name, a folder, an inline {encoder, index}.",
+    "corpus.consistency": "Keeps pairs whose document is among the first so many hits; with a "
+    "retriever 10.",
+    "corpus.candidates": "Further hits of each query, with the scores of the list, for losses that "
+    "learn from a teacher.",
+    "corpus.depth": "Hits that the candidates are drawn from.",
+    "corpus.scale": "The candidates' highest score, where the lowest is 0.",
     "file.file": "The file, or several.",
     "file.format": "bge, columns, triples, id_triples, scored_triples, tevatron, msmarco, ...; "
     "auto: seen from the first row.",
@@ -233,6 +246,7 @@ SUMMARIES: Mapping[str, str] = {
     "towers": "Two encoders with weights of their own, for queries and for documents.",
     "cross_encoder": "Reads query and document together and returns one score.",
     "bfs": "Titles or first sentences as queries, their bodies as documents.",
+    "corpus": "Pairs of several kinds from the corpus, filtered and taught by a search of it.",
     "file": "Examples from files of the usual formats.",
     "ict": "Inverse cloze: a sentence of a document as the query, the rest as the document.",
     "texts": "Every document of the corpus, for losses that learn from texts alone.",

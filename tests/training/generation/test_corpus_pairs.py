@@ -12,8 +12,8 @@ from sluice.training.generation.corpus_pairs import KINDS, PairMaker
 from sluice.training.generation.inverse_cloze import Passage
 
 GOLD = Passage(
-    "g", "Gold washing", "Gold is found in rivers. The sluice box, a long wooden channel, holds the "
-    "heavy gold back. Miners wash gravel through it.",
+    "g", "Gold washing", "Gold is found in rivers. The sluice box, a long wooden channel, holds "
+    "the heavy gold back. Miners wash gravel through it.",
 )  # fmt: skip
 OTHERS = [
     Passage(f"o{n}", f"The thing {n}", f"The thing number {n} is in the house. It is the one.")

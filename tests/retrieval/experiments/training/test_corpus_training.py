@@ -139,10 +139,10 @@ def test_judgements_choose_where_there_are_any(config: dict[str, Any], tmp_path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"examples": None, "evaluate": {"by": "examples"}}, "evaluate.by: examples: there are non"),
+        ({"examples": None, "evaluate": {"by": "examples"}}, "evaluate.by: examples: there are"),
         ({"evaluate": {"by": "test"}}, "evaluate.by: 'test'; expected"),
-        ({"examples": {"type": "corpus", "retriever": "bm25"}}, "examples.retriever: 'bm25' does n"),
-        ({"examples": {"type": "corpus", "retriever": "self"}}, "examples.retriever: 'self'; expec"),
+        ({"examples": {"type": "corpus", "retriever": "bm25"}}, "examples.retriever: 'bm25' does"),
+        ({"examples": {"type": "corpus", "retriever": "self"}}, "examples.retriever: 'self'; exp"),
         ({"examples": {"type": "corpus", "retriever": {"encoder": {"type": "bm"}}}},
          "examples.retriever.encoder.type: unknown type 'bm'"),
         ({"evaluate": {"by": "judgements"}}, "no split 'dev'"),
@@ -203,8 +203,8 @@ def test_dev_equal_to_test_is_refused(supervised: dict[str, Any], tmp_path: Path
     data = write_beir(tmp_path / "a")
     (data / "qrels" / "dev.tsv").write_text((data / "qrels" / "test.tsv").read_text())
     message = (
-        r"^dataset: choosing a model by the test is refused: 8 of 8 tested queries \(such as 'q20'\)"
-        " are among the dev queries, by text; use separate splits"
+        r"^dataset: choosing a model by the test is refused: 8 of 8 tested queries \(such as "
+        r"'q20'\) are among the dev queries, by text; use separate splits"
     )
     with pytest.raises(ConfigError, match=message):
         train({**supervised, "dataset": str(data)})

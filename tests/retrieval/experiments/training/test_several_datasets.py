@@ -120,7 +120,7 @@ def test_a_query_of_one_in_the_test_of_another_is_refused(
         ({"datasets": []}, "datasets: .*at least 1"),
         ({"datasets": ["a"], "sampling_temperature": 2}, "weighs several datasets, and there is o"),
         ({"datasets": None, "dataset": "a", "sampling_temperature": 2}, "list them under datasets"),
-        ({"datasets": [{"name": "a", "split": "test"}]}, r"datasets\[0\].split: 'test': training o"),
+        ({"datasets": [{"name": "a", "split": "test"}]}, r"datasets\[0\].split: 'test': training"),
         ({"sampling_temperature": 0}, "sampling_temperature: 0; expected a number above 0"),
         ({"examples": "pairs.csv"}, "examples: a file does not say which of the datasets"),
         ({"negatives": {"type": "live"}}, "negatives: live candidates are those of one corpus"),
