@@ -1,7 +1,7 @@
-"""Check hubness, compatibility, robustness.
+"""Check hubness, compatibility, robustness, overlap.
 
 Finds what a mean hides: documents that are retrieved for too many queries, encoders that cannot
-share an index, and systems that a typo breaks.
+share an index, systems that a typo breaks, and test queries that were trained on.
 """
 
 from __future__ import annotations
@@ -221,8 +221,38 @@ def _experiment(path: Path, overrides: list[str], allow: list[str] | None) -> Ex
     return open_experiment(path, allow=allowed(allow), overrides=overrides)
 
 
+def overlap(
+    source: Annotated[
+        str, argument("SOURCE", "A file of training examples, or a dataset: its train split.")
+    ],
+    dataset: Annotated[str, option("DATASET", "The dataset with the tested queries.")],
+    split: Annotated[str, option("SPLIT", "The split of the tested queries.")] = "test",
+    as_json: Json = False,
+) -> None:
+    """Look for tested queries and their relevant documents in training texts.
+
+    A tested query is in a training text that has 13 of its words in a row (Brown et al., 2020), or
+    all of them if it has 8 to 12; a shorter one must be a training query. A relevant document is
+    counted if a positive of training has the same text. Training reports the same by itself.
+
+    Examples:
+      sluice diagnose overlap pairs.jsonl --dataset scifact
+      sluice diagnose overlap nfcorpus --dataset scifact
+    """
+    from sluice.retrieval.datasets.dataset import load_dataset
+    from sluice.retrieval.training_data.contamination import contamination_of, training_examples
+
+    tested = load_dataset(dataset, split)
+    report = contamination_of(training_examples(source), [tested])
+    if as_json:
+        typer.echo(json.dumps(report.as_dict(), indent=2))
+        return
+    echo(str(report))
+
+
 COMMANDS: dict[str, Command] = {
     "hubness": hubness,
     "compatibility": compatibility,
     "robust": robust,
+    "overlap": overlap,
 }

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sluice.encoders.foundation.same_text import same_text_key
@@ -49,6 +50,17 @@ class Contamination:
     documents: int = 0
     trained: int = 0
     examples: tuple[Found, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.queries:>7,}  tested queries",
+            f"{self.in_queries:>7,}  of them in training queries",
+            f"{self.in_documents:>7,}  of them in positive documents",
+            f"{self.documents:>7,}  documents relevant to them",
+            f"{self.trained:>7,}  of these are positives of training",
+            *(f"{each.query}: {each.text}\n  in: {_short(each.in_text)}" for each in self.examples),
+        ]
+        return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON has it."""
@@ -104,7 +116,7 @@ def contamination_of(examples: Iterable[Example], tested: Sequence[Dataset]) -> 
     """Return what training examples hold of tested queries and their relevant documents.
 
     Every text of the examples is looked through once, and each tested corpus is read once for the
-    texts of relevant documents. Tested queries in training queries are warned of.
+    texts of relevant documents.
     """
     if not tested:
         return Contamination()
@@ -122,18 +134,42 @@ def contamination_of(examples: Iterable[Example], tested: Sequence[Dataset]) -> 
             in_documents.setdefault(name, text)
     relevant, trained = _relevant(tested, answered)
     shown = list((in_queries or in_documents).items())[:SHOWN]
-    report = Contamination(
+    return Contamination(
         len(texts), len(in_queries), len(in_documents), relevant, trained,
         tuple(Found(names[name][1], texts[names[name]], text) for name, text in shown),
     )  # fmt: skip
-    if in_queries:
+
+
+def warn_of(report: Contamination, where: str) -> None:
+    """Warn of tested queries in training queries, with the first of them."""
+    if report.in_queries:
         first = report.examples[0]
         log.warning(
-            "training queries hold %s of %s tested queries: %s (%r) is in %r; results on them say "
-            "less than they seem to", f"{len(in_queries):,}", f"{len(texts):,}", first.query,
-            first.text, _short(first.in_text),
+            "%s: training queries hold %s of %s tested queries: %s (%r) is in %r; results on them "
+            "say less than they seem to", where, f"{report.in_queries:,}", f"{report.queries:,}",
+            first.query, first.text, _short(first.in_text),
         )  # fmt: skip
-    return report
+
+
+def training_examples(source: str) -> list[Example]:
+    """Return the examples of a training file, or of a dataset's train split."""
+    from sluice.retrieval.datasets.dataset import Dataset, load_dataset
+    from sluice.retrieval.datasets.source import MemorySource
+    from sluice.retrieval.training_data.files.examples import FileExamples
+    from sluice.training import pair_examples
+
+    path = Path(source)
+    if path.is_file():
+        return FileExamples(source).examples(Dataset(MemorySource(path.name, (), {}), None), 0)
+    train = load_dataset(source, "train")
+    relevant = {name for grades in train.qrels.values() for name, g in grades.items() if g > 0}
+    texts = {each.id: each.full_text for each in train.corpus if each.id in relevant}
+    qrels = {
+        query: {name: grade for name, grade in grades.items() if name in texts}
+        for query, grades in train.qrels.items()
+        if query in train.queries
+    }
+    return list(pair_examples(train.queries, qrels, texts))
 
 
 def _texts_of(examples: Iterable[Example]) -> tuple[dict[str, None], dict[str, None]]:

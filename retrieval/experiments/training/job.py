@@ -37,7 +37,11 @@ from sluice.retrieval.experiments.training.parts import (
     opened_parts,
 )
 from sluice.retrieval.experiments.training.summary import KEY, facts_of, training_summary
-from sluice.retrieval.training_data.contamination import Contamination, contamination_of
+from sluice.retrieval.training_data.contamination import (
+    Contamination,
+    contamination_of,
+    warn_of,
+)
 from sluice.retrieval.training_data.example_sources import changes, refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge
 from sluice.training.protocol import PairEncoder
@@ -125,6 +129,7 @@ def train_model(job: TrainingJob) -> Path:
                 minable = parts[0].with_dataset
                 refuse_unlearnable(examples, alone, f"{where}examples", minable=minable)
         overlap = contamination_of(examples, job.tested()) if rank() == 0 else Contamination()
+        warn_of(overlap, f"{where}examples")
     report = _fitted(job, encoder, examples, loss, parts, live)
     wait()  # every process has read the best checkpoint, which is removed below
     if rank() == 0:

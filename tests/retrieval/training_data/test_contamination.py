@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import re
+from pathlib import Path
 
 import pytest
+from command_line import Call
+from small_world import write_beir
 
-from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.training_data.contamination import (
     Contamination,
     QueryNgrams,
     contamination_of,
+    warn_of,
     words_of,
 )
 from sluice.training import Example, Text
@@ -104,11 +109,15 @@ def test_a_report_counts_queries_and_documents(caplog: pytest.LogCaptureFixture)
     ]
     with caplog.at_level(logging.WARNING, "sluice"):
         report = contamination_of(examples, [evaluated()])
+        warn_of(report, "train.x.examples")
     assert report == Contamination(
         queries=3, in_queries=1, in_documents=1, documents=3, trained=1,
         examples=(("3", "where is gold", "Where is GOLD?"),),
     )  # fmt: skip
-    assert "training queries hold 1 of 3 tested queries: 3 ('where is gold')" in caplog.text
+    assert (
+        "train.x.examples: training queries hold 1 of 3 tested queries: 3 ('where is gold') is in "
+        "'Where is GOLD?'" in caplog.text
+    )
     assert report.as_dict()["examples"] == [["3", "where is gold", "Where is GOLD?"]]
 
 
@@ -117,6 +126,7 @@ def test_queries_in_documents_alone_are_no_warning(caplog: pytest.LogCaptureFixt
         report = contamination_of(
             [example(1, "x", f"{LONG} indeed")], [evaluated("a"), evaluated("b")]
         )
+    warn_of(report, "x")
     assert (report.queries, report.in_queries, report.in_documents) == (6, 0, 2)
     assert report.examples[0].in_text == f"{LONG} indeed"
     assert caplog.text == ""
@@ -125,3 +135,28 @@ def test_queries_in_documents_alone_are_no_warning(caplog: pytest.LogCaptureFixt
 def test_nothing_tested_is_nothing_found() -> None:
     assert contamination_of([example(1, LONG, EIGHT)], []) == Contamination()
     assert contamination_of([], [evaluated()]).in_queries == 0
+
+
+def test_the_command_line_tells_the_same(tmp_path: Path, sluice: Call) -> None:
+    data = write_beir(tmp_path / "world")
+    queries = [json.loads(x) for x in (data / "queries.jsonl").read_text().splitlines()]
+    asked = next(each["text"] for each in queries if each["_id"] == "q20")  # of the test
+    rows = [{"query": asked.upper(), "positive": "a text"}, {"query": "x", "positive": "y"}]
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, out, err = sluice("diagnose", "overlap", pairs, "--dataset", data)
+    assert code == 0, err
+    assert out.splitlines()[:3] == [
+        "      8  tested queries", "      1  of them in training queries",
+        "      0  of them in positive documents",
+    ]  # fmt: skip
+    assert out.splitlines()[5:] == [f"q20: {asked}", f"  in: {asked.upper()}"]
+    code, out, _ = sluice("diagnose", "overlap", data, "--dataset", data, "--json")
+    report = json.loads(out)
+    train, test = (load_dataset(data, split) for split in ("train", "test"))
+    relevant, positives = (
+        {doc for grades in each.qrels.values() for doc, grade in grades.items() if grade > 0}
+        for each in (test, train)
+    )
+    assert (report["in_queries"], report["documents"]) == (0, len(relevant))
+    assert report["trained"] == len(relevant & positives) > 0
