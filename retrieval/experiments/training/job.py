@@ -53,9 +53,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 # What training writes into its work folder; anything else there is the user's and stays.
+OF_EXAMPLES = ("mining*.json", "negatives*.parquet", "teacher*")
 WORK = (
-    "checkpoint-*", "examples-*.jsonl", "metrics.jsonl", "mining*.json", "negatives*.parquet",
-    "running.json", "start.safetensors", "kept.json", "teacher*", "training.json", FOLDER,
+    "checkpoint-*", "examples-*.jsonl", "metrics.jsonl", "running.json", "start.safetensors",
+    "kept.json", "training.json", *OF_EXAMPLES, *(f"{FOLDER}/*/{each}" for each in OF_EXAMPLES),
 )  # fmt: skip
 NEEDED_NO_MORE = ("checkpoint-*", "start.safetensors")  # when the model is there
 
