@@ -118,6 +118,11 @@ def check_without_dataset(section: TrainingSection, prefix: str = "") -> None:
             f"{missing}: negatives are documents of a corpus; {REMEDY}, or leave negatives out and "
             "put them into the file of examples, as a column"
         )
+    if section.evaluate is not None and section.evaluate.by == "judgements":
+        raise ConfigError(
+            f"{missing}: evaluate.by: judgements: they are a dataset's; {REMEDY}, or leave by out, "
+            "and a tenth of the examples is held out"
+        )
     for row in first_rows(spec):
         texts = [row.query.text, *(one.document.text for one in row.documents)]
         if None in texts:

@@ -28,7 +28,7 @@ from sluice.retrieval.config.other_names import losses_for
 from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.live_training import check_live
-from sluice.retrieval.experiments.training.source_checks import check_sources
+from sluice.retrieval.experiments.training.source_checks import check_list_scores, check_sources
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed, named_sources
 from sluice.retrieval.training_data.example_sources import (
     changes,
@@ -110,6 +110,7 @@ def check_training(
         check_measures(section.evaluate.measures, f"{prefix}evaluate.measures")
     _check_trainer(section, prefix)
     loss = _check_loss(section, prefix, allow)
+    check_list_scores(section, loss, prefix)
     check_combinations(section, loss, mining, prefix, with_dataset=with_dataset)
 
 

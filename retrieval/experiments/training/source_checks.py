@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.config.components import Allow, check_retriever
@@ -14,6 +15,9 @@ from sluice.retrieval.training_data.example_sources import searched_with
 from sluice.retrieval.training_data.own_pairs import OF_CORPUS
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
 
+if TYPE_CHECKING:
+    from sluice.training.losses.base import LossBase
+
 ONE_RETRIEVER = "a name under retrievers or pipelines, a retriever folder or {encoder, index}"
 
 
@@ -22,11 +26,29 @@ def check_sources(section: TrainingSection, prefix: str, allow: Allow = None) ->
     _check_searched(section, f"{prefix}examples.retriever", allow)
     _check_datasets(section, prefix)
     by = None if section.evaluate is None else section.evaluate.by
-    if by == "examples" and section.examples is None:
+    spec = section.examples
+    if by == "examples" and (spec is None or spec.get("type") == "texts"):
         raise ConfigError(
-            f"{prefix}evaluate.by: examples: there are none; add examples, or leave by out, and "
-            "the dev split's judgements are used"
+            f"{prefix}evaluate.by: examples: there are none with queries; add examples, or leave "
+            "by out, and the dev split's judgements are used"
         )
+
+
+def check_list_scores(section: TrainingSection, loss: LossBase, prefix: str) -> None:
+    """Check that the scores of lists, which pairs of the corpus may have, are there and learnt."""
+    spec = section.examples or {}
+    if spec.get("type") != "corpus":
+        return
+    name = section.loss["type"]
+    if loss.needs_teacher and section.teacher is None and not spec.get("candidates"):
+        raise ConfigError(
+            f"{prefix}examples.candidates: missing: {name} learns from a teacher's scores; give "
+            "retriever and candidates, which have those of the list, or name a teacher"
+        )
+    learnt = loss.needs_teacher or ":" in name
+    if "scale" in spec and (not learnt or section.teacher is not None):
+        why = "that the teacher's replace" if learnt else f"which {name} does not learn from"
+        raise ConfigError(f"{prefix}examples.scale: is of the list's scores, {why}; leave it out")
 
 
 def _check_searched(section: TrainingSection, where: str, allow: Allow) -> None:

@@ -20,6 +20,7 @@ from sluice.retrieval.experiments.training.summary import training_summary
 from sluice.retrieval.training_data.own_pairs import training_data
 
 BM25 = {"encoder": {"type": "bm25"}}
+TAUGHT = {"type": "corpus", "retriever": BM25, "candidates": 2, "scale": 5.0}
 
 
 @pytest.fixture
@@ -140,11 +141,16 @@ def test_judgements_choose_where_there_are_any(config: dict[str, Any], tmp_path:
     ("changes", "message"),
     [
         ({"examples": None, "evaluate": {"by": "examples"}}, "evaluate.by: examples: there are"),
+        ({"encoder": {"type": "splade", "model": "m"}, "loss": "masked_language",
+          "examples": "texts", "evaluate": {"by": "examples"}}, "evaluate.by: examples: there are"),
         ({"evaluate": {"by": "test"}}, "evaluate.by: 'test'; expected"),
         ({"examples": {"type": "corpus", "retriever": "bm25"}}, "examples.retriever: 'bm25' does"),
         ({"examples": {"type": "corpus", "retriever": "self"}}, "examples.retriever: 'self'; exp"),
         ({"examples": {"type": "corpus", "retriever": {"encoder": {"type": "bm"}}}},
          "examples.retriever.encoder.type: unknown type 'bm'"),
+        ({"loss": "kl_div"}, "examples.candidates: missing: kl_div learns from a teacher's scores"),
+        ({"examples": TAUGHT}, "examples.scale: is of the list's scores, which info_nce does not"),
+        ({"examples": TAUGHT, "loss": "kl_div", "teacher": "m"}, "scores, that the teacher's repl"),
         ({"evaluate": {"by": "judgements"}}, "no split 'dev'"),
     ],
 )  # fmt: skip

@@ -139,6 +139,7 @@ def test_a_dataset_without_judgements_leaves_dev_queries_to_the_pairs(
         ({"examples": "ict"}, r"^dataset: missing: examples of type ict are made from a corpus; n"),
         ({"loss": "masked_language", "examples": None, "encoder": {"type": "splade", "model": "m"}},
          r"^dataset: missing: examples of type texts are made"),
+        ({"evaluate": {"by": "judgements"}}, r"^dataset: missing: evaluate.by: judgements: the"),
         ({"negatives": {"type": "mined", "retriever": BM25}},
          r"^dataset: missing: negatives are documents of a corpus; name the dataset"),
     ],
