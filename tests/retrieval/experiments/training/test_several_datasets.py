@@ -112,6 +112,28 @@ def test_a_query_of_one_in_the_test_of_another_is_refused(
     assert (code, "training on the test is refused" in err) == (2, True)
 
 
+def test_a_query_in_the_test_of_the_experiment_is_refused(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    tested = world(tmp_path / "c", "green")
+    queries = tested / "queries.jsonl"
+    lines = read_lines(queries)
+    lines[20]["text"] = read_lines(tmp_path / "b" / "queries.jsonl")[12]["text"]
+    queries.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    experiment = {
+        "dataset": str(tested), "output": config.pop("output"), "train": {"ft": config},
+        "retrievers": {"dense": {"encoder": {"type": "dense", "model": "ft"}}},
+    }  # fmt: skip
+    message = (
+        r"train\.ft\.datasets: 1 of 8 tested queries of c \(such as 'q20'\) are among the dev "
+        "queries of b"
+    )
+    with pytest.raises(ConfigError, match=message):
+        run(experiment)
+    del config["evaluate"]  # then nothing is chosen by them
+    run({**experiment, "evaluate": {"latency_queries": 0}})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
