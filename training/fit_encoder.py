@@ -61,6 +61,7 @@ def fit(
     patience: int | None = None,
     shares: Sequence[float] = (),
     margin: float = MARGIN,
+    judged: bool = True,
     gradient_cache: int | None = None,
     refresh: Refresh | None = None,
     refresh_every: int | None = None,
@@ -75,7 +76,8 @@ def fit(
     change the number of terms), so training that only harms leaves the encoder as it was. With
     ``shares``, so are the weights that far from the start to the best (WiSE-FT). Where ``evaluate``
     returns ``DevMeasures``, what is kept is better than the start by more than ``margin`` standard
-    errors of the difference.
+    errors of the difference. Where nobody ``judged`` the dev queries (they are made from the
+    documents), they are measured, and the start is kept.
 
     ``output`` gets checkpoints and ``metrics.jsonl``. If it has a complete checkpoint of the same
     training, training resumes there and ends with the weights of an uninterrupted run (bit for bit
@@ -187,7 +189,7 @@ def fit(
             log.info("training: resuming from %s", checkpoint)
             arguments.eval_on_start = False  # the start's measure is in the checkpoint's history
             job.train(resume_from_checkpoint=str(checkpoint))
-    kept = keep_the_best(job, folder, shares, margin)
+    kept = keep_the_best(job, folder, shares, margin, judged=judged)
     encoder.module.eval()
     return FitReport(
         steps=job.state.global_step,

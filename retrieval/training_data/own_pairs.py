@@ -88,7 +88,9 @@ def training_data(
         corpus = dataset.with_split(None)
         examples = file_examples(spec or {}, corpus, seed, where=place, open_lists=open_lists)
         if (spec or {}).get("type") in OF_CORPUS:
-            return _documents_held_out(examples, corpus, seed, where, once=not changes(spec))
+            by = None if section.evaluate is None else section.evaluate.by
+            once = not changes(spec)
+            return _documents_held_out(examples, corpus, seed, where, by=by, once=once)
         _, dev = _held_out(examples, dataset.name, seed, where)
         return TrainingData(corpus, dev, _without(examples, dev), held_out=True)
     name = ", ".join(path.name for path in example_files(spec)) or "pairs"
@@ -132,11 +134,17 @@ def check_without_dataset(section: TrainingSection, prefix: str = "") -> None:
 
 
 def _documents_held_out(
-    examples: Sequence[Example], corpus: Dataset, seed: int, where: str, *, once: bool
+    examples: Sequence[Example],
+    corpus: Dataset,
+    seed: int,
+    where: str,
+    *,
+    by: str | None,
+    once: bool,
 ) -> TrainingData:
     """Hold out the pairs of a tenth of the documents, to be searched for in the whole corpus.
 
-    ``once``: the examples are those of every epoch.
+    ``by`` is that of the dev section; ``once``: the examples are those of every epoch.
     """
     documents = sorted(
         {example.documents[example.positive].id for example in examples},
@@ -157,9 +165,14 @@ def _documents_held_out(
         split="dev",
     )
     dev.corpus = corpus.corpus
-    log.info(
-        "%sevaluate: no judgement chooses the model, but %s from %s that are not trained on (a "
-        "tenth, by seed)", where, plural(len(asked), "pair"), plural(len(left_out), "document"),
+    chooses = by == "examples"
+    log.log(
+        logging.INFO if chooses else logging.WARNING,
+        "%sevaluate: %s has no judged dev queries: %s from %s that are not trained on (a tenth, by "
+        "seed) %s", where, corpus.name, plural(len(asked), "pair"),
+        plural(len(left_out), "document"),
+        "choose the model" if chooses else "show what is learnt, and the start is kept: a model "
+        "can get better at them and worse at real queries (by: examples lets them choose)",
     )  # fmt: skip
     kept = [each for each in examples if each.relevant.isdisjoint(left_out)] if once else []
     return TrainingData(corpus, dev, kept, held_out=True, left_out=left_out)

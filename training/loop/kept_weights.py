@@ -69,7 +69,12 @@ def save_start(job: RetrievalTrainer, output: Path) -> None:
 
 
 def keep_the_best(
-    job: RetrievalTrainer, output: Path, shares: Sequence[float], margin: float
+    job: RetrievalTrainer,
+    output: Path,
+    shares: Sequence[float],
+    margin: float,
+    *,
+    judged: bool = True,
 ) -> Kept:
     """Leave a trained encoder with the weights that the dev measure likes best.
 
@@ -77,7 +82,8 @@ def keep_the_best(
     from the start to the best checkpoint (WiSE-FT, Wortsman et al. 2022, eq. 1). Of equal ones the
     nearest to the start is kept, and the start unless the best one's gain over it is more than
     ``margin`` standard errors of the mean difference over the dev queries, where those are known.
-    Only the checkpoint is a candidate where the start was not measured, and with sparsity
+    Without ``judged`` dev queries the start is kept whatever they say. Only the checkpoint is a
+    candidate where the start was not measured, and with sparsity
     penalties, since other weights have another number of terms.
     """
     best = Kept(1.0, job.state.best_global_step, job.state.best_metric)
@@ -87,14 +93,21 @@ def keep_the_best(
     share = min(tried, key=lambda each: (-tried[each].value, each))
     gain, error = _gain(tried[share], tried[0.0])
     unproven = share > 0 and error is not None and gain <= margin * error
-    if unproven:
+    unjudged = share > 0 and not judged
+    if unproven or unjudged:
         share = 0.0
     if share < 1:
         _mix(job, safetensors.torch.load_file(output / START), job.model.unique_state(), share)
     known = error is not None and math.isfinite(error)
     found = f"{gain:+.4f}" + (f" ± {error:.4f}" if known else "")
     queries = len(tried[0.0].by_query)
-    if unproven:
+    if unjudged:
+        log.warning(
+            "training: no judgement says that it helped: the gain of %s is on %s made from the "
+            "corpus, which say little of real ones; the start is kept (evaluate: {by: examples} "
+            "lets them choose)", found, plural(queries, "query"),
+        )  # fmt: skip
+    elif unproven:
         log.warning(
             "training: the gain of %s on %s is no more than chance; the start is kept "
             "(evaluate: {margin: 0} keeps what is best)", found, plural(queries, "dev query"),

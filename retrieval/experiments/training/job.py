@@ -33,6 +33,7 @@ from sluice.retrieval.experiments.training.parts import (
     TrainingSet,
     corpus_texts,
     evaluation_of,
+    judged,
     made_examples,
     opened_parts,
 )
@@ -285,6 +286,7 @@ def _fitted(
             "patience": section.evaluate.patience,
             "shares": section.evaluate.shares,
             "margin": section.evaluate.margin,
+            "judged": any(judged(part, section) for part in parts),
         }
     refresh = (section.negatives or {}).get("refresh")
     if refresh is not None or changes(section.examples):

@@ -23,6 +23,7 @@ from sluice.retrieval.retrievers.dataset_runs import run_on
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingExamples
 from sluice.retrieval.training_data.own_pairs import TrainingData, training_data
+from sluice.training.protocol import DevMeasures
 
 if TYPE_CHECKING:
     from sluice.training import Example
@@ -123,7 +124,8 @@ def evaluation_of(
 ) -> Evaluate:
     """Return the dev evaluation of the parts: of several their mean, then each one's measures.
 
-    ``reranks``: a cross-encoder is trained, which reranks what the negatives' retriever finds.
+    The mean is over the parts that are ``judged``, where some are. ``reranks``: a cross-encoder is
+    trained, which reranks what the negatives' retriever finds.
     """
     if section.evaluate is None:
         raise ConfigError(f"{where}evaluate: missing; there is nothing to evaluate by")
@@ -142,25 +144,47 @@ def evaluation_of(
         evaluations[part.name] = dev_evaluation(
             part.data.dev, section.evaluate, seed=seed, candidates=candidates
         )
-    return evaluations[parts[0].name] if len(parts) == 1 else mean_evaluation(evaluations)
+    if len(parts) == 1:
+        return evaluations[parts[0].name]
+    over = [part.name for part in parts if judged(part, section)]
+    return mean_evaluation(evaluations, over or list(evaluations))
 
 
-def mean_evaluation(evaluations: Mapping[str, Evaluate]) -> Evaluate:
-    """Return an evaluation whose measures are means, with each one's own after them.
+def judged(part: Part, section: TrainingSection) -> bool:
+    """Return whether a part's dev queries may choose the model.
 
-    The measure ``nDCG@10`` of a dataset is ``nDCG@10 NAME``.
+    Those that are made from the corpus may only where ``evaluate.by`` says so: a model can get
+    better at them and worse at real ones (docs/training.md).
+    """
+    by = None if section.evaluate is None else section.evaluate.by
+    return by == "examples" or not part.data.left_out
+
+
+def mean_evaluation(evaluations: Mapping[str, Evaluate], over: Sequence[str]) -> Evaluate:
+    """Return an evaluation of the means ``over`` some of the evaluations, and each one's own.
+
+    The measure ``nDCG@10`` of a dataset is ``nDCG@10 NAME``. Every query's value, where all know
+    theirs, is weighed so that their mean is that of the datasets.
     """
 
     def measured(encoder: Any) -> Mapping[str, float]:
         each = {name: evaluate(encoder) for name, evaluate in evaluations.items()}
-        first = next(iter(each.values()))
-        means = {measure: fmean(values[measure] for values in each.values()) for measure in first}
+        first = each[over[0]]
+        means = {measure: fmean(each[name][measure] for name in over) for measure in first}
         own = {
             f"{measure} {name}": values[measure]
             for measure in first
             for name, values in each.items()
         }
-        return {**means, **own}
+        chosen = [each[name] for name in over]
+        known = [values.by_query for values in chosen if isinstance(values, DevMeasures)]
+        if len(known) < len(over):
+            return {**means, **own}
+        queries = sum(map(len, known))
+        weighed = [
+            value * queries / (len(values) * len(known)) for values in known for value in values
+        ]
+        return DevMeasures({**means, **own}, weighed)
 
     return measured
 

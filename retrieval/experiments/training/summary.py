@@ -13,7 +13,7 @@ from sluice.encoders.foundation.numbers import duration, plural
 from sluice.encoders.table import RERANKERS
 from sluice.retrieval.config.components import START_KEY, towers_in, vector_kind
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
-from sluice.retrieval.experiments.training.parts import judged_by
+from sluice.retrieval.experiments.training.parts import judged, judged_by
 from sluice.retrieval.training_data.example_sources import example_files, source_of
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def facts_of(
         "examples": examples,
         "held_out": sum(len(p.data.dev.queries) for p in parts if p.data.held_out),
         "left_out": sum(len(part.data.left_out) for part in parts),
+        "judged": any(judged(part, section) for part in parts),
         "judged_by": judged_by(parts) if section.evaluate is not None else None,
         "overlap": overlap.as_dict() if overlap.queries else None,
         "steps": report.steps,
@@ -88,7 +89,9 @@ def training_summary(model_path: Path) -> str:
         first, best = facts["dev"]
         at = "" if facts["best_step"] is None else f", best at step {facts['best_step']:,}"
         share = facts.get("share", 1)
-        if share == 0 and (facts.get("gain") or 0) > 0:
+        if share == 0 and not facts.get("judged", True):
+            at = ": no judgement, the start is kept"
+        elif share == 0 and (facts.get("gain") or 0) > 0:
             gain = f"{facts['gain']:.4f}"
             gain += "" if facts["error"] is None else f" ± {facts['error']:.4f}"
             at = f": a gain of {gain} may be chance, the start is kept"

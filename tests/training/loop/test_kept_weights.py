@@ -44,6 +44,17 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
 
+def test_nothing_is_kept_that_nobody_judged(
+    tiny: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "sluice"):
+        weights, report = trained(tiny, tmp_path, Measured(tiny, 0.5, 0.6, 0.9), judged=False)
+    assert "no judgement says that it helped: the gain of +0.4000" in caplog.text
+    assert (report.best_step, report.best_value, report.share) == (0, 0.5, 0.0)
+    assert report.gain == pytest.approx(0.4)
+    assert same(weights, tiny.weights_of(tiny.Dense()))
+
+
 def test_a_start_that_training_harms_is_kept(
     tiny: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,12 +8,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command_line import Call
 from small_world import documents, write_beir
 
+from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.model_files.registry import open_encoder
 from sluice.retrieval import load_dataset, run, train
 from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.experiments.training.summary import training_summary
@@ -39,20 +42,27 @@ def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
     }
 
 
-def test_pairs_of_held_out_documents_choose_the_model(
-    config: dict[str, Any], caplog: pytest.LogCaptureFixture
+def test_pairs_of_held_out_documents_are_measured_and_the_start_is_kept(
+    config: dict[str, Any], caplog: pytest.LogCaptureFixture, bert: Path
 ) -> None:
+    better = {"max_steps": 12, "learning_rate": 1e-3, "per_device_train_batch_size": 16}
+    config |= {"trainer": better, "evaluate": {"every": 4}}
     with caplog.at_level(logging.INFO, "sluice"):
         folder = train(config)
-    said = re.search(
-        r"no judgement chooses the model, but (\d+) pairs from 4 documents", caplog.text
-    )
+    said = re.search(r"no judged dev queries: (\d+) pairs from 4 documents .* show", caplog.text)
     assert said is not None
     facts = read_json(folder / "manifest.json")["summary"]
     assert facts["judged_by"] == (
         f"{said[1]} queries made from held-out documents of data, without judgements"
     )
     assert facts["held_out"] == int(said[1])
+    texts = ["gold river", "about stone"]
+    start = DenseEncoder.from_pretrained(bert).encode_documents(texts)
+    assert np.array_equal(open_encoder(folder).encode_documents(texts), start)
+    values = read_json(folder.parent / "training" / "kept.json")
+    assert values["1.0"][0] > values["0.0"][0]  # they like the trained weights better
+    assert "training: no judgement says that it helped: the gain of +" in caplog.text
+    assert "on dev: no judgement, the start is kept" in training_summary(folder)
     assert f"judged by {facts['judged_by']}" in training_summary(folder)
     every = re.search(r"data: (\d+) pairs from the corpus", caplog.text)
     assert every is not None
@@ -60,6 +70,8 @@ def test_pairs_of_held_out_documents_choose_the_model(
     # the first of the tested queries' words stand in the documents, in another order
     assert facts["overlap"]["queries"] == 8
     assert "of 8 tested queries none is in a training text" in training_summary(folder)
+    asked = train({**config, "evaluate": {"every": 4, "by": "examples", "margin": 0}})
+    assert not np.array_equal(open_encoder(asked).encode_documents(texts), start)
 
 
 @pytest.mark.parametrize("kind", ["corpus", "ict", "bfs"])

@@ -16,6 +16,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval import run, train
 from sluice.retrieval.experiments.training.parts import mean_evaluation, names_of
 from sluice.retrieval.experiments.training.summary import training_summary
+from sluice.training.protocol import DevMeasures
 
 BM25 = {"encoder": {"type": "bm25"}}
 
@@ -171,11 +172,32 @@ def test_names_tell_datasets_apart() -> None:
 
 def test_the_mean_is_that_of_the_datasets() -> None:
     values = {"a": {"nDCG@10": 0.5, "P@1": 0.0}, "b": {"nDCG@10": 0.1, "P@1": 1.0}}
-    evaluate = mean_evaluation({name: lambda _, v=v: v for name, v in values.items()})
+    evaluate = mean_evaluation({name: lambda _, v=v: v for name, v in values.items()}, ["a", "b"])
     assert evaluate(None) == {
         "nDCG@10": pytest.approx(0.3), "P@1": 0.5, "nDCG@10 a": 0.5, "nDCG@10 b": 0.1,
         "P@1 a": 0.0, "P@1 b": 1.0,
     }  # fmt: skip
+
+
+def test_the_mean_may_be_over_some_of_the_datasets() -> None:
+    values = {"a": DevMeasures({"m": 0.5}, [0.25, 0.75]), "b": DevMeasures({"m": 0.1}, [0.1])}
+    found = mean_evaluation({name: lambda _, v=v: v for name, v in values.items()}, ["a"])(None)
+    assert found == {"m": 0.5, "m a": 0.5, "m b": 0.1}
+    assert isinstance(found, DevMeasures)
+    assert found.by_query == (0.25, 0.75)
+
+
+def test_the_queries_of_all_datasets_have_the_mean_of_the_datasets() -> None:
+    values = {"a": [0.2, 0.4, 0.9], "b": [1.0, 0.0, 0.5, 0.5, 0.25], "c": [0.75]}
+    evaluate = mean_evaluation({
+        name: lambda _, v=v: DevMeasures({"nDCG@10": sum(v) / len(v)}, v)
+        for name, v in values.items()
+    }, list(values))  # fmt: skip
+    found = evaluate(None)
+    assert isinstance(found, DevMeasures)
+    assert len(found.by_query) == 9
+    assert sum(found.by_query) / 9 == pytest.approx(found["nDCG@10"])
+    assert found["nDCG@10"] == pytest.approx((0.5 + 0.45 + 0.75) / 3)
 
 
 def test_relative_datasets_are_found_beside_the_file(
