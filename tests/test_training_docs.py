@@ -8,8 +8,9 @@ from typing import Any
 
 import yaml
 
-from sluice.retrieval.config.sections import TrainConfig, checked
+from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.documents.document import Document
+from sluice.retrieval.training_data.files.corpus_mixture import CorpusExamples
 from sluice.retrieval.training_data.files.examples import FileExamples
 from sluice.training.losses import LOSSES
 from sluice.training.negatives.settings import MODES
@@ -47,8 +48,13 @@ def test_every_mode_of_mining_is_named() -> None:
 
 
 def test_the_examples_have_keys_that_exist() -> None:
-    whole, own, part = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
+    blocks = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
+    whole, own, part, several, unjudged = blocks
     checked(whole, TrainConfig)
+    checked(several, TrainConfig)
+    (section,) = checked({"dataset": "x", **unjudged}, ExperimentConfig).train.values()
+    assert section.examples is not None
+    CorpusExamples(**{key: value for key, value in section.examples.items() if key != "type"})
     checked(own, TrainConfig)
     columns = checked({**own, **part}, TrainConfig).examples
     assert columns is not None

@@ -77,7 +77,7 @@ def fit(
     ``shares``, so are the weights that far from the start to the best (WiSE-FT). Where ``evaluate``
     returns ``DevMeasures``, what is kept is better than the start by more than ``margin`` standard
     errors of the difference. Where nobody ``judged`` the dev queries (they are made from the
-    documents), they are measured, and the start is kept.
+    documents), the start is kept or, with ``shares``, at most the smallest of them.
 
     ``output`` gets checkpoints and ``metrics.jsonl``. If it has a complete checkpoint of the same
     training, training resumes there and ends with the weights of an uninterrupted run (bit for bit

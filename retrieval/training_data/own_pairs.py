@@ -171,8 +171,9 @@ def _documents_held_out(
         "%sevaluate: %s has no judged dev queries: %s from %s that are not trained on (a tenth, by "
         "seed) %s", where, corpus.name, plural(len(asked), "pair"),
         plural(len(left_out), "document"),
-        "choose the model" if chooses else "show what is learnt, and the start is kept: a model "
-        "can get better at them and worse at real queries (by: examples lets them choose)",
+        "choose the model" if chooses else "show what is learnt, and the start is kept or the "
+        "smallest of shares: a model can get better at them and worse at real queries (by: "
+        "examples lets them choose)",
     )  # fmt: skip
     kept = [each for each in examples if each.relevant.isdisjoint(left_out)] if once else []
     return TrainingData(corpus, dev, kept, held_out=True, left_out=left_out)

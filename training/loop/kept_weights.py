@@ -82,18 +82,20 @@ def keep_the_best(
     from the start to the best checkpoint (WiSE-FT, Wortsman et al. 2022, eq. 1). Of equal ones the
     nearest to the start is kept, and the start unless the best one's gain over it is more than
     ``margin`` standard errors of the mean difference over the dev queries, where those are known.
-    Without ``judged`` dev queries the start is kept whatever they say. Only the checkpoint is a
-    candidate where the start was not measured, and with sparsity
+    Where nobody ``judged`` the dev queries only the start and the smallest of ``shares`` are
+    candidates. Only the checkpoint is one where the start was not measured, and with sparsity
     penalties, since other weights have another number of terms.
     """
     best = Kept(1.0, job.state.best_global_step, job.state.best_metric)
     tried = _tried(job, output, shares)
     if not tried:
         return best
-    share = min(tried, key=lambda each: (-tried[each].value, each))
+    unjudged = not judged and not shares
+    allowed = tried if judged or unjudged else (0.0, min(shares))
+    share = min(allowed, key=lambda each: (-tried[each].value, each))
     gain, error = _gain(tried[share], tried[0.0])
     unproven = share > 0 and error is not None and gain <= margin * error
-    unjudged = share > 0 and not judged
+    unjudged &= share > 0
     if unproven or unjudged:
         share = 0.0
     if share < 1:
@@ -104,8 +106,9 @@ def keep_the_best(
     if unjudged:
         log.warning(
             "training: no judgement says that it helped: the gain of %s is on %s made from the "
-            "corpus, which say little of real ones; the start is kept (evaluate: {by: examples} "
-            "lets them choose)", found, plural(queries, "query"),
+            "corpus, which say little of real ones; the start is kept (evaluate: {shares: [0.25]} "
+            "goes a quarter of the way where they gain, {by: examples} lets them choose)",
+            found, plural(queries, "query"),
         )  # fmt: skip
     elif unproven:
         log.warning(

@@ -55,6 +55,21 @@ def test_nothing_is_kept_that_nobody_judged(
     assert same(weights, tiny.weights_of(tiny.Dense()))
 
 
+def test_unjudged_queries_choose_between_the_start_and_the_smallest_share(
+    tiny: ModuleType, tmp_path: Path
+) -> None:
+    # the start, steps 2 and 4, then the shares .25 and .5
+    measured = Measured(tiny, 0.5, 0.6, 0.9, 0.55, 0.8)
+    weights, report = trained(tiny, tmp_path / "a", measured, judged=False, shares=[0.5, 0.25])
+    assert (report.share, report.best_value) == (0.25, 0.55)
+    start, end = measured.weights[0], measured.weights[2]
+    for name, value in weights.items():
+        assert torch.allclose(value, start[name] + 0.25 * (end[name] - start[name])), name
+    worse = Measured(tiny, 0.5, 0.6, 0.9, 0.45, 0.8)
+    _, report = trained(tiny, tmp_path / "b", worse, judged=False, shares=[0.5, 0.25])
+    assert (report.share, report.best_value) == (0.0, 0.5)
+
+
 def test_a_start_that_training_harms_is_kept(
     tiny: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
