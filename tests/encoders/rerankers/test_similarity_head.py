@@ -2,6 +2,7 @@
 
 import logging
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ import transformers
 from tiny_models import save_model, save_tokenizer
 
 from sluice.encoders import CrossEncoder
+from sluice.encoders.backends.export import export_onnx
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import kind_of, open_encoder
+from sluice.encoders.quick import opened_quickly
 from sluice.encoders.rerankers.similarity_head import SimilarityHead, sides
 from sluice.encoders.tuning.soup import soup
 from sluice.encoders.tuning.tune import freeze
@@ -240,6 +243,8 @@ def test_bad_heads_are_named(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="backend: onnx; a similarity head has no exported graph"):
         similar(bert, backend="onnx")
     similar(bert).save_pretrained(tmp_path / "m")
+    with pytest.raises(ConfigError, match="head: similarity cannot be exported as ONNX"):
+        export_onnx(tmp_path / "m", tmp_path / "graph")
     file = tmp_path / "m" / "similarity_head" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:40])
     with pytest.raises(ModelError, match="does not fit the model beside it"):
@@ -247,3 +252,15 @@ def test_bad_heads_are_named(bert: Path, tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(ModelError, match=r"sluice\.json says that the model has this head"):
         open_encoder(tmp_path / "m")
+
+
+def test_the_numpy_form_leaves_the_head_to_torch(bert: Path, tmp_path: Path) -> None:
+    similar(bert).save_pretrained(tmp_path / "m")
+    opened = opened_quickly(
+        "cross_encoder", tmp_path / "m", {}, partial(CrossEncoder.from_pretrained, tmp_path / "m")
+    )
+    again = opened_quickly(
+        "cross_encoder", tmp_path / "m", {}, partial(CrossEncoder.from_pretrained, tmp_path / "m")
+    )
+    assert isinstance(opened, CrossEncoder)
+    assert isinstance(again, CrossEncoder)
