@@ -97,15 +97,19 @@ class CrossEncoder(TransformerModel, EncoderBase):
         longer text, usually the document, is cut first. A new classifier is logged as a warning.
         ``backend`` is as in ``DenseEncoder``; a similarity head has torch alone.
         """
-        if head not in (None, *HEADS):
-            raise ConfigError(
-                f"head: {head!r}; expected {' or '.join(HEADS)}{suggest(head, HEADS)}"
-            )
+        if head is not None and head not in HEADS:
+            near = suggest(str(head), HEADS)
+            raise ConfigError(f"head: {head!r}; expected {' or '.join(HEADS)}{near}")
         layout = read_layout(model_folder(str(model)))
         noted = layout.sidecar.get("head", "classifier")
         if noted not in HEADS:
             raise ModelError(f"{model}: sluice.json: head is {noted!r}, expected one of {HEADS}")
         similar = (head or noted) == "similarity"
+        if similar and (backend not in (None, "torch") or backend_file is not None):
+            raise ConfigError(
+                f"backend: {backend or backend_file}; a similarity head has no exported graph: "
+                "leave backend and backend_file out"
+            )
         network, tokenizer, folder, drawn = _loaded(str(model), similar=similar, seed=seed)
         compared = None
         if similar:
@@ -133,10 +137,6 @@ class CrossEncoder(TransformerModel, EncoderBase):
             batch_tokens=batch_tokens,
             similarity_head=compared,
         )
-        if similar and backend not in (None, "torch"):
-            raise ConfigError(
-                f"backend: {backend}; a similarity head has no exported graph: use torch"
-            )
         if not similar:
             choose_backend(
                 encoder, folder, engine=backend, file=backend_file, dtype=dtype,
@@ -225,8 +225,8 @@ class CrossEncoder(TransformerModel, EncoderBase):
         For a classifier its last layer sees one token of each.
         """
         if self.similarity_head is not None:
-            parts = network.states(*self.laid_out(batch)).split(batch.lengths)
-            padded = nn.utils.rnn.pad_sequence(parts, batch_first=True)
+            parts = torch.split(network.states(*self.laid_out(batch)), batch.lengths)
+            padded = nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
             compared: Tensor = self.similarity_head(padded, *self._sides(self.padded(batch)))
             return compared
         states = network.first_states(*self.laid_out(batch))

@@ -100,11 +100,11 @@ def sides(
 
 def _of_means(states: Tensor, queries: Tensor, documents: Tensor) -> Tensor:
     """Return ``[n]`` cosines of the mean states of both texts."""
-    means = [
-        (states * side.unsqueeze(-1)).sum(1) / side.sum(1, keepdim=True).clamp(min=1)
-        for side in (queries, documents)
-    ]
-    return cosine_similarity(*means, dim=1)
+    return cosine_similarity(_mean(states, queries), _mean(states, documents), dim=1)
+
+
+def _mean(states: Tensor, side: Tensor) -> Tensor:
+    return (states * side.unsqueeze(-1)).sum(1) / side.sum(1, keepdim=True).clamp(min=1)
 
 
 def _of_tokens(states: Tensor, queries: Tensor, documents: Tensor) -> Tensor:

@@ -53,7 +53,8 @@ def expected(head: SimilarityHead, first: list[float], queries: Rows, documents:
     ]
     rest = math.fsum(w * x for w, x in zip(weights["outer.weight"][0], inner, strict=True))
     a, b = weights["scales"]
-    return a * of_means + b * of_tokens + rest + weights["outer.bias"][0]
+    score: float = a * of_means + b * of_tokens + rest + weights["outer.bias"][0]
+    return score
 
 
 def drawn(head: SimilarityHead) -> None:
@@ -242,6 +243,10 @@ def test_bad_heads_are_named(bert: Path, tmp_path: Path) -> None:
         CrossEncoder.from_pretrained(bert, head="similar")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="backend: onnx; a similarity head has no exported graph"):
         similar(bert, backend="onnx")
+    with pytest.raises(
+        ConfigError, match=r"backend: x\.onnx; .* leave backend and backend_file out"
+    ):
+        similar(bert, backend_file="x.onnx")
     similar(bert).save_pretrained(tmp_path / "m")
     with pytest.raises(ConfigError, match="head: similarity cannot be exported as ONNX"):
         export_onnx(tmp_path / "m", tmp_path / "graph")
