@@ -21,6 +21,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.model_files.layout import read_layout, write_lower_case, write_sidecar
 from sluice.encoders.model_files.loading import Loaded, is_head, lengths_of, load, lowers, save
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.rerankers.similarity_head import SimilarityHead, draw_similarity_head, sides
 from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.packed.families import classification_head
@@ -94,8 +95,9 @@ class CrossEncoder(TransformerModel, EncoderBase):
         ``head`` is ``classifier`` or ``similarity``, the better start from a sentence encoder and
         little training (``SimilarityHead``); None is the one that the folder was saved with, else
         ``classifier``. ``max_length`` is in tokens, of both texts and special tokens together; the
-        longer text, usually the document, is cut first. A new classifier is logged as a warning.
-        ``backend`` is as in ``DenseEncoder``; a similarity head has torch alone.
+        longer text, usually the document, is cut first. A new classifier is logged as a warning,
+        and so is a trained one that a new similarity head leaves out. ``backend`` is as in
+        ``DenseEncoder``; a similarity head has torch alone.
         """
         if head is not None and head not in HEADS:
             near = suggest(str(head), HEADS)
@@ -112,13 +114,12 @@ class CrossEncoder(TransformerModel, EncoderBase):
             )
         network, tokenizer, folder, drawn = _loaded(str(model), similar=similar, seed=seed)
         compared = None
-        if similar:
-            hidden = int(network.config.hidden_size)
-            compared = (
-                SimilarityHead.load(folder, hidden)
-                if noted == "similarity"
-                else draw_similarity_head(hidden, seed)
-            )
+        if similar and noted == "similarity":
+            compared = SimilarityHead.load(folder, int(network.config.hidden_size))
+        elif similar:
+            compared = draw_similarity_head(int(network.config.hidden_size), seed)
+            if kind_of(folder) == cls.kind:
+                log.warning("%s: head: similarity leaves its trained classifier out", folder)
         elif drawn:
             log.warning(
                 "%s: no one-label head, so a new one was drawn at random; train it before use",

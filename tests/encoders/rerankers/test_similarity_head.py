@@ -156,6 +156,13 @@ def test_a_folder_keeps_its_head(
     assert "drawn at random" in caplog.text
 
 
+def test_a_trained_classifier_that_is_left_out_is_named(
+    pair_bert: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert similar(pair_bert).similarity_head is not None
+    assert "head: similarity leaves its trained classifier out" in caplog.text
+
+
 def test_soups_average_the_head_too(bert: Path, tmp_path: Path) -> None:
     values = []
     for name in ("a", "b"):
