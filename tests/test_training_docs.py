@@ -11,6 +11,7 @@ import yaml
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.training_data.files.corpus_mixture import CorpusExamples
+from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.training_data.files.examples import FileExamples
 from sluice.training.losses import LOSSES
 from sluice.training.negatives.settings import MODES
@@ -49,7 +50,7 @@ def test_every_mode_of_mining_is_named() -> None:
 
 def test_the_examples_have_keys_that_exist() -> None:
     blocks = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
-    whole, own, part, several, unjudged = blocks
+    whole, own, part, several, unjudged, cross = blocks
     checked(whole, TrainConfig)
     checked(several, TrainConfig)
     (section,) = checked({"dataset": "x", **unjudged}, ExperimentConfig).train.values()
@@ -59,6 +60,7 @@ def test_the_examples_have_keys_that_exist() -> None:
     columns = checked({**own, **part}, TrainConfig).examples
     assert columns is not None
     FileExamples(columns["file"], columns=columns["columns"])
+    check_training(checked({**cross, "dataset": "scifact", "output": "out"}, TrainConfig), "")
 
 
 def test_the_python_example_trains(tmp_path: Path, bert: Path) -> None:

@@ -227,6 +227,11 @@ def _opened(model: Any, output: Path) -> Any:
             f"a {type(encoder).__name__} cannot be exported as ONNX; dense, SPLADE and "
             "cross-encoders can"
         )
+    if encoder.kind == "cross_encoder" and encoder.module is not encoder.model:
+        raise ConfigError(
+            "a cross-encoder with head: similarity cannot be exported as ONNX; use it with torch, "
+            "or train one with head: classifier"
+        )
     return encoder
 
 

@@ -6,20 +6,23 @@ import inspect
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
-from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.model_files.layout import read_layout, write_lower_case, write_sidecar
-from sluice.encoders.model_files.loading import is_head, lengths_of, load, lowers, save
+from sluice.encoders.model_files.loading import Loaded, is_head, lengths_of, load, lowers, save
+from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.registry import kind_of
+from sluice.encoders.rerankers.similarity_head import SimilarityHead, draw_similarity_head, sides
 from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.packed.families import classification_head
 from sluice.encoders.transformer.packed.model import PackedTransformer
@@ -27,15 +30,19 @@ from sluice.encoders.transformer.tokens import TokenBatch, Tokens, check_texts
 
 log = logging.getLogger("sluice")
 
+Head = Literal["classifier", "similarity"]
+HEADS: tuple[Head, ...] = ("classifier", "similarity")
+
 
 class CrossEncoder(TransformerModel, EncoderBase):
-    """A sequence classifier of one label over "query [SEP] document"; scores are raw logits.
+    """A network that reads "query [SEP] document"; scores are raw logits.
 
-    (Nogueira and Cho, 2019, arXiv 1901.04085.)
+    It is a sequence classifier of one label (Nogueira and Cho, 2019, arXiv 1901.04085), or with a
+    ``SimilarityHead`` an encoder whose states of both texts are compared.
     """
 
     kind = "cross_encoder"
-    head_parameters = ("classifier", "pooler", "score")
+    head_parameters = ("classifier", "pooler", "score", "similarity_head")
 
     def __init__(
         self,
@@ -46,24 +53,35 @@ class CrossEncoder(TransformerModel, EncoderBase):
         device: str = "auto",
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,
+        similarity_head: SimilarityHead | None = None,
     ) -> None:
         labels = int(model.config.num_labels)
-        if labels != 1:
+        if labels != 1 and similarity_head is None:
             raise ModelError(f"{type(model).__name__} has {labels} labels; a reranker has one")
-        super().__init__(model, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
+        module: nn.Module = model
+        if similarity_head is not None:
+            module = nn.ModuleDict({"model": model, "similarity_head": similarity_head})
+            module.train(model.training)  # a new module is in training mode
+        super().__init__(module, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.model = model
+        self.similarity_head = similarity_head
         self.max_length = max_length
         # DistilBERT has no segments, and RoBERTa's tokenizer returns none.
         known = inspect.signature(model.forward).parameters
         self._segments = "token_type_ids" in set(tokenizer.model_input_names) & set(known)
         if model.config.pad_token_id is None:  # by which decoders find the last token
             model.config.pad_token_id = self.tokenizer.pad_token_id
+        around = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.eos_token_id}
+        self._separators = torch.tensor(sorted(around - {None}), device=self.device)
+        if similarity_head is not None:
+            self._check_sides()
 
     @classmethod
     def from_pretrained(
         cls,
         model: str | Path,
         *,
+        head: Head | None = None,
         max_length: int | None = None,
         device: str = "auto",
         dtype: Dtype = "float32",
@@ -74,21 +92,39 @@ class CrossEncoder(TransformerModel, EncoderBase):
     ) -> CrossEncoder:
         """Load a cross-encoder, or any encoder with a new one-label head drawn by ``seed``.
 
-        ``max_length`` is in tokens, of both texts and special tokens together; the longer text,
-        usually the document, is cut first. A new head is logged as a warning. ``backend`` is as in
-        ``DenseEncoder``.
+        ``head`` is ``classifier`` or ``similarity``, the better start from a sentence encoder and
+        little training (``SimilarityHead``); None is the one that the folder was saved with, else
+        ``classifier``. ``max_length`` is in tokens, of both texts and special tokens together; the
+        longer text, usually the document, is cut first. A new classifier is logged as a warning,
+        and so is a trained one that a new similarity head leaves out. ``backend`` is as in
+        ``DenseEncoder``; a similarity head has torch alone.
         """
-        from transformers import AutoModelForSequenceClassification
-
-        network, tokenizer, folder, drawn = load(
-            AutoModelForSequenceClassification, str(model), fresh=is_head, seed=seed, num_labels=1
-        )
-        if drawn:
+        if head is not None and head not in HEADS:
+            near = suggest(str(head), HEADS)
+            raise ConfigError(f"head: {head!r}; expected {' or '.join(HEADS)}{near}")
+        layout = read_layout(model_folder(str(model)))
+        noted = layout.sidecar.get("head", "classifier")
+        if noted not in HEADS:
+            raise ModelError(f"{model}: sluice.json: head is {noted!r}, expected one of {HEADS}")
+        similar = (head or noted) == "similarity"
+        if similar and (backend not in (None, "torch") or backend_file is not None):
+            raise ConfigError(
+                f"backend: {backend or backend_file}; a similarity head has no exported graph: "
+                "leave backend and backend_file out"
+            )
+        network, tokenizer, folder, drawn = _loaded(str(model), similar=similar, seed=seed)
+        compared = None
+        if similar and noted == "similarity":
+            compared = SimilarityHead.load(folder, int(network.config.hidden_size))
+        elif similar:
+            compared = draw_similarity_head(int(network.config.hidden_size), seed)
+            if kind_of(folder) == cls.kind:
+                log.warning("%s: head: similarity leaves its trained classifier out", folder)
+        elif drawn:
             log.warning(
                 "%s: no one-label head, so a new one was drawn at random; train it before use",
                 folder,
             )
-        layout = read_layout(folder)
         usual, limit = lengths_of(tokenizer, network.config, layout.max_length)
         length = usual if max_length is None else max_length
         if not 5 <= length <= limit:
@@ -100,11 +136,30 @@ class CrossEncoder(TransformerModel, EncoderBase):
             device=device,
             dtype=dtype,
             batch_tokens=batch_tokens,
+            similarity_head=compared,
         )
-        choose_backend(
-            encoder, folder, engine=backend, file=backend_file, dtype=dtype, noted=layout.sidecar
-        )
+        if not similar:
+            choose_backend(
+                encoder, folder, engine=backend, file=backend_file, dtype=dtype,
+                noted=layout.sidecar,
+            )  # fmt: skip
         return encoder
+
+    def _check_sides(self) -> None:
+        """Raise ``ModelError`` where the query's and the document's tokens cannot be told apart."""
+        tokens = self._tokens([("a", "b")])
+        pair = TokenBatch(np.arange(1), tokens.ids, tokens.types)
+        features = self.padded(pair)
+        if not all(bool(side.any()) for side in self._sides(features)):
+            raise ModelError(
+                f"{type(self.model).__name__}: its tokenizer puts nothing between the texts of a "
+                "pair, so a similarity head cannot tell them apart; use head: classifier"
+            )
+
+    def _sides(self, features: Features) -> tuple[Tensor, Tensor]:
+        """Return where the queries' and the documents' tokens lie, bool ``[n, length]``."""
+        ids, mask = features["input_ids"], features["attention_mask"]
+        return sides(ids, mask, features.get("token_type_ids"), self._separators)
 
     @property
     def fingerprint(self) -> str:
@@ -130,6 +185,13 @@ class CrossEncoder(TransformerModel, EncoderBase):
     def logits(self, features: Features) -> Tensor:
         """Return one raw logit per pair, float32 ``[n]``, with gradients."""
         packed, head = self.training_pass(features), classification_head(self.model)
+        if self.similarity_head is not None:
+            if packed is None:
+                states = self.model(**features).last_hidden_state
+            else:
+                states = packed.packing.padded(packed.states())
+            compared: Tensor = self.similarity_head(states, *self._sides(features))
+            return compared
         if packed is not None and head is not None:
             return head(packed.packing.firsts(packed.states())).float().squeeze(-1)
         scores: Tensor = self.model(**features).logits
@@ -156,10 +218,18 @@ class CrossEncoder(TransformerModel, EncoderBase):
     @property
     def packable(self) -> bool:
         """Whether the head of this model is known."""
-        return classification_head(self.model) is not None
+        return self.similarity_head is not None or classification_head(self.model) is not None
 
     def run_packed(self, network: PackedTransformer, batch: TokenBatch) -> Tensor:
-        """Return one raw logit per pair, by a packed pass whose last layer sees one token each."""
+        """Return one raw logit per pair, by a packed pass.
+
+        For a classifier its last layer sees one token of each.
+        """
+        if self.similarity_head is not None:
+            parts = torch.split(network.states(*self.laid_out(batch)), batch.lengths)
+            padded = nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
+            compared: Tensor = self.similarity_head(padded, *self._sides(self.padded(batch)))
+            return compared
         states = network.first_states(*self.laid_out(batch))
         head = classification_head(self.model)
         logits = states if head is None else head(states)
@@ -190,7 +260,10 @@ class CrossEncoder(TransformerModel, EncoderBase):
         return scores
 
     def save_pretrained(self, path: str | Path) -> None:
-        """Write a folder that sentence-transformers' CrossEncoder loads with raw logits."""
+        """Write a folder that sentence-transformers' CrossEncoder loads with raw logits.
+
+        With a similarity head, which it does not know, only ``from_pretrained`` loads it.
+        """
         with replaced_folder(Path(path)) as folder:
             config = self.model.config
             # Without this key, sentence-transformers applies a sigmoid to one-label models.
@@ -202,7 +275,19 @@ class CrossEncoder(TransformerModel, EncoderBase):
             self.tokenizer.model_max_length = limit
             write_lower_case(folder, lowers(self.tokenizer))
             facts = {"type": self.kind, "max_length": self.max_length}
+            if self.similarity_head is not None:
+                self.similarity_head.save(folder)
+                facts["head"] = "similarity"
             write_sidecar(folder, {**facts, **self.save_backend(folder)})
+
+
+def _loaded(model: str, *, similar: bool, seed: int) -> Loaded:
+    """Load the network alone for a similarity head, else with its classifier."""
+    from transformers import AutoModel, AutoModelForSequenceClassification
+
+    if similar:
+        return load(AutoModel, model)
+    return load(AutoModelForSequenceClassification, model, fresh=is_head, seed=seed, num_labels=1)
 
 
 def _check_pairs(pairs: Sequence[tuple[str, str]]) -> None:

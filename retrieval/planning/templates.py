@@ -73,6 +73,7 @@ seed: 13
 encoder:
   type: cross_encoder
   model: {model}
+  head: similarity  # compares the texts' states; classifier: for a model that has one
   max_length: {pair_length}  # tokens of a query and a document together
 {examples}
 

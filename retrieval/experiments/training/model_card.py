@@ -74,7 +74,7 @@ def model_card(
 
     ``facts`` are those of ``summary.facts_of``. It holds no path of this machine.
     """
-    loads = _loads_elsewhere(section, facts)
+    loads = _loads_elsewhere(section, facts, encoder)
     parts = [_metadata(facts, loads=loads), _head(section, facts, encoder, seed)]
     measures = _measures(history)
     if measures:
@@ -89,11 +89,12 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def _loads_elsewhere(section: TrainingSection, facts: Mapping[str, Any]) -> bool:
+def _loads_elsewhere(section: TrainingSection, facts: Mapping[str, Any], encoder: Any) -> bool:
     """Return whether sentence-transformers makes the same vectors or scores of the folder."""
     tuned = (section.tuning or {}).get("type")
     by_words = section.encoder.get("query_model") == "bow"
-    return facts["type"] in THEIRS and tuned not in UNMERGED and not by_words
+    compared = facts["type"] == "cross_encoder" and encoder.similarity_head is not None
+    return facts["type"] in THEIRS and tuned not in UNMERGED and not by_words and not compared
 
 
 def _metadata(facts: Mapping[str, Any], *, loads: bool) -> str:
@@ -174,5 +175,6 @@ def _use(facts: Mapping[str, Any], *, loads: bool) -> str:
         code = THEIRS[facts["type"]]
         parts.append(f"With sentence-transformers, equally:\n\n```python\n{code}\n```")
     else:
-        parts.append("sentence-transformers does not make the same vectors of this folder.")
+        what = "scores" if kind == "cross_encoder" else "vectors"
+        parts.append(f"sentence-transformers does not make the same {what} of this folder.")
     return "\n\n".join(parts)

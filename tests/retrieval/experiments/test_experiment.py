@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from small_world import write_beir
@@ -134,6 +135,49 @@ def test_training_alone_gives_a_folder_that_loads(tmp_path: Path, bert: Path) ->
         }
     )  # fmt: skip
     assert len(CrossEncoder.from_pretrained(cross).score([("gold", "river")])) == 1
+
+
+def test_a_reranker_that_compares_states_is_trained_kept_and_used(
+    tmp_path: Path, bert: Path
+) -> None:
+    encoder = {"type": "cross_encoder", "model": str(bert), "head": "similarity", "max_length": 40}
+    config = {
+        "dataset": str(write_beir(tmp_path / "data")),
+        "output": str(tmp_path / "out"),
+        "train": {
+            "ce": {
+                "encoder": encoder,
+                "loss": "localized_softmax",
+                "negatives": {
+                    "type": "mined",
+                    "retriever": "bm25",
+                    "mode": "naive",
+                    "per_query": 2,
+                },
+                "freeze": {"layers": 1, "embeddings": True},
+                "head_learning_rate": 1e-2,
+                "evaluate": {"measures": ["RR@10"], "every": 2, "shares": [0.5]},
+                "trainer": TRAINER,
+            }
+        },
+        "retrievers": {"bm25": {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}},
+        "rerankers": {"cross": {"type": "cross_encoder", "model": "ce"}},
+        "pipelines": {"bm25": "bm25", "cascade": "bm25 >> cross(depth=5)"},
+    }
+    run(config)
+    folder = tmp_path / "out" / "models" / "ce"
+    history = json.loads((folder / "manifest.json").read_text())
+    assert history["best_step"] is not None
+    card = (folder / "README.md").read_text()
+    assert "sentence-transformers does not make the same scores of this folder" in card
+    assert "from sentence_transformers" not in card
+    query = "gold in the river"
+    by_name = load_pipeline(tmp_path / "out", "cascade").search(query, k=5)
+    trained = CrossEncoder.from_pretrained(folder)
+    assert trained.similarity_head is not None
+    assert trained.max_length == 40
+    expected = trained.score([(query, f"{hit.title} {hit.text}".strip()) for hit in by_name])
+    np.testing.assert_allclose([hit.score for hit in by_name], expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(
