@@ -31,6 +31,7 @@ from sluice.retrieval.config.trust import refuse_remote_dataset, refuse_unknown_
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
 from sluice.retrieval.experiments.checks import check_experiment, check_opened, list_names
 from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.fitted_stages import FittedStages
 from sluice.retrieval.experiments.output.changes import (
     differing_corpora,
     undo_interrupted,
@@ -108,6 +109,7 @@ class Experiment:
         self._scorers: dict[str, Any] = {}
         self._warned: set[str] = set()
         self.needs = Dependencies(config)
+        self.fits = FittedStages(config, self.output, self.needs, self.dataset, only_open=only_open)
         with named_file(file):
             check_opened(config, allow) if only_open else check_experiment(config, allow)
 
@@ -380,6 +382,7 @@ class Experiment:
             with named_file(self.file):
                 text = self.config.pipelines[name]
                 stage = parse(text, self.parts(), where=f"pipelines.{name}")
+                stage = self.fits.closed(name, stage)
             self._warn_of_corpora(name, stage)
             return stage
         if name in self.config.retrievers:

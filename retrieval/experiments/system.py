@@ -189,6 +189,7 @@ def _key(experiment: Experiment, name: str, dataset: Dataset, depth: int) -> str
         sorted(dataset.queries.items()),
         depth,
         config.evaluate.latency_queries,
+        *experiment.fits.state(name),
         *filter(None, changed),  # without changes the key is that of earlier versions
     )
 

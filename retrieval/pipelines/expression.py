@@ -24,6 +24,7 @@ Make = Callable[[], Any]  # opens the stage or scorer of a name
 
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"  # a valid name of a retriever, a reranker or a pipeline
 RERANK_OPTIONS = ("depth", "interpolate", "deadline_ms")
+FITTED = "fitted"  # the option of a reranker that names the file of these
 MAX_PARTS = 200  # operators, calls and names in one expression
 SYMBOLS = {ast.Sub: "-", ast.Div: "/", ast.BitAnd: "&"}
 OPERATORS = "|, +, *, % and >>"
@@ -75,6 +76,12 @@ def _calls(text: str, where: str) -> Iterator[tuple[str, dict[str, str]]]:
                 if each.arg and isinstance(each.value, ast.Constant)
                 and isinstance(each.value.value, str)
             }  # fmt: skip
+
+
+def count_calls(text: str, function: str, *, where: str) -> int:
+    """Return how often an expression calls a function of ``table.STAGES``."""
+    calls = [n.func for n in ast.walk(_tree(text, where)) if isinstance(n, ast.Call)]
+    return sum(isinstance(func, ast.Name) and func.id == function for func in calls)
 
 
 def functions_in(text: str, *, where: str) -> set[str]:
@@ -283,7 +290,10 @@ class _Reader:
     def _reranker(
         self, scorer: Any, name: str, options: Mapping[str, Any], *, shown: Mapping[str, Any]
     ) -> Stage:
-        self._check(options, (*RERANK_OPTIONS, *DEPTH_RULES), name)
+        self._check(options, (*RERANK_OPTIONS, *DEPTH_RULES, FITTED), name)
+        if FITTED in options:
+            shown = {**shown, **(chosen := self._built(_chosen, **options))}
+            options = {**{k: v for k, v in options.items() if k != FITTED}, **chosen}
         rules = [
             self._built(resolve(rule), options[key])
             for key, rule in DEPTH_RULES.items()
@@ -311,3 +321,14 @@ class _Reader:
             return ast.literal_eval(node)
         except (ValueError, TypeError, SyntaxError):
             raise self.fail(f"{_spelled(ast.unparse(node))!r} is not a constant") from None
+
+
+def _chosen(*, fitted: str, **others: Any) -> dict[str, Any]:
+    """Return depth and interpolation of a file that ``sluice fit rerank`` wrote."""
+    from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
+
+    twice = [name for name in ("depth", "interpolate") if name in others]
+    if twice:
+        raise ConfigError(f"fitted and {twice[0]}: both give it; expected one of the two")
+    fit = RerankFit.load(fitted)
+    return {"depth": fit.depth, "interpolate": fit.interpolate}
