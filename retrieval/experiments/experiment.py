@@ -377,12 +377,22 @@ class Experiment:
         return self._scorers[name]
 
     def stage(self, name: str) -> Stage:
-        """Return a pipeline or retriever by name (a pipeline comes before a retriever)."""
+        """Return a pipeline or retriever by name (a pipeline comes before a retriever).
+
+        What the pipeline leaves open, ``fitted(...)``, is fitted on the dev queries, once.
+        """
+        stage = self.open_stage(name)
+        if name in self.config.pipelines:
+            with named_file(self.file):
+                stage = self.fits.closed(name, stage)
+        return stage
+
+    def open_stage(self, name: str) -> Stage:
+        """Return a pipeline or retriever by name, with what it leaves open itself not fitted."""
         if name in self.config.pipelines:
             with named_file(self.file):
                 text = self.config.pipelines[name]
                 stage = parse(text, self.parts(), where=f"pipelines.{name}")
-                stage = self.fits.closed(name, stage)
             self._warn_of_corpora(name, stage)
             return stage
         if name in self.config.retrievers:

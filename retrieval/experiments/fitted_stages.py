@@ -22,7 +22,7 @@ from sluice.retrieval.config.sections import ExperimentConfig
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.fitting_queries import FittingQueries, fitting_queries
-from sluice.retrieval.pipelines.expression import count_calls
+from sluice.retrieval.pipelines.expression import FITTED, count_calls
 from sluice.retrieval.pipelines.fitting.query_fitter import Fit, QueryFitter, closed, read_fit
 from sluice.retrieval.pipelines.fitting.unfitted import Unfitted, fit_open, is_open
 from sluice.retrieval.pipelines.stage import Stage
@@ -31,7 +31,7 @@ from sluice.retrieval.retrievers.folder import HEAD, read_head
 
 log = logging.getLogger("sluice")
 
-FITTED = "fitted"  # the folder, and the function of expressions
+FOLDER = "fitted"
 VERSION = 1
 
 
@@ -66,7 +66,7 @@ class FittedStages:
 
     def file(self, pipeline: str, number: int) -> Path:
         """Return where the settings of a pipeline's ``number``th open stage are kept, from 1."""
-        return self.output / FITTED / f"{pipeline}{'' if number == 1 else f'~{number}'}.json"
+        return self.output / FOLDER / f"{pipeline}{'' if number == 1 else f'~{number}'}.json"
 
     def state(self, pipeline: str) -> list[Any]:
         """Return what changes with the fits that a pipeline is made of; empty without any."""

@@ -80,7 +80,7 @@ class QueryFitter:
         return replace(fit, parts=tuple(names))
 
     def _rerank(self, stage: UnfittedRerank, first: Stage | None, measure: Measure) -> RerankFit:
-        name = ScorerHooks(stage.scorer).name
+        name = stage.label
         if first is None:
             raise ConfigError(f"{stage.name}: a reranker needs candidates; write first >> fitted()")
         if self._reason:

@@ -106,7 +106,8 @@ def fit_rerank(
     pair is scored once; each depth up to it (unless ``steps`` is false: the largest only) is tried
     with the shares 0, 0.1 ... 0.9 of the earlier score. What is taken is found by smoothed bagging
     (``fusion.choice``), and kept only if its mean is more than one standard error above that of
-    the first stage; otherwise the depth is 0. Give the queries of a dev or train split.
+    the first stage, and the held-out mean above it; otherwise the depth is 0. Give the queries of a
+    dev or train split.
 
     Raises ``ConfigError`` for an unknown measure and ``DataError`` if no query is judged.
     """
@@ -129,6 +130,8 @@ def fit_rerank(
 
     held = held_out(values, choose)
     place = choose(values)
+    if held is None or held.mean() <= values[0].mean():
+        place = 0
     means = values.mean(axis=1).tolist()
     fit = RerankFit(
         depth=settings[place][0],

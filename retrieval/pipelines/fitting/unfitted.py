@@ -17,7 +17,7 @@ from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
 
 RERANKED = 50  # documents that a reranker is tried on, at most
-METHODS_TRIED = ("weighted", "rrf")
+METHODS_TRIED = ("weighted",)
 
 
 class Unfitted(Stage):
@@ -76,17 +76,26 @@ class UnfittedRerank(Unfitted):
         depth: int = RERANKED,
         queries: int | None = None,
         documents: Texts | None = None,
+        label: str = "",
     ) -> None:
         self.scorer: Any = as_scorer(scorer)
         self.measure, self.depth, self.queries = measure, depth, queries
         self.documents_given = documents
-        self.name = f"fitted({ScorerHooks(self.scorer).name})"
+        self.label = label or ScorerHooks(self.scorer).name
+        self.name = f"fitted({self.label})"
 
     def attached(self, documents: Texts) -> Stage:
         """Return the open reranker with a store, unless it has its own."""
         return UnfittedRerank(
             self.scorer, self.measure, depth=self.depth, queries=self.queries,
-            documents=self.documents_given or documents,
+            documents=self.documents_given or documents, label=self.label,
+        )  # fmt: skip
+
+    def labelled(self, label: str) -> UnfittedRerank:
+        """Return it with the name that its scorer has in the pipeline."""
+        return UnfittedRerank(
+            self.scorer, self.measure, depth=self.depth, queries=self.queries,
+            documents=self.documents_given, label=label,
         )  # fmt: skip
 
     def chosen(self, depth: int, interpolate: float = 0.0) -> Rerank:
@@ -94,7 +103,7 @@ class UnfittedRerank(Unfitted):
         options = f"depth={depth}" + (f", interpolate={interpolate:g}" if interpolate else "")
         return Rerank(
             self.scorer, depth, interpolate=interpolate, documents=self.documents_given,
-            name=f"{ScorerHooks(self.scorer).name}({options})",
+            name=f"{self.label}({options})",
         )  # fmt: skip
 
 
@@ -109,9 +118,10 @@ def fitted(
 
     ``fitted(a, b, ...)`` of two stages or more is a fusion: method, normalisation, weights, and
     which parts are left out. ``first >> fitted(scorer)`` is a reranker: its depth, 0 included, and
-    the share of the earlier score. ``measure`` is what counts. ``depth`` is how many hits of each part are fused (all), or the most
-    that are reranked (50). ``queries`` bounds how many dev queries are used, ``methods`` names the
-    fusions that are tried. Raises ``ConfigError`` for anything else.
+    the share of the earlier score. ``measure`` is what counts. ``depth`` is how many hits of each
+    part are fused (all), or the most that are reranked (50). ``queries`` bounds how many dev
+    queries are used, ``methods`` names the fusions that are tried. Raises ``ConfigError`` for
+    anything else.
     """
     if own_measure(measure) is not None:
         raise ConfigError(f"measure {measure!r}: expected one of Sluice's own, as nDCG@10")
