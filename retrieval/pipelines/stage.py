@@ -11,7 +11,6 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number, is_number, whole_number
-from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
 from sluice.retrieval.pipelines.hit import SHOWN, Hit, Passage, short
 from sluice.retrieval.pipelines.saving import NameOf, options_text, save_pipeline
@@ -25,7 +24,7 @@ from sluice.retrieval.pipelines.searchable import (
 )
 from sluice.retrieval.pipelines.tracing import Span
 from sluice.retrieval.runs.notebook import html_table
-from sluice.retrieval.runs.queries import DEPTH, Asked, Queries, as_queries
+from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking, Run
 
 if TYPE_CHECKING:
@@ -149,16 +148,6 @@ class Stage(Searchable):
                 f"{type(self).__name__}.over returns the stage itself"
             )
         return filtered
-
-    def fit_on(self, queries: Asked, qrels: Qrels) -> Stage:
-        """Return the stage with every ``fitted(...)`` in it fitted on judged queries.
-
-        Give the queries of a dev or train split, never those of the test.
-        """
-        from sluice.retrieval.pipelines.fitting.query_fitter import QueryFitter
-        from sluice.retrieval.pipelines.fitting.unfitted import fit_open
-
-        return fit_open(self, QueryFitter(as_queries(queries), qrels))
 
     def written(self, name_of: NameOf) -> str:
         """Return the stage as an expression, in which ``name_of`` names retrievers and scorers.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
+    from sluice.retrieval.pipelines.fitting.query_fitter import fit_on as fit_on
     from sluice.retrieval.pipelines.fitting.rerank_fit import (
         RerankFit as RerankFit,
         fit_rerank as fit_rerank,

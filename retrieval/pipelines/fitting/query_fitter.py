@@ -17,12 +17,17 @@ from sluice.retrieval.pipelines.fitting.rerank_fit import (
     fit_rerank,
     unjudged_rerank,
 )
-from sluice.retrieval.pipelines.fitting.unfitted import Unfitted, UnfittedFusion, UnfittedRerank
+from sluice.retrieval.pipelines.fitting.unfitted import (
+    Unfitted,
+    UnfittedFusion,
+    UnfittedRerank,
+    fit_open,
+)
 from sluice.retrieval.pipelines.fusion.fit import FusionFit, fit_fusion
 from sluice.retrieval.pipelines.fusion.prior import unjudged_fusion
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.pipelines.stage import Fuse, Stage
-from sluice.retrieval.runs.queries import DEPTH, Queries
+from sluice.retrieval.runs.queries import DEPTH, Asked, Queries, as_queries
 from sluice.retrieval.runs.run import Run
 
 FUSED = 1000  # queries that a fusion is fitted on, at most
@@ -115,6 +120,14 @@ class QueryFitter:
     ) -> Run:
         run = _remembering(stage, self._runs).rank(queries, given, k or DEPTH)
         return run if k is None else run.top(k)
+
+
+def fit_on(stage: Stage, queries: Asked, qrels: Qrels) -> Stage:
+    """Return a stage with every ``fitted(...)`` in it fitted on judged queries.
+
+    Give the queries of a dev or train split, never those of the test.
+    """
+    return fit_open(stage, QueryFitter(as_queries(queries), qrels))
 
 
 class _Remembered(Stage):

@@ -29,7 +29,7 @@ class Unfitted(Stage):
         """Raise ``ConfigError``."""
         raise ConfigError(
             f"{self.name}: is not fitted, so it cannot run; an experiment fits it under pipelines: "
-            "(sluice run), in Python stage.fit_on(queries, qrels) does, and `sluice fit` writes "
+            "(sluice run), in Python fit_on(stage, queries, qrels) does, and `sluice fit` writes "
             "files for fitted="
         )
 

@@ -11,7 +11,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import Fuse, Rerank, Run, Stage, evaluate
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.pipelines.expression import depths_in, parse
-from sluice.retrieval.pipelines.fitting.query_fitter import QueryFitter, closed
+from sluice.retrieval.pipelines.fitting.query_fitter import QueryFitter, closed, fit_on
 from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit, fit_rerank, supported
 from sluice.retrieval.pipelines.fitting.rerank_search import RerankSearch, settings_up_to
 from sluice.retrieval.pipelines.fitting.unfitted import Unfitted, UnfittedRerank, fitted, is_open
@@ -85,7 +85,7 @@ def test_fit_on_closes_everything_and_searches_each_part_once() -> None:
     a, b, c = Noisy("a", 0.9, qrels, 1), Noisy("b", 0.9, qrels, 2), Noisy("c", 0.9, qrels, 3)
     judge = Judge(qrels, 0.3)
     opened = (fitted(fitted(a, b), c) % 20) >> fitted(judge, depth=12)
-    stage = opened.fit_on(queries, qrels)
+    stage = fit_on(opened, queries, qrels)
     assert not is_open(stage)
     assert (a.asked, b.asked, c.asked) == (1, 1, 1)
     assert judge.pairs == 12 * len(queries)
@@ -102,11 +102,11 @@ def test_fit_on_closes_everything_and_searches_each_part_once() -> None:
 def test_a_useless_part_is_left_out_and_one_part_stands_alone() -> None:
     queries, qrels = judged(100)
     good, noise = Noisy("good", 0.2, qrels, 1), Noisy("noise", 50, qrels, 2)
-    stage = fitted(good, noise).fit_on(queries, qrels)
+    stage = fit_on(fitted(good, noise), queries, qrels)
     assert stage is good
     third = Noisy("third", 0.8, qrels, 4)
     other = Noisy("other", 0.8, qrels, 5)
-    fused = fitted(third, noise, other).fit_on(queries, qrels)
+    fused = fit_on(fitted(third, noise, other), queries, qrels)
     assert isinstance(fused, Fuse)
     assert fused.stages == (third, other)
 
@@ -186,7 +186,7 @@ def test_a_list_scorer_is_tried_at_its_depth_only() -> None:
         ) -> dict[str, list[float]]:
             return {q: [qrels[q].get(d, 0.0) for d in head.doc_ids] for q, head in heads.items()}
 
-    stage = (Noisy("first", 0.8, qrels, 1) >> fitted(Lists(), depth=15)).fit_on(queries, qrels)
+    stage = fit_on((Noisy("first", 0.8, qrels, 1) >> fitted(Lists(), depth=15)), queries, qrels)
     assert isinstance(stage, Then)
     assert isinstance(stage.second, Rerank)
     assert stage.second.depth == 15
@@ -197,7 +197,7 @@ def test_few_or_no_judgements_give_the_choice_for_all() -> None:
     a, b = Noisy("a", 0.9, qrels, 1), Noisy("b", 0.9, qrels, 2)
     judge = Judge(qrels, 0.1)
     for given in (qrels, {}):
-        stage = (fitted(a, b) >> fitted(judge)).fit_on(queries, given)
+        stage = fit_on((fitted(a, b) >> fitted(judge)), queries, given)
         assert isinstance(stage, Fuse)  # the reranker is left out
         assert stage.fusion.normalise == "steep"
         assert stage.fusion.weights == (0.5, 0.5)
@@ -232,7 +232,7 @@ def _fusion(*stages: Stage) -> Unfitted:
 def test_the_depth_of_a_fusion_cuts_its_parts() -> None:
     queries, qrels = judged()
     a, b = Noisy("a", 0.9, qrels, 1), Noisy("b", 0.9, qrels, 2)
-    stage = fitted(a, b, depth=7).fit_on(queries, qrels)
+    stage = fit_on(fitted(a, b, depth=7), queries, qrels)
     assert isinstance(stage, Fuse)
     assert [part.name for part in stage.stages] == ["a % 7", "b % 7"]
 
@@ -246,7 +246,7 @@ def test_expressions() -> None:
     }
     opened = parse("fitted(a, b, depth=30) % 20 >> fitted(cross, depth=10)", names)
     assert opened.name == "(fitted(a, b)) % 20 >> fitted(cross)"
-    stage = opened.fit_on(queries, qrels)
+    stage = fit_on(opened, queries, qrels)
     assert isinstance(stage, Then)
     assert stage.second.name.startswith("cross(depth=")
     assert depths_in("a >> fitted(cross)", "cross", 100) == [50]
@@ -292,6 +292,6 @@ def test_what_cannot_be_fitted() -> None:
     with pytest.raises(ConfigError, match="unknown measure"):
         fit_rerank(Run({}), Run({}), qrels, "nDGC@10")
     with pytest.raises(ConfigError, match="a reranker needs candidates"):
-        fitted(Judge(qrels, 1)).fit_on(queries, qrels)
+        fit_on(fitted(Judge(qrels, 1)), queries, qrels)
     with pytest.raises(ConfigError, match="expected a scorer"):
         fitted(3)
