@@ -66,7 +66,7 @@ def fusion(
             "NAME",
             "Try this normalisation of scores: min-max, z-score, theoretical-min, pyserini, "
             "steep or none; may be repeated.",
-            default="min-max and z-score",
+            default="steep and z-score",
         ),
     ] = None,
     depth: Annotated[int, option("N", "Hits of each part that are fused.", min=1)] = 1000,

@@ -136,7 +136,7 @@ class FittedStages:
             **{k: v for k, v in provenance({}).items() if k not in ("config", "seconds")},
         }
         fit.with_origin(origin).save(self.file(pipeline, number))
-        (log.info if fit.judged else log.warning)("%s: %s", pipeline, fit.why)
+        log.info("%s: %s", pipeline, fit.why)
         return fit
 
     def _on(self, stage: Stage) -> QueryFitter:

@@ -13,6 +13,7 @@ from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import Qrels, find_split
 from sluice.retrieval.experiments.training.tested_queries import STRAYS
+from sluice.retrieval.pipelines.fitting.query_fitter import FEWEST
 
 log = logging.getLogger("sluice")
 
@@ -77,6 +78,11 @@ def fitting_queries(
     qrels = {query: grades for query, grades in judged.items() if query not in shared}
     if not qrels:
         return _none(data, f"the judgements of {source} name no relevant document")
+    if len(qrels) < FEWEST:
+        log.warning(
+            "%s: %s to fit on; expected %d or more: settings for all collections are taken",
+            data.name, plural(len(qrels), "judged query"), FEWEST,
+        )  # fmt: skip
     contents = fingerprint_of(
         sorted((query, dev.queries[query]) for query in qrels),
         sorted((query, sorted(grades.items())) for query, grades in qrels.items()),

@@ -15,6 +15,7 @@ from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
 from sluice.retrieval.evaluation.measures import Measure, parse_measure
 from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.pipelines.fitting.rerank_search import Array, RerankSearch, settings_up_to
+from sluice.retrieval.pipelines.fitting.unfitted import called
 from sluice.retrieval.pipelines.fusion.choice import (
     WIDTH,
     Gain,
@@ -59,8 +60,7 @@ class RerankFit:
     @property
     def shown(self) -> str:
         """The choice in a few words: ``cross(depth=20, interpolate=0.4)``."""
-        share = f", interpolate={self.interpolate:g}" if self.interpolate else ""
-        return f"{self.scorer}(depth={self.depth}{share})"
+        return called(self.scorer, self.depth, self.interpolate)
 
     def with_origin(self, origin: Mapping[str, Any]) -> Self:
         """Return the fit with where it was made."""

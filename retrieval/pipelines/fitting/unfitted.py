@@ -100,10 +100,9 @@ class UnfittedRerank(Unfitted):
 
     def chosen(self, depth: int, interpolate: float = 0.0) -> Rerank:
         """Return the reranker with these settings."""
-        options = f"depth={depth}" + (f", interpolate={interpolate:g}" if interpolate else "")
         return Rerank(
             self.scorer, depth, interpolate=interpolate, documents=self.documents_given,
-            name=f"{self.label}({options})",
+            name=called(self.label, depth, interpolate),
         )  # fmt: skip
 
 
@@ -155,6 +154,12 @@ def fitted(
     return UnfittedRerank(
         parts[0], measure, depth=RERANKED if depth is None else depth, queries=queries
     )
+
+
+def called(scorer: str, depth: int, interpolate: float) -> str:
+    """Return the call of a reranker: ``cross(depth=20)``, ``dot(bm25, depth=20)``."""
+    options = f"depth={depth}" + (f", interpolate={interpolate:g}" if interpolate else "")
+    return f"{scorer[:-1]}, {options})" if scorer.endswith(")") else f"{scorer}({options})"
 
 
 class Fitter(Protocol):

@@ -147,7 +147,7 @@ def _found(lists: Lists, fusion: Fusion, minimum: float | None) -> Shares:
     return Shares(shares.found, np.zeros(len(lists.lengths)))
 
 
-_BY_SCORE = tuple({"normalise": name} for name in ("min-max", "z-score"))
+_BY_SCORE = tuple({"normalise": name} for name in ("steep", "z-score"))
 
 METHODS: Final[Mapping[str, Method]] = {
     "rrf": Method(_reciprocal_rank, grid=tuple({"rank_constant": c} for c in (2, 10, 60))),

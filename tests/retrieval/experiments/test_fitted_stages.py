@@ -178,13 +178,15 @@ def test_without_judgements_it_says_so_and_takes_the_choice_for_all(
     assert "not fitted on judgements" in (world / "out" / "report.md").read_text()
 
 
-def test_one_dev_query_is_too_few(world: Path) -> None:
+def test_one_dev_query_is_too_few(world: Path, caplog: pytest.LogCaptureFixture) -> None:
     lines = (world / "data" / "qrels" / "dev.tsv").read_text().splitlines()
     (world / "data" / "qrels" / "dev.tsv").write_text("\n".join(lines[:3]) + "\n")
     run(settings(world, hybrid="fitted(bm25, dense)"))
     fit = FusionFit.load(world / "out" / "fitted" / "hybrid.json")
     assert not fit.judged
     assert "1 judged query, and 5 are needed" in fit.why
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert sum("1 judged query to fit on; expected 5 or more" in text for text in warnings) == 1
 
 
 def test_dev_without_a_relevant_document_is_no_dev(
