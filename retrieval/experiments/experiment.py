@@ -31,7 +31,7 @@ from sluice.retrieval.config.trust import refuse_remote_dataset, refuse_unknown_
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
 from sluice.retrieval.experiments.checks import check_experiment, check_opened, list_names
 from sluice.retrieval.experiments.dependencies import Dependencies
-from sluice.retrieval.experiments.fitted_stages import FittedStages
+from sluice.retrieval.experiments.fitting.stages import FittedStages
 from sluice.retrieval.experiments.output.changes import (
     differing_corpora,
     undo_interrupted,

@@ -21,7 +21,7 @@ from sluice.retrieval.config.file_keys import path_contents
 from sluice.retrieval.config.sections import ExperimentConfig
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.experiments.dependencies import Dependencies
-from sluice.retrieval.experiments.fitting_queries import FittingQueries, fitting_queries
+from sluice.retrieval.experiments.fitting.queries import FittingQueries, fitting_queries
 from sluice.retrieval.pipelines.expression import FITTED, count_calls
 from sluice.retrieval.pipelines.fitting.query_fitter import Fit, QueryFitter, closed, read_fit
 from sluice.retrieval.pipelines.fitting.unfitted import Unfitted, fit_open, is_open
