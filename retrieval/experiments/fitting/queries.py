@@ -20,11 +20,15 @@ log = logging.getLogger("sluice")
 
 @dataclass(frozen=True, slots=True)
 class FittingQueries:
-    """The judged queries to fit on, perhaps none; ``dataset`` is opened at their split if any."""
+    """The judged queries to fit on, perhaps none; ``dataset`` is opened at their split if any.
+
+    ``level`` is the least grade that is relevant, ``contents`` a hash of all that.
+    """
 
     dataset: Dataset
     qrels: Qrels
     split: str | None
+    level: int
     contents: str
 
     @property
@@ -86,9 +90,10 @@ def fitting_queries(
     contents = fingerprint_of(
         sorted((query, dev.queries[query]) for query in qrels),
         sorted((query, sorted(grades.items())) for query, grades in qrels.items()),
+        data.level,
     )
     split = source if source != "train" else "train, a tenth held out"
-    return FittingQueries(dev, qrels, split, contents)
+    return FittingQueries(dev, qrels, split, data.level, contents)
 
 
 def _tested(dataset: Callable[[str | None], Dataset], evaluated: str) -> set[str]:
@@ -101,4 +106,4 @@ def _tested(dataset: Callable[[str | None], Dataset], evaluated: str) -> set[str
 
 def _none(data: Dataset, why: str) -> FittingQueries:
     log.warning("%s: nothing to fit on (%s)", data.name, why)
-    return FittingQueries(data, {}, None, fingerprint_of("none"))
+    return FittingQueries(data, {}, None, data.level, fingerprint_of("none"))

@@ -22,7 +22,8 @@ from sluice.retrieval.config.sections import ExperimentConfig
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.fitting.queries import FittingQueries, fitting_queries
-from sluice.retrieval.pipelines.expression import FITTED, count_calls
+from sluice.retrieval.experiments.output.folder import RETRIEVERS
+from sluice.retrieval.pipelines.expression import FITTED, count_calls, texts_in
 from sluice.retrieval.pipelines.fitting.query_fitter import Fit, QueryFitter, closed, read_fit
 from sluice.retrieval.pipelines.fitting.unfitted import Unfitted, fit_open, is_open
 from sluice.retrieval.pipelines.stage import Stage
@@ -94,8 +95,10 @@ class FittedStages:
         node = f"pipelines.{pipeline}"
         parts = dict.fromkeys(self.needs.closure(node))
         names = [part.partition(".")[::2] for part in parts]
-        heads = [self.output / "retrievers" / name for kind, name in names if kind == "retrievers"]
+        heads = [self.output / RETRIEVERS / name for kind, name in names if kind == "retrievers"]
         models = [self.output / "models" / name for kind, name in names if kind == "train"]
+        texts = [self.config.pipelines[name] for kind, name in names if kind == "pipelines"]
+        files = {each for text in texts for each in texts_in(text, where=node)}
         return fingerprint_of(
             VERSION,
             number,
@@ -103,6 +106,7 @@ class FittedStages:
             self.queries.contents,
             [_state(head) for head in heads if (head / HEAD).exists()],
             [path_contents(str(m / MANIFEST)) for m in models if (m / MANIFEST).exists()],
+            sorted((each, path_contents(each)) for each in files),
         )
 
     def saved(self, pipeline: str, number: int) -> Fit | None:
@@ -142,11 +146,9 @@ class FittedStages:
     def _on(self, stage: Stage) -> QueryFitter:
         """Return the fitter on dev; ``stage`` has the documents that queries may be."""
         if self._fitter is None:
-            data, level = self.queries.dataset, self.queries.dataset.level
-            queries = asked(data, stage) if self.queries.qrels else {}
-            self._fitter = QueryFitter(
-                queries, self.queries.qrels, level=level, seed=self.config.seed
-            )
+            dev = self.queries
+            queries = asked(dev.dataset, stage) if dev.qrels else {}
+            self._fitter = QueryFitter(queries, dev.qrels, level=dev.level, seed=self.config.seed)
         return self._fitter
 
     def _count(self, pipeline: str) -> int:

@@ -16,6 +16,7 @@ from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
 from sluice.retrieval.pipelines.fitting.unfitted import UnfittedRerank
 from sluice.retrieval.pipelines.fusion.fit import FusionFit, fit_fusion
 from sluice.retrieval.pipelines.rerank import Rerank
+from sluice.retrieval.pipelines.searchable import TextsOf
 from sluice.retrieval.pipelines.stage import Then
 from sluice.retrieval.retrievers.dataset_runs import asked, run_on
 from sluice.retrieval.runs.queries import DEPTH
@@ -82,12 +83,11 @@ def fit_experiment_rerank(
             f"pipelines.{pipeline}: {last.name} has rules of its depth; fit it without them"
         )
     label = last.label if isinstance(last, UnfittedRerank) else last.name.partition("(")[0]
-    open_rerank = UnfittedRerank(last.scorer, measure, depth=depth or last.depth, label=label)
+    reranker = UnfittedRerank(last.scorer, measure, depth=depth or last.depth, label=label)
     first = experiment.fits.closed(pipeline, stage.first)
     fitter = QueryFitter(asked(dataset, stage), dataset.qrels, level=dataset.level)
-    attached = (first >> open_rerank).inner[1]
-    fit = fitter.choose(attached, first) if isinstance(attached, UnfittedRerank) else None
-    if fit is None or not isinstance(fit, RerankFit) or not fit.judged:
+    fit = fitter.choose(reranker.attached(TextsOf(first)), first)
+    if not isinstance(fit, RerankFit) or not fit.judged:
         raise DataError(f"dataset {dataset.name}: too few judged {split} queries to fit on")
     return fit
 

@@ -84,7 +84,7 @@ class UnfittedRerank(Unfitted):
         self.label = label or ScorerHooks(self.scorer).name
         self.name = f"fitted({self.label})"
 
-    def attached(self, documents: Texts) -> Stage:
+    def attached(self, documents: Texts) -> UnfittedRerank:
         """Return the open reranker with a store, unless it has its own."""
         return UnfittedRerank(
             self.scorer, self.measure, depth=self.depth, queries=self.queries,

@@ -300,3 +300,10 @@ def test_parts_are_searched_once_for_all_fits(world: Path, monkeypatch: pytest.M
     for name in ("hybrid", "other", "cascade"):
         experiment.stage(name)
     assert sorted(asked) == [("bm25", 8), ("dense", 8)]
+
+
+@pytest.mark.parametrize(("level", "count"), [(1, 8), (2, 0)])
+def test_the_datasets_level_decides_what_is_judged(world: Path, level: int, count: int) -> None:
+    config = {**settings(world), "dataset": {"name": str(world / "data"), "level": level}}
+    queries = Experiment(load(config)).fits.queries
+    assert (len(queries.qrels), queries.level) == (count, level)
