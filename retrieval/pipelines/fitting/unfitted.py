@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.given import as_scorer
 from sluice.retrieval.evaluation.measures import own_measure, parse_measure
 from sluice.retrieval.pipelines.fusion.fusion import METHODS
@@ -141,10 +141,11 @@ def fitted(
             raise ConfigError("methods: none given; expected one or more")
         return UnfittedFusion(stages, measure, depth=depth, queries=queries, methods=tried)
     if len(parts) != 1 or stages:
+        counts = {"stage": len(stages), "scorer": len(parts) - len(stages)}
+        given = " and ".join(plural(count, noun) for noun, count in counts.items() if count)
         raise ConfigError(
-            f"{len(stages)} stages and {len(parts) - len(stages)} scorers; expected two or more "
-            "stages to fuse, fitted(bm25, dense), or one scorer to rerank by, "
-            "first >> fitted(cross)"
+            f"fitted was given {given or 'nothing'}; it takes two or more stages, fitted(a, b), or "
+            "one scorer, a >> fitted(cross)"
         )
     if methods is not None:
         raise ConfigError("methods: belongs to a fusion, fitted(a, b); a reranker has none")
