@@ -118,9 +118,10 @@ def rerank(
     ] = None,
     rebuild: Rebuild = False,
 ) -> None:
-    """Fit how deep a reranker looks, and how much the earlier score counts.
+    """Fit depth and share of a reranker.
 
-    Every pair is scored once. A depth of 0, the first stage as it is, is kept unless the queries
+    The depth is how many documents it scores, the share how much their earlier scores count. Every
+    pair is scored once. A depth of 0, the first stage as it is, is kept unless the queries
     show that the reranker helps. A pipeline reads the file: `hybrid >> cross(fitted='cross.json')`.
 
     Example:
