@@ -1,5 +1,6 @@
 """``sluice fit``: from judged queries to a file that a pipeline or a retriever names."""
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from sluice.retrieval.pipelines.fusion.fit import FusionFit
 from sluice.retrieval.retrievers.quality.scores import QualityScores
 from sluice.retrieval.stages.adaptive_depth import PredictedDepth
 from sluice.retrieval.stages.confidence_exit import exit_rule
+
+
+ALLOWED = ("--allow", "small_world:WordEncoder", "--allow", "small_world:LengthScorer")
 
 
 @pytest.fixture
@@ -196,3 +200,16 @@ def test_a_fusion_file_knows_its_parts(sluice: Call, file: Path, tmp_path: Path)
     code, _, err = sluice("evaluate", file, swapped)
     assert code == 2
     assert "it is the file of another pipeline; fit it again" in err
+
+
+def test_the_report_shows_what_was_fitted(sluice: Call, file: Path, tmp_path: Path) -> None:
+    changes = (
+        "pipelines.hybrid=fitted(bm25, dense)", "pipelines.fast=bm25 >> fitted(long, depth=7)",
+    )  # fmt: skip
+    code, _, err = sluice("run", file, *changes)
+    assert code == 0, err
+    fit = FusionFit.load(tmp_path / "out" / "fitted" / "hybrid.json")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert f"fitted(bm25, dense) = {fit.shown}" in html.unescape(page)
+    explained = sluice("explain", tmp_path / "out", "gold river", "--pipeline", "hybrid", *ALLOWED)
+    assert explained[0] == 0, explained[2]
