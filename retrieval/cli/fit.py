@@ -57,16 +57,16 @@ def fusion(
         option(
             "METHOD",
             "Try this method: weighted, rrf, rank_biased, comb_sum or comb_mnz; may be repeated.",
-            default="weighted and rrf",
+            default="weighted",
         ),
     ] = None,
     normalise: Annotated[
         list[str] | None,
         option(
             "NAME",
-            "Try this normalisation of scores: min-max, z-score, theoretical-min, pyserini or "
-            "none; may be repeated.",
-            default="min-max and z-score",
+            "Try this normalisation of scores: min-max, z-score, theoretical-min, pyserini, "
+            "steep or none; may be repeated.",
+            default="steep and z-score",
         ),
     ] = None,
     depth: Annotated[int, option("N", "Hits of each part that are fused.", min=1)] = 1000,
@@ -87,7 +87,7 @@ def fusion(
         raise ConfigError("fit fusion: expected at least two retrievers or pipelines")
     fitted = fit_experiment_fusion(
         config, parts, overrides, rebuild=rebuild, split=split, depth=depth, measure=measure,
-        methods=method or ("weighted", "rrf"), normalise=normalise,
+        methods=method or ("weighted",), normalise=normalise,
     )  # fmt: skip
     fitted.save(output)
     call = "fused" if fitted.fusion.method.startswith("comb") else fitted.fusion.method
@@ -103,6 +103,38 @@ def fusion(
         f"best: {fitted.expression()}\n"
         f"in a pipeline: {call}({', '.join(parts)}, fitted={str(output)!r})"
     )
+
+
+def rerank(
+    config: ConfigFile,
+    pipeline: Annotated[str, argument("NAME", "The pipeline, which ends in a reranker.")],
+    output: Output,
+    overrides: Overrides = None,
+    split: Split = "dev",
+    measure: Measure = "nDCG@10",
+    depth: Annotated[
+        int | None,
+        option("N", "Documents that are reranked, at most.", min=1, default="the reranker's own"),
+    ] = None,
+    rebuild: Rebuild = False,
+) -> None:
+    """Fit depth and share of a reranker.
+
+    The depth is how many documents it scores, the share how much their earlier scores count. Every
+    pair is scored once. A depth of 0, the first stage as it is, is kept unless the queries
+    show that the reranker helps. A pipeline reads the file: `hybrid >> cross(fitted='cross.json')`.
+
+    Example:
+      sluice fit rerank x.yaml cascade --output cross.json
+    """
+    from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_rerank
+
+    fitted = fit_experiment_rerank(
+        config, pipeline, overrides or [], rebuild=rebuild, split=split, depth=depth,
+        measure=measure,
+    )  # fmt: skip
+    fitted.save(output)
+    echo(f"{output}: {fitted.why}\nin a pipeline: {fitted.scorer}(fitted={str(output)!r})")
 
 
 def cut_off(
@@ -362,5 +394,6 @@ def _signal(by: str, corpus: Any, model: str | None) -> Any:
 
 
 COMMANDS: dict[str, Command] = {
-    "fusion": fusion, "cut-off": cut_off, "exit": exit_, "ranker": ranker, "quality": quality,
+    "fusion": fusion, "rerank": rerank, "cut-off": cut_off, "exit": exit_, "ranker": ranker,
+    "quality": quality,
 }  # fmt: skip

@@ -106,11 +106,22 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
     write_json(output / "results.json", result.to_dict())
     write_text(output / "table.csv", result.table.to_csv())
     write_text(output / "table.tex", result.table.to_latex())
-    write_text(output / "report.md", _report(experiment, dataset, result.table))
+    write_text(output / "report.md", _report(result))
     return result
 
 
-def _report(experiment: Experiment, dataset: Dataset, table: Table) -> str:
+def _fitted(result: Evaluation) -> list[str]:
+    """Return a list of what was chosen for pipelines that leave something open."""
+    chosen = [
+        f"- {escaped_markdown(name)}: {escaped_markdown(fit['why'])}."
+        for name, system in result.systems.items()
+        for fit in system.fitted
+    ]
+    return ["", "## What was fitted", "", *chosen] if chosen else []
+
+
+def _report(result: Evaluation) -> str:
+    experiment, dataset, table = result.experiment, result.dataset, result.table
     pipelines = experiment.config.pipelines
     lines = [
         f"# {escaped_markdown(experiment.output.name)}",
@@ -123,6 +134,7 @@ def _report(experiment: Experiment, dataset: Dataset, table: Table) -> str:
         *([differences(table.comparisons).to_markdown(), ""] if table.comparisons else []),
         *(["| system | pipeline |", "|---|---|"] if pipelines else []),
         *(f"| {name} | `{text.replace('|', chr(92) + '|')}` |" for name, text in pipelines.items()),
+        *_fitted(result),
         "",
         "## What to try next",
         "",

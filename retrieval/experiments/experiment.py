@@ -31,6 +31,7 @@ from sluice.retrieval.config.trust import refuse_remote_dataset, refuse_unknown_
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
 from sluice.retrieval.experiments.checks import check_experiment, check_opened, list_names
 from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.fitting.stages import FittedStages
 from sluice.retrieval.experiments.output.changes import (
     differing_corpora,
     undo_interrupted,
@@ -113,6 +114,7 @@ class Experiment:
         self._scorers: dict[str, Any] = {}
         self._warned: set[str] = set()
         self.needs = Dependencies(config)
+        self.fits = FittedStages(config, self.output, self.needs, self.dataset, only_open=only_open)
         with named_file(file):
             check_opened(config, allow) if only_open else check_experiment(config, allow)
 
@@ -425,7 +427,18 @@ class Experiment:
         return self._scorers[name]
 
     def stage(self, name: str) -> Stage:
-        """Return a pipeline or retriever by name (a pipeline comes before a retriever)."""
+        """Return a pipeline or retriever by name (a pipeline comes before a retriever).
+
+        What the pipeline leaves open, ``fitted(...)``, is fitted on the dev queries, once.
+        """
+        stage = self.open_stage(name)
+        if name in self.config.pipelines:
+            with named_file(self.file):
+                stage = self.fits.closed(name, stage)
+        return stage
+
+    def open_stage(self, name: str) -> Stage:
+        """Return a pipeline or retriever by name, with what it leaves open itself not fitted."""
         if name in self.config.pipelines:
             with named_file(self.file):
                 text = self.config.pipelines[name]

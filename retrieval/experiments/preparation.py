@@ -20,6 +20,8 @@ WITH_MODELS = ("dense", "splade", "towers", "vocabulary", "cross_encoder", "gene
 def prepare(experiment: Experiment, nodes: Iterable[str] | None = None) -> None:
     """Raise a ``SluiceError`` if the output is a file or a model that is needed is not found.
 
+    Dev queries that pipelines must not be fitted on are refused too.
+
     ``nodes`` are what will be made, such as ``retrievers.bm25``; by default all systems, of which
     one that has been evaluated needs no reranker. Models of what is there are not looked for; one
     that is only on the hub is downloaded now.
@@ -29,6 +31,8 @@ def prepare(experiment: Experiment, nodes: Iterable[str] | None = None) -> None:
     wanted: set[str] = set()
     for node in nodes if nodes is not None else ():
         wanted.update(needs.closure(node))
+    if nodes is None or any(node.startswith("pipelines.") for node in wanted):
+        experiment.fits.check()
     for name in experiment.systems if nodes is None else ():
         kind = "pipelines" if name in config.pipelines else "retrievers"
         evaluated = (experiment.output / "runs" / f"{name}.json").exists()

@@ -48,7 +48,8 @@ class SystemResult:
     ``index_bytes`` and ``documents_per_second`` (reading, encoding and indexing) cover all
     retrievers that the pipeline searches; ``peak_memory_bytes`` is that of the process during the
     run, models included. ``changes`` are those of retrievers whose documents were changed since
-    their build, ``origin`` is the code, packages, machine and time of the run.
+    their build, ``origin`` is the code, packages, machine and time of the run. ``fitted`` says what
+    was chosen for each ``fitted(...)`` of the pipeline (``shown``), and in a sentence ``why``.
     """
 
     name: str
@@ -62,6 +63,7 @@ class SystemResult:
     fingerprints: dict[str, str] = field(default_factory=dict)
     changes: dict[str, str] = field(default_factory=dict)
     origin: dict[str, Any] = field(default_factory=dict)
+    fitted: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def bytes_per_document(self) -> float | None:
@@ -123,6 +125,8 @@ def system_result(
         ),
     )  # fmt: skip
     _describe(result, retrievers_of(stage))
+    if name in experiment.config.pipelines:
+        result.fitted = [{"shown": f.shown, "why": f.why} for f in experiment.fits.chosen(name)]
     facts = provenance({}, seconds=seconds)
     result.origin = {part: fact for part, fact in facts.items() if part != "config"}
     result.origin["session"] = _session()
@@ -189,6 +193,7 @@ def _key(experiment: Experiment, name: str, dataset: Dataset, depth: int) -> str
         sorted(dataset.queries.items()),
         depth,
         config.evaluate.latency_queries,
+        *experiment.fits.state(name),
         *filter(None, changed),  # without changes the key is that of earlier versions
     )
 

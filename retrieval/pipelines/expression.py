@@ -16,6 +16,7 @@ from typing import Any
 
 from sluice.encoders.foundation.build import check_arguments, resolve
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.pipelines.fitting.unfitted import RERANKED, UnfittedRerank
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.table import DEPTH_RULES, FETCHED, STAGES, WRITTEN
@@ -24,6 +25,7 @@ Make = Callable[[], Any]  # opens the stage or scorer of a name
 
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"  # a valid name of a retriever, a reranker or a pipeline
 RERANK_OPTIONS = ("depth", "interpolate", "deadline_ms")
+FITTED = "fitted"  # the function; as an option of a reranker the file of these
 MAX_PARTS = 200  # operators, calls and names in one expression
 SYMBOLS = {ast.Sub: "-", ast.Div: "/", ast.BitAnd: "&"}
 OPERATORS = "|, +, *, % and >>"
@@ -77,6 +79,12 @@ def _calls(text: str, where: str) -> Iterator[tuple[str, dict[str, str]]]:
             }  # fmt: skip
 
 
+def count_calls(text: str, function: str, *, where: str) -> int:
+    """Return how often an expression calls a function of ``table.STAGES``."""
+    calls = [n.func for n in ast.walk(_tree(text, where)) if isinstance(n, ast.Call)]
+    return sum(isinstance(func, ast.Name) and func.id == function for func in calls)
+
+
 def functions_in(text: str, *, where: str) -> set[str]:
     """Return the names of the functions of ``table.STAGES`` that an expression calls."""
     calls = [n.func for n in ast.walk(_tree(text, where)) if isinstance(n, ast.Call)]
@@ -84,14 +92,21 @@ def functions_in(text: str, *, where: str) -> set[str]:
 
 
 def depths_in(text: str, scorer: str, default: int) -> list[int]:
-    """Return the depth of each call of a scorer; ``default`` where a call names none."""
+    """Return the depth of each call of a scorer; ``default`` where a call names none.
+
+    Of ``fitted(scorer)`` it is the largest that is tried.
+    """
     calls = [n for n in ast.walk(_tree(text, "pipeline")) if isinstance(n, ast.Call)]
     depths = []
     for call in calls:
-        if isinstance(call.func, ast.Name) and _spelled(call.func.id) == scorer:
+        name = _spelled(call.func.id) if isinstance(call.func, ast.Name) else ""
+        parts = [_spelled(part.id) for part in call.args if isinstance(part, ast.Name)]
+        is_open = name == FITTED and scorer in parts
+        if name == scorer or is_open:
+            usual = RERANKED if is_open else default
             given = [k.value for k in call.keywords if k.arg == "depth"]
             values = [v.value for v in given if isinstance(v, ast.Constant)]
-            depths += [v if isinstance(v, int) else default for v in values] or [default]
+            depths += [v if isinstance(v, int) else usual for v in values] or [usual]
     return depths
 
 
@@ -249,6 +264,8 @@ class _Reader:
         except TypeError as error:
             raise self.fail(f"{name}(...): {error}") from None
         built: Any = self._built(make, *parts, **own)
+        if isinstance(built, UnfittedRerank):
+            built = built.labelled(_spelled(ast.unparse(nodes[0])))
         if isinstance(built, Stage):
             known = [key for key, p in signature.parameters.items() if p.kind is p.KEYWORD_ONLY]
             self._check(rest, known, name)
@@ -283,7 +300,10 @@ class _Reader:
     def _reranker(
         self, scorer: Any, name: str, options: Mapping[str, Any], *, shown: Mapping[str, Any]
     ) -> Stage:
-        self._check(options, (*RERANK_OPTIONS, *DEPTH_RULES), name)
+        self._check(options, (*RERANK_OPTIONS, *DEPTH_RULES, FITTED), name)
+        if FITTED in options:
+            shown = {**shown, **(chosen := self._built(_chosen, **options))}
+            options = {**{k: v for k, v in options.items() if k != FITTED}, **chosen}
         rules = [
             self._built(resolve(rule), options[key])
             for key, rule in DEPTH_RULES.items()
@@ -311,3 +331,14 @@ class _Reader:
             return ast.literal_eval(node)
         except (ValueError, TypeError, SyntaxError):
             raise self.fail(f"{_spelled(ast.unparse(node))!r} is not a constant") from None
+
+
+def _chosen(*, fitted: str, **others: Any) -> dict[str, Any]:
+    """Return depth and interpolation of a file that ``sluice fit rerank`` wrote."""
+    from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
+
+    twice = [name for name in ("depth", "interpolate") if name in others]
+    if twice:
+        raise ConfigError(f"fitted and {twice[0]}: both give it; expected one of the two")
+    fit = RerankFit.load(fitted)
+    return {"depth": fit.depth, "interpolate": fit.interpolate}

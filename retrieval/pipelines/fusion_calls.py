@@ -47,12 +47,10 @@ def fused(
         )
     if weights is not None:
         raise ConfigError("weights and fitted: both give weights; expected one of the two")
-    count = len(fit.fusion.weights or ())
-    if count != len(stages):
-        raise ConfigError(
-            f"fitted={fitted!r}: was fitted to {count} stages ({', '.join(fit.names)}), but "
-            f"{len(stages)} are fused here; fit it again"
-        )
+    try:
+        fit.check_parts([stage.name for stage in stages])
+    except ConfigError as error:
+        raise ConfigError(f"fitted={fitted!r}: {error}") from None
     return Fuse(stages, method=replace(fit.fusion, **changed))
 
 

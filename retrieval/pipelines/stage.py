@@ -107,6 +107,12 @@ class Stage(Searchable):
         return None
 
     @property
+    def lexical(self) -> bool:
+        """Whether it ranks by words alone, as BM25 does; by default as its base retriever."""
+        base = self.base_retriever
+        return base is not None and base is not self and base.lexical
+
+    @property
     def names_passages(self) -> bool:
         """Whether it can say by which passage it found a document."""
         return any(stage.names_passages for stage in self.inner)
@@ -371,7 +377,7 @@ class Fuse(Stage):
         self.stages = self.inner = tuple(stages)
         self.fusion = method
         self._joined = False
-        self.name = self._expression or f"{method.method}({', '.join(s.name for s in stages)})"
+        self.name = self._expression or self._call
 
     @classmethod
     def joining(cls, left: Stage, right: Stage, *, method: str = "rrf") -> Fuse:
@@ -407,6 +413,15 @@ class Fuse(Stage):
                 parts = zip(self.stages, weights, strict=True)
                 return f"({symbol.join(_weighed(stage.name, weight) for stage, weight in parts)})"
         return ""
+
+    @property
+    def _call(self) -> str:
+        """The fusion as a call in which weights stand behind the stages, for showing."""
+        parts = [stage.name for stage in self.stages]
+        if self.fusion.weights is not None:
+            weights = zip(parts, self.fusion.weights, strict=True)
+            parts = [f"{name} {weight:g}" for name, weight in weights]
+        return f"{self.fusion.method}({', '.join(parts)})"
 
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return the fusion of other stages."""

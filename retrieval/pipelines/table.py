@@ -34,6 +34,7 @@ STAGES: Final[Mapping[str, str]] = {
     "comb_sum": "sluice.retrieval.pipelines.fusion_calls:comb_sum",
     "comb_mnz": "sluice.retrieval.pipelines.fusion_calls:comb_mnz",
     "fused": "sluice.retrieval.pipelines.fusion_calls:fused",
+    "fitted": "sluice.retrieval.pipelines.fitting.unfitted:fitted",
     "normalised": "sluice.retrieval.stages.hubs:normalised",
     "prf": "sluice.retrieval.stages.feedback.dense:prf",
     "rm3": "sluice.retrieval.stages.feedback.sparse:rm3",

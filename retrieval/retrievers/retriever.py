@@ -257,6 +257,13 @@ class Retriever(Updatable):
         return self
 
     @property
+    def lexical(self) -> bool:
+        """Whether its encoder is BM25."""
+        from sluice.encoders.lexical.bm25 import BM25Encoder
+
+        return isinstance(self.encoder, BM25Encoder)
+
+    @property
     def least_score(self) -> float | None:
         """0 for impacts, -1 for cosine; None for products of vectors of any length, and for l2."""
         metric = self.index.innermost.metric

@@ -89,3 +89,13 @@ class ConstantScorer:
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         return [1.0] * len(pairs)
+
+
+class OverlapScorer:
+    """The share of the query's words that a document has, word by word."""
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        return [
+            len(set(query.lower().split()) & set(document.lower().split())) / 10
+            for query, document in pairs
+        ]

@@ -29,7 +29,7 @@ INLINE = "inline-"  # begins the names of retrievers that only mine negatives
 # What an evaluation, a tuning or an index writes; what names the dataset comes last.
 OWNED = (
     "report.html", "report.md", "table.csv", "table.tex", "folds.json", "ranker", "tune", "runs",
-    "training", "models", SUITE, ".change", RETRIEVERS, RESULTS, SETTINGS,
+    "training", "models", "fitted", SUITE, ".change", RETRIEVERS, RESULTS, SETTINGS,
 )  # fmt: skip
 GOING = ".removed"  # where parts are moved before they are removed
 SHOWN = 12  # names of parts of one kind

@@ -87,6 +87,7 @@ class _System(_Part):
     fingerprints: dict[str, str] = Field(default_factory=dict)
     changes: dict[str, str] = Field(default_factory=dict)
     origin: _Origin | None = None
+    fitted: list[dict[str, str]] = Field(default_factory=list)
 
 
 class _Row(BaseModel):

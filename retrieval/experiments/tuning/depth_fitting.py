@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
@@ -10,8 +11,12 @@ from sluice.retrieval.config.sections import ConfigSource, ExperimentConfig, con
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.pipelines.fitting.query_fitter import QueryFitter
+from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
+from sluice.retrieval.pipelines.fitting.unfitted import UnfittedRerank
 from sluice.retrieval.pipelines.fusion.fit import FusionFit, fit_fusion
 from sluice.retrieval.pipelines.rerank import Rerank
+from sluice.retrieval.pipelines.searchable import TextsOf
 from sluice.retrieval.pipelines.stage import Then
 from sluice.retrieval.retrievers.dataset_runs import asked, run_on
 from sluice.retrieval.runs.queries import DEPTH
@@ -41,11 +46,50 @@ def fit_experiment_fusion(
     hits of each part are fused. ``rebuild`` is as for ``sluice.run``.
     """
     experiment, dataset = _opened(config, pipelines, overrides, split, rebuild)
-    runs = []
+    runs, parts = [], []
     for name in pipelines:
-        run = run_on(experiment.stage(name), dataset, depth).top(depth)
+        stage = experiment.stage(name)
+        run = run_on(stage, dataset, depth).top(depth)
         runs.append(Run(dict(run), name=name))
-    return fit_fusion(runs, dataset.qrels, **options)
+        parts.append(stage.name)
+    return replace(fit_fusion(runs, dataset.qrels, **options), parts=tuple(parts))
+
+
+def fit_experiment_rerank(
+    config: ConfigSource,
+    pipeline: str,
+    overrides: Sequence[str] = (),
+    *,
+    rebuild: bool = False,
+    split: str = "dev",
+    depth: int | None = None,
+    measure: str = "nDCG@10",
+) -> RerankFit:
+    """Fit depth and interpolation of the last reranker of a pipeline; see ``fit_rerank``.
+
+    The pipeline must end in a reranker, ``first >> cross(depth=50)``, or an open one,
+    ``first >> fitted(cross)``. Up to ``depth`` documents are tried, by default the reranker's own.
+    """
+    experiment, dataset = _opened(config, [pipeline], overrides, split, rebuild)
+    stage = experiment.open_stage(pipeline)
+    last = stage.second if isinstance(stage, Then) else None
+    if not isinstance(stage, Then) or not isinstance(last, Rerank | UnfittedRerank):
+        raise ConfigError(
+            f"pipelines.{pipeline}: {stage.name} does not end in a reranker to fit; expected "
+            "retriever >> reranker(depth=50)"
+        )
+    if isinstance(last, Rerank) and (last.rules or last.deadline_ms is not None):
+        raise ConfigError(
+            f"pipelines.{pipeline}: {last.name} has rules of its depth; fit it without them"
+        )
+    label = last.label if isinstance(last, UnfittedRerank) else last.name.partition("(")[0]
+    reranker = UnfittedRerank(last.scorer, measure, depth=depth or last.depth, label=label)
+    first = experiment.fits.closed(pipeline, stage.first)
+    fitter = QueryFitter(asked(dataset, stage), dataset.qrels, level=dataset.level)
+    fit = fitter.choose(reranker.attached(TextsOf(first)), first)
+    if not isinstance(fit, RerankFit) or not fit.judged:
+        raise DataError(f"dataset {dataset.name}: too few judged {split} queries to fit on")
+    return fit
 
 
 def fit_experiment_cut_off(

@@ -29,7 +29,13 @@ from sluice.retrieval.experiments.checks import check_pipeline
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.experiments.tuning.tuner import Trial, Tuner, Tuning, expanded, tuned
-from sluice.retrieval.pipelines.expression import names_in, options_in, parse
+from sluice.retrieval.pipelines.expression import (
+    FITTED,
+    count_calls,
+    names_in,
+    options_in,
+    parse,
+)
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.retrievers.dataset_runs import asked, run_on
 from sluice.retrieval.retrievers.latency import measure_latency
@@ -128,11 +134,16 @@ def check_tuning(config: TuneConfig) -> None:
         raise ConfigError("tune.choices: give tune.pipelines that use them, or leave them out")
     for text in expanded(config.tune.pipelines or [], config.tune.choices):
         check_pipeline(config, text, "tune.pipelines")
-        _check_deadlines(config, text)
+        _check_settings(config, text)
 
 
-def _check_deadlines(config: TuneConfig, text: str) -> None:
-    """Refuse ``deadline_ms``: with remembered scores, nothing runs out of time."""
+def _check_settings(config: TuneConfig, text: str) -> None:
+    """Refuse ``deadline_ms``, since with remembered scores nothing runs out of time, and fits."""
+    if count_calls(text, FITTED, where="tune.pipelines"):
+        raise ConfigError(
+            f"tune.pipelines: {text!r} leaves open what tuning would choose; write the weights and "
+            "depths as choices instead of fitted(...), or run the pipeline with sluice run"
+        )
     if "deadline_ms" in options_in(text, where="tune.pipelines"):
         raise ConfigError(
             f"tune.pipelines: deadline_ms in {text!r} cannot be tuned, because scores are "
@@ -140,7 +151,7 @@ def _check_deadlines(config: TuneConfig, text: str) -> None:
         )
     for name in names_in(text, where="tune.pipelines"):
         if name in config.pipelines and name not in config.retrievers:
-            _check_deadlines(config, config.pipelines[name])
+            _check_settings(config, config.pipelines[name])
 
 
 def _split(config: TuneConfig, experiment: Experiment) -> Dataset:

@@ -7,7 +7,7 @@ fits share.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,6 +16,9 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import is_number
 from sluice.retrieval.runs.pool import Array, Lists, Pool
 from sluice.retrieval.runs.run import Ranking, Run
+
+STEEP_RANKS = 100
+FLATTEST = 0.05  # the least steepness: what a list found always counts more than what it did not
 
 
 class Shares(NamedTuple):
@@ -65,6 +68,14 @@ def _theoretical_min(lists: Lists, minimum: float | None) -> Shares:
     return Shares(found, missing)
 
 
+def _steep(lists: Lists, minimum: float | None) -> Shares:
+    found, missing = _min_max(lists, minimum)
+    near = (lists.ranks > 1) & (lists.ranks <= STEEP_RANKS)
+    sums = lists.mean(np.where(near, found, 0.0)) * lists.lengths
+    below = sums / np.clip(lists.lengths - 1, 1, STEEP_RANKS - 1)
+    return Shares(found * lists.each(np.maximum(1.0 - below, FLATTEST) ** 2), missing)
+
+
 def _unchanged(lists: Lists, minimum: float | None) -> Shares:
     return Shares(lists.scores, lists.lowest())
 
@@ -74,6 +85,7 @@ NORMALISATIONS: Final[Mapping[str, Callable[[Lists, float | None], Shares]]] = {
     "z-score": _z_score,
     "theoretical-min": _theoretical_min,
     "pyserini": _pyserini,
+    "steep": _steep,
     "none": _unchanged,
 }
 
@@ -93,10 +105,13 @@ def normalised_shares(lists: Lists, normalise: str, minimum: float | None = None
     With l and h the lowest and highest score of the list, m its mean and d its deviation:
     ``min-max`` is (s - l) / (h - l), ``z-score`` (s - m) / d, ``pyserini`` (s - (l + h) / 2) /
     (h - l), ``theoretical-min`` (s - minimum) / (h - minimum) (Bruch, Gai and Ingber, 2023) with
-    the least score there can be, ``none`` s itself. A document missing in a list gets what the
-    list's lowest gets, and nothing where the list is empty. In a list of equal scores being found
-    counts all the same: ``min-max`` gives 1 to the found and 0 to the missing, ``pyserini`` 1/2
-    and -1/2, ``theoretical-min`` 0 to the missing; ``z-score`` gives 0 to both.
+    the least score there can be, ``none`` s itself. ``steep`` is ``min-max`` times the square of
+    the list's steepness, 1 less the mean of ranks 2 to ``STEEP_RANKS`` by ``min-max``: a list whose
+    first documents stand out counts more, query by query. A document missing in a list gets what
+    the list's lowest gets, and nothing where the list is empty. In a list of equal scores being
+    found counts all the same: ``min-max`` gives 1 to the found and 0 to the missing, ``pyserini``
+    1/2 and -1/2, ``theoretical-min`` 0 to the missing, ``steep`` next to nothing; ``z-score``
+    gives 0 to both.
     """
     check_normalisation(normalise)
     return NORMALISATIONS[normalise](lists, minimum)
@@ -132,7 +147,7 @@ def _found(lists: Lists, fusion: Fusion, minimum: float | None) -> Shares:
     return Shares(shares.found, np.zeros(len(lists.lengths)))
 
 
-_BY_SCORE = tuple({"normalise": name} for name in ("min-max", "z-score"))
+_BY_SCORE = tuple({"normalise": name} for name in ("steep", "z-score"))
 
 METHODS: Final[Mapping[str, Method]] = {
     "rrf": Method(_reciprocal_rank, grid=tuple({"rank_constant": c} for c in (2, 10, 60))),
@@ -255,6 +270,16 @@ class Fusion:
     def weight(self, place: int) -> float:
         """Return the weight of a run, 1 unless given."""
         return 1.0 if self.weights is None else float(self.weights[place])
+
+    def of_parts(self, places: Sequence[int]) -> Fusion:
+        """Return the fusion of some of its runs, with their weights and minima."""
+        minimum = self.minimum
+        if isinstance(minimum, (list, tuple)):
+            minimum = [minimum[place] for place in places]
+        weights = self.weights
+        if weights is not None:
+            weights = [weights[place] for place in places]
+        return replace(self, weights=weights, minimum=minimum)
 
     def minimum_of(self, place: int) -> float | None:
         """Return the least score that a run could give, None if it was not given."""

@@ -79,10 +79,12 @@ def set_data(evaluated: EvaluatedSet, shown: int) -> tuple[dict[str, Any], dict[
 
 def _depths(evaluated: EvaluatedSet) -> dict[str, int | None]:
     pipelines = evaluated.config.pipelines
-    return {
-        str(system["name"]): reranked_depth(str(system.get("pipeline", system["name"])), pipelines)
-        for system in evaluated.systems
-    }
+    found = {}
+    for system in evaluated.systems:
+        name, fitted = str(system["name"]), system.get("fitted") or []
+        text = f"{name} >> {fitted[-1]['shown']}" if fitted else system.get("pipeline", name)
+        found[name] = reranked_depth(str(text), pipelines) or None
+    return found
 
 
 def _per_query(

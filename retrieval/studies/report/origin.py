@@ -24,7 +24,7 @@ Facts = list[list[str]]  # pairs of a name and what it is
 def origin_of(evaluated: EvaluatedSet) -> dict[str, Any]:
     """Return what was run, as texts: ``systems``, ``parts`` and ``facts`` are pairs."""
     config = evaluated.config
-    pipelines = {str(each["name"]): str(each.get("pipeline", "")) for each in evaluated.systems}
+    pipelines = {str(each["name"]): _pipeline(each) for each in evaluated.systems}
     return {
         "systems": [[name, pipeline or name] for name, pipeline in pipelines.items()],
         "parts": list(_parts(evaluated)),
@@ -34,6 +34,12 @@ def origin_of(evaluated: EvaluatedSet) -> dict[str, Any]:
             allow_unicode=True, width=100,
         ),
     }  # fmt: skip
+
+
+def _pipeline(system: Mapping[str, Any]) -> str:
+    """Return a system's expression, and behind it what was chosen for what it leaves open."""
+    chosen = [str(fit.get("shown")) for fit in system.get("fitted") or ()]
+    return " = ".join([str(system.get("pipeline", "")), *filter(None, [", ".join(chosen)])])
 
 
 def _parts(evaluated: EvaluatedSet) -> Iterator[list[str]]:

@@ -1,5 +1,6 @@
 """``sluice fit``: from judged queries to a file that a pipeline or a retriever names."""
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,20 @@ from command_line import Call
 from small_world import write_beir
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval import Experiment
+from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.experiments.tuning.depth_fitting import (
     fit_experiment_cut_off,
     fit_experiment_exit,
 )
+from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
+from sluice.retrieval.pipelines.fusion.fit import FusionFit
 from sluice.retrieval.retrievers.quality.scores import QualityScores
 from sluice.retrieval.stages.adaptive_depth import PredictedDepth
 from sluice.retrieval.stages.confidence_exit import exit_rule
+
+
+ALLOWED = ("--allow", "small_world:WordEncoder", "--allow", "small_world:LengthScorer")
 
 
 @pytest.fixture
@@ -150,3 +158,58 @@ def test_quality_head_of_a_dense_retriever(sluice: Call, tmp_path: Path, bert: P
     ):
         code, _, err = sluice(*words)
         assert (code, message in err) == (2, True), err
+
+
+def test_fit_a_reranker_then_use_the_file(sluice: Call, file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "long.json"
+    code, out, err = sluice("fit", "rerank", file, "full", "--depth", "10", "--output", target)
+    assert code == 0, err
+    assert "on 8 judged queries: nDCG@10" in out
+    assert f"in a pipeline: long(fitted='{target}')" in out
+    fit = RerankFit.load(target)
+    assert fit.queries == 8
+    assert fit.depth <= 10
+    assert fit.scorer == "long"
+    config = yaml.safe_load(file.read_text())
+    config["evaluate"] = {}
+    config["pipelines"] = {"read": f"hybrid >> long(fitted='{target}')", "hybrid": "bm25 | dense"}
+    stage = Experiment(checked(config, ExperimentConfig)).stage("read")
+    assert stage.name.endswith(fit.shown) or fit.depth == 0
+    opened = ("pipelines.full=hybrid >> fitted(long, depth=10)",)
+    code, again, err = sluice("fit", "rerank", file, "full", "--output", target, *opened)
+    assert code == 0, err
+    assert out.splitlines()[0] == again.splitlines()[0]
+    for words, message in [
+        (("hybrid",), "does not end in a reranker to fit"),
+        (("fast", "pipelines.fast=hybrid >> long(exit=0.4)"), "has rules of its depth"),
+        (("full", "--split", "test"), "never the test"),
+        (("full", "evaluate.split=dev"), "fitting on the test"),
+    ]:
+        code, _, err = sluice("fit", "rerank", file, *words, "--output", target)
+        assert code == 2
+        assert message in err
+
+
+def test_a_fusion_file_knows_its_parts(sluice: Call, file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "fusion.json"
+    code, out, err = sluice("fit", "fusion", file, "bm25", "dense", "--output", target)
+    assert code == 0, err
+    assert "held out" in out
+    assert FusionFit.load(target).parts == ("bm25", "dense")
+    swapped = f"pipelines.fast=fused(dense, bm25, fitted='{target}')"
+    code, _, err = sluice("evaluate", file, swapped)
+    assert code == 2
+    assert "it is the file of another pipeline; fit it again" in err
+
+
+def test_the_report_shows_what_was_fitted(sluice: Call, file: Path, tmp_path: Path) -> None:
+    changes = (
+        "pipelines.hybrid=fitted(bm25, dense)", "pipelines.fast=bm25 >> fitted(long, depth=7)",
+    )  # fmt: skip
+    code, _, err = sluice("run", file, *changes)
+    assert code == 0, err
+    fit = FusionFit.load(tmp_path / "out" / "fitted" / "hybrid.json")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert f"fitted(bm25, dense) = {fit.shown}" in html.unescape(page)
+    explained = sluice("explain", tmp_path / "out", "gold river", "--pipeline", "hybrid", *ALLOWED)
+    assert explained[0] == 0, explained[2]

@@ -1,0 +1,188 @@
+"""Fits how deep a reranker looks and how much the earlier score counts, on judged queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
+from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
+from sluice.retrieval.evaluation.measures import Measure, parse_measure
+from sluice.retrieval.evaluation.scores import Qrels
+from sluice.retrieval.pipelines.fitting.rerank_search import Array, RerankSearch, settings_up_to
+from sluice.retrieval.pipelines.fitting.unfitted import called
+from sluice.retrieval.pipelines.fusion.choice import (
+    WIDTH,
+    Gain,
+    bagged,
+    gain_over,
+    held_out,
+    kernel,
+)
+from sluice.retrieval.runs.run import Run
+
+KIND = "rerank"
+DEPTH_STEP = WIDTH / 2  # how far neighbouring depths are from each other, for the smoothing
+
+
+@dataclass(frozen=True, slots=True)
+class RerankFit:
+    """A reranker's depth and share of the earlier score, and how well it does with them.
+
+    ``value`` is the mean of ``measure`` with them, ``first`` that of the candidates as they are,
+    ``full`` at the largest depth by the scorer alone. ``held_out`` is an honest ``value``: each
+    fifth of the queries is scored by what is chosen on the others. ``gain`` is how far that is
+    above ``first``, with a 95 % bootstrap interval. A depth of 0 leaves the candidates as they are.
+    Without judgements (``judged`` is false) there are no values and the depth is 0.
+    """
+
+    depth: int
+    interpolate: float
+    scorer: str
+    candidates: str
+    measure: str
+    value: float | None
+    held_out: float | None
+    first: float | None
+    full: float | None
+    queries: int
+    tried: int
+    gain: Gain | None = None
+    why: str = ""
+    judged: bool = True
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        """The choice in a few words: ``cross(depth=20, interpolate=0.4)``."""
+        return called(self.scorer, self.depth, self.interpolate)
+
+    def with_origin(self, origin: Mapping[str, Any]) -> Self:
+        """Return the fit with where it was made."""
+        return replace(self, origin=dict(origin))
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON, in one step; ``cross(fitted='path')`` of an expression reads it."""
+        write_fitted(path, KIND, asdict(self))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what ``save`` wrote; ``ConfigError`` for a file that is missing or another one."""
+        values = read_fitted(path, KIND, maker="`sluice fit rerank`")
+        known = {each.name for each in fields(cls)}
+        try:
+            gain = values.pop("gain", None)
+            facts = {name: value for name, value in values.items() if name in known}
+            fit = cls(gain=None if gain is None else Gain(*gain), **facts)
+            whole_number(fit.depth, "depth", 0)
+            if finite_number(fit.interpolate, "interpolate", 0) > 1:
+                raise ConfigError(f"interpolate: {fit.interpolate!r}; expected a share from 0 to 1")
+        except (ConfigError, TypeError) as error:
+            raise ConfigError(
+                f"{path}: not the file of a fitted reranker ({error}); fit it again"
+            ) from None
+        return fit
+
+
+def fit_rerank(
+    first: Run,
+    scored: Run,
+    qrels: Qrels,
+    measure: str | Measure = "nDCG@10",
+    *,
+    depth: int | None = None,
+    steps: bool = True,
+    name: str = "",
+) -> RerankFit:
+    """Choose depth and interpolation of a reranker by the mean of a measure on judged queries.
+
+    ``scored`` has the scorer's scores of the first ``depth`` documents of every list in ``first``
+    (by default as many as it has): ``Rerank(scorer, depth).run(queries, first.top(depth))``. Every
+    pair is scored once; each depth up to it (unless ``steps`` is false: the largest only) is tried
+    with the shares 0, 0.1 ... 0.9 of the earlier score. What is taken is found by smoothed bagging
+    (``fusion.choice``), and kept only if its mean is more than one standard error above that of
+    the first stage, and the held-out mean above it; otherwise the depth is 0. Give the queries of a
+    dev or train split.
+
+    Raises ``ConfigError`` for an unknown measure and ``DataError`` if no query is judged.
+    """
+    measure = parse_measure(measure)
+    judged = {query: grades for query, grades in qrels.items() if grades}
+    if not any(query in first for query in judged):
+        raise DataError("fit_rerank: no query of the run has judgements; are the ids the same?")
+    if depth is None:
+        depth = max((len(scored[query]) for query in judged if query in scored), default=0)
+    settings = settings_up_to(whole_number(depth, "depth", 1), steps=steps)
+    search = RerankSearch(first, scored, judged, measure)
+    values = np.array([search.values(*setting) for setting in settings])
+    depths = sorted({depth for depth, _ in settings[1:]})
+    points = np.array([(DEPTH_STEP * depths.index(d), share) for d, share in settings[1:]])
+    smoothing = kernel(points)
+
+    def choose(values: Array) -> int:
+        place = 1 + bagged(values[1:], points, smoothing)
+        return place if supported(values[place] - values[0]) else 0
+
+    held = held_out(values, choose)
+    place = choose(values)
+    if held is None or held.mean() <= values[0].mean():
+        place = 0
+    means = values.mean(axis=1).tolist()
+    fit = RerankFit(
+        depth=settings[place][0],
+        interpolate=settings[place][1],
+        scorer=name or scored.name,
+        candidates=first.name,
+        measure=str(measure),
+        value=means[place],
+        held_out=None if held is None else float(held.mean()),
+        first=means[0],
+        full=means[settings.index((depth, 0.0))],
+        queries=len(judged),
+        tried=len(settings),
+        gain=gain_over(held, values[0]),
+    )
+    return replace(fit, why=_why(fit))
+
+
+def supported(differences: Array) -> bool:
+    """Return whether the mean difference is more than one standard error above 0."""
+    count = len(differences)
+    if count < 2:
+        return False
+    mean, error = differences.mean(), differences.std(ddof=1) / np.sqrt(count)
+    return bool(mean > 0 and mean > error)
+
+
+def unjudged_rerank(name: str, candidates: str, measure: Measure, reason: str) -> RerankFit:
+    """Return depth 0, the first stage as it is, which is taken without judgements."""
+    return RerankFit(
+        depth=0,
+        interpolate=0.0,
+        scorer=name,
+        candidates=candidates,
+        measure=str(measure),
+        value=None,
+        held_out=None,
+        first=None,
+        full=None,
+        queries=0,
+        tried=0,
+        why=f"kept the first stage as it is, without {name}: not fitted on judgements ({reason})",
+        judged=False,
+    )
+
+
+def _why(fit: RerankFit) -> str:
+    """Return in a sentence what was chosen and how it compares."""
+    queries = plural(fit.queries, "judged query")
+    kept = f"chose {fit.shown}" if fit.depth else f"kept the first stage as it is, no {fit.scorer},"
+    facts = [f"the first stage {fit.first:.4f}", f"all by {fit.scorer} {fit.full:.4f}"]
+    if fit.held_out is not None:
+        facts.insert(0, f"held out {fit.held_out:.4f}")
+    return f"{kept} on {queries}: {fit.measure} {fit.value:.4f} ({', '.join(facts)})"
