@@ -82,7 +82,7 @@ class DenseEncoder(TextEncoder):
         model: str | Path,
         *,
         pooling: Pooling | None = None,
-        projection: int | None = None,
+        projection: int | dict[str, Any] | None = None,
         normalize: bool | None = None,
         layers: int | None = None,
         dim: int | None = None,
@@ -104,7 +104,8 @@ class DenseEncoder(TextEncoder):
 
         Arguments left at None come from the folder; a bare encoder gets mean pooling and
         normalisation. ``projection`` adds a new linear layer to that many dimensions, drawn by
-        ``seed``. ``layers`` keeps the model's first layers, ``dim`` the vectors' first dimensions,
+        ``seed``, or several: ``{dim: 128, layers: 2, residual: true}``, see ``draw_projection``.
+        ``layers`` keeps the model's first layers, ``dim`` the vectors' first dimensions,
         normalised again: for models trained for it (Matryoshka). ``attention: bidirectional``
         removes a decoder's causal mask (usually with ``pooling: mean``; without it, ``last``).
 
@@ -132,8 +133,8 @@ class DenseEncoder(TextEncoder):
         head = None
         if projection is not None:
             head = draw_projection(hidden, projection, seed)
-        elif layout.projection:
-            head = read_projection(layout.projection, hidden)
+        else:
+            head = read_projection(layout.projections, hidden)
         head, shortened = cut_vectors(head, hidden, dim, layout.sidecar)
         if layers is not None:
             if (backend or layout.sidecar.get("backend", "torch")) != "torch":
@@ -175,7 +176,7 @@ class DenseEncoder(TextEncoder):
     def dim(self) -> int:
         """The number of dimensions of a vector."""
         if self.projection is not None:
-            return self.projection.linear.out_features
+            return self.projection.outputs
         return self.shortened or int(self.model.config.hidden_size)
 
     @property
@@ -190,7 +191,7 @@ class DenseEncoder(TextEncoder):
 
     def settings(self) -> Mapping[str, Any]:
         """Return what decides the vectors besides weights and tokenizer."""
-        activation = self.projection.activation_name if self.projection else None
+        activation = self.projection.described if self.projection else None
         settings = {
             **super().settings(), "pooling": self.pooling, "normalize": self.normalize,
             "pool_prompt": self.pool_prompt, "activation": activation,
@@ -284,7 +285,7 @@ class DenseEncoder(TextEncoder):
                 hidden=int(self.model.config.hidden_size),
                 pooling=self.pooling,
                 pool_prompt=self.pool_prompt,
-                projected=projection is not None,
+                projections=0 if projection is None else len(projection.chain),
                 normalize=self.normalize,
                 max_length=max(self.lengths.values()),
                 prompts=self.prompts,
@@ -292,7 +293,8 @@ class DenseEncoder(TextEncoder):
                 lower_case=lowers(self.tokenizer),
             )
             if projection is not None:
-                write_projection(projection, folder / "2_Dense")
+                parts = range(2, 2 + len(projection.chain))
+                write_projection(projection, [folder / f"{number}_Dense" for number in parts])
             write_sidecar(
                 folder,
                 {

@@ -21,7 +21,7 @@ FLOORS = "term_floors.npy"  # what SPLADE's prune_quantile cuts weights at, floa
 ADAPTER = "adapter"  # a folder: parts of a tuned model that could not be merged
 SETTINGS = "sentence_bert_config.json"
 # The orders of modules that our encoders run in.
-_ORDER = re.compile(r"|(MLM)?Transformer( SpladePooling| Pooling( Dense)?( Normalize)?)?")
+_ORDER = re.compile(r"|(MLM)?Transformer( SpladePooling| Pooling( Dense)*( Normalize)?)?")
 _SPELLINGS = {  # ours -> sentence-transformers' (legacy key, new value)
     "cls": ("pooling_mode_cls_token", "cls"),
     "mean": ("pooling_mode_mean_tokens", "mean"),
@@ -41,7 +41,7 @@ class Layout:
     pool_prompt: bool = True
     splade_pooling: str | None = None
     activation: str = "relu"
-    projection: Path | None = None  # the Dense module's folder
+    projections: tuple[Path, ...] = ()  # the Dense modules' folders, in order
     max_length: int | None = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
@@ -63,7 +63,7 @@ def read_layout(folder: Path) -> Layout:
     if not _ORDER.fullmatch(" ".join(layout.modules)):
         raise ModelError(
             f"{folder / 'modules.json'}: modules {', '.join(layout.modules)}; expected "
-            "Transformer, Pooling, optionally Dense, optionally Normalize; or Transformer, "
+            "Transformer, Pooling, any number of Dense, optionally Normalize; or Transformer, "
             "SpladePooling"
         )
     for kind, place in entries:
@@ -74,7 +74,7 @@ def read_layout(folder: Path) -> Layout:
             layout.splade_pooling = str(config.get("pooling_strategy", "max"))
             layout.activation = str(config.get("activation_function", "relu"))
         elif kind == "Dense":
-            layout.projection = place
+            layout.projections += (place,)
     own = read_object(transformer_folder(folder) / SETTINGS)
     layout.max_length = length_in(own, "max_seq_length", folder) or None
     settings = read_object(folder / PROMPTS)
@@ -164,16 +164,19 @@ def write_dense(
     hidden: int,
     pooling: str,
     pool_prompt: bool,
-    projected: bool,
+    projections: int,
     normalize: bool,
     max_length: int,
     prompts: dict[str, str],
     similarity: str,
     lower_case: bool,
 ) -> None:
-    """Write the module files of a dense encoder; the caller writes weights and tokenizer."""
+    """Write the module files of a dense encoder; the caller writes weights and tokenizer.
+
+    ``projections`` is the number of its Dense modules, in folders ``2_Dense``, ``3_Dense`` ...
+    """
     kinds = ["Transformer", "Pooling"]
-    kinds += ["Dense"] if projected else []
+    kinds += ["Dense"] * projections
     kinds += ["Normalize"] if normalize else []
     _write_modules(folder, [(kind, f"sentence_transformers.models.{kind}") for kind in kinds])
     config: dict[str, Any] = {"word_embedding_dimension": hidden}

@@ -27,10 +27,11 @@ def document_idf(encoder: BiEncoder, examples: Sequence[Example], size: int) -> 
     return inverse_document_frequency(_tokens(encoder, texts[::step]), size).float()
 
 
-def _tokens(encoder: BiEncoder, texts: Sequence[str]) -> Iterator[NDArray[np.int64]]:
+def _tokens(encoder: BiEncoder, texts: Sequence[str]) -> Iterator[NDArray[np.int32]]:
     for start in range(0, len(texts), CHUNK):
         features = encoder.tokenize(texts[start : start + CHUNK], "document")
         masks = features["attention_mask"].bool()
         yield from (
-            ids[mask].numpy() for ids, mask in zip(features["input_ids"], masks, strict=True)
+            ids[mask].numpy().astype(np.int32)
+            for ids, mask in zip(features["input_ids"], masks, strict=True)
         )

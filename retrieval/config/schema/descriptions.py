@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 # then by the argument alone, which means the same wherever it occurs.
 WORDS: Mapping[str, str] = {
     # encoders and rerankers
-    "projection": "Adds a new linear layer to so many dimensions.",
+    "projection": "Adds a new linear layer to so many dimensions, or several: {dim, layers, "
+    "hidden, activation, residual}.",
     "layers": "Keeps only so many of the model's first layers.",
     "model": "A folder, a hub id, a short name such as all-MiniLM-L6-v2, or a model under `train`.",
     "precomputed.model": "The folder of vectors that another program made.",
