@@ -47,6 +47,8 @@ WORDS: Mapping[str, str] = {
     "query_top_k": "Keeps a query's so many heaviest terms.",
     "document_top_k": "Keeps a document's so many heaviest terms.",
     "train_idf": "Whether the idf table of query_model: idf is trained too.",
+    "term_frequency": "Weighs a document's terms by how often they occur and by its length, as "
+    "BM25 does: true, or {k1, b, length}.",
     "idf_learning_rate": "The learning rate of the idf table.",
     "bm25.k1": "How much repetitions of a term count: 0 not at all.",
     "bm25.b": "How much long documents are discounted: 0 not at all, 1 in full.",
