@@ -140,6 +140,7 @@ def save_splade(encoder: SpladeEncoder, folder: Path) -> None:
         max_length=encoder.lengths["document"] if static else max(encoder.lengths.values()),
         prompts=encoder.prompts,
         lower_case=lowers(encoder.tokenizer),
+        term_frequency=encoder.term_frequency is not None,
     )
     facts = {
         "type": encoder.kind,

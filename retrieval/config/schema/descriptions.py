@@ -12,6 +12,7 @@ WORDS: Mapping[str, str] = {
     "projection": "Adds a new linear layer to so many dimensions, or several: {dim, layers, "
     "hidden, activation, residual}.",
     "layers": "Keeps only so many of the model's first layers.",
+    "top_layers": "Pools so many of the last layers, side by side: 4 in DSE.",
     "model": "A folder, a hub id, a short name such as all-MiniLM-L6-v2, or a model under `train`.",
     "precomputed.model": "The folder of vectors that another program made.",
     "vocabulary.model": "The folder of a saved vocabulary encoder.",
