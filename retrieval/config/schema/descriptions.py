@@ -168,6 +168,8 @@ WORDS: Mapping[str, str] = {
     "file.scores": "Whether scores in the rows are learnt, as a teacher's.",
     "ict.keep": "The chance that the sentence stays in its document.",
     "per_document": "Sentences of each document that become queries.",
+    "wlp.links": "The metadata key that lists linked ids; left out, a document links to those that "
+    "its text names by id or title.",
     "bodies": "Whether pairs of title and body are added.",
     # mined negatives
     "mined.per_query": "Negatives of each query.",
@@ -237,6 +239,7 @@ SUMMARIES: Mapping[str, str] = {
     "towers": "Two encoders with weights of their own, for queries and for documents.",
     "cross_encoder": "Reads query and document together and returns one score.",
     "bfs": "Titles or first sentences as queries, their bodies as documents.",
+    "wlp": "First sentences as queries, documents linked with theirs as documents.",
     "file": "Examples from files of the usual formats.",
     "ict": "Inverse cloze: a sentence of a document as the query, the rest as the document.",
     "texts": "Every document of the corpus, for losses that learn from texts alone.",
