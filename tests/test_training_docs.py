@@ -10,6 +10,7 @@ import yaml
 
 from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.documents.document import Document
+from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.training_data.files.examples import FileExamples
 from sluice.training.losses import LOSSES
 from sluice.training.negatives.settings import MODES
@@ -47,11 +48,14 @@ def test_every_mode_of_mining_is_named() -> None:
 
 
 def test_the_examples_have_keys_that_exist() -> None:
-    whole, own, part = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
+    whole, own, part, *parts = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
     checked(whole, TrainConfig)
     checked(own, TrainConfig)
     columns = checked({**own, **part}, TrainConfig).examples
     assert columns is not None
+    for more in parts:
+        plain = {"dataset": "pydocs", "output": "runs/mine", "loss": "info_nce", **more}
+        check_training(checked(plain, TrainConfig), "")
     FileExamples(columns["file"], columns=columns["columns"])
 
 

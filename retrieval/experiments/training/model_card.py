@@ -74,7 +74,7 @@ def model_card(
 
     ``facts`` are those of ``summary.facts_of``. It holds no path of this machine.
     """
-    loads = _loads_elsewhere(section, facts)
+    loads = _loads_elsewhere(section, facts, encoder)
     parts = [_metadata(facts, loads=loads), _head(section, facts, encoder, seed)]
     measures = _measures(history)
     if measures:
@@ -89,11 +89,15 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def _loads_elsewhere(section: TrainingSection, facts: Mapping[str, Any]) -> bool:
+def _loads_elsewhere(section: TrainingSection, facts: Mapping[str, Any], encoder: Any) -> bool:
     """Return whether sentence-transformers makes the same vectors or scores of the folder."""
+    from sluice.encoders.transformer.text_encoder import TextEncoder
+
     tuned = (section.tuning or {}).get("type")
     by_words = section.encoder.get("query_model") == "bow"
-    return facts["type"] in THEIRS and tuned not in UNMERGED and not by_words
+    settings = encoder.settings() if isinstance(encoder, TextEncoder) else {}
+    refused = {"top_layers", "term_frequency"} & settings.keys()  # the base model may bring them
+    return facts["type"] in THEIRS and tuned not in UNMERGED and not by_words and not refused
 
 
 def _metadata(facts: Mapping[str, Any], *, loads: bool) -> str:

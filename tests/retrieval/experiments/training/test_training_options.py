@@ -99,6 +99,19 @@ def test_penalties_by_rank_and_idf_train_splade(
     assert all(line["loss_sparsity_document"] >= 0 for line in lines(config) if "loss" in line)
 
 
+def test_a_model_that_sentence_transformers_refuses_says_so(
+    config: dict[str, Any], bert: Path, masked_bert: Path
+) -> None:
+    top = {"type": "dense", "model": str(bert), "top_layers": 2}
+    frequent = {"type": "splade", "model": str(masked_bert), "term_frequency": {"length": 20}}
+    for encoder, loads in ((top, False), (frequent, False), (config["encoder"], True)):
+        output = f"{config['output']}-{encoder.get('top_layers', encoder['type'])}"
+        folder = train({**config, "encoder": encoder, "output": output})
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        assert ("With sentence-transformers, equally" in card) == loads
+        assert open_encoder(folder).encode_documents(["gold river"]).shape[0] == 1
+
+
 def test_negatives_of_the_encoder_itself_are_refreshed(config: dict[str, Any]) -> None:
     negatives = {**MINED, "retriever": ["self", BM25], "refresh": 2, "sampling": "random"}
     train({**config, "negatives": negatives})
