@@ -99,6 +99,22 @@ def test_penalties_by_rank_and_idf_train_splade(
     assert all(line["loss_sparsity_document"] >= 0 for line in lines(config) if "loss" in line)
 
 
+def test_a_start_with_idf_queries_and_term_frequency(
+    config: dict[str, Any], masked_bert: Path
+) -> None:
+    spec = {
+        "type": "splade", "model": str(masked_bert), "start": True, "query_model": "idf",
+        "train_idf": True, "idf_learning_rate": 0.1, "term_frequency": {"length": 20},
+    }  # fmt: skip
+    sparsity = {"document": {"type": "flops", "weight": 1e-3, "idf_power": 1.0}}
+    encoder = open_encoder(train({**config, "encoder": spec, "sparsity": sparsity}))
+    assert encoder.settings()["term_frequency"] == {"k1": 0.9, "b": 0.4, "length": 20}
+    query = encoder.encode_queries(["gold river gold"]).toarray()[0]
+    vocabulary = encoder.tokenizer.get_vocab()
+    assert set(np.flatnonzero(query)) == {vocabulary["gold"], vocabulary["river"]}
+    assert not float(query[vocabulary["gold"]]).is_integer()
+
+
 def test_a_model_that_sentence_transformers_refuses_says_so(
     config: dict[str, Any], bert: Path, masked_bert: Path
 ) -> None:
