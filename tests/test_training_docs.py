@@ -49,18 +49,23 @@ def test_every_mode_of_mining_is_named() -> None:
 
 
 def test_the_examples_have_keys_that_exist() -> None:
-    blocks = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
-    whole, own, part, several, unjudged, cross = blocks
+    whole, own, part, *parts = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
     checked(whole, TrainConfig)
-    checked(several, TrainConfig)
-    (section,) = checked({"dataset": "x", **unjudged}, ExperimentConfig).train.values()
-    assert section.examples is not None
-    CorpusExamples(**{key: value for key, value in section.examples.items() if key != "type"})
     checked(own, TrainConfig)
     columns = checked({**own, **part}, TrainConfig).examples
     assert columns is not None
     FileExamples(columns["file"], columns=columns["columns"])
-    check_training(checked({**cross, "dataset": "scifact", "output": "out"}, TrainConfig), "")
+    plain = {"dataset": "pydocs", "output": "runs/mine", "loss": "info_nce"}
+    for more in parts:
+        if "train" in more:
+            (section,) = checked({"dataset": "x", **more}, ExperimentConfig).train.values()
+            assert section.examples is not None
+            settings = {key: value for key, value in section.examples.items() if key != "type"}
+            CorpusExamples(**settings)
+        elif "datasets" in more:
+            checked(more, TrainConfig)
+        else:
+            check_training(checked({**plain, **more}, TrainConfig), "")
 
 
 def test_the_python_example_trains(tmp_path: Path, bert: Path) -> None:

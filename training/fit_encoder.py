@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from sluice.training.loop.trainer import Evaluate
     from sluice.training.losses.base import LossBase
     from sluice.training.protocol import BiEncoder, Loss, PairEncoder
+    from sluice.training.sparsity.regulariser import Regulariser
 
 log = logging.getLogger("sluice")
 
@@ -113,8 +115,6 @@ def fit(
     from sluice.training.loop.trainer import RetrievalTrainer
     from sluice.training.losses.base import as_loss
     from sluice.training.losses.description import describe
-    from sluice.training.sparsity.regulariser import Regulariser
-    from sluice.training.sparsity.settings import Sparsity
 
     chosen = list(examples)
     if not chosen:
@@ -167,7 +167,7 @@ def fit(
         chosen,
         loss,
         arguments,
-        regulariser=None if sparsity is None else Regulariser(Sparsity.from_config(sparsity)),
+        regulariser=_regulariser(encoder, sparsity, chosen),
         evaluate=evaluate,
         patience=patience,
         gradient_cache=gradient_cache,
@@ -249,6 +249,29 @@ def _check_sampling(temperature: float | None, examples: Sequence[Example]) -> N
             "sampling_temperature: weighs several datasets, and the examples are of one; leave it "
             "out"
         )
+
+
+def _regulariser(
+    encoder: BiEncoder | PairEncoder,
+    sparsity: Mapping[str, Any] | None,
+    examples: Sequence[Example],
+) -> Regulariser | None:
+    from sluice.training.protocol import PairEncoder
+    from sluice.training.sparsity.regulariser import Regulariser
+    from sluice.training.sparsity.settings import Sparsity
+    from sluice.training.sparsity.term_frequency import document_idf
+
+    if sparsity is None:
+        return None
+    penalties = Sparsity.from_config(sparsity)
+    document = penalties.document
+    if document is not None and document.by_rank and max(len(e.documents) for e in examples) == 1:
+        raise ConfigError(
+            "sparsity.document.by_rank: every training example has one document, so all are of one "
+            "rank; add negatives, or leave by_rank out"
+        )
+    idf = None if isinstance(encoder, PairEncoder) else partial(document_idf, encoder, examples)
+    return Regulariser(penalties, idf)
 
 
 def _check_teacher(loss: LossBase, examples: Sequence[Example]) -> None:

@@ -25,6 +25,7 @@ from sluice.encoders.dense.projection import (
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.layers import cut_layers, layer_outputs
 from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
@@ -43,7 +44,8 @@ class DenseEncoder(TextEncoder):
 
     Vectors are float32 ``[n, dim]``. With ``normalize`` they have unit length and the similarity is
     the cosine; without, it is the dot product. (Karpukhin et al., 2020, DPR; Reimers and Gurevych,
-    2019, Sentence-BERT.)
+    2019, Sentence-BERT.) With ``top_layers`` k the last k layers' states stand side by side before
+    the pooling, the last layer's first. (Barkan et al., 2020, Distilled Sentence Embedding, has 4.)
     """
 
     kind = "dense"
@@ -59,6 +61,7 @@ class DenseEncoder(TextEncoder):
         pool_prompt: bool = True,
         shortened: int | None = None,
         matryoshka_dims: Sequence[int] = (),
+        top_layers: int = 1,
         **options: Any,
     ) -> None:
         if pooling not in POOLINGS:
@@ -75,6 +78,7 @@ class DenseEncoder(TextEncoder):
         self.pool_prompt = pool_prompt
         self.shortened = shortened  # to this many dimensions, if no projection does it
         self.matryoshka_dims = tuple(matryoshka_dims)  # the prefixes it was trained for
+        self.top_layers = top_layers
 
     @classmethod
     def from_pretrained(
@@ -82,9 +86,10 @@ class DenseEncoder(TextEncoder):
         model: str | Path,
         *,
         pooling: Pooling | None = None,
-        projection: int | None = None,
+        projection: int | dict[str, Any] | None = None,
         normalize: bool | None = None,
         layers: int | None = None,
+        top_layers: int | None = None,
         dim: int | None = None,
         attention: Attention | None = None,
         query_prompt: str | None = None,
@@ -104,9 +109,11 @@ class DenseEncoder(TextEncoder):
 
         Arguments left at None come from the folder; a bare encoder gets mean pooling and
         normalisation. ``projection`` adds a new linear layer to that many dimensions, drawn by
-        ``seed``. ``layers`` keeps the model's first layers, ``dim`` the vectors' first dimensions,
-        normalised again: for models trained for it (Matryoshka). ``attention: bidirectional``
-        removes a decoder's causal mask (usually with ``pooling: mean``; without it, ``last``).
+        ``seed``, or several: ``{dim: 128, layers: 2, residual: true}``, see ``draw_projection``.
+        ``layers`` keeps the model's first layers, ``top_layers`` pools so many of the last, side by
+        side, ``dim`` keeps the vectors' first dimensions, normalised again: for models trained for
+        it (Matryoshka). ``attention: bidirectional`` removes a decoder's causal mask (usually with
+        ``pooling: mean``; without it, ``last``).
 
         Lengths are in tokens. Prompts are put before the text: ``instruction`` fills their
         ``{task}`` (queries without a prompt get ``Instruct: {task}``), and ``few_shot`` puts
@@ -129,18 +136,21 @@ class DenseEncoder(TextEncoder):
             raise ModelError(
                 f"{folder}: a SPLADE encoder's folder; load it with SpladeEncoder (type: splade)"
             )
-        head = None
-        if projection is not None:
-            head = draw_projection(hidden, projection, seed)
-        elif layout.projection:
-            head = read_projection(layout.projection, hidden)
-        head, shortened = cut_vectors(head, hidden, dim, layout.sidecar)
+        exported = (backend or layout.sidecar.get("backend", "torch")) != "torch"
         if layers is not None:
-            if (backend or layout.sidecar.get("backend", "torch")) != "torch":
+            if exported:
                 raise ConfigError(
                     "layers: an exported graph always runs all of them; use backend: torch"
                 )
             cut_layers(network, layers)
+        top = layout.sidecar.get("top_layers", 1) if top_layers is None else top_layers
+        _check_top_layers(top, int(network.config.num_hidden_layers), exported=exported)
+        head = None
+        if projection is not None:
+            head = draw_projection(top * hidden, projection, seed)
+        else:
+            head = read_projection(layout.projections, top * hidden)
+        head, shortened = cut_vectors(head, top * hidden, dim, layout.sidecar)
         set_attention(network, attention)
         if normalize is None:
             normalize = "Normalize" in layout.modules or not layout.modules
@@ -161,6 +171,7 @@ class DenseEncoder(TextEncoder):
             pool_prompt=layout.pool_prompt,
             shortened=shortened,
             matryoshka_dims=_dims_noted(layout.sidecar, folder),
+            top_layers=top,
             device=device,
             dtype=dtype,
             batch_tokens=batch_tokens,
@@ -175,8 +186,13 @@ class DenseEncoder(TextEncoder):
     def dim(self) -> int:
         """The number of dimensions of a vector."""
         if self.projection is not None:
-            return self.projection.linear.out_features
-        return self.shortened or int(self.model.config.hidden_size)
+            return self.projection.outputs
+        return self.shortened or self.state_width
+
+    @property
+    def state_width(self) -> int:
+        """The number of dimensions of a token's state, those of all ``top_layers`` together."""
+        return self.top_layers * super().state_width
 
     @property
     def layer_count(self) -> int:
@@ -190,16 +206,29 @@ class DenseEncoder(TextEncoder):
 
     def settings(self) -> Mapping[str, Any]:
         """Return what decides the vectors besides weights and tokenizer."""
-        activation = self.projection.activation_name if self.projection else None
+        activation = self.projection.described if self.projection else None
         settings = {
             **super().settings(), "pooling": self.pooling, "normalize": self.normalize,
             "pool_prompt": self.pool_prompt, "activation": activation,
         }  # fmt: skip
-        return settings if self.shortened is None else {**settings, "dim": self.shortened}
+        optional = {
+            "dim": self.shortened, "top_layers": self.top_layers if self.top_layers > 1 else None
+        }  # fmt: skip
+        return {**settings, **{key: value for key, value in optional.items() if value is not None}}
 
     def hidden(self, features: Features) -> Tensor:
         """Return the states ``[n, length, hidden]`` the model ends in, padded on either side."""
-        return super().hidden(with_positions(self.model, features))
+        placed = with_positions(self.model, features)
+        if self.top_layers == 1:
+            return super().hidden(placed)
+        below = [self.layer_count - number for number in range(1, self.top_layers)]
+        with layer_outputs(self.model, below) as states:
+            last = super().hidden(placed)
+        return torch.cat([last, *(states[number] for number in below)], dim=-1)
+
+    def run_packed(self, network: PackedTransformer, batch: TokenBatch) -> Tensor:
+        """Return the last states of a batch by a packed pass, see ``output``."""
+        return network.states(*self.laid_out(batch), top=self.top_layers)
 
     def embed(self, features: Features, side: Side) -> Tensor:
         """Return the vectors ``[n, dim]`` of tokenised texts, float32, with gradients."""
@@ -211,8 +240,13 @@ class DenseEncoder(TextEncoder):
         """Return the vectors of several layers side by side, ``[n, len(layers) * dim]``.
 
         Layers are numbered from 1; the last one's vectors are those of ``embed``. Raises
-        ``ConfigError`` for a layer the model does not have.
+        ``ConfigError`` for a layer the model does not have, or with ``top_layers``.
         """
+        if self.top_layers > 1:
+            raise ConfigError(
+                f"encoder.top_layers: {self.top_layers} layers make one vector, and this loss "
+                "wants a vector of each; leave it out"
+            )
         last = self.layer_count
         with layer_outputs(self.model, [n for n in layers if n != last]) as states:
             states_of_last = self.hidden(features)
@@ -257,7 +291,8 @@ class DenseEncoder(TextEncoder):
     def _pooled_batch(
         self, batch: TokenBatch, network: PackedTransformer | None, side: Side
     ) -> Tensor:
-        if network is not None and self.pooling == "cls" and self.pool_prompt:
+        first_only = self.pooling == "cls" and self.pool_prompt and self.top_layers == 1
+        if network is not None and first_only:
             return network.first_states(*self.laid_out(batch)).float()
         states = self.output(batch, network)
         parts = []
@@ -271,9 +306,11 @@ class DenseEncoder(TextEncoder):
         """Write a sentence-transformers folder (legacy layout), replacing ``path`` in one step."""
         projection, noted = self.projection, dict[str, Any]()
         if projection is None and self.shortened is not None:
-            projection = as_projection(int(self.model.config.hidden_size), self.shortened)
+            projection = as_projection(self.state_width, self.shortened)
             noted["dim"] = self.shortened
         dims = [dim for dim in self.matryoshka_dims if dim <= self.dim]
+        if self.top_layers > 1:
+            noted["top_layers"] = self.top_layers
         if dims:
             noted["matryoshka_dims"] = dims
         with replaced_folder(Path(path)) as folder:
@@ -284,15 +321,17 @@ class DenseEncoder(TextEncoder):
                 hidden=int(self.model.config.hidden_size),
                 pooling=self.pooling,
                 pool_prompt=self.pool_prompt,
-                projected=projection is not None,
+                projections=0 if projection is None else len(projection.chain),
                 normalize=self.normalize,
                 max_length=max(self.lengths.values()),
                 prompts=self.prompts,
                 similarity=self.similarity,
                 lower_case=lowers(self.tokenizer),
+                top_layers=self.top_layers,
             )
             if projection is not None:
-                write_projection(projection, folder / "2_Dense")
+                parts = range(2, 2 + len(projection.chain))
+                write_projection(projection, [folder / f"{number}_Dense" for number in parts])
             write_sidecar(
                 folder,
                 {
@@ -303,6 +342,13 @@ class DenseEncoder(TextEncoder):
                     **noted,
                 },
             )
+
+
+def _check_top_layers(top: Any, layers: int, *, exported: bool) -> None:
+    if whole_number(top, "top_layers", 1) > layers:
+        raise ConfigError(f"top_layers: {top}; the model has {layers}, expected 1 to {layers}")
+    if top > 1 and exported:
+        raise ConfigError("top_layers: an exported graph returns the last alone; backend: torch")
 
 
 def _dims_noted(sidecar: Mapping[str, Any], folder: Path) -> tuple[int, ...]:

@@ -21,7 +21,13 @@ FLOORS = "term_floors.npy"  # what SPLADE's prune_quantile cuts weights at, floa
 ADAPTER = "adapter"  # a folder: parts of a tuned model that could not be merged
 SETTINGS = "sentence_bert_config.json"
 # The orders of modules that our encoders run in.
-_ORDER = re.compile(r"|(MLM)?Transformer( SpladePooling| Pooling( Dense)?( Normalize)?)?")
+_ORDER = re.compile(
+    r"|(MLM)?Transformer( SpladePooling( TermFrequency)?| Pooling( Dense)*( Normalize)?"
+    r"( TopLayers)?)?"
+)
+# What sentence-transformers has no module for. It refuses a folder that names one, where without
+# it would return other vectors; their settings are in ``sluice.json``.
+_OWN = ("TermFrequency", "TopLayers")
 _SPELLINGS = {  # ours -> sentence-transformers' (legacy key, new value)
     "cls": ("pooling_mode_cls_token", "cls"),
     "mean": ("pooling_mode_mean_tokens", "mean"),
@@ -41,7 +47,7 @@ class Layout:
     pool_prompt: bool = True
     splade_pooling: str | None = None
     activation: str = "relu"
-    projection: Path | None = None  # the Dense module's folder
+    projections: tuple[Path, ...] = ()  # the Dense modules' folders, in order
     max_length: int | None = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
@@ -63,7 +69,7 @@ def read_layout(folder: Path) -> Layout:
     if not _ORDER.fullmatch(" ".join(layout.modules)):
         raise ModelError(
             f"{folder / 'modules.json'}: modules {', '.join(layout.modules)}; expected "
-            "Transformer, Pooling, optionally Dense, optionally Normalize; or Transformer, "
+            "Transformer, Pooling, any number of Dense, optionally Normalize; or Transformer, "
             "SpladePooling"
         )
     for kind, place in entries:
@@ -74,7 +80,7 @@ def read_layout(folder: Path) -> Layout:
             layout.splade_pooling = str(config.get("pooling_strategy", "max"))
             layout.activation = str(config.get("activation_function", "relu"))
         elif kind == "Dense":
-            layout.projection = place
+            layout.projections += (place,)
     own = read_object(transformer_folder(folder) / SETTINGS)
     layout.max_length = length_in(own, "max_seq_length", folder) or None
     settings = read_object(folder / PROMPTS)
@@ -164,19 +170,24 @@ def write_dense(
     hidden: int,
     pooling: str,
     pool_prompt: bool,
-    projected: bool,
+    projections: int,
     normalize: bool,
     max_length: int,
     prompts: dict[str, str],
     similarity: str,
     lower_case: bool,
+    top_layers: int = 1,
 ) -> None:
-    """Write the module files of a dense encoder; the caller writes weights and tokenizer."""
+    """Write the module files of a dense encoder; the caller writes weights and tokenizer.
+
+    ``projections`` is the number of its Dense modules, in folders ``2_Dense``, ``3_Dense`` ...
+    """
     kinds = ["Transformer", "Pooling"]
-    kinds += ["Dense"] if projected else []
+    kinds += ["Dense"] * projections
     kinds += ["Normalize"] if normalize else []
+    kinds += ["TopLayers"] if top_layers > 1 else []
     _write_modules(folder, [(kind, f"sentence_transformers.models.{kind}") for kind in kinds])
-    config: dict[str, Any] = {"word_embedding_dimension": hidden}
+    config: dict[str, Any] = {"word_embedding_dimension": hidden * top_layers}
     config |= {key: ours == pooling for ours, (key, _) in _SPELLINGS.items()}
     config["include_prompt"] = pool_prompt
     write_json(folder / "1_Pooling" / "config.json", config)
@@ -192,6 +203,7 @@ def write_splade(
     max_length: int,
     prompts: dict[str, str],
     lower_case: bool,
+    term_frequency: bool = False,
 ) -> None:
     """Write the module files of a SPLADE encoder."""
     pooling_type = "sentence_transformers.sparse_encoder.models.SpladePooling"
@@ -200,6 +212,7 @@ def write_splade(
         [
             ("Transformer", "sentence_transformers.models.Transformer"),
             ("SpladePooling", pooling_type),
+            *([("TermFrequency", "")] if term_frequency else []),
         ],
     )
     config = {
@@ -246,6 +259,9 @@ def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
         path = "" if number == 0 else f"{number}_{kind}"
         if path:
             (folder / path).mkdir(exist_ok=True)
+        if kind in _OWN:
+            target = f"sluice.{kind}"
+            write_json(folder / path / "config.json", {"opened_by": "sluice"})
         entries.append({"idx": number, "name": str(number), "path": path, "type": target})
     write_json(folder / "modules.json", entries)
 

@@ -78,7 +78,8 @@ class QuickDense(_Quick):
     def __init__(self, folder: Path, fingerprint: str) -> None:
         layout = read_layout(folder)
         length = length_in(layout.sidecar, "query_length", folder)
-        plain = layout.pool_prompt and layout.projection is None and "dim" not in layout.sidecar
+        plain = layout.pool_prompt and not layout.projections
+        plain = plain and not {"dim", "top_layers"} & set(layout.sidecar)
         if length is None or not plain or layout.pooling not in ("mean", "cls"):
             raise ModelError(f"{folder}: not a model that the quick pass knows")
         super().__init__(folder, length, fingerprint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +36,7 @@ from sluice.encoders.splade.settings import (
     check_trained_idf,
 )
 from sluice.encoders.splade.static_queries import StaticQueries, bags
+from sluice.encoders.splade.term_frequency import TermFrequency
 from sluice.encoders.splade.term_selection import TermSelection, joined_rows, prune_terms
 from sluice.encoders.splade.vocabulary_product import VocabularyProduct
 from sluice.encoders.transformer.model import Features
@@ -89,6 +91,7 @@ class SpladeEncoder(TextEncoder):
         idf: Tensor | None = None,
         train_idf: bool = False,
         idf_learning_rate: float | None = None,
+        term_frequency: bool | Mapping[str, Any] = False,
         **options: Any,
     ) -> None:
         check_choices(
@@ -124,6 +127,7 @@ class SpladeEncoder(TextEncoder):
         self.query_model = query_model
         self.lexical = lexical
         self.top_k = {"query": query_top_k, "document": document_top_k}
+        self.term_frequency = TermFrequency.from_config(term_frequency)
         self.prune_below = prune_below
         self.prune_ratio = prune_ratio
         self.prune_quantile: float | None = prune_quantile
@@ -169,6 +173,7 @@ class SpladeEncoder(TextEncoder):
         prune_quantile: float | None = None,
         train_idf: bool = False,
         idf_learning_rate: float | None = None,
+        term_frequency: bool | dict[str, Any] | None = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         query_length: int | None = None,
@@ -198,7 +203,7 @@ class SpladeEncoder(TextEncoder):
             "pooling": pooling, "activation": activation, "query_model": query_model,
             "lexical": lexical, "prune_below": prune_below, "prune_ratio": prune_ratio,
             "query_top_k": query_top_k, "document_top_k": document_top_k,
-            "prune_quantile": prune_quantile,
+            "prune_quantile": prune_quantile, "term_frequency": term_frequency,
         }  # fmt: skip
         with SpladeFolder.opened(source) as parts:
             loaded = load(AutoModelForMaskedLM, str(parts.network))
@@ -276,6 +281,7 @@ class SpladeEncoder(TextEncoder):
             "lexical": None if self.lexical == "none" else self.lexical,
             "prune_below": self.prune_below, "prune_ratio": self.prune_ratio,
             "prune_quantile": self.prune_quantile,
+            "term_frequency": None if self.term_frequency is None else asdict(self.term_frequency),
             "term_floors": None if floors is None else hashlib.sha256(floors.tobytes()).hexdigest(),
         }  # fmt: skip
         return {
@@ -311,6 +317,9 @@ class SpladeEncoder(TextEncoder):
             states, mask, self._decoder.weight, self._bias(),
             twice=self.activation == "log1p_relu",
         )  # fmt: skip
+        if side == "document" and self.term_frequency is not None:
+            factors = self.term_frequency.of_batch(ids, mask, self._special, self.dim)
+            vectors = vectors * factors
         own = None
         if selection.lexical:
             own = bags(ids, mask, self.dim)
@@ -389,6 +398,7 @@ class SpladeEncoder(TextEncoder):
         if side == "query" and self.queries is not None:
             return self._static(texts, self.queries)
         selection, special = self._selections[side], self._special.numpy()
+        frequency = self.term_frequency if side == "document" else None
         terms: list[np.ndarray] = [np.empty(0, np.int32)] * len(texts)
         weights: list[np.ndarray] = [np.empty(0, np.float32)] * len(texts)
 
@@ -397,10 +407,12 @@ class SpladeEncoder(TextEncoder):
                 matrix = sp.csr_array(self._weights(part, network).cpu().numpy())
                 for place, row in enumerate(part.rows):
                     span = slice(matrix.indptr[place], matrix.indptr[place + 1])
+                    active, values = matrix.indices[span], matrix.data[span]
+                    if frequency is not None:
+                        read = part.ids[place][~np.isin(part.ids[place], special)]
+                        values = values * frequency.of_text(active, read)
                     own = np.setdiff1d(part.ids[place], special) if selection.lexical else None
-                    terms[row], weights[row] = selection.of_text(
-                        matrix.indices[span], matrix.data[span], own
-                    )
+                    terms[row], weights[row] = selection.of_text(active, values, own)
 
         self.map_texts(texts, side, store)
         return joined_rows(terms, weights, self.dim)

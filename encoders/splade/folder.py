@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 # Settings of the encoder in ``sluice.json``, which sentence-transformers' files cannot hold.
 NOTED = (
     "query_model", "lexical", "prune_below", "prune_ratio", "query_top_k", "document_top_k",
-    "prune_quantile",
+    "prune_quantile", "term_frequency",
 )  # fmt: skip
 IDF_FILE = "idf.json"  # token -> weight: query weights in a folder of one network
 LONGEST = 1_000_000  # tokens; tokenizers without a limit claim more
@@ -139,6 +140,7 @@ def save_splade(encoder: SpladeEncoder, folder: Path) -> None:
         max_length=encoder.lengths["document"] if static else max(encoder.lengths.values()),
         prompts=encoder.prompts,
         lower_case=lowers(encoder.tokenizer),
+        term_frequency=encoder.term_frequency is not None,
     )
     facts = {
         "type": encoder.kind,
@@ -152,6 +154,8 @@ def save_splade(encoder: SpladeEncoder, folder: Path) -> None:
         "prune_ratio": encoder.prune_ratio,
         "prune_quantile": encoder.prune_quantile,
     }
+    if encoder.term_frequency is not None:
+        facts["term_frequency"] = asdict(encoder.term_frequency)
     if encoder.term_floors is not None:
         np.save(network / FLOORS, encoder.term_floors)
     write_sidecar(folder, {**facts, **encoder.save_backend(folder)})

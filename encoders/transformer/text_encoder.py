@@ -37,6 +37,11 @@ class TextEncoder(TransformerModel, EncoderBase):
         self.lengths: dict[str, int] = {"query": query_length, "document": document_length}
         self.prompt_tokens = {side: self._prompt_tokens(side) for side in self.prompts}
 
+    @property
+    def state_width(self) -> int:
+        """The number of dimensions of a token's state."""
+        return int(self.model.config.hidden_size)
+
     def _prompt_tokens(self, side: str) -> int:
         """Return how many tokens come before the text, and check that the length has more room."""
         if not self.prompts[side]:

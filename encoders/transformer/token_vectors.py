@@ -59,7 +59,7 @@ def token_vectors(encoder: TextEncoder, texts: Sequence[str], side: Side) -> Tok
     encoder.map_texts(texts, side, store)
     lengths = [len(part) for part in parts]
     filled = [part for part in parts if len(part)]
-    hidden = int(encoder.model.config.hidden_size)
+    hidden = encoder.state_width
     values = torch.cat(filled) if filled else torch.zeros((0, hidden), device=encoder.device)
     return TokenVectors(values, np.cumsum([0, *lengths]))
 

@@ -26,6 +26,7 @@ EXAMPLES: Final = {
     "file": "sluice.retrieval.training_data.files.examples:FileExamples",
     "ict": "sluice.retrieval.training_data.files.corpus_examples:ClozeExamples",
     "texts": "sluice.retrieval.training_data.files.corpus_examples:TextExamples",
+    "wlp": "sluice.retrieval.training_data.files.corpus_examples:LinkedExamples",
 }
 NEGATIVES: Final = ("live", "mined")
 

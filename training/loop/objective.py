@@ -108,7 +108,7 @@ class Objective:
     def _penalties(self, batch: VectorBatch) -> dict[str, Tensor]:
         if self.regulariser is None:
             return {}
-        penalties = self.regulariser(batch.queries, batch.documents)
+        penalties = self.regulariser(batch.queries, batch.documents, batch.owners)
         for side, penalty in penalties.items():
             self.note(f"loss_sparsity_{side}", penalty)
         for side, vectors in (("query", batch.queries), ("document", batch.documents)):

@@ -16,6 +16,7 @@ from sluice.training.sparsity.settings import Penalty, Sparsity
 log = logging.getLogger("sluice")
 
 LASTING = 20  # steps in a row without active terms, after which it is reported
+DEAREST = 10.0  # how many times the cost of the rarest term a common one has at most, at power 1
 POSTING_BYTES = 10  # of an exact InvertedIndex over SPLADE vectors, directories included
 
 
@@ -45,6 +46,31 @@ def active_terms(vectors: Tensor) -> Tensor:
     return (vectors != 0).sum(1).float().mean()
 
 
+def flops_by_rank(vectors: Tensor, owners: Tensor) -> Tensor:
+    """Return ``sum_r (n_r / N) flops(documents of rank r)`` of vectors ``[N, vocab]``.
+
+    ``owners`` ``[N]``, ascending, are the queries that documents came with; a document's rank is
+    its place among its query's, and ``n_r`` documents have rank r. Positives, first negatives and
+    so on are averaged apart, as OpenSearch's trainer does with groups of one size: a term of all
+    positives and of no negative is then as dear as one of all documents of one rank.
+    """
+    ranks = torch.arange(len(owners), device=owners.device) - torch.searchsorted(owners, owners)
+    counts = torch.bincount(ranks).to(vectors.dtype)
+    sums = vectors.new_zeros(len(counts), vectors.shape[1]).index_add(0, ranks, vectors.abs())
+    each = (sums / counts[:, None]).square().sum(1)
+    return (each * counts).sum() / len(owners)
+
+
+def term_costs(idf: Tensor, power: float) -> Tensor:
+    """Return ``(max(idf) / idf_j)^power``, by which a penalty multiplies the weights of term j.
+
+    The rarest terms cost 1, common ones up to ``10^power``: what stays active is what tells most.
+    (Geng et al. 2024, arXiv 2411.04403v1, bring idf into FLOPS; the form is ours.)
+    """
+    highest = idf.max()
+    return (highest / idf.clamp(min=float(highest) / DEAREST)).pow(power)
+
+
 REGULARISERS: dict[str, Callable[[Tensor], Tensor]] = {"flops": flops, "l1": l1}
 
 
@@ -53,9 +79,11 @@ class Regulariser:
 
     A side with a target has its weight steered, see ``sluice.training.sparsity.controller``.
     ``state`` is all that decides later steps: saved with every checkpoint, restored on resuming.
+    ``idf(size)`` counts the inverse document frequencies ``[size]`` that ``idf_power`` asks for, at
+    the first batch.
     """
 
-    def __init__(self, sparsity: Sparsity) -> None:
+    def __init__(self, sparsity: Sparsity, idf: Callable[[int], Tensor] | None = None) -> None:
         self.sparsity = sparsity
         self.step = 0
         self.total = 0
@@ -66,6 +94,8 @@ class Regulariser:
             for name, penalty in self.sides.items()
             if penalty.target_terms is not None
         }
+        self._idf = idf
+        self._costs: dict[str, Tensor] = {}
         self._used: dict[str, Tensor] = {}  # how often each term was active since the last line
         self._seen: dict[str, int] = {}
         self._warned: set[str] = set()
@@ -97,10 +127,13 @@ class Regulariser:
         """The share ``(t / T)^2`` of the full weights that holds at step t, 1 from T on."""
         return self._progress**2
 
-    def __call__(self, queries: Tensor, documents: Tensor) -> dict[str, Tensor]:
+    def __call__(
+        self, queries: Tensor, documents: Tensor, owners: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """Return the weighted penalty of each side that has one.
 
-        ``documents`` holds positives and negatives of the batch in one matrix.
+        ``documents`` holds positives and negatives of the batch in one matrix; ``owners`` are the
+        rows of the queries that they came with, in ascending order.
         """
         sides = {"query": queries, "document": documents}
         penalties: dict[str, Tensor] = {}
@@ -111,7 +144,7 @@ class Regulariser:
                 continue
             if not len(vectors):
                 raise ConfigError(f"sparsity.{name}: this training has no {name} vectors")
-            value = REGULARISERS[penalty.type](_above(vectors, penalty.threshold))
+            value = self._value(name, penalty, vectors, owners)
             control = self.controls.get(name)
             if control is None:
                 weight = (penalty.weight or 0.0) * self.strength
@@ -127,6 +160,26 @@ class Regulariser:
             sums = torch.stack([anti_zero(vectors) for vectors in encoded]).sum()
             penalties["anti_zero"] = sums * self.sparsity.anti_zero
         return penalties
+
+    def _value(self, name: str, penalty: Penalty, vectors: Tensor, owners: Tensor | None) -> Tensor:
+        """Return a side's penalty before its weight."""
+        penalised = _above(vectors, penalty.threshold)
+        if penalty.idf_power is not None:
+            if name not in self._costs:
+                self._costs[name] = self._counted(name, penalty.idf_power, vectors)
+            penalised = penalised * self._costs[name]
+        if not penalty.by_rank:
+            return REGULARISERS[penalty.type](penalised)
+        if owners is None or len(owners) != len(vectors):
+            raise ConfigError(f"sparsity.{name}.by_rank: this training has no groups of documents")
+        return flops_by_rank(penalised, owners)
+
+    def _counted(self, name: str, power: float, vectors: Tensor) -> Tensor:
+        if self._idf is None:
+            raise ConfigError(
+                f"sparsity.{name}.idf_power: no texts to count terms in; leave it out"
+            )
+        return term_costs(self._idf(vectors.shape[1]), power).to(vectors)
 
     def _count(self, name: str, vectors: Tensor) -> None:
         used = (vectors.detach() != 0).sum(0)

@@ -19,13 +19,17 @@ class Penalty:
     """One side's regulariser: its type, and the weight it reaches when the ramp ends.
 
     With ``target_terms`` the weight is steered instead, beginning with ``weight`` if there is one.
-    Vectors of at most ``threshold`` active terms are not penalised.
+    Vectors of at most ``threshold`` active terms are not penalised. ``by_rank`` averages the
+    documents of each place in their query's group apart. ``idf_power`` penalises common terms more,
+    see ``sluice.training.sparsity.regulariser.term_costs``.
     """
 
     type: Literal["flops", "l1"]
     weight: float | None = None
     target_terms: float | None = None
     threshold: int | None = None
+    by_rank: bool = False
+    idf_power: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +84,20 @@ def _number(value: Any, where: str, expected: str) -> float:
 def _penalty(config: Any, where: str) -> Penalty | None:
     if config is None:
         return None
-    keys = ("type", "weight", "target_terms", "threshold")
+    keys = ("type", "weight", "target_terms", "threshold", "by_rank", "idf_power")
     known = isinstance(config, Mapping) and "type" in config and set(config) <= set(keys)
     if not known or not {"weight", "target_terms"} & set(config):
         raise ConfigError(
             f"{where}: {config!r}, expected {{type: flops | l1, weight: number}} or {{type: ..., "
-            "target_terms: number}, optionally with threshold: terms"
+            "target_terms: number}, optionally with threshold: terms, idf_power: number and, for "
+            "flops, by_rank: true"
         )
     if config["type"] not in TYPES:
         raise ConfigError(
             f"{where}.type: unknown type {config['type']!r}; known: {', '.join(TYPES)}"
             f"{suggest(str(config['type']), TYPES)}"
         )
-    weight, target, threshold = (config.get(key) for key in keys[1:])
+    weight, target, threshold, by_rank, power = (config.get(key) for key in keys[1:])
     if weight is not None:
         weight = _number(weight, f"{where}.weight", "a weight")
     if target is not None:
@@ -101,4 +106,12 @@ def _penalty(config: Any, where: str) -> Penalty | None:
             raise ConfigError(f"{where}.target_terms: {target:g}, expected 1 or more active terms")
     if threshold is not None and (type(threshold) is not int or threshold < 1):
         raise ConfigError(f"{where}.threshold: {threshold!r}, expected 1 or more active terms")
-    return Penalty(config["type"], weight, target, threshold)
+    if by_rank is not None and type(by_rank) is not bool:
+        raise ConfigError(f"{where}.by_rank: {by_rank!r}, expected true or false")
+    if by_rank and config["type"] == "l1":
+        raise ConfigError(f"{where}.by_rank: l1 is the same in groups or in one; leave it out")
+    if by_rank and where.endswith("query"):
+        raise ConfigError(f"{where}.by_rank: a query is alone in its group; leave it out")
+    if power is not None and not _number(power, f"{where}.idf_power", "a power above 0") > 0:
+        raise ConfigError(f"{where}.idf_power: 0 is the plain penalty; leave it out")
+    return Penalty(config["type"], weight, target, threshold, bool(by_rank), power)

@@ -104,17 +104,23 @@ class PackedTransformer:
         parts = parts_of(model)
         return None if parts is None else cls(parts, dtype)
 
-    def states(self, ids: Tensor, lengths: Sequence[int], types: Tensor | None = None) -> Tensor:
+    def states(
+        self, ids: Tensor, lengths: Sequence[int], types: Tensor | None = None, *, top: int = 1
+    ) -> Tensor:
         """Return the last hidden states ``[tokens, hidden]`` of texts laid end to end.
 
+        Those of the ``top`` last layers stand side by side, the last one's first.
         ``ids`` and ``types`` are int64 ``[tokens]`` on the model's device; every length is 1 or
         more. Texts of equal length should be neighbours.
         """
         attend = attention(lengths, self._parts.heads, ids.device)
         states, bias = self._embedded(ids, lengths, types), self._bias_for(max(lengths))
-        for layer in self._layers:
+        kept: list[Tensor] = []
+        for left, layer in zip(range(len(self._layers), 0, -1), self._layers, strict=True):
             states = layer(states, attend, bias)
-        return states
+            if left <= top:
+                kept.insert(0, states)
+        return states if top == 1 else torch.cat(kept, dim=1)
 
     def first_states(
         self, ids: Tensor, lengths: Sequence[int], types: Tensor | None = None

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 # then by the argument alone, which means the same wherever it occurs.
 WORDS: Mapping[str, str] = {
     # encoders and rerankers
-    "projection": "Adds a new linear layer to so many dimensions.",
+    "projection": "Adds a new linear layer to so many dimensions, or several: {dim, layers, "
+    "hidden, activation, residual}.",
     "layers": "Keeps only so many of the model's first layers.",
+    "top_layers": "Pools so many of the last layers, side by side: 4 in DSE.",
     "model": "A folder, a hub id, a short name such as all-MiniLM-L6-v2, or a model under `train`.",
     "precomputed.model": "The folder of vectors that another program made.",
     "vocabulary.model": "The folder of a saved vocabulary encoder.",
@@ -48,6 +50,8 @@ WORDS: Mapping[str, str] = {
     "query_top_k": "Keeps a query's so many heaviest terms.",
     "document_top_k": "Keeps a document's so many heaviest terms.",
     "train_idf": "Whether the idf table of query_model: idf is trained too.",
+    "term_frequency": "Weighs a document's terms by how often they occur and by its length, as "
+    "BM25 does: true, or {k1, b, length}.",
     "idf_learning_rate": "The learning rate of the idf table.",
     "bm25.k1": "How much repetitions of a term count: 0 not at all.",
     "bm25.b": "How much long documents are discounted: 0 not at all, 1 in full.",
@@ -179,6 +183,8 @@ WORDS: Mapping[str, str] = {
     "file.scores": "Whether scores in the rows are learnt, as a teacher's.",
     "ict.keep": "The chance that the sentence stays in its document.",
     "per_document": "Sentences of each document that become queries.",
+    "wlp.links": "The metadata key that lists linked ids; left out, a document links to those that "
+    "its text names by id or title.",
     "bodies": "Whether pairs of title and body are added.",
     # mined negatives
     "mined.per_query": "Negatives of each query.",
@@ -253,6 +259,7 @@ SUMMARIES: Mapping[str, str] = {
     "cross_encoder": "Reads query and document together and returns one score.",
     "bfs": "Titles or first sentences as queries, their bodies as documents.",
     "corpus": "Pairs of several kinds from the corpus, filtered and taught by a search of it.",
+    "wlp": "First sentences as queries, documents linked with theirs as documents.",
     "file": "Examples from files of the usual formats.",
     "ict": "Inverse cloze: a sentence of a document as the query, the rest as the document.",
     "texts": "Every document of the corpus, for losses that learn from texts alone.",

@@ -109,6 +109,12 @@ ENSEMBLE = Description(
 
 
 def _penalty(side: str) -> Schema:
+    ranks = {
+        "by_rank": key(
+            "Whether positives, first negatives and so on are averaged apart; flops alone.",
+            "boolean",
+        )
+    }
     return keys(
         {
             "type": key("The penalty: flops or l1.", enum=["flops", "l1"]),
@@ -119,6 +125,13 @@ def _penalty(side: str) -> Schema:
             "threshold": key(
                 "Vectors of so few terms are not penalised.", "integer", "null", minimum=1
             ),
+            "idf_power": key(
+                "Common terms cost more, by (highest idf / idf) to this power; 1 is usual.",
+                "number",
+                "null",
+                exclusiveMinimum=0,
+            ),
+            **(ranks if side == "documents'" else {}),
         },
         f"The penalty of the {side} vectors.",
         required=["type"],

@@ -80,13 +80,7 @@ def check_training(
     check(encoder, {**ENCODERS, **RERANKERS}, where=f"{prefix}encoder", allow=allow)
     check_towers(encoder, where=f"{prefix}encoder")
     kind = vector_kind(encoder)
-    if kind == "bm25":
-        raise ConfigError(f"{prefix}encoder: bm25 counts words; it is fitted, not trained")
-    if encoder.get("prune_quantile") is not None:
-        raise ConfigError(
-            f"{prefix}encoder.prune_quantile: prunes documents after encoding and does nothing in "
-            "training; give it to the encoder of a retriever"
-        )
+    _check_encoder(encoder, kind, f"{prefix}encoder")
     if START_KEY in section.encoder and kind != "splade" and not fresh:
         raise ConfigError(
             f"{prefix}encoder.{START_KEY}: only splade encoders take a start (others: type fresh)"
@@ -112,6 +106,23 @@ def check_training(
     loss = _check_loss(section, prefix, allow)
     check_list_scores(section, loss, prefix)
     check_combinations(section, loss, mining, prefix, with_dataset=with_dataset)
+
+
+def _check_encoder(encoder: Mapping[str, Any], kind: str | None, where: str) -> None:
+    from sluice.encoders.dense.projection import check_projection
+
+    if kind == "bm25":
+        raise ConfigError(f"{where}: bm25 counts words; it is fitted, not trained")
+    if encoder.get("prune_quantile") is not None:
+        raise ConfigError(
+            f"{where}.prune_quantile: prunes documents after encoding and does nothing in "
+            "training; give it to the encoder of a retriever"
+        )
+    if kind == "dense" and encoder.get("projection") is not None:
+        try:
+            check_projection(encoder["projection"])
+        except ConfigError as error:
+            raise ConfigError(f"{where}.{error}") from None
 
 
 def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase:

@@ -91,10 +91,15 @@ def model_card(
 
 def _loads_elsewhere(section: TrainingSection, facts: Mapping[str, Any], encoder: Any) -> bool:
     """Return whether sentence-transformers makes the same vectors or scores of the folder."""
+    from sluice.encoders.transformer.text_encoder import TextEncoder
+
     tuned = (section.tuning or {}).get("type")
     by_words = section.encoder.get("query_model") == "bow"
     compared = facts["type"] == "cross_encoder" and encoder.similarity_head is not None
-    return facts["type"] in THEIRS and tuned not in UNMERGED and not by_words and not compared
+    settings = encoder.settings() if isinstance(encoder, TextEncoder) else {}
+    refused = {"top_layers", "term_frequency"} & settings.keys()  # the base model may bring them
+    theirs = facts["type"] in THEIRS and tuned not in UNMERGED
+    return theirs and not (by_words or compared or refused)
 
 
 def _metadata(facts: Mapping[str, Any], *, loads: bool) -> str:

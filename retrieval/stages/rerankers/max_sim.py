@@ -111,7 +111,7 @@ class MaxSim:
     ) -> Iterator[tuple[dict[str, int], list[int]]]:
         """Yield some documents by number, and the places of all pairs with one of them."""
         encoder = self.encoder
-        hidden, width = int(encoder.model.config.hidden_size), encoder.dtype.itemsize
+        hidden, width = encoder.state_width, encoder.dtype.itemsize
         most = max(1, BYTES // (encoder.lengths["document"] * hidden * width))
         places: dict[str, list[int]] = {}
         for place, (_, document) in enumerate(pairs):

@@ -1,8 +1,8 @@
-"""Examples made from the corpus alone: ``examples: {type: ict}``, ``bfs`` and ``texts``."""
+"""Examples made from the corpus alone: ``examples: {type: ict}``, ``bfs``, ``wlp``, ``texts``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
@@ -15,6 +15,7 @@ from sluice.retrieval.training_data.files.source import ExampleSource
 if TYPE_CHECKING:
     from sluice.retrieval.config.sections import TrainingSection
     from sluice.retrieval.datasets.dataset import Dataset
+    from sluice.retrieval.documents.document import Document
     from sluice.training import Example
     from sluice.training.generation.inverse_cloze import Passage
     from sluice.training.losses.base import LossBase
@@ -74,6 +75,58 @@ class BodyExamples(ExampleSource):
         if not examples:
             raise DataError(f"{dataset.name}: no document has a title or a second sentence")
         return examples
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedExamples(ExampleSource):
+    """First sentences and documents that are linked, see ``linked_pages.linked_examples``.
+
+    ``links`` is the key of the metadata that lists the ids a document links to; left out, a
+    document links to those that its text names by id or title. ``documents`` is a limit, the
+    corpus' first.
+    """
+
+    changes: ClassVar[bool] = True
+
+    links: str | None = None
+    documents: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.links is not None and not (isinstance(self.links, str) and self.links):
+            raise ConfigError(f"wlp.links: {self.links!r}; expected a key of the metadata")
+        _check_limit(self.documents, "wlp")
+
+    def examples(self, dataset: Dataset, seed: int, epoch: int = 0) -> list[Example]:
+        """Return the examples of an epoch; ``DataError`` where no document has a link."""
+        from sluice.training.generation.linked_pages import linked_examples, mention_links
+
+        passages = list(_passages(dataset, self.documents))
+        if self.links is None:
+            links = mention_links(passages)
+        else:
+            links = _noted_links(islice(dataset.corpus, self.documents), self.links)
+        examples = list(linked_examples(passages, links, seed, epoch))
+        if not examples:
+            found = (
+                "names another by its id or title"
+                if self.links is None
+                else f"lists another's id under the metadata key {self.links!r}"
+            )
+            raise DataError(
+                f"{dataset.name}: none of {len(passages):,} documents {found}, and wlp needs "
+                "links; try examples: {type: ict}"
+            )
+        return examples
+
+
+def _noted_links(documents: Iterable[Document], key: str) -> dict[str, list[str]]:
+    links: dict[str, list[str]] = {}
+    for document in documents:
+        noted = document.metadata.get(key)
+        if noted is not None:
+            targets = [noted] if isinstance(noted, (str, int, float)) else noted
+            links[document.id] = [str(target) for target in targets]
+    return links
 
 
 def _check_limit(documents: int | None, kind: str) -> None:

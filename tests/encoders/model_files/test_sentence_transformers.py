@@ -41,7 +41,7 @@ def test_modules_in_another_order_are_refused(dense: Path) -> None:
         [transformer, normalize],
         [pooling, transformer],
         [transformer, pooling, normalize, normalize],
-        [transformer, pooling, projection, projection],
+        [transformer, projection, pooling],
     ):
         path.write_text(json.dumps(order))
         with pytest.raises(ModelError, match=r"modules\.json.*expected Transformer, Pooling"):

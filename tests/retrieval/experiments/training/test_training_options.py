@@ -70,6 +70,64 @@ def test_an_option_trains_a_model_that_opens(
     assert train({**config, **options}) == folder  # made before
 
 
+def test_a_deep_projection_is_trained_and_a_bad_one_refused_at_once(
+    config: dict[str, Any], bert: Path
+) -> None:
+    def with_projection(**spec: Any) -> dict[str, Any]:
+        return {**config, "encoder": {"type": "dense", "model": str(bert), "projection": spec}}
+
+    encoder = open_encoder(train(with_projection(dim=8, layers=2, residual=True)))
+    assert encoder.encode_queries(["gold river"]).shape == (1, 8)
+    with pytest.raises(ConfigError, match=r"encoder\.projection\.layer: unknown.*'layers'"):
+        train({**with_projection(dim=8, layer=2), "output": config["output"] + "-bad"})
+    assert not Path(config["output"] + "-bad").exists()
+
+
+@pytest.mark.parametrize(
+    "sparsity",
+    [
+        {"document": {"type": "flops", "weight": 1e-2, "by_rank": True}},
+        {"target_doc_terms": 8, "query": {"type": "l1", "weight": 1e-2, "idf_power": 1.0}},
+    ],
+)
+def test_penalties_by_rank_and_idf_train_splade(
+    config: dict[str, Any], masked_bert: Path, sparsity: dict[str, Any]
+) -> None:
+    encoder = {"type": "splade", "model": str(masked_bert), "start": True}
+    changes = {"encoder": encoder, "sparsity": sparsity, "loss": INFO}
+    train({**config, **changes, "negatives": MINED})
+    assert all(line["loss_sparsity_document"] >= 0 for line in lines(config) if "loss" in line)
+
+
+def test_a_start_with_idf_queries_and_term_frequency(
+    config: dict[str, Any], masked_bert: Path
+) -> None:
+    spec = {
+        "type": "splade", "model": str(masked_bert), "start": True, "query_model": "idf",
+        "train_idf": True, "idf_learning_rate": 0.1, "term_frequency": {"length": 20},
+    }  # fmt: skip
+    sparsity = {"document": {"type": "flops", "weight": 1e-3, "idf_power": 1.0}}
+    encoder = open_encoder(train({**config, "encoder": spec, "sparsity": sparsity}))
+    assert encoder.settings()["term_frequency"] == {"k1": 0.9, "b": 0.4, "length": 20}
+    query = encoder.encode_queries(["gold river gold"]).toarray()[0]
+    vocabulary = encoder.tokenizer.get_vocab()
+    assert set(np.flatnonzero(query)) == {vocabulary["gold"], vocabulary["river"]}
+    assert not float(query[vocabulary["gold"]]).is_integer()
+
+
+def test_a_model_that_sentence_transformers_refuses_says_so(
+    config: dict[str, Any], bert: Path, masked_bert: Path
+) -> None:
+    top = {"type": "dense", "model": str(bert), "top_layers": 2}
+    frequent = {"type": "splade", "model": str(masked_bert), "term_frequency": {"length": 20}}
+    for encoder, loads in ((top, False), (frequent, False), (config["encoder"], True)):
+        output = f"{config['output']}-{encoder.get('top_layers', encoder['type'])}"
+        folder = train({**config, "encoder": encoder, "output": output})
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        assert ("With sentence-transformers, equally" in card) == loads
+        assert open_encoder(folder).encode_documents(["gold river"]).shape[0] == 1
+
+
 def test_negatives_of_the_encoder_itself_are_refreshed(config: dict[str, Any]) -> None:
     negatives = {**MINED, "retriever": ["self", BM25], "refresh": 2, "sampling": "random"}
     train({**config, "negatives": negatives})
