@@ -89,6 +89,12 @@ class _System(_Part):
     origin: _Origin | None = None
 
 
+class _Made(_Part):
+    part: str
+    seconds: Number = None
+    peak_memory_bytes: Number = None
+
+
 class _Row(BaseModel):
     """A row of a table: a name, and numbers by column."""
 
@@ -107,6 +113,7 @@ class _One(_Part):
     dataset: str
     split: str
     systems: Annotated[list[_System], Field(min_length=1)]
+    parts: list[_Made] | None = None
     comparisons: list[_Test] | None = None
     contents: dict[str, str] | None = None
     place: str | None = None

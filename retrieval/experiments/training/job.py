@@ -15,6 +15,7 @@ from sluice.encoders.foundation.disk.files import read_json, write_json, write_t
 from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.memory import give_back_memory, peak_memory
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.components import START_KEY, make_encoder, make_loss
 from sluice.retrieval.config.file_keys import Keys
@@ -83,6 +84,18 @@ def train_model(job: TrainingJob) -> Path:
     A killed run continues from its last checkpoint; with another key it starts again. Under
     ``torchrun`` the first process prepares and writes, and all train.
     """
+    if made_before(job.model_path, job.keys.key):
+        log.info("%s: already trained with these settings", job.model_path)
+        _remove(job.work_path, NEEDED_NO_MORE)  # where a kill came between the model and this
+        return job.model_path
+    with peak_memory() as peak:
+        _train(job, peak)
+    give_back_memory()  # of the model and its optimiser
+    return job.model_path
+
+
+def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
+    """Train the model and write its folder."""
     from sluice.training.batches.processes import (
         first_process,
         rank,
@@ -91,10 +104,6 @@ def train_model(job: TrainingJob) -> Path:
     )
 
     section, model_path, work_path, where = job.section, job.model_path, job.work_path, job.where
-    if made_before(model_path, job.keys.key):
-        log.info("%s: already trained with these settings", model_path)
-        _remove(work_path, NEEDED_NO_MORE)  # where a kill came between the model and this
-        return model_path
     start_processes()
     start = time.monotonic()
     with first_process():
@@ -128,7 +137,7 @@ def train_model(job: TrainingJob) -> Path:
     if rank() == 0:
         _save(encoder, loss, section, model_path)
         seconds = time.monotonic() - start
-        facts = facts_of(section, data, len(examples), report, seconds)
+        facts = facts_of(section, data, len(examples), report, seconds, peak())
         card = model_card(section, facts, encoder, report.history, job.seed)
         write_text(model_path / CARD, card)
         settings = {"training": section.model_dump(), "dataset": train.name, "seed": job.seed}
@@ -148,7 +157,6 @@ def train_model(job: TrainingJob) -> Path:
         if where:  # of an experiment; `sluice train` prints it
             log.info("%s: %s", where.rstrip("."), training_summary(model_path))
     wait()
-    return model_path
 
 
 def _narrow(encoder: Any, job: TrainingJob) -> None:

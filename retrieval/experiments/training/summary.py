@@ -27,7 +27,12 @@ KINDS: Final = {
 
 
 def facts_of(
-    section: TrainingSection, data: TrainingData, examples: int, report: FitReport, seconds: float
+    section: TrainingSection,
+    data: TrainingData,
+    examples: int,
+    report: FitReport,
+    seconds: float,
+    peak_memory: int,
 ) -> dict[str, Any]:
     """Return the facts that the summary and the model card tell, as JSON-ready values.
 
@@ -48,6 +53,7 @@ def facts_of(
         "held_out": len(data.dev.queries) if data.held_out else 0,
         "steps": report.steps,
         "seconds": round(seconds, 2),
+        "peak_memory_bytes": peak_memory,
         "loss": [losses[0], losses[-1]] if losses else None,
         "measure": measure,
         "dev": [measured[0], report.best_value] if measured else None,
@@ -69,6 +75,8 @@ def training_summary(model_path: Path) -> str:
         f"  examples  {facts['examples']:,} from {facts['source']}",
         f"  training  {plural(facts['steps'], 'step')} in {duration(facts['seconds'])}",
     ]
+    if facts.get("peak_memory_bytes"):
+        lines[2] += f", at most {facts['peak_memory_bytes'] / 1e9:.1f} GB of memory"
     if facts["held_out"]:
         lines[1] += f"; {plural(facts['held_out'], 'query')} held out for dev"
     if facts["loss"]:

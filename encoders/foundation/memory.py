@@ -1,0 +1,74 @@
+"""The memory of this process: its peak during a part of the work, and giving back what is free."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sluice.encoders.foundation.machine import peak_memory_bytes
+
+_PROC = Path("/proc/self")
+
+
+class _Part:
+    """A block that is measured; the peaks of blocks inside it are its own."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def note(self) -> None:
+        """Remember the peak so far, which the next block inside will forget."""
+        self._seen = self()
+
+    def __call__(self) -> int:
+        return max(self._seen, _peak())
+
+
+_OPEN: list[_Part] = []
+
+
+@contextmanager
+def peak_memory() -> Iterator[Callable[[], int]]:
+    """Yield a function that returns the most resident bytes since the block began.
+
+    On Linux the kernel's high-water mark is reset first; elsewhere, and where that is not allowed,
+    the peak is that since the process started. Blocks may lie in each other.
+    """
+    for outer in _OPEN:
+        outer.note()
+    if (_PROC / "clear_refs").exists():
+        with suppress(OSError):
+            (_PROC / "clear_refs").write_text("5")  # resets VmHWM, see proc(5)
+    part = _Part()
+    _OPEN.append(part)
+    try:
+        yield part
+    finally:
+        _OPEN.remove(part)
+
+
+def _peak() -> int:
+    try:
+        line = re.search(r"VmHWM:\s+(\d+) kB", (_PROC / "status").read_text())
+    except OSError:
+        line = None
+    return 1024 * int(line[1]) if line else peak_memory_bytes()
+
+
+def give_back_memory() -> None:
+    """Collect what nothing refers to, and give the free memory back to the system.
+
+    glibc keeps freed memory in the arenas of threads, where the next part of the work, in other
+    threads and sizes, finds little of use: without this each training begins with what the last
+    one needed.
+    """
+    gc.collect()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
+        if trim is not None:
+            trim(0)
