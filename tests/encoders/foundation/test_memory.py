@@ -78,8 +78,11 @@ def test_memory_is_given_back() -> None:
 
 
 def test_a_system_without_the_call_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = memory._malloc_trim.__wrapped__
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: object())  # as musl
-    give_back_memory()
+    assert plain() is None
     monkeypatch.setattr(memory.sys, "platform", "win32")
     monkeypatch.setattr(memory.ctypes, "CDLL", None)
+    assert plain() is None
+    monkeypatch.setattr(memory, "_malloc_trim", plain)
     give_back_memory()
