@@ -14,7 +14,7 @@ import sys
 # By which OpenMP is told how to wait: every one; GCC's; Intel's and LLVM's.
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
 KEEPING = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
-KEPT_SHAPES = 512  # of 1,024: with 256, a query alone takes 1.04 times as long; with 64, 1.21
+KEPT_SHAPES = 320  # of 1,024: queries one by one take as long; with 256, 1.04 times; with 64, 1.21
 
 
 def set_up_libraries() -> None:
