@@ -287,7 +287,11 @@ def _fitted(
             candidates = run_on(lists, data.dev, depth)
         settings = {
             "evaluate": dev_evaluation(
-                data.dev, section.evaluate, seed=job.seed, candidates=candidates
+                data.dev,
+                section.evaluate,
+                seed=job.seed,
+                candidates=candidates,
+                bfloat16=bool(section.trainer.get("bf16")) and "dtype" not in section.encoder,
             ),
             "evaluate_every": section.evaluate.every,
             "metric": dev_measure(section.evaluate),
