@@ -19,7 +19,7 @@ from sluice.encoders.backends.backend import ChosenBackend
 from sluice.encoders.backends.devices import Dtype, pick_device, pick_dtype
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.memory import trim_memory
+from sluice.encoders.foundation.machine import trim_memory
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import report_tokens

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.errors import ConfigError, UnknownDocumentError
-from sluice.encoders.foundation.memory import peak_memory
+from sluice.encoders.foundation.machine import peak_memory
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.documents.store import DocumentStore, write_documents

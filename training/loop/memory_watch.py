@@ -19,8 +19,7 @@ from transformers import TrainerCallback
 
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.machine import is_alive
-from sluice.encoders.foundation.memory import give_back_memory, trim_memory
+from sluice.encoders.foundation.machine import give_back_memory, is_alive, trim_memory
 
 log = logging.getLogger("sluice")
 

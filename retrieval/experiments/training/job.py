@@ -15,7 +15,7 @@ from sluice.encoders.foundation.disk.files import read_json, write_json, write_t
 from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.memory import give_back_memory, peak_memory
+from sluice.encoders.foundation.machine import give_back_memory, peak_memory
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.components import START_KEY, make_encoder, make_loss
 from sluice.retrieval.config.file_keys import Keys

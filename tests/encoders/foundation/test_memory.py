@@ -8,9 +8,8 @@ import numpy as np
 import psutil
 import pytest
 
-from sluice.encoders.foundation import memory
-from sluice.encoders.foundation.machine import peak_memory_bytes
-from sluice.encoders.foundation.memory import give_back_memory, peak_memory
+from sluice.encoders.foundation import machine
+from sluice.encoders.foundation.machine import give_back_memory, peak_memory, peak_memory_bytes
 
 MB = 10**6
 SIZE = 100 * MB
@@ -47,13 +46,13 @@ def test_a_block_keeps_the_peak_from_before_a_block_inside_it() -> None:
 def test_a_block_that_fails_is_closed() -> None:
     with pytest.raises(ValueError, match="inside"), peak_memory():
         raise ValueError("inside")
-    assert not memory._OPEN
+    assert not machine._OPEN
 
 
 def test_without_proc_the_peak_is_that_of_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_PROC", tmp_path)
+    monkeypatch.setattr(machine, "_PROC", tmp_path)
     with peak_memory() as peak:
         assert peak() == peak_memory_bytes()
 
@@ -78,11 +77,11 @@ def test_memory_is_given_back() -> None:
 
 
 def test_a_system_without_the_call_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = memory._malloc_trim.__wrapped__
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: object())  # as musl
+    plain = machine._malloc_trim.__wrapped__
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: object())  # as musl
     assert plain() is None
-    monkeypatch.setattr(memory.sys, "platform", "win32")
-    monkeypatch.setattr(memory.ctypes, "CDLL", None)
+    monkeypatch.setattr(machine.sys, "platform", "win32")
+    monkeypatch.setattr(machine.ctypes, "CDLL", None)
     assert plain() is None
-    monkeypatch.setattr(memory, "_malloc_trim", plain)
+    monkeypatch.setattr(machine, "_malloc_trim", plain)
     give_back_memory()
