@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-# By which OpenMP is told how to wait: every one; GCC's; Intel's and LLVM's.
+# They say how OpenMP waits: any OpenMP; GCC's; Intel's and LLVM's.
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
 KEEPING = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
 KEPT_SHAPES = 320  # of 1,024: queries one by one take as long; with 256, 1.04 times; with 64, 1.21
