@@ -174,6 +174,11 @@ class TowerEncoder(EncoderBase):
         """The arithmetic type of encoding."""
         return self.document.dtype
 
+    @dtype.setter
+    def dtype(self, dtype: torch.dtype) -> None:
+        for tower in self.towers.values():
+            tower.dtype = dtype
+
     @property
     def batch_tokens(self) -> int:
         """The size of one pass."""

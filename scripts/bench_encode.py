@@ -3,12 +3,14 @@
 
     python scripts/bench_encode.py
     python scripts/bench_encode.py --texts 256 --rounds 7 --data ../shared/data --json FILE
+    python scripts/bench_encode.py --neighbour
 
 Both sides encode the same texts with the same weights in one process, in turn; a ratio is the
 median over the rounds of their time over ours. sentence-transformers runs ``encode`` or ``predict``
 with its defaults (batches of 32); how far its vectors are from ours is printed beside the ratio.
 Peak memory is that of two processes that do nothing else. ``--data`` is a folder of collections in
-BEIR layout; without it the texts come from the interpreter's own documentation.
+BEIR layout; without it the texts come from the interpreter's own documentation. ``--neighbour``
+measures our side alone, idle and beside one process that takes all it can get of a core, in turn.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+import sluice  # noqa: F401  before torch: it says how threads wait
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 LENGTH = 256
@@ -171,6 +175,25 @@ def cross(texts: list[str], rounds: int) -> list[dict[str, Any]]:
     return list(rows("cross-encoder", "pairs/s", len(pairs), calls, rounds, note))
 
 
+def beside(texts: list[str], rounds: int) -> dict[str, Any]:
+    """Return the seconds of our encoding and scoring, idle and beside a busy process."""
+    from bench_neighbour import beside_neighbour
+
+    from sluice.encoders import CrossEncoder, DenseEncoder
+
+    options: dict[str, Any] = {"device": "cpu", "dtype": "bfloat16"}
+    dense = DenseEncoder.from_pretrained(MODEL, document_length=LENGTH, **options)
+    cross = CrossEncoder.from_pretrained(MODEL, max_length=LENGTH, **options)
+    short = [" ".join(text.split()[3:13]) for text in texts]
+    pairs = list(zip(short, texts, strict=True))
+    calls: dict[str, Callable[[], Any]] = {
+        "encode passages, bfloat16": lambda: dense.encode_documents(texts),
+        "encode queries one by one, bfloat16": lambda: [dense.encode_queries([q]) for q in short],
+        "score pairs, bfloat16": lambda: cross.score(pairs),
+    }
+    return beside_neighbour(calls, rounds)
+
+
 def peak(side: str, folder: str, count: int) -> None:
     """Encode with one side's SPLADE in this process and print its memory in MB, before and most."""
     texts = passages(count)
@@ -221,19 +244,19 @@ def verdict(row: dict[str, Any]) -> str:
     return f"must {must:g}x met" if row["ratio"] >= must else f"below {must:g}x"
 
 
-def main() -> int:
-    """Run the benchmark and print its tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--texts", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--only", nargs="*", default=["passages", "mixed", "splade", "cross"])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--peak", nargs=2, metavar=("SIDE", "FOLDER"))
-    options = parser.parse_args()
-    if options.peak:
-        peak(*options.peak, options.texts)
-        return 0
+def memory_line(found: dict[str, Any]) -> str:
+    """Return the sentence about both sides' peak memory."""
+    (ours, most), (theirs, their_most) = found["ours"], found["theirs"]
+    share, above = most / their_most, (most - ours) / (their_most - theirs)
+    return (
+        f"\nSPLADE peak memory: {most:,.0f} MB against {their_most:,.0f} MB: {share:.2f}x of "
+        f"the process (target {MEMORY_TARGET:g}x), {above:.2f}x of what encoding adds to the "
+        f"loaded model ({most - ours:,.0f} and {their_most - theirs:,.0f} MB)"
+    )
+
+
+def compared(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure both sides, print the tables, and return their rows."""
     import torch
 
     print(
@@ -269,15 +292,30 @@ def main() -> int:
         show(splade(folder, texts, options.rounds))
         peak_memory = peaks(folder, options.texts)
     if peak_memory:
-        (ours, most), (theirs, their_most) = peak_memory["ours"], peak_memory["theirs"]
-        share, above = most / their_most, (most - ours) / (their_most - theirs)
-        print(
-            f"\nSPLADE peak memory: {most:,.0f} MB against {their_most:,.0f} MB: {share:.2f}x of "
-            f"the process (target {MEMORY_TARGET:g}x), {above:.2f}x of what encoding adds to the "
-            f"loaded model ({most - ours:,.0f} and {their_most - theirs:,.0f} MB)"
-        )
+        print(memory_line(peak_memory))
+    return {"rows": found, "memory": peak_memory}
+
+
+def main() -> int:
+    """Run the benchmark and print its tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--texts", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--only", nargs="*", default=["passages", "mixed", "splade", "cross"])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--neighbour", action="store_true", help="idle against a busy machine")
+    parser.add_argument("--peak", nargs=2, metavar=("SIDE", "FOLDER"))
+    options = parser.parse_args()
+    if options.peak:
+        peak(*options.peak, options.texts)
+        return 0
+    if options.neighbour:
+        report = {"neighbour": beside(passages(options.texts), options.rounds)}
+    else:
+        report = compared(options)
     if options.json:
-        options.json.write_text(json.dumps({"rows": found, "memory": peak_memory}, indent=2) + "\n")
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0
 
 

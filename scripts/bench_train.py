@@ -4,6 +4,7 @@
     python scripts/bench_train.py
     python scripts/bench_train.py --threads 1 --rounds 3 --data ../shared/data --json FILE
     python scripts/bench_train.py --large
+    python scripts/bench_train.py --neighbour
 
 Both sides train the same weights on the same padded features in one process, in turn: 64 queries
 of 16 tokens and 64 passages of up to 128, in-batch softmax, clipping, fused AdamW. A ratio is that
@@ -11,7 +12,8 @@ of the medians. ``real`` batches have the lengths of a collection's texts (``--d
 SLUICE_DATA, else lognormal ones), ``full`` ones have no padding at all. Peak memory of a SPLADE
 step is that of two processes that do nothing else, above what they had before it. ``--large``
 measures a contrastive batch of 4,096 passages of 128 tokens through the gradient cache, in a
-process of its own.
+process of its own. ``--neighbour`` measures our steps alone, idle and beside one process that takes
+all it can get of a core, in turn.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import sluice  # noqa: F401  before torch: it says how threads wait
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 QUERY, PASSAGE = 16, 128
@@ -200,6 +204,21 @@ def measure_steps(options: argparse.Namespace) -> dict[str, float]:
     return {label: statistics.median(found) for label, found in seconds.items()}
 
 
+def measure_beside(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the seconds of our steps, idle and beside a busy process."""
+    from bench_neighbour import beside_neighbour
+
+    kinds, tokenizer = steps()
+    batch = features_of(tokenizer, options.batch, options.data, False)
+    calls = {
+        f"training step {'bfloat16' if half else 'float32'}": functools.partial(
+            kinds["ours"], batch, half
+        )
+        for half in (False, True)
+    }
+    return beside_neighbour(calls, options.rounds)
+
+
 def peak() -> float:
     """Return this process's peak memory in MB."""
     status = Path("/proc/self/status").read_text()
@@ -325,6 +344,7 @@ def main() -> None:
     parser.add_argument("--large", type=int, nargs="?", const=4_096, default=0)
     parser.add_argument("--only", choices=("steps", "splade"))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--neighbour", action="store_true", help="idle against a busy machine")
     parser.add_argument("--cpu-time", action="store_true", help="for a busy machine, one thread")
     for name in ("--child", "--folder"):
         parser.add_argument(name, help=argparse.SUPPRESS)
@@ -342,10 +362,12 @@ def main() -> None:
         print(json.dumps(splade_child(options.child, options.folder, options)))
         return
     report: dict[str, Any] = {}
-    if options.only in (None, "steps"):
+    if options.neighbour:
+        report["neighbour"] = measure_beside(options)
+    elif options.only in (None, "steps"):
         report["steps"] = measure_steps(options)
         table(report["steps"])
-    if options.only in (None, "splade"):
+    if not options.neighbour and options.only in (None, "splade"):
         report["splade"] = found = measure_splade(options)
         for dtype in ("float32", "bfloat16"):
             share = found[f"ours {dtype}"]["step"] / found[f"theirs {dtype}"]["step"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.lazy import lazy
+from sluice.encoders.foundation.libraries import set_up_libraries
 
 if TYPE_CHECKING:
     from sluice.encoders.dense.encoder import DenseEncoder as DenseEncoder
@@ -44,3 +45,5 @@ else:
     __getattr__, __dir__, __all__ = lazy(__name__)
 
 __version__ = "0.1.0"
+
+set_up_libraries()

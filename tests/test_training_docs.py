@@ -10,8 +10,8 @@ import yaml
 
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.training_data.files.corpus_mixture import CorpusExamples
 from sluice.retrieval.experiments.training.checks import check_training
+from sluice.retrieval.training_data.files.corpus_mixture import CorpusExamples
 from sluice.retrieval.training_data.files.examples import FileExamples
 from sluice.training.losses import LOSSES
 from sluice.training.negatives.settings import MODES

@@ -143,16 +143,20 @@ def _states(
     """Return last hidden states ``[n, h]`` and token ids ``[n]`` of the first texts' tokens."""
     stops = np.cumsum([len(text) for text in tokens])
     chosen = tokens[: int(np.searchsorted(stops, positions)) + 1]
-    states: list[torch.Tensor] = []
-    token_ids: list[torch.Tensor] = []
+    most = sum(map(len, chosen))
+    states = torch.empty((most, reader.model.config.hidden_size))
+    token_ids = torch.empty(most, dtype=torch.long)
     silent = torch.tensor(sorted(special))
+    done = 0
 
     def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
-        output = reader.output(batch, network).float().cpu()
+        nonlocal done
         ids = reader.laid_out(batch)[0].cpu()
         own = ~torch.isin(ids, silent)
-        states.append(output[own])
-        token_ids.append(ids[own])
+        into = slice(done, done + int(own.sum()))
+        states[into] = reader.output(batch, network).float().cpu()[own]
+        token_ids[into] = ids[own]
+        done = into.stop
 
     reader.map_batches(
         len(chosen),
@@ -161,4 +165,4 @@ def _states(
         label="start a SPLADE head",
         unit="texts",
     )
-    return torch.cat(states), torch.cat(token_ids)
+    return states[:done], token_ids[:done]

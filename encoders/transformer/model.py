@@ -19,6 +19,7 @@ from sluice.encoders.backends.backend import ChosenBackend
 from sluice.encoders.backends.devices import Dtype, pick_device, pick_dtype
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.machine import trim_memory
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import report_tokens
@@ -41,6 +42,7 @@ from sluice.encoders.transformer.tokens import (
 Features: TypeAlias = dict[str, Tensor]
 BATCH_TOKENS = {"cpu": 4_096}  # of one pass by default; other devices need more to be busy
 PROGRESS_FROM = 2_000  # texts; shorter calls stay silent
+TRIM_BATCHES = 32  # after which free memory is given back
 _MODES = threading.Lock()  # not an encoder's own: locks cannot be copied
 
 log = logging.getLogger("sluice")
@@ -155,7 +157,7 @@ class TransformerModel:
         show = count >= PROGRESS_FROM
         with progress(label, count, unit, show=show) as advance, self.arithmetic():
             network = self.network()
-            start = 0
+            start = passed = 0
             for tokens in ahead(lambda span: tokens_of(*span), chunks(count)):
                 report_tokens(tokens.counts)
                 done = 0
@@ -163,6 +165,9 @@ class TransformerModel:
                     store(batch._replace(rows=start + batch.rows), network)
                     done += len(batch.rows)
                     advance(len(batch.rows))
+                    passed += 1
+                    if passed % TRIM_BATCHES == 0:
+                        trim_memory()
                 if done < len(tokens.ids):
                     advance(len(tokens.ids) - done)
                 start += len(tokens.ids)

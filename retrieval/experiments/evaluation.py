@@ -16,6 +16,7 @@ from sluice.retrieval.evaluation.scores import Scores, evaluate
 from sluice.retrieval.evaluation.table import Table, add_costs, escaped_markdown
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.next_steps import next_steps
+from sluice.retrieval.experiments.parts import made_parts, parts_table
 from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.experiments.system import SystemResult, sessions_note, system_result
 
@@ -48,12 +49,16 @@ class Evaluation:
             for name, system in self.systems.items()
         ]
         config = self.experiment.config
+        kind = "pipelines" if config.pipelines else "retrievers"
+        closure = self.experiment.needs.closure
+        nodes = (node for name in self.systems for node in closure(f"{kind}.{name}"))
         return {
             "dataset": self.dataset.name,
             "split": self.dataset.split,
             "contents": contents_of(self.dataset),
             "place": place_of(self.dataset),
             "systems": systems,
+            "parts": made_parts(self.experiment.output, nodes),
             "comparisons": self.table.to_dict()["comparisons"],
             "origin": {
                 **provenance(config.model_dump(), seconds=self.seconds),
@@ -103,10 +108,11 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
     result.table.caption = " ".join(filter(None, notes))
     result.seconds = time.monotonic() - start
     output = experiment.output
-    write_json(output / "results.json", result.to_dict())
+    results = result.to_dict()
+    write_json(output / "results.json", results)
     write_text(output / "table.csv", result.table.to_csv())
     write_text(output / "table.tex", result.table.to_latex())
-    write_text(output / "report.md", _report(result))
+    write_text(output / "report.md", _report(result, results["parts"]))
     return result
 
 
@@ -120,7 +126,7 @@ def _fitted(result: Evaluation) -> list[str]:
     return ["", "## What was fitted", "", *chosen] if chosen else []
 
 
-def _report(result: Evaluation) -> str:
+def _report(result: Evaluation, parts: list[dict[str, Any]]) -> str:
     experiment, dataset, table = result.experiment, result.dataset, result.table
     pipelines = experiment.config.pipelines
     lines = [
@@ -135,6 +141,7 @@ def _report(result: Evaluation) -> str:
         *(["| system | pipeline |", "|---|---|"] if pipelines else []),
         *(f"| {name} | `{text.replace('|', chr(92) + '|')}` |" for name, text in pipelines.items()),
         *_fitted(result),
+        *(["", *parts_table(parts)] if parts else []),
         "",
         "## What to try next",
         "",

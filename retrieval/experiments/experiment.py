@@ -16,6 +16,7 @@ from sluice.encoders.foundation.disk.files import read_json, write_text
 from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError, suggest
+from sluice.encoders.foundation.machine import give_back_memory
 from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.config.components import make_encoder, make_index, pruned
 from sluice.retrieval.config.file_keys import Keys, normalised_dataset
@@ -369,6 +370,7 @@ class Experiment:
             },
         )
         built.params = section.search
+        give_back_memory()
         return built
 
     def _queries(self) -> Mapping[str, str]:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.disk.files import fingerprint_of, read_json, write_json
 from sluice.encoders.foundation.errors import SluiceError
-from sluice.encoders.foundation.machine import peak_memory_bytes
+from sluice.encoders.foundation.machine import give_back_memory, peak_memory
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.file_keys import path_contents
@@ -132,6 +130,7 @@ def system_result(
     result.origin["session"] = _session()
     held_by = {"run": path_contents(str(run_file)), "models": _reranking_models(experiment, name)}
     write_json(costs_file, {"key": key, **held_by, "result": result.to_dict()})
+    give_back_memory()
     return result, run
 
 
@@ -255,29 +254,3 @@ def _reranking_models(experiment: Experiment, name: str) -> dict[str, str | None
     }
     folder = experiment.output / "models"
     return {model: path_contents(str(folder / model)) for model in sorted(trained)}
-
-
-_PROC = Path("/proc/self")
-
-
-@contextmanager
-def peak_memory() -> Iterator[Callable[[], int]]:
-    """Yield a function that returns the most resident bytes since the block began.
-
-    On Linux the kernel's high-water mark is reset first; elsewhere, and where that is not allowed,
-    the peak is that since the process started.
-    """
-    if (_PROC / "clear_refs").exists():
-        with suppress(OSError):
-            (_PROC / "clear_refs").write_text("5")  # resets VmHWM, see proc(5)
-    yield _peak
-
-
-def _peak() -> int:
-    try:
-        line = re.search(r"VmHWM:\s+(\d+) kB", (_PROC / "status").read_text())
-    except OSError:
-        line = None
-    if line:
-        return 1024 * int(line[1])
-    return peak_memory_bytes()

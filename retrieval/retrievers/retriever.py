@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.errors import ConfigError, UnknownDocumentError
+from sluice.encoders.foundation.machine import peak_memory
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.documents.store import DocumentStore, write_documents
@@ -123,7 +124,7 @@ class Retriever(Updatable):
         folder = Path(path)
         start = time.monotonic()
         refuse_foreign(folder)
-        with writer_lock(folder):
+        with writer_lock(folder), peak_memory() as peak:
             discard_unfinished(folder)
             documents = write_documents(folder / DOCUMENTS, corpus)
             work = folder / ENCODING
@@ -136,6 +137,7 @@ class Retriever(Updatable):
             filled.encoder_fingerprint = str(encoder.fingerprint)
             filled.save(folder / INDEX)
             origin = provenance(config or {}, seconds=time.monotonic() - start)
+            origin["peak_memory_bytes"] = peak()
             for reading in readings:
                 warn_of_cuts(name or folder.name, reading, cure=passages is None)
                 origin[READING] = reading._asdict()

@@ -13,7 +13,7 @@ import numpy as np
 
 from sluice.encoders.foundation.build import check_arguments
 from sluice.encoders.foundation.disk.files import packed_file, write_json
-from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.stage import Cut, Stage
@@ -221,7 +221,7 @@ def _retriever(source: Stage | Run) -> Retriever | None:
 
 
 def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str, dict[str, float]]:
-    """Score the positives that a retriever's lists lack, by its own encoder."""
+    """Score the positives that a retriever's lists lack, as its index would."""
     pairs = []
     for query, grades in dataset.qrels.items():
         hits = set(run[query].doc_ids) if query in run else set()
@@ -239,7 +239,7 @@ def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str
     queries = list(dict.fromkeys(query for query, _ in pairs))
     of = {query: number for number, query in enumerate(queries)}
     left = retriever.encoder.encode_queries([dataset.queries[query] for query in queries])
-    right = retriever.encoder.encode_documents(retriever.store.texts(documents))
+    right = _vectors_of(retriever, documents)
     metric = retriever.index.metric or "ip"
     scores: dict[str, dict[str, float]] = {}
     for start in range(0, len(pairs), PAIRS):
@@ -250,6 +250,14 @@ def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str
         for (query, doc), score in zip(part, similarities, strict=True):
             scores.setdefault(query, {})[doc] = score
     return scores
+
+
+def _vectors_of(retriever: Retriever, documents: list[str]) -> Any:
+    """Return the vectors of documents: those of the index, else encoded (whole, for passages)."""
+    try:
+        return retriever.index.documents(retriever.store.rows(documents))
+    except ConfigError:  # it gives none back
+        return retriever.encoder.encode_documents(retriever.store.texts(documents))
 
 
 def _similarities(one: Any, other: Any, metric: str) -> np.ndarray:

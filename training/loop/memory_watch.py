@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.machine import is_alive
+from sluice.encoders.foundation.machine import give_back_memory, is_alive, trim_memory
 
 log = logging.getLogger("sluice")
 
@@ -28,6 +28,7 @@ NEAR = 0.9  # of the limit: warned of
 LIKELY = 0.8  # of the limit: then memory is why a run was killed
 GROWTH = 0.05  # of the limit: by so much more the note is rewritten between log lines
 KIB = 1024
+TRIM_STEPS = 32  # the memory is asked for again: about a hundredth of the time of these steps
 
 ADVICE = (
     "lower per_device_train_batch_size, or keep it and set gradient_cache: 32 (the loss sees the "
@@ -110,7 +111,10 @@ def _group_limits(root: Path) -> Iterator[int]:
 
 
 class MemoryWatch(TrainerCallback):  # type: ignore[misc]
-    """Warns once when training comes near the limit, and keeps the note of what it uses."""
+    """Warns once when training comes near the limit, and keeps the note of what it uses.
+
+    Memory that is free is given back before training and every few steps.
+    """
 
     def __init__(self, folder: Path, *, writes: bool = True) -> None:
         self.folder = folder
@@ -121,6 +125,7 @@ class MemoryWatch(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Remember the memory used before training, and begin the note."""
+        give_back_memory()  # what reading and mining have left
         memory = read_memory()
         if memory is not None:
             self._before = memory.peak
@@ -128,6 +133,8 @@ class MemoryWatch(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Compare with the limit."""
+        if state.global_step % TRIM_STEPS == 0:
+            trim_memory()
         memory = read_memory()
         if memory is None or memory.limit <= 0:
             return

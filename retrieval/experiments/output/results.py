@@ -90,6 +90,12 @@ class _System(_Part):
     fitted: list[dict[str, str]] = Field(default_factory=list)
 
 
+class _Made(_Part):
+    part: str
+    seconds: Number = None
+    peak_memory_bytes: Number = None
+
+
 class _Row(BaseModel):
     """A row of a table: a name, and numbers by column."""
 
@@ -108,6 +114,7 @@ class _One(_Part):
     dataset: str
     split: str
     systems: Annotated[list[_System], Field(min_length=1)]
+    parts: list[_Made] | None = None
     comparisons: list[_Test] | None = None
     contents: dict[str, str] | None = None
     place: str | None = None

@@ -37,20 +37,51 @@ def dev_depth(section: DevSection) -> int:
 
 
 def dev_evaluation(
-    dataset: Dataset, section: DevSection, *, seed: int, candidates: Run | None
+    dataset: Dataset,
+    section: DevSection,
+    *,
+    seed: int,
+    candidates: Run | None,
+    bfloat16: bool = False,
 ) -> Evaluate:
     """Return ``evaluate(encoder) -> measures`` over a sample of a dev split.
 
     Bi-encoders search a sample of the corpus (all relevant documents, and others up to
     ``section.documents``) exactly. Cross-encoders rerank ``candidates``, a run of the dev queries.
+    With ``bfloat16`` they compute in it meanwhile, where the processor has it.
     """
     chosen = list(dataset.queries)
     random.Random(f"dev {seed}").shuffle(chosen)
     queries = {query: dataset.queries[query] for query in sorted(chosen[: section.queries])}
     qrels = {query: dataset.qrels[query] for query in queries}
     if candidates is not None:
-        return _by_reranking(dataset, queries, qrels, section.measures, candidates)
-    return _by_searching(dataset, queries, qrels, section, seed)
+        measured = _by_reranking(dataset, queries, qrels, section.measures, candidates)
+    else:
+        measured = _by_searching(dataset, queries, qrels, section, seed)
+    return _halved(measured) if bfloat16 else measured
+
+
+def _halved(measured: Evaluate) -> Evaluate:
+    """Return an evaluation during which the encoder computes in bfloat16."""
+
+    def in_bfloat16(encoder: Any) -> Mapping[str, float]:
+        import torch
+
+        from sluice.encoders.backends.devices import has_bfloat16
+        from sluice.encoders.towers import TowerEncoder
+        from sluice.encoders.transformer.model import TransformerModel
+
+        known = isinstance(encoder, TransformerModel | TowerEncoder)
+        if not known or not has_bfloat16(encoder.device.type):
+            return measured(encoder)
+        before = encoder.dtype
+        encoder.dtype = torch.bfloat16
+        try:
+            return measured(encoder)
+        finally:
+            encoder.dtype = before
+
+    return in_bfloat16
 
 
 def _by_searching(

@@ -15,6 +15,7 @@ from sluice.encoders.foundation.disk.files import read_json, write_json, write_t
 from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.machine import give_back_memory, peak_memory
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.components import START_KEY, make_encoder, make_loss
 from sluice.retrieval.config.file_keys import Keys
@@ -92,6 +93,18 @@ def train_model(job: TrainingJob) -> Path:
     A killed run continues from its last checkpoint; with another key it starts again. Under
     ``torchrun`` the first process prepares and writes, and all train.
     """
+    if made_before(job.model_path, job.keys.key):
+        log.info("%s: already trained with these settings", job.model_path)
+        _remove(job.work_path, NEEDED_NO_MORE)  # where a kill came between the model and this
+        return job.model_path
+    with peak_memory() as peak:
+        _train(job, peak)
+    give_back_memory()  # of the model and its optimiser
+    return job.model_path
+
+
+def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
+    """Train the model and write its folder."""
     from sluice.training.batches.processes import (
         first_process,
         rank,
@@ -100,10 +113,6 @@ def train_model(job: TrainingJob) -> Path:
     )
 
     section, model_path, work_path, where = job.section, job.model_path, job.work_path, job.where
-    if made_before(model_path, job.keys.key):
-        log.info("%s: already trained with these settings", model_path)
-        _remove(work_path, NEEDED_NO_MORE)  # where a kill came between the model and this
-        return model_path
     start_processes()
     start = time.monotonic()
     with first_process():
@@ -137,7 +146,7 @@ def train_model(job: TrainingJob) -> Path:
     if rank() == 0:
         _save(encoder, loss, section, model_path)
         seconds = time.monotonic() - start
-        facts = facts_of(section, parts, len(examples), report, seconds, overlap)
+        facts = facts_of(section, parts, len(examples), report, seconds, overlap, peak())
         card = model_card(section, facts, encoder, report.history, job.seed)
         write_text(model_path / CARD, card)
         names = [part.data.train.name for part in parts]
@@ -162,7 +171,6 @@ def train_model(job: TrainingJob) -> Path:
         if where:  # of an experiment; `sluice train` prints it
             log.info("%s: %s", where.rstrip("."), training_summary(model_path))
     wait()
-    return model_path
 
 
 def _narrow(encoder: Any, job: TrainingJob) -> None:

@@ -142,7 +142,11 @@ def evaluation_of(
             depth = max(PAIR_DEPTH, dev_depth(section.evaluate))
             candidates = run_on(lists, part.data.dev, depth)
         evaluations[part.name] = dev_evaluation(
-            part.data.dev, section.evaluate, seed=seed, candidates=candidates
+            part.data.dev,
+            section.evaluate,
+            seed=seed,
+            candidates=candidates,
+            bfloat16=bool(section.trainer.get("bf16")) and "dtype" not in section.encoder,
         )
     if len(parts) == 1:
         return evaluations[parts[0].name]

@@ -35,6 +35,7 @@ def facts_of(
     report: FitReport,
     seconds: float,
     overlap: Contamination,
+    peak_memory: int,
 ) -> dict[str, Any]:
     """Return the facts that the summary and the model card tell, as JSON-ready values.
 
@@ -59,6 +60,7 @@ def facts_of(
         "overlap": overlap.as_dict() if overlap.queries else None,
         "steps": report.steps,
         "seconds": round(seconds, 2),
+        "peak_memory_bytes": peak_memory,
         "loss": [losses[0], losses[-1]] if losses else None,
         "measure": measure,
         "dev": [measured[0], report.best_value] if measured else None,
@@ -80,6 +82,8 @@ def training_summary(model_path: Path) -> str:
         f"  examples  {facts['examples']:,} from {facts['source']}",
         f"  training  {plural(facts['steps'], 'step')} in {duration(facts['seconds'])}",
     ]
+    if facts.get("peak_memory_bytes"):
+        lines[2] += f", at most {facts['peak_memory_bytes'] / 1e9:.1f} GB of memory"
     if facts["held_out"]:
         lines[1] += f"; {plural(facts['held_out'], 'query')} held out for dev"
     if facts["loss"]:

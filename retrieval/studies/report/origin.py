@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.foundation.numbers import duration, plural
 from sluice.retrieval.config.sections import ExperimentConfig
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.retrievers.corpus.reading import Reading
@@ -52,14 +52,25 @@ def _parts(evaluated: EvaluatedSet) -> Iterator[list[str]]:
     for system in evaluated.systems:
         if system["name"] in known:
             nodes |= dict.fromkeys(needs.closure(f"{kind}.{system['name']}"))
+    spent = {part["part"]: part for part in evaluated.results.get("parts") or ()}
     for node in nodes:
         section, _, name = node.partition(".")
+        took = _took(spent.get(node, {}))
         if section == "retrievers":
-            yield [name, _retriever(evaluated, name)]
+            yield [name, _retriever(evaluated, name) + took]
         elif section == "rerankers":
             yield [name, f"reranker: {_component(config.rerankers[name])}"]
         elif section == "train":
-            yield [name, _training(config, name)]
+            yield [name, _training(config, name) + took]
+
+
+def _took(part: Mapping[str, Any]) -> str:
+    """Return how long a part took to make, and the memory of the process meanwhile."""
+    seconds, memory = part.get("seconds"), part.get("peak_memory_bytes")
+    found = [] if seconds is None else [f"made in {duration(seconds)}"]
+    if memory is not None:
+        found.append(f"at most {memory / 1e6:,.0f} MB of memory")
+    return f"; {', '.join(found)}" if found else ""
 
 
 def _retriever(evaluated: EvaluatedSet, name: str) -> str:

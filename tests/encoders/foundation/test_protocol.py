@@ -47,7 +47,7 @@ TEMPORARY = {
     "retrieval/exchange/sparse/transposition.py",
 }
 # A switch of the kernel.
-KERNEL = {"retrieval/experiments/system.py"}
+KERNEL = {"encoders/foundation/machine.py"}
 # Complete where something else says so: a checkpoint by its mark, lines by their ends.
 MARKED = {
     "retrieval/training_data/query_generation.py",

@@ -12,6 +12,7 @@ from small_world import write_beir
 
 from sluice.encoders import CrossEncoder, DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.numbers import duration
 from sluice.retrieval import Run, load_pipeline, run, train
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.experiments.experiment import Experiment
@@ -75,7 +76,14 @@ def test_an_experiment_from_yaml_to_results(tmp_path: Path, bert: Path) -> None:
         saved = Run.load(output / "runs" / f"{system['name']}.trec.gz")
         assert len(saved) == 8
     assert results["origin"]["config"]["seed"] == 13
-    assert "| cascade |" in (output / "report.md").read_text()
+    report = (output / "report.md").read_text()
+    assert "| cascade |" in report
+    names = ["retrievers.bm25", "train.ft", "retrievers.dense", "retrievers.hnsw", "train.ce"]
+    assert {part["part"] for part in results["parts"]} == set(names)
+    for part in results["parts"]:
+        assert part["seconds"] > 0
+        assert 10**7 < part["peak_memory_bytes"] < 10**12
+        assert f"| {part['part']} | {duration(part['seconds'])} | " in report
     assert "cascade" in str(table)
     lines = (output / "training" / "ft" / "metrics.jsonl").read_text().splitlines()
     assert any("train_loss" in json.loads(line) for line in lines)
@@ -88,6 +96,7 @@ def test_an_experiment_from_yaml_to_results(tmp_path: Path, bert: Path) -> None:
         json.loads((output / "results.json").read_text())["systems"][3]["measures"]
         == (results["systems"][3]["measures"])
     )
+    assert json.loads((output / "results.json").read_text())["parts"] == results["parts"]
     # and the pipeline opens from the folder alone
     queries = made.dataset("test").queries
     assert dict(load_pipeline(output, "cascade").run(queries)) == dict(

@@ -1,6 +1,7 @@
 """Retrievers: build, open, search, add, delete, compact; whole or not at all."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from small_world import WordEncoder, documents
 from sluice.encoders import BM25Encoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing import FaissIndex, FlatIndex, InvertedIndex
+from sluice.indexing.index import Index
 from sluice.retrieval import Dataset, Document, Retriever, Run
 from sluice.retrieval.retrievers.folder import verify_retriever
 from sluice.retrieval.runs.queries import SelfExcluding
@@ -288,16 +290,30 @@ def test_an_empty_corpus_gets_the_index_its_encoder_needs(masked_bert: Path) -> 
     assert empty.search("gold")
 
 
+@pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("metric", ["ip", "l2", "cosine"])
-def test_missed_positives_are_scored_as_the_index_scores(metric: str) -> None:
+def test_missed_positives_are_scored_as_the_index_scores(
+    metric: str, keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sluice.retrieval.training_data.mining import _missed_scores
 
+    class Counting(WordEncoder):
+        encoded = 0
+
+        def encode_documents(self, texts: Sequence[str]) -> np.ndarray:
+            self.encoded += len(texts)
+            return super().encode_documents(texts)
+
     docs = documents()
-    retriever = Retriever.build(WordEncoder(), docs, index=FlatIndex(metric=metric))
+    retriever = Retriever.build(Counting(), docs, index=FlatIndex(metric=metric))
+    retriever.encoder.encoded = 0
+    if not keeps:
+        monkeypatch.setattr(FlatIndex, "_documents", Index._documents)
     queries = {"a": docs[0].full_text, "b": "gold river and more gold"}
     qrels = {query: {d.id: 1 for d in docs[:7]} for query in queries}
     dataset = Dataset.from_memory(docs, queries, qrels)
     found = _missed_scores(retriever, Run({}), dataset)
+    assert retriever.encoder.encoded == len(queries) + (0 if keeps else 7)
     everything = retriever.run(queries, k=100).to_dict()
     for query, scores in found.items():
         assert scores == pytest.approx({d: everything[query][d] for d in scores}, rel=1e-5)

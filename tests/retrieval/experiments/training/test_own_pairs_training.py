@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def test_a_file_of_pairs_trains_a_model_that_searches(
         "dense encoder from bert, trained with info_nce",
         "  examples  36 from pairs.csv; 4 queries held out for dev",
     ]
+    assert re.fullmatch(r"  training  .* in .*, at most \d+\.\d GB of memory", lines[2])
     assert lines[4].startswith("  nDCG@10   0.")
     assert lines[6].endswith(f"{{encoder: {{type: dense, model: {folder}}}}} under retrievers:")
 

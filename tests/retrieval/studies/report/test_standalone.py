@@ -86,6 +86,9 @@ def test_what_was_run(copy: Path) -> None:
         command="sluice run x.yaml", packages={"torch": "9.9"}, git_commit="abcdef0123456789",
         machine={"platform": "Linux-x", "python": "3.11.1", "cpus": 2},
     ))  # fmt: skip
+    made = {"part": "train.ft", "seconds": 130, "peak_memory_bytes": 1_234_567_890}
+    old = {"part": "retrievers.dense", "seconds": 2.5, "peak_memory_bytes": None}
+    changed(copy, "results.json", lambda results: results.update(parts=[made, old]))
     told = dict(read=1, cut=1)
     reading = {"documents": 60, "cut": 20, "tokens": 100, "unread": 25, "limit": 64}
     changed(copy / "retrievers" / "bm25", "retriever.json",
@@ -95,9 +98,12 @@ def test_what_was_run(copy: Path) -> None:
     assert parts["bm25"] == (
         "bm25; 20 of 60 documents are longer than 64 tokens; 25 % of the text is not read"
     )
-    assert parts["dense"] == "dense ft (document_length 64)"
+    assert parts["dense"] == "dense ft (document_length 64); made in 2.5 s"
     assert parts["cross"] == "reranker: cross_encoder big"
-    assert parts["ft"] == "trained: dense tiny; loss info_nce; steps 7, learning rate 0.5, bf16"
+    assert parts["ft"] == (
+        "trained: dense tiny; loss info_nce; steps 7, learning rate 0.5, bf16; made in 2 min 10 s, "
+        "at most 1,235 MB of memory"
+    )
     facts = dict(origin["facts"])
     assert facts["data"] == f"data, split test: 60 documents, {QUERIES} queries, 90 judgements"
     assert (facts["seed"], facts["command"]) == ("77", "sluice run x.yaml")

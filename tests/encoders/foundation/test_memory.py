@@ -1,0 +1,87 @@
+"""The peak of a part of the work, and memory that is given back."""
+
+import sys
+import weakref
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from sluice.encoders.foundation import machine
+from sluice.encoders.foundation.machine import give_back_memory, peak_memory, peak_memory_bytes
+
+MB = 10**6
+SIZE = 100 * MB
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the peak is that of the process")
+
+
+def resident() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+@LINUX
+def test_the_peak_is_that_of_the_block() -> None:
+    before = resident()
+    with peak_memory() as large:
+        np.ones(SIZE, np.int8)
+        assert large() > before + 0.9 * SIZE
+    with peak_memory() as small:
+        assert small() < before + 0.5 * SIZE
+
+
+@LINUX
+def test_a_block_keeps_the_peak_from_before_a_block_inside_it() -> None:
+    before = resident()
+    with peak_memory() as outer:
+        np.ones(SIZE, np.int8)
+        with peak_memory() as inner:
+            assert inner() < before + 0.5 * SIZE
+        assert outer() > before + 0.9 * SIZE
+        with peak_memory() as second:
+            np.ones(2 * SIZE, np.int8)
+        assert outer() >= second() > before + 1.8 * SIZE
+
+
+def test_a_block_that_fails_is_closed() -> None:
+    with pytest.raises(ValueError, match="inside"), peak_memory():
+        raise ValueError("inside")
+    assert not machine._OPEN
+
+
+def test_without_proc_the_peak_is_that_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_PROC", tmp_path)
+    with peak_memory() as peak:
+        assert peak() == peak_memory_bytes()
+
+
+class Knot:
+    def __init__(self) -> None:
+        self.itself = self
+        # Each too small for a mapping of its own: they lie in the heap.
+        self.parts = [np.ones(64_000, np.int8) for _ in range(SIZE // 64_000)]
+
+
+def test_memory_is_given_back() -> None:
+    knot = Knot()
+    last, lost = np.ones(64_000, np.int8), weakref.ref(knot)  # the heap's end stays in use
+    full = resident()
+    del knot
+    give_back_memory()
+    assert lost() is None
+    if sys.platform == "linux":
+        assert resident() < full - 0.8 * SIZE
+    assert last.sum() == 64_000
+
+
+def test_a_system_without_the_call_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = machine._malloc_trim.__wrapped__
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: object())  # as musl
+    assert plain() is None
+    monkeypatch.setattr(machine.sys, "platform", "win32")
+    monkeypatch.setattr(machine.ctypes, "CDLL", None)
+    assert plain() is None
+    monkeypatch.setattr(machine, "_malloc_trim", plain)
+    give_back_memory()
