@@ -178,7 +178,7 @@ def fit(
         sampling_temperature=sampling_temperature,
     )
     start = time.monotonic()
-    if evaluate is not None and arguments.load_best_model_at_end:
+    if evaluate is not None:
         save_start(job, folder)
     with reported_kill(folder, first=rank() == 0):
         if checkpoint is None:
