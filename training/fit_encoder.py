@@ -108,7 +108,8 @@ def fit(
     )
     from sluice.training.loop.arguments import result_settings, training_arguments
     from sluice.training.loop.checkpoint import bind, examples_hash, last_complete
-    from sluice.training.loop.kept_weights import START, TRIED, VALUES, keep_the_best, save_start
+    from sluice.training.loop.dev_values import VALUES
+    from sluice.training.loop.kept_weights import START, TRIED, keep_the_best, save_start
     from sluice.training.loop.memory_watch import reported_kill
     from sluice.training.loop.trainer import RetrievalTrainer
     from sluice.training.losses.base import as_loss

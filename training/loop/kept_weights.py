@@ -15,13 +15,13 @@ import torch
 from sluice.encoders.foundation.disk.files import commit, new_draft, read_json, write_json
 from sluice.encoders.foundation.numbers import plural
 from sluice.training.batches.processes import rank, wait
+from sluice.training.loop.dev_values import VALUES
 from sluice.training.protocol import DevMeasures
 
 if TYPE_CHECKING:
     from sluice.training.loop.trainer import RetrievalTrainer
 
 START = "start.safetensors"  # in the output of a training run: the weights it began with
-VALUES = "dev-values.json"  # every dev query's value by step
 TRIED = "kept.json"  # what was tried, by share of the way from the start
 
 log = logging.getLogger("sluice")
@@ -47,14 +47,6 @@ class Kept(NamedTuple):
     gain: float | None = None
     error: float | None = None
     queries: int = 0
-
-
-def note_values(output: Path, step: int, measures: Mapping[str, float]) -> None:
-    """Keep every query's value at a step, for the comparison with the start."""
-    if isinstance(measures, DevMeasures):
-        path = output / VALUES
-        noted = read_json(path) if path.exists() and step else {}
-        write_json(path, {**noted, str(step): list(measures.by_query)})
 
 
 def save_start(job: RetrievalTrainer, output: Path) -> None:
