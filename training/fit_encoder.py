@@ -109,7 +109,8 @@ def fit(
         world,
     )
     from sluice.training.loop.arguments import result_settings, training_arguments
-    from sluice.training.loop.checkpoint import VALUES, bind, examples_hash, last_complete
+    from sluice.training.loop.checkpoint import bind, examples_hash, last_complete
+    from sluice.training.loop.dev_values import VALUES
     from sluice.training.loop.kept_weights import START, TRIED, keep_the_best, save_start
     from sluice.training.loop.memory_watch import reported_kill
     from sluice.training.loop.trainer import RetrievalTrainer
@@ -178,7 +179,7 @@ def fit(
         sampling_temperature=sampling_temperature,
     )
     start = time.monotonic()
-    if evaluate is not None and arguments.load_best_model_at_end:
+    if evaluate is not None:
         save_start(job, folder)
     with reported_kill(folder, first=rank() == 0):
         if checkpoint is None:

@@ -9,17 +9,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.disk.files import read_json, sync, write_json
+from sluice.encoders.foundation.disk.files import sync, write_json
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.example import Example, Text
 from sluice.training.journal.curves import TRAINING
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.description import renamed
-from sluice.training.protocol import DevMeasures
 
 COMPLETE = "complete.json"  # written last: a checkpoint without it was cut off by a kill
 LOSS = "loss.safetensors"  # of a loss with a state of its own
-VALUES = "dev-values.json"  # beside the checkpoints: every dev query's value by step
 
 
 def seal(checkpoint: Path, state: Mapping[str, Any]) -> None:
@@ -136,16 +134,3 @@ def _line(example: Example) -> str:
         example.scores, example.weight, example.answered, *source,
     )  # fmt: skip
     return json.dumps(fields) + "\n"
-
-
-def note_values(output: Path, step: int, measures: Mapping[str, float]) -> None:
-    """Keep every dev query's value at a step, where they are known; step 0 begins anew."""
-    if isinstance(measures, DevMeasures):
-        noted = noted_values(output) if step else {}
-        write_json(output / VALUES, {**noted, str(step): list(measures.by_query)})
-
-
-def noted_values(output: Path) -> dict[str, list[float]]:
-    """Return what ``note_values`` kept, by step."""
-    path = output / VALUES
-    return read_json(path) if path.exists() else {}

@@ -15,7 +15,7 @@ import torch
 from sluice.encoders.foundation.disk.files import commit, new_draft, read_json, write_json
 from sluice.encoders.foundation.numbers import plural
 from sluice.training.batches.processes import rank, wait
-from sluice.training.loop.checkpoint import noted_values
+from sluice.training.loop.dev_values import VALUES
 from sluice.training.protocol import DevMeasures
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def keep_the_best(
     tried = _tried(job, output, shares)
     if not tried:
         return best
+    if not job.args.load_best_model_at_end:
+        best = best._replace(step=job.state.global_step)
     unjudged = not judged and not shares
     allowed = tried if judged or unjudged else (0.0, min(shares))
     share = min(allowed, key=lambda each: (-tried[each].value, each))
@@ -110,7 +112,8 @@ def keep_the_best(
     elif share == 0:
         log.warning(
             "training: did not help: the dev measure is %.4f at the start and %.4f at best after "
-            "it; the start is kept", tried[0.0].value, tried[1.0].value,
+            "it; the start is kept", tried[0.0].value,
+            max(tried[each].value for each in allowed if each),
         )  # fmt: skip
     step = best.step if share else 0
     return Kept(share, step, tried[share].value, gain, error if known else None, queries)
@@ -136,24 +139,34 @@ def _tried(job: RetrievalTrainer, output: Path, shares: Sequence[float]) -> dict
         begun = _start_value(job)
         if begun is None or best is None or job.regulariser is not None:
             return {}
-        noted = noted_values(output)
+        noted = read_json(output / VALUES) if (output / VALUES).exists() else {}
         at = str(job.state.best_global_step)
-        tried = {0.0: Tried(begun, noted.get("0", ())), 1.0: Tried(best, noted.get(at, ()))}
+        end_value = Tried(best, noted.get(at, ()))
+        if not job.args.load_best_model_at_end:  # no checkpoint: the last weights are the end
+            end_value = _measured(job)
+        tried = {0.0: Tried(begun, noted.get("0", ())), 1.0: end_value}
     left = sorted(set(shares) - tried.keys())
     if left:
         start = safetensors.torch.load_file(output / START)
         end = {name: value.detach().clone() for name, value in job.model.unique_state().items()}
         for share in left:
             _mix(job, start, end, share)
-            found = job.measured()
-            value = float(found[str(job.args.metric_for_best_model)])
-            known = found.by_query if isinstance(found, DevMeasures) else ()
-            tried[share] = Tried(value, known)
-            log.info("training: %s of the way from the start: %.4f on dev", f"{share:.0%}", value)
+            tried[share] = _measured(job)
+            log.info(
+                "training: %s of the way from the start: %.4f on dev", f"{share:.0%}",
+                tried[share].value,
+            )  # fmt: skip
         job.model.load_state_dict(end)
     if rank() == 0 and (left or not note.exists()):
         write_json(note, {str(share): list(value) for share, value in tried.items()})
     return {share: tried[share] for share in (0.0, *shares, 1.0)}
+
+
+def _measured(job: RetrievalTrainer) -> Tried:
+    """Measure the weights as they are."""
+    found = job.measured()
+    known = found.by_query if isinstance(found, DevMeasures) else ()
+    return Tried(float(found[str(job.args.metric_for_best_model)]), known)
 
 
 def _start_value(job: RetrievalTrainer) -> float | None:

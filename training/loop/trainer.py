@@ -43,13 +43,8 @@ from sluice.training.batches.processes import average_gradients, from_first, ran
 from sluice.training.example import Example
 from sluice.training.journal.log import Journal
 from sluice.training.loop.callbacks import Conductor
-from sluice.training.loop.checkpoint import (
-    load_state,
-    note_values,
-    save_state,
-    seal,
-    sealed_state,
-)
+from sluice.training.loop.checkpoint import load_state, save_state, seal, sealed_state
+from sluice.training.loop.dev_values import note_values
 from sluice.training.loop.gradient_cache import cached_backward
 from sluice.training.loop.live_candidates import LiveCandidates
 from sluice.training.loop.memory_watch import MemoryWatch, advised_memory

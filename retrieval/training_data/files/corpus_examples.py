@@ -100,7 +100,7 @@ class LinkedExamples(ExampleSource):
         """Return the examples of an epoch; ``DataError`` where no document has a link."""
         from sluice.training.generation.linked_pages import linked_examples, mention_links
 
-        passages = list(_passages(dataset, self.documents))
+        passages = list(passages_of(dataset, self.documents))
         if self.links is None:
             links = mention_links(passages)
         else:

@@ -70,6 +70,22 @@ def test_unjudged_queries_choose_between_the_start_and_the_smallest_share(
     assert (report.share, report.best_value) == (0.0, 0.5)
 
 
+@pytest.mark.parametrize(("last", "share"), [(0.4, 0.0), (0.8, 1.0)])
+def test_without_checkpoints_the_last_weights_are_compared_with_the_start(
+    tiny: ModuleType, tmp_path: Path, last: float, share: float
+) -> None:
+    # the start, steps 2 and 4, the end again, then the share .5
+    measured = Measured(tiny, 0.5, 0.9, last, last, 0.3)
+    encoder = tiny.Dense()
+    report = fit(
+        encoder, tiny.examples(16), InfoNCE(), output=tmp_path, evaluate=measured,
+        trainer={**SETTINGS, "save_strategy": "no"}, evaluate_every=2, shares=[0.5],
+    )  # fmt: skip
+    assert (report.share, report.best_value) == (share, max(0.5, last))
+    assert report.best_step == (4 if share else 0)
+    assert same(tiny.weights_of(encoder), measured.weights[3 if share else 0])
+
+
 def test_a_start_that_training_harms_is_kept(
     tiny: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
