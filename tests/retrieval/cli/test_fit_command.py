@@ -23,7 +23,6 @@ from sluice.retrieval.retrievers.quality.scores import QualityScores
 from sluice.retrieval.stages.adaptive_depth import PredictedDepth
 from sluice.retrieval.stages.confidence_exit import exit_rule
 
-
 ALLOWED = ("--allow", "small_world:WordEncoder", "--allow", "small_world:LengthScorer")
 
 
