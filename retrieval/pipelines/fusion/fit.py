@@ -143,7 +143,7 @@ def fit_fusion(
     below that of a run alone, or of equal weights; of equals, weights nearer to equal are taken.
     Give the queries of a dev or train split. A judged query that the runs lack counts 0.
     Documents beyond the first ``NEAR`` of all runs are not looked at for the choice, unless the
-    measure has no cut-off. It takes about 5 seconds for 300 queries of three lists of 1,000.
+    measure has no cut-off. It takes about 3 seconds for 300 queries of three lists of 1,000.
 
     Raises ``ConfigError`` for an unknown name and ``DataError`` if no query is judged.
     """
