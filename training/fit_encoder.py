@@ -236,7 +236,7 @@ def _check_precision(encoder: BiEncoder | PairEncoder) -> None:
 
 
 def _if_given(**settings: Any) -> dict[str, Any]:
-    """Return the settings that are not None: trainings without them stay what they were."""
+    """Return the settings that are not None: training runs without them stay what they were."""
     return {name: value for name, value in settings.items() if value is not None}
 
 

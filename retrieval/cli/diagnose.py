@@ -1,4 +1,4 @@
-"""Check hubness, compatibility, robustness, overlap.
+"""Check hubness, robustness, overlap.
 
 Finds what a mean hides: documents that are retrieved for too many queries, encoders that cannot
 share an index, systems that a typo breaks, and test queries that were trained on.
@@ -229,9 +229,9 @@ def overlap(
     split: Annotated[str, option("SPLIT", "The split of the tested queries.")] = "test",
     as_json: Json = False,
 ) -> None:
-    """Look for tested queries and their relevant documents in training texts.
+    """Look for test queries in training texts.
 
-    A tested query is in a training text that has 13 of its words in a row (Brown et al., 2020), or
+    A test query is in a training text that has 13 of its words in a row (Brown et al., 2020), or
     all of them if it has 8 to 12; a shorter one must be a training query. A relevant document is
     counted if a positive of training has the same text. Training reports the same by itself.
 

@@ -22,7 +22,7 @@ from sluice.retrieval.retrievers.candidate_lists import SELF
 from sluice.retrieval.training_data.example_sources import example_files, searched_with
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
 
-# Settings of a training that were added later, by their section ("" is the training's own).
+# Settings of a training run that were added later, by their section ("" is its own).
 LATER: dict[str, dict[str, Any]] = {
     "": {"datasets": None, "sampling_temperature": None},
     "evaluate": {"shares": [], "margin": 1.0, "by": None},
@@ -240,7 +240,7 @@ def _components(section: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _drop_later(plain: dict[str, Any]) -> None:
-    """Leave out settings of a training that came later, where they are the default.
+    """Leave out settings of a training run that came later, where they are the default.
 
     So a model that was trained before there were such settings is not trained again.
     """

@@ -234,7 +234,7 @@ class Experiment:
     def collections(
         self, datasets: Sequence[str | dict[str, Any]], work: Path
     ) -> list[TrainingSet]:
-        """Return the datasets of a training, each with this experiment's parts over its corpus.
+        """Return the datasets of a training run, each with this experiment's parts over its corpus.
 
         What these need is made in a folder of each below ``work``.
         """

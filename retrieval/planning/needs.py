@@ -112,7 +112,7 @@ def missing_splits(config: Any, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _without_train(config: Any) -> Iterator[str]:
-    """Yield a problem for each of a training's own datasets that has no train split."""
+    """Yield a problem for each of a training run's datasets that has no train split."""
     for place, section in trainings(config):
         if section.examples is not None or not sees_queries(section):
             continue

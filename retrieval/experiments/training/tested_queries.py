@@ -69,11 +69,11 @@ def _readable(named: Named, test: Open) -> list[Tested]:
 
 
 def refuse_tested_queries(
-    trainings: Mapping[str, TrainingSection], own: Named | None, test: Open | None, seed: int
+    sections: Mapping[str, TrainingSection], own: Named | None, test: Open | None, seed: int
 ) -> None:
     """Raise ``ConfigError`` if tested queries are trained on, or choose the model.
 
-    ``trainings`` are sections by the prefix of their keys, ``own`` is the config's dataset and
+    ``sections`` are training runs by the prefix of their keys, ``own`` is the config's dataset and
     ``test`` opens its evaluated split, which need not exist where training sees no judged queries.
 
     Queries are compared by their texts. Refused are any tested query with the text and id of a
@@ -83,7 +83,7 @@ def refuse_tested_queries(
 
     Dev queries without a relevant document are a ``DataError``, a single one a warning.
     """
-    for prefix, section in trainings.items():
+    for prefix, section in sections.items():
         if not sees_queries(section):
             continue
         seen = [
