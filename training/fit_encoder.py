@@ -14,6 +14,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.example import Example
 
 if TYPE_CHECKING:
+    from sluice.training.batches.teacher import BatchTeacher
     from sluice.training.loop.live_candidates import LiveCandidates
     from sluice.training.loop.refresh import Refresh
     from sluice.training.loop.trainer import Evaluate
@@ -65,6 +66,7 @@ def fit(
     refresh: Refresh | None = None,
     refresh_every: int | None = None,
     live: LiveCandidates | None = None,
+    teacher: BatchTeacher | None = None,
     seed: int = 13,
     head_learning_rate: float | None = None,
 ) -> FitReport:
@@ -85,7 +87,8 @@ def fit(
     that chooses the best checkpoint (by default the first), and ``patience`` evaluations without an
     improvement end the training. ``refresh(step)`` returns new examples every ``refresh_every``
     steps (by default for each epoch after the first), mined with the current encoder. ``live``
-    trains the query side against the results of a frozen index. ``gradient_cache`` is how many
+    trains the query side against the results of a frozen index. ``teacher`` is asked batch by batch
+    by losses that learn from all of its pairs, or from vectors. ``gradient_cache`` is how many
     texts are encoded at a time, whatever the batch size; the loss still sees the full batch.
 
     Under ``torchrun`` every process calls this with the same arguments; the batch size in
@@ -140,6 +143,7 @@ def fit(
         "seed": seed,
         "head_learning_rate": head_learning_rate,
         "examples": examples_hash(chosen),
+        **({} if teacher is None else {"teacher": teacher.fingerprint}),
         "encoder": {name: list(p.shape) for name, p in encoder.module.named_parameters()},
     }
     with first_process():
@@ -167,6 +171,7 @@ def fit(
         refresh=refresh,
         refresh_every=refresh_every,
         live=live,
+        teacher=teacher,
         head_learning_rate=head_learning_rate,
     )
     start = time.monotonic()

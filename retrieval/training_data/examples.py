@@ -6,7 +6,7 @@ They are made before training, and again during it where negatives are refreshed
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,8 +40,9 @@ class TrainingExamples:
 
     ``source`` and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained
     in the experiment to folders. With ``answered`` each document comes with another query that it
-    answers, where the judgements have one. ``read`` are the section's examples where they have been
-    read already. Reports and provenance go to ``work_path``.
+    answers, where the judgements have one. Without ``scored`` the section's teacher is asked
+    elsewhere. ``read`` are the section's examples where they have been read already. Reports and
+    provenance go to ``work_path``.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class TrainingExamples:
         judge: OpenJudge,
         model: Callable[[str], str],
         answered: bool = False,
+        scored: bool = True,
         read: Sequence[Example] = (),
     ) -> None:
         self.section = section
@@ -65,6 +67,7 @@ class TrainingExamples:
         self.where = where
         self.model = model
         self.answered = answered
+        self.scored = scored
         self.read = list(read)
         self._texts: dict[str, str] = {}
         self._judge: Judge | None = None
@@ -105,10 +108,13 @@ class TrainingExamples:
                 "training query"
             )
         teacher = self.section.teacher
-        if teacher is not None:
+        if teacher is not None and self.scored:
             where = f"{self.where}teacher"
             folder = self.work_path if step == 0 else self.work_path / f"teacher-{step}"
-            examples = taught(examples, teacher, work_path=folder, model=self.model, where=where)
+            examples = taught(
+                examples, teacher, work_path=folder, model=self.model, corpus=self.corpus_texts,
+                where=where,
+            )  # fmt: skip
         return examples
 
     def _from_section(self, spec: Mapping[str, Any], encoder: Any, step: int) -> list[Example]:
@@ -171,6 +177,10 @@ class TrainingExamples:
         write_json(self.work_path / f"mining{suffix}.json", mined.report.as_dict())
         write_provenance(self.work_path / f"negatives{suffix}.parquet", mined)
         return mined
+
+    def corpus_texts(self) -> Iterator[str]:
+        """Stream the texts of all documents."""
+        return (document.full_text for document in self.train.corpus)
 
     def _read(self, ids: set[str]) -> dict[str, str]:
         """Return documents' texts; the corpus is streamed again only for new ones."""

@@ -12,6 +12,7 @@ from sluice.training.batches.collator import Batch, BiEncoderCollator, PairColla
 from sluice.training.batches.forward import BiEncoderModule, PairModule, TrainedModule
 from sluice.training.batches.processes import world
 from sluice.training.batches.sampler import BatchSampler
+from sluice.training.batches.teacher import BatchTeacher
 from sluice.training.example import Example
 from sluice.training.losses.base import LossBase, as_loss
 from sluice.training.protocol import BiEncoder, Loss, PairEncoder
@@ -44,14 +45,32 @@ class Parts:
 
 
 def choose_parts(
-    encoder: BiEncoder | PairEncoder, loss: Loss, *, live: bool, sparse: bool, seed: int
+    encoder: BiEncoder | PairEncoder,
+    loss: Loss,
+    *,
+    live: bool,
+    sparse: bool,
+    seed: int,
+    teacher: BatchTeacher | None = None,
 ) -> Parts:
     """Return the parts that train this encoder with this loss.
 
     ``live``: candidates come from a frozen index, so that only queries are encoded. ``sparse``:
-    there are sparsity penalties. Raises ``ConfigError`` where these do not fit the encoder.
+    there are sparsity penalties. ``teacher`` is asked batch by batch. Raises ``ConfigError`` where
+    these do not fit the encoder.
     """
     hooks = as_loss(loss)
+    by_batch = hooks.teacher_matrix or hooks.teacher_vectors
+    if by_batch and (live or isinstance(encoder, PairEncoder)):
+        raise ConfigError(
+            "loss: learns from a teacher batch by batch, which is for a bi-encoder and the "
+            "documents of the examples; leave negatives: {type: live} out, or train a bi-encoder"
+        )
+    if by_batch and teacher is None:
+        raise ConfigError(
+            "teacher: missing: this loss learns from it batch by batch; name an encoder (dense, "
+            "splade, bm25)"
+        )
     if isinstance(encoder, PairEncoder):
         if sparse:
             raise ConfigError("sparsity: a cross-encoder has no vectors to make sparse")
@@ -73,5 +92,8 @@ def choose_parts(
         negatives=hooks.negatives,
         same_side=hooks.same_side,
         answered=hooks.wants_answered,
+        teacher=teacher if by_batch else None,
+        teacher_matrix=hooks.teacher_matrix,
+        teacher_vectors=hooks.teacher_vectors,
     )
     return Parts(module, in_batch, hooks, cosine=cosine, distinct=True)

@@ -32,6 +32,7 @@ from sluice.retrieval.retrievers.candidate_lists import SELF, listed, named_sour
 from sluice.retrieval.training_data.example_sources import changes, check_examples
 from sluice.retrieval.training_data.files.corpus_examples import check_texts_alone
 from sluice.retrieval.training_data.mining import mining_of
+from sluice.retrieval.training_data.teachers.batch_teacher import check_batch_teacher
 from sluice.retrieval.training_data.teachers.teachers import JUDGE, check_judge, check_teacher
 
 if TYPE_CHECKING:
@@ -114,11 +115,7 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
             f"{prefix}loss: {name} trains {', '.join(encoders)}; a {kind} encoder takes "
             f"{', '.join(losses_for(kind))}"
         )
-    if loss.needs_teacher and section.teacher is None and section.examples is None:
-        raise ConfigError(
-            f"{prefix}teacher: missing: {name} learns from a teacher's scores; name a reranker or "
-            "a file that `sluice teach distil` wrote"
-        )
+    _check_taught(section, loss, prefix)
     if (section.negatives or {}).get("type") == "live":
         if section.sparsity is not None:
             raise ConfigError(f"{prefix}sparsity: live candidates are frozen vectors; leave it out")
@@ -146,6 +143,23 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
     raise ConfigError(
         f"{prefix}negatives: missing: {alone}, so nothing would be learnt without negatives"
     )
+
+
+def _check_taught(section: TrainingSection, loss: LossBase, prefix: str) -> None:
+    """Check that the loss has the teacher it learns from."""
+    name = section.loss["type"]
+    if loss.needs_teacher and section.teacher is None and section.examples is None:
+        raise ConfigError(
+            f"{prefix}teacher: missing: {name} learns from a teacher's scores; name a reranker or "
+            "a file that `sluice teach distil` wrote"
+        )
+    if loss.teacher_matrix or loss.teacher_vectors:
+        if section.teacher is None:
+            raise ConfigError(
+                f"{prefix}teacher: missing: {name} asks a teacher batch by batch; name an encoder "
+                "(dense, splade, bm25)"
+            )
+        check_batch_teacher(section.teacher, f"{prefix}teacher", vectors=loss.teacher_vectors)
 
 
 def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
@@ -253,7 +267,8 @@ def check_combinations(
                     f"{prefix}{key}: is for examples made from the dataset's judgements; those "
                     f"under examples have their own: leave {key} out"
                 )
-    unused = not loss.needs_teacher and ":" not in section.loss["type"]
+    learns = loss.needs_teacher or loss.teacher_matrix or loss.teacher_vectors
+    unused = not learns and ":" not in section.loss["type"]
     if section.teacher is not None and unused:
         raise ConfigError(
             f"{prefix}teacher: {section.loss['type']} learns nothing from a teacher's scores; add "

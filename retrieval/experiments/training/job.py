@@ -38,6 +38,7 @@ from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.training_data.example_sources import changes, refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingExamples
 from sluice.retrieval.training_data.own_pairs import TrainingData, training_data
+from sluice.retrieval.training_data.teachers.batch_teacher import make_batch_teacher
 from sluice.training.protocol import PairEncoder
 
 if TYPE_CHECKING:
@@ -107,7 +108,9 @@ def train_model(job: TrainingJob) -> Path:
         loss = make_loss(section.loss, where=f"{where}loss")
         maker = TrainingExamples(
             section, train, seed=job.seed, work_path=work_path, where=where, source=job.source,
-            judge=job.judge, model=job.model, answered=loss.wants_answered, read=data.examples,
+            judge=job.judge, model=job.model, answered=loss.wants_answered,
+            scored=loss.needs_teacher or not (loss.teacher_matrix or loss.teacher_vectors),
+            read=data.examples,
         )  # fmt: skip
         live = None
         with_live = (section.negatives or {}).get("type") == "live"
@@ -123,7 +126,8 @@ def train_model(job: TrainingJob) -> Path:
                 alone = f"{section.loss['type']} learns from each query's own documents"
                 minable = dataset is not None
                 refuse_unlearnable(examples, alone, f"{where}examples", minable=minable)
-    report = _fitted(job, encoder, examples, loss, data, maker, live)
+        teacher = _batch_teacher(job, loss, maker)
+    report = _fitted(job, encoder, examples, loss, data, maker, live, teacher)
     wait()  # every process has read the best checkpoint, which is removed below
     if rank() == 0:
         _save(encoder, loss, section, model_path)
@@ -149,6 +153,16 @@ def train_model(job: TrainingJob) -> Path:
             log.info("%s: %s", where.rstrip("."), training_summary(model_path))
     wait()
     return model_path
+
+
+def _batch_teacher(job: TrainingJob, loss: LossBase, maker: TrainingExamples) -> Any:
+    """Return the teacher that the loss asks batch by batch; None where it asks none so."""
+    spec = job.section.teacher
+    if spec is None or not (loss.teacher_matrix or loss.teacher_vectors):
+        return None
+    return make_batch_teacher(
+        spec, where=f"{job.where}teacher", model=job.model, corpus=maker.corpus_texts
+    )
 
 
 def _narrow(encoder: Any, job: TrainingJob) -> None:
@@ -261,6 +275,7 @@ def _fitted(
     data: TrainingData,
     maker: TrainingExamples,
     live: Any,
+    teacher: Any,
 ) -> Any:
     from sluice.training import fit
 
@@ -300,6 +315,7 @@ def _fitted(
         sparsity=section.sparsity,
         gradient_cache=section.gradient_cache,
         live=live,
+        teacher=teacher,
         seed=job.seed,
         head_learning_rate=section.head_learning_rate,
         **settings,

@@ -15,6 +15,9 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
 from sluice.training.losses.distillation.kl_div import KLDiv
+from sluice.training.losses.math.reduction import check_positive
+
+DISTILLATION = 0.05  # the temperature where none is set
 
 
 class Mixed(NamedTuple):
@@ -35,8 +38,9 @@ class Mixing(Wrapping):
     over a score matrix can be inside; focal weights are ``info_nce.focal_gamma``. A query with
     fewer than two hard negatives has none. Dot products mix without normalising.
 
-    ``distillation`` above 0 adds so much of KL(softmax(T / t) || softmax(s / t)) over the documents
-    the teacher scored, t being ``distillation_temperature``. Draws are functions of seed and step.
+    ``distillation`` above 0 adds so much of KL(softmax(T / u) || softmax(s / t)) over the documents
+    the teacher scored: t is ``distillation_temperature`` (left out, 0.05), u
+    ``distillation_teacher_temperature`` (left out, t). Draws are functions of seed and step.
     """
 
     summary = "two synthetic negatives per query, mixed from its own; contrastive distillation"
@@ -47,22 +51,38 @@ class Mixing(Wrapping):
 
     mixing_temperature: float = 0.05
     distillation: float = 0.0
-    distillation_temperature: float = 0.05
+    distillation_temperature: float | None = None
+    distillation_teacher_temperature: float | None = None
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)
         plain_inside(self, "the mixed negatives are further columns of the matrix")
-        for name in ("mixing_temperature", "distillation_temperature"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"mixing.{name}: {getattr(self, name)!r}, expected above 0")
+        student, teacher = self.distillation_temperature, self.distillation_teacher_temperature
+        check_positive(
+            "mixing",
+            mixing_temperature=self.mixing_temperature,
+            distillation_temperature=student,
+            distillation_teacher_temperature=teacher,
+        )
         if not 0 <= self.distillation < math.inf:
             raise ConfigError(f"mixing.distillation: {self.distillation!r}, expected 0 or more")
-        self._teacher = KLDiv(self.distillation_temperature, self.distillation_temperature)
+        if not self.distillation and (student is not None or teacher is not None):
+            raise ConfigError(
+                "mixing: a temperature of the distillation, which weighs nothing: set distillation "
+                "above 0, or leave the temperature out"
+            )
+        student = DISTILLATION if student is None else student
+        self._teacher = KLDiv(student, student if teacher is None else teacher)
+        self._teacher.watch.key = "mixing.distillation_teacher_temperature"
 
     @property
     def needs_teacher(self) -> bool:
         """With distillation, or as the inner loss says."""
         return self.distillation > 0 or super().needs_teacher
+
+    def notes(self) -> dict[str, float]:
+        """Return the teacher's mean entropy beside the inner loss's notes."""
+        return {**super().notes(), **self._teacher.notes()}
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the inner loss over the widened matrix, and the distillation of the plain one."""
