@@ -123,6 +123,7 @@ def fit(
     start_processes()
     _check_precision(encoder)
     _check_teacher(as_loss(loss), chosen)
+    _check_answered(as_loss(loss), chosen)
     settings = dict(trainer or {})
     folder = Path(output).resolve()
     arguments = training_arguments(
@@ -245,3 +246,25 @@ def _check_teacher(loss: LossBase, examples: Sequence[Example]) -> None:
             "teacher: %s of %s training examples have no score (such as query %s) and are "
             "ignored", f"{len(unscored):,}", f"{len(examples):,}", unscored[0],
         )  # fmt: skip
+
+
+def _check_answered(loss: LossBase, examples: Sequence[Example]) -> None:
+    if not loss.wants_answered:
+        return
+    negatives = sum(label <= 0 for example in examples for label in example.labels)
+    answering = sum(
+        bool(text) and label <= 0
+        for example in examples if example.answered
+        for text, label in zip(example.answered, example.labels, strict=True)
+    )  # fmt: skip
+    if answering:
+        log.info(
+            "loss: %s of %s negatives answer another query", f"{answering:,}", f"{negatives:,}"
+        )
+        return
+    log.warning(
+        "loss: clp draws negatives to queries that they answer, and none of %s negatives is known "
+        "to answer one, so its penalty changes nothing; name a file of queries for documents "
+        "(answered: FILE, as `sluice teach generate` writes it), or train without clp",
+        f"{negatives:,}",
+    )

@@ -18,7 +18,7 @@ from sluice.retrieval.config.file_keys import (
 )
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, TrainingSection
 from sluice.retrieval.pipelines.expression import names_in
-from sluice.retrieval.retrievers.candidate_lists import SELF
+from sluice.retrieval.retrievers.candidate_lists import SELF, listed
 from sluice.retrieval.training_data.example_sources import example_files
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
 
@@ -169,6 +169,8 @@ class Dependencies:
             dataset = self.config.dataset  # {}: of a training run without one
             files += [training_contents(dataset)] if dataset else []
             files += [path_contents(str(file)) for file in example_files(section.examples)]
+            if section.answered is not None:
+                files += [path_contents(file) for file in listed(section.answered)]
         for encoder in _encoders(section):
             model = encoder.get("model")
             files.append(None if model in self.config.train else path_contents(model))

@@ -21,6 +21,7 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.candidate_lists import SELF, Sources, listed
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
+from sluice.retrieval.training_data.answered import with_answered
 from sluice.retrieval.training_data.example_sources import file_examples, source_of
 from sluice.retrieval.training_data.mining import mine_negatives
 from sluice.retrieval.training_data.teachers.distillation import taught
@@ -107,6 +108,10 @@ class TrainingExamples:
                 f"{self.train.name}: the corpus has no text of a relevant document for any "
                 "training query"
             )
+        if self.answered:
+            files = [] if self.section.answered is None else listed(self.section.answered)
+            where = f"{self.where}answered"
+            examples = with_answered(examples, self.train, files, self.seed, where)
         teacher = self.section.teacher
         if teacher is not None and self.scored:
             where = f"{self.where}teacher"

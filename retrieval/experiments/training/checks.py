@@ -91,8 +91,7 @@ def check_training(
         Sparsity.from_config(section.sparsity)
     if section.tuning is not None:
         build(section.tuning, TUNINGS, where=f"{prefix}tuning", allow=allow)
-    if section.examples is not None:
-        check_examples(section.examples, f"{prefix}examples", allow)
+    _check_files(section, prefix, allow)
     if section.teacher is not None:
         check_teacher(section.teacher, f"{prefix}teacher", allow)
     mining = None
@@ -103,6 +102,15 @@ def check_training(
     _check_trainer(section, prefix)
     loss = _check_loss(section, prefix, allow)
     check_combinations(section, loss, mining, prefix, with_dataset=with_dataset)
+
+
+def _check_files(section: TrainingSection, prefix: str, allow: Allow) -> None:
+    """Check the files that examples, and queries which negatives answer, are read from."""
+    if section.examples is not None:
+        check_examples(section.examples, f"{prefix}examples", allow)
+    if section.answered is not None:
+        files = {"type": "file", "file": listed(section.answered)}
+        check_examples(files, f"{prefix}answered", allow)
 
 
 def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase:
@@ -274,6 +282,11 @@ def check_combinations(
             f"{prefix}teacher: {section.loss['type']} learns nothing from a teacher's scores; add "
             "a loss that does (loss: {type: sum, losses: [{type: kl_div}, ...]}), or leave teacher "
             "out"
+        )
+    if section.answered is not None and not loss.wants_answered:
+        raise ConfigError(
+            f"{prefix}answered: {section.loss['type']} looks at no queries that negatives answer; "
+            "use the loss clp, or leave answered out"
         )
     _check_head(section, kind, prefix)
     model, trained = section.encoder.get("query_model"), section.encoder.get("train_idf")

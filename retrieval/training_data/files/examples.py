@@ -36,12 +36,13 @@ class FileExamples(ExampleSource):
     """``examples: {file: ...}``: training examples from files of the usual formats.
 
     ``file`` is a path or several, read in that order. ``format`` is detected from the first row, or
-    one of ``bge`` (jsonl of query, pos, neg, pos_scores, neg_scores), ``columns`` (anchor,
-    positive, negative_1 to negative_n, and a label or score: csv, tsv, jsonl, parquet), ``triples``
-    (tsv of texts), ``id_triples`` and ``scored_triples`` (tsv of ids), ``tevatron``, ``msmarco``
-    (jsonl of ids), ``graded`` (query, document, grade). Ids without texts are the dataset's.
-    ``columns`` says what columns of other names hold: ``query``, ``positive``, ``negative`` (one or
-    a list), ``label``; those it does not say are guessed, and the log names them.
+    one of ``bge`` (jsonl of query, pos, neg, pos_scores, neg_scores, neg_queries: queries that the
+    negatives answer), ``columns`` (anchor, positive, negative_1 to negative_n, and a label or
+    score: csv, tsv, jsonl, parquet), ``triples`` (tsv of texts), ``id_triples`` and
+    ``scored_triples`` (tsv of ids), ``tevatron``, ``msmarco`` (jsonl of ids), ``graded`` (query,
+    document, grade). Ids without texts are the dataset's. ``columns`` says what columns of other
+    names hold: ``query``, ``positive``, ``negative`` (one or a list), ``label``; those it does not
+    say are guessed, and the log names them.
 
     ``per_query`` limits the negatives of an example: to the first of a row (``top``) or to as many
     at random, by seed; a row with fewer keeps them all. ``positives: each`` makes one example of
@@ -148,12 +149,14 @@ class FileExamples(ExampleSource):
             for group in [positives] if together else [[one] for one in positives]:
                 documents = [*group, *negatives]
                 scores = tuple(one.score for one in documents)
+                answered = tuple(one.answered for one in documents)
                 yield Example(
                     Text(query, row.query.text or ""),
                     tuple(Text(one.document.key, one.document.text or "") for one in documents),
                     tuple(one.label for one in documents),
                     relevant[query],
                     scores if self.scores and not all(map(math.isnan, scores)) else (),
+                    answered=answered if any(answered) else (),
                 )
         self._warn(counts, len(rows))
 

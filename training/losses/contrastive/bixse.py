@@ -15,6 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.reduction import scale_for, weighted_mean
+from sluice.training.losses.math.soft_labels import SoftTarget, check_target, soft_labels
 from sluice.training.protocol import ScoreMatrix
 
 SIGLIP_BIAS = -10.0
@@ -30,6 +31,10 @@ class BiXSE(LossBase):
     ``learn_scale`` or ``learn_bias`` is false. ``bias_init`` is where b begins: ``siglip`` is -10
     (for a scale of 10), ``base_rate`` makes the mean sigmoid of the first batch its mean label, a
     number is itself. Weights count a query's pairs.
+
+    ``target`` other than ``labels`` takes the y of documents that a teacher scored from it:
+    ``logits`` are sigmoids of its scores over ``teacher_temperature`` (left out, 1),
+    ``probabilities`` its scores as they are.
     """
 
     summary = "cross-entropy of each pair against a grade in [0, 1], learnt scale and bias"
@@ -43,8 +48,11 @@ class BiXSE(LossBase):
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     negatives: Negatives = "all"
     learning_rate: float | None = 1e-2
+    target: SoftTarget = "labels"
+    teacher_temperature: float | None = None
 
     def __post_init__(self) -> None:
+        check_target("bixse", self.target, self.teacher_temperature)
         if self.scale is not None and not self.scale > 0:
             raise ConfigError(f"bixse.scale: {self.scale!r}, expected above 0")
         if not self.max_grade > 0:
@@ -58,6 +66,11 @@ class BiXSE(LossBase):
         self.bias = nn.Parameter(
             torch.tensor(bias, dtype=torch.float32), requires_grad=self.learn_bias
         )
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether a teacher gives the labels."""
+        return self.target != "labels"
 
     def parameters(self) -> list[nn.Parameter]:
         """Return those of log-scale and bias that are learnt."""
@@ -78,7 +91,9 @@ class BiXSE(LossBase):
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         scores, counted, weights = matrix.scores, matrix.mask, matrix.weights
-        grades = matrix.labels.to(scores.dtype).masked_fill(~counted, 0.0) / self.max_grade
+        graded = matrix._replace(labels=matrix.labels.to(scores.dtype) / self.max_grade)
+        grades = soft_labels("bixse", graded, self.target, self.teacher_temperature)
+        grades = grades.masked_fill(~counted, 0.0)
         if grades.numel() and (grades.min() < 0 or grades.max() > 1):
             worst = grades.max() if grades.max() > 1 else grades.min()
             raise DataError(

@@ -15,8 +15,6 @@ from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.reduction import weighted_mean
 
-SIDES = ("both", "query", "document")
-
 
 @dataclass(frozen=True, slots=True)
 class Alignment(LossBase):
@@ -38,12 +36,6 @@ class Alignment(LossBase):
 
     distance: Literal["l2", "cosine"] = "l2"
     sides: Literal["both", "query", "document"] = "both"
-
-    def __post_init__(self) -> None:
-        if self.distance not in ("l2", "cosine"):
-            raise ConfigError(f"alignment.distance: {self.distance!r}, expected l2 or cosine")
-        if self.sides not in SIDES:
-            raise ConfigError(f"alignment.sides: {self.sides!r}, expected {', '.join(SIDES)}")
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the mean distance; a text weighs what its query weighs."""

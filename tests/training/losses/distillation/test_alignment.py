@@ -94,7 +94,5 @@ def test_what_does_not_fit_is_said() -> None:
     goals = torch.randn(3, 4), torch.randn(6, 4)
     with pytest.raises(ConfigError, match=r"8 dimensions and the teacher's 4; set encoder.projec"):
         Alignment().over(replace(batch, teacher_vectors=goals))
-    with pytest.raises(ConfigError, match=r"alignment.distance: 'dot', expected l2 or cosine"):
-        Alignment("dot")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"alignment.sides: 'left', expected both, query, docum"):
-        Alignment("l2", "left")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"distance: 'dot'; expected one of 'l2', 'cosine'"):
+        made("alignment", distance="dot")
