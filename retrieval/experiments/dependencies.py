@@ -18,7 +18,7 @@ from sluice.retrieval.config.file_keys import (
 )
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, TrainingSection
 from sluice.retrieval.pipelines.expression import names_in
-from sluice.retrieval.retrievers.candidate_lists import SELF, listed
+from sluice.retrieval.retrievers.candidate_lists import NOT_OPENED, listed
 from sluice.retrieval.training_data.example_sources import example_files
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
 
@@ -190,7 +190,7 @@ class Dependencies:
 def _lists(section: Any) -> list[str]:
     """Return the names or paths that negatives are mined from."""
     named = _of_negatives(section, "retriever")
-    return [each for each in named if isinstance(each, str) and each != SELF]
+    return [each for each in named if isinstance(each, str) and each not in NOT_OPENED]
 
 
 def _judges(section: Any) -> list[str]:

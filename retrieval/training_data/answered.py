@@ -46,8 +46,9 @@ class AnsweredQueries:
         """Return another query that one of an example's documents answers; empty without one."""
         document = example.documents[place]
         known = self._by_id.get(document.id, [])
+        known = [*known, *self._by_text.get(same_text_key(document.text), [])]
         own = same_text_key(example.query.text)
-        for query, text in (*known, *self._by_text.get(same_text_key(document.text), ())):
+        for query, text in known:
             if query != example.query.id and same_text_key(text) != own:
                 return text
         return ""

@@ -18,12 +18,19 @@ from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.datasets.source import Qrels
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.retrievers.candidate_lists import SELF, Sources, listed
+from sluice.retrieval.retrievers.candidate_lists import (
+    NOT_OPENED,
+    RANDOM,
+    SELF,
+    Sources,
+    listed,
+    random_run,
+)
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.answered import with_answered
 from sluice.retrieval.training_data.example_sources import file_examples, source_of
-from sluice.retrieval.training_data.mining import mine_negatives
+from sluice.retrieval.training_data.mining import mine_negatives, mining_of
 from sluice.retrieval.training_data.teachers.distillation import taught
 
 if TYPE_CHECKING:
@@ -31,6 +38,8 @@ if TYPE_CHECKING:
     from sluice.training.negatives.judge import Judge
 
 log = logging.getLogger("sluice")
+
+SPARE = 4  # random documents drawn for each negative: some are dropped as copies of others
 
 Source = Callable[[Any, str], Stage | Run]  # `negatives.retriever` and its key path -> lists
 OpenJudge = Callable[[Any, str], "Judge"]
@@ -77,7 +86,8 @@ class TrainingExamples:
         retrievers = listed(negatives.get("retriever"))
         self.mined = negatives.get("type") == "mined"
         self.asks_self = SELF in retrievers
-        self._others = [each for each in retrievers if each != SELF] if self.mined else []
+        self._retrievers = retrievers if self.mined else []
+        self._others = [each for each in self._retrievers if each not in NOT_OPENED]
         self._source = source
         if self.mined and negatives.get("judge") is not None:
             self._judge = judge(negatives["judge"], f"{where}negatives.judge")
@@ -165,16 +175,7 @@ class TrainingExamples:
     def _mine(self, encoder: Any, step: int, dataset: Dataset) -> MinedNegatives:
         from sluice.training.negatives.provenance_file import write_provenance
 
-        lists = self.lists
-        if self.asks_self:
-            own = Retriever.build(encoder, self.train.corpus, name=SELF)
-            if lists is None:
-                lists = own
-            else:
-                parts = lists.parts.items() if isinstance(lists, Sources) else [(lists.name, lists)]
-                lists = Sources([*parts, (SELF, own)])
-        if lists is None:  # checked before: a section without a retriever is refused
-            raise DataError(f"{self.where}negatives: no lists to mine from")
+        lists = self._all_lists(encoder, step, dataset)
         spec = {k: v for k, v in (self.section.negatives or {}).items() if k != "refresh"}
         mined = mine_negatives(lists, dataset, spec, seed=self.seed + step, judge=self._judge)
         suffix = f"-{step}" if step else ""
@@ -182,6 +183,29 @@ class TrainingExamples:
         write_json(self.work_path / f"mining{suffix}.json", mined.report.as_dict())
         write_provenance(self.work_path / f"negatives{suffix}.parquet", mined)
         return mined
+
+    def _all_lists(self, encoder: Any, step: int, dataset: Dataset) -> Stage | Run:
+        """Return the lists of every retriever named, those of the encoder itself as it is now."""
+        lists = self.lists
+        added: list[tuple[str, Stage | Run]] = []
+        if self.asks_self:
+            added.append((SELF, Retriever.build(encoder, self.train.corpus, name=SELF)))
+        negatives = self.section.negatives or {}
+        if RANDOM in self._retrievers:
+            plain = {key: value for key, value in negatives.items() if key != "refresh"}
+            count = SPARE * mining_of(plain, f"{self.where}negatives").per_query
+            added.append((RANDOM, random_run(dataset, count, self.seed + step)))
+        parts = [] if lists is None else [(lists.name, lists)]
+        if isinstance(lists, Sources):
+            parts = list(lists.parts.items())
+        if negatives.get("shares") is None:
+            parts += added
+        else:  # in the order of their shares
+            for place, name in enumerate(self._retrievers):
+                parts[place:place] = [one for one in added if one[0] == name]
+        if not parts:  # checked before: a section without a retriever is refused
+            raise DataError(f"{self.where}negatives: no lists to mine from")
+        return parts[0][1] if len(parts) == 1 else Sources(parts)
 
     def corpus_texts(self) -> Iterator[str]:
         """Stream the texts of all documents."""

@@ -65,7 +65,7 @@ _JUDGE: Schema = {"type": ["string", "object"]}
 MINED: dict[str, Schema] = {
     "retriever": key(
         "Where candidates come from: a retriever or pipeline by name, a folder, an inline {encoder,"
-        " index}, a .trec file, self, or a list of these.",
+        " index}, a .trec file, self, random, or a list of these.",
         anyOf=[*_RETRIEVER["anyOf"], {"type": "array", "items": _RETRIEVER, "minItems": 1}],
     ),
     "mode": key(

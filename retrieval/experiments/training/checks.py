@@ -28,7 +28,7 @@ from sluice.retrieval.config.other_names import losses_for
 from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.live_training import check_live
-from sluice.retrieval.retrievers.candidate_lists import SELF, listed, named_sources
+from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF, listed, named_sources
 from sluice.retrieval.training_data.example_sources import changes, check_examples
 from sluice.retrieval.training_data.files.corpus_examples import check_texts_alone
 from sluice.retrieval.training_data.mining import mining_of
@@ -191,11 +191,29 @@ def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
             check_retriever(section, place, allow)
         elif not isinstance(lists, str) or not lists:
             raise ConfigError(f"{place}: {lists!r}; expected {RETRIEVER}")
+    _check_shares(spec, mining_of(spec, where), where)
     if spec.get("judge") is not None:
         check_judge(spec["judge"], f"{where}.judge", allow=allow)
     elif mining_of(spec, where).judge_margin is not None:
         raise ConfigError(f"{where}: needs 'judge': {JUDGE}")
     return mining_of(spec, where)
+
+
+def _check_shares(spec: Mapping[str, Any], mining: Mining, where: str) -> None:
+    """Check that every list has its share, and that random documents meet the limits."""
+    lists = listed(spec["retriever"])
+    if mining.shares is not None and len(mining.shares) != len(lists):
+        raise ConfigError(
+            f"{where}.shares: {len(mining.shares)} for {len(lists)} retrievers; expected one for "
+            "each"
+        )
+    if mining.shares is not None and len(lists) == 1:
+        raise ConfigError(f"{where}.shares: there is a single retriever; leave shares out")
+    if RANDOM in lists and mining.min_score is not None:
+        raise ConfigError(
+            f"{where}.min_score: random documents have no scores that could reach it; leave one of "
+            "them out"
+        )
 
 
 def _check_trainer(section: TrainingSection, prefix: str) -> None:
@@ -317,7 +335,8 @@ def _check_live(section: TrainingSection, kind: str | None, prefix: str) -> None
 
 def _check_refresh(section: TrainingSection, mining: Mining, prefix: str) -> None:
     named = listed((section.negatives or {}).get("retriever"))
-    if mining.sampling != "random" and not changes(section.examples) and SELF not in named:
+    changing = SELF in named or RANDOM in named
+    if mining.sampling != "random" and not changes(section.examples) and not changing:
         raise ConfigError(
             f"{prefix}negatives.refresh: would mine the same negatives each time; add self to "
             "retriever (the encoder as it is then), set sampling: random, or leave refresh out"
