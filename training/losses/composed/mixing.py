@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
@@ -17,6 +18,9 @@ from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_
 from sluice.training.losses.distillation.kl_div import KLDiv
 from sluice.training.losses.math.reduction import check_positive
 
+log = logging.getLogger("sluice")
+
+ENOUGH = 64  # queries looked at before it is said that there is nothing to mix
 DISTILLATION = 0.05  # the temperature where none is set
 
 
@@ -36,7 +40,8 @@ class Mixing(Wrapping):
     listwise ``normalise(sum_m a_m n_m)``, a = softmax(sim(q, n_m) / mixing_temperature) over all of
     them. They are two further columns of the score matrix, each query's own, so any loss
     over a score matrix can be inside; focal weights are ``info_nce.focal_gamma``. A query with
-    fewer than two hard negatives has none. Dot products mix without normalising.
+    fewer than two hard negatives has none; where no query has two a warning says so. Dot products
+    mix without normalising.
 
     ``distillation`` above 0 adds so much of KL(softmax(T / u) || softmax(s / t)) over the documents
     the teacher scored: t is ``distillation_temperature`` (left out, 0.05), u
@@ -73,12 +78,23 @@ class Mixing(Wrapping):
             )
         student = DISTILLATION if student is None else student
         self._teacher = KLDiv(student, student if teacher is None else teacher)
+        self._queries = self._mixed = 0
         self._teacher.watch.key = "mixing.distillation_teacher_temperature"
 
     @property
     def needs_teacher(self) -> bool:
         """With distillation, or as the inner loss says."""
         return self.distillation > 0 or super().needs_teacher
+
+    def _count(self, real: Tensor) -> None:
+        """Warn once if none of the first queries has two negatives to mix."""
+        before, self._queries = self._queries, self._queries + len(real)
+        self._mixed += int(real.sum())
+        if before < ENOUGH <= self._queries and not self._mixed:
+            log.warning(
+                "mixing: none of the first %s queries has two hard negatives, so nothing is mixed; "
+                "mine two or more for each (negatives.per_query)", self._queries,
+            )  # fmt: skip
 
     def notes(self) -> dict[str, float]:
         """Return the teacher's mean entropy beside the inner loss's notes."""
@@ -101,6 +117,7 @@ class Mixing(Wrapping):
             temperature=self.mixing_temperature,
             random=np.random.default_rng([self.seed, self.step]),
         )
+        self._count(real)
         more = torch.stack([(queries * pairwise).sum(1), (queries * listwise).sum(1)], dim=1)
         teacher = batch.teacher
         if teacher is not None:

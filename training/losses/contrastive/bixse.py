@@ -14,7 +14,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.reduction import scale_for, weighted_mean
+from sluice.training.losses.math.reduction import (
+    refuse_idle,
+    scale_for,
+    weighted_mean,
+)
 from sluice.training.losses.math.soft_labels import SoftTarget, check_target, soft_labels
 from sluice.training.protocol import ScoreMatrix
 
@@ -52,6 +56,9 @@ class BiXSE(LossBase):
     teacher_temperature: float | None = None
 
     def __post_init__(self) -> None:
+        if not (self.learn_scale or self.learn_bias):
+            because = "neither scale nor bias is learnt; learn one"
+            refuse_idle("bixse", self, ["learning_rate"], because)
         check_target("bixse", self.target, self.teacher_temperature)
         if self.scale is not None and not self.scale > 0:
             raise ConfigError(f"bixse.scale: {self.scale!r}, expected above 0")
