@@ -81,7 +81,7 @@ def fit(
     ``output`` gets checkpoints and ``metrics.jsonl``. If it has a complete checkpoint of the same
     training, training resumes there and ends with the weights of an uninterrupted run (bit for bit
     on a CPU with one thread); a finished training is only loaded. ``trainer`` holds
-    ``transformers.TrainingArguments`` keys, ``sparsity`` the YAML section of that name.
+    ``transformers.TrainingArguments`` keys (``optim: lamb`` too), ``sparsity`` the YAML section of that name.
     ``evaluate(encoder)`` returns finite measures, higher is better; it runs at the start, every
     ``evaluate_every`` steps (five times by default) and at the end; ``metric`` names the measure
     that chooses the best checkpoint (by default the first), and ``patience`` evaluations without an
@@ -104,7 +104,11 @@ def fit(
         start as start_processes,
         world,
     )
-    from sluice.training.loop.arguments import result_settings, training_arguments
+    from sluice.training.loop.arguments import (
+        own_optimizer,
+        result_settings,
+        training_arguments,
+    )
     from sluice.training.loop.checkpoint import bind, examples_hash, last_complete
     from sluice.training.loop.kept_weights import START, TRIED, VALUES, keep_the_best, save_start
     from sluice.training.loop.memory_watch import reported_kill
@@ -174,6 +178,7 @@ def fit(
         live=live,
         teacher=teacher,
         head_learning_rate=head_learning_rate,
+        optimizer=own_optimizer(settings, arguments),
     )
     start = time.monotonic()
     if evaluate is not None and arguments.load_best_model_at_end:

@@ -70,7 +70,8 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
     encoded at a time while the loss sees the whole batch. ``refresh(step)`` gives new examples
     every ``refresh_every`` steps, by default at the beginning of every epoch but the first.
     ``live`` trains queries alone against what a frozen index answers to them. ``teacher`` is asked
-    batch by batch, by a loss that learns from all pairs or from vectors.
+    batch by batch, by a loss that learns from all pairs or from vectors. ``optimizer`` is a class
+    with its settings, in place of the one that the arguments name.
     """
 
     control: TrainerControl
@@ -91,6 +92,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         live: LiveCandidates | None = None,
         teacher: BatchTeacher | None = None,
         head_learning_rate: float | None = None,
+        optimizer: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
     ) -> None:
         self.encoder = encoder
         self.teacher = teacher
@@ -134,6 +136,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             data_collator=parts.collator,
             train_dataset=ExampleList(examples),
             eval_dataset=None if evaluate is None else ExampleList(()),
+            optimizer_cls_and_kwargs=optimizer,
             callbacks=[
                 Conductor(
                     parts.module,
