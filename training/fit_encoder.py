@@ -81,7 +81,8 @@ def fit(
     ``output`` gets checkpoints and ``metrics.jsonl``. If it has a complete checkpoint of the same
     training, training resumes there and ends with the weights of an uninterrupted run (bit for bit
     on a CPU with one thread); a finished training is only loaded. ``trainer`` holds
-    ``transformers.TrainingArguments`` keys (``optim: lamb`` too), ``sparsity`` the YAML section of that name.
+    ``transformers.TrainingArguments`` keys, ``optim: lamb`` among them, ``sparsity`` the YAML
+    section of that name.
     ``evaluate(encoder)`` returns finite measures, higher is better; it runs at the start, every
     ``evaluate_every`` steps (five times by default) and at the end; ``metric`` names the measure
     that chooses the best checkpoint (by default the first), and ``patience`` evaluations without an

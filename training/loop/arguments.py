@@ -122,10 +122,10 @@ def check_trainer(trainer: Mapping[str, Any]) -> None:
     """Raise ``ConfigError`` for a key `trainer` cannot have, or a value of the wrong type."""
     known = {field.name: field.type for field in dataclasses.fields(TrainingArguments)}
     names = [LAMB, *(each.value for each in OptimizerNames)]
-    if str(trainer.get("optim", LAMB)) not in names:
+    if trainer.get("optim", LAMB) not in names:
         raise ConfigError(
-            f"trainer.optim: {trainer['optim']!r}, expected one of {LAMB}, adamw_torch, sgd and the "
-            f"others of transformers{suggest(str(trainer['optim']), names)}"
+            f"trainer.optim: {trainer['optim']!r}, expected {LAMB}, adamw_torch, sgd or another of "
+            f"transformers{suggest(str(trainer['optim']), names)}"
         )
     if trainer.get("optim") == LAMB and trainer.get("optim_args") is not None:
         raise ConfigError(
