@@ -19,6 +19,7 @@ from sluice.training.losses.math.reduction import (
     scale_for,
     weighted_mean,
 )
+from sluice.training.losses.math.reliability import Reliability
 from sluice.training.losses.math.soft_labels import SoftTarget, check_target, soft_labels
 from sluice.training.protocol import ScoreMatrix
 
@@ -34,7 +35,8 @@ class BiXSE(LossBase):
     its logarithm) and b are trained with ``learning_rate`` (None: the encoder's) unless
     ``learn_scale`` or ``learn_bias`` is false. ``bias_init`` is where b begins: ``siglip`` is -10
     (for a scale of 10), ``base_rate`` makes the mean sigmoid of the first batch its mean label, a
-    number is itself. Weights count a query's pairs.
+    number is itself. Weights count a query's pairs. The log has the expected calibration error of
+    sigmoid(z) against y; ``losses.math.reliability`` draws the curve.
 
     ``target`` other than ``labels`` takes the y of documents that a teacher scored from it:
     ``logits`` are sigmoids of its scores over ``teacher_temperature`` (left out, 1),
@@ -67,6 +69,7 @@ class BiXSE(LossBase):
         scale = scale_for(self.scale, self.similarity)
         begin = {"siglip": SIGLIP_BIAS, "base_rate": math.nan}  # nan: a first batch decides
         bias = begin[self.bias_init] if isinstance(self.bias_init, str) else self.bias_init
+        self._seen = Reliability()
         self.log_scale = nn.Parameter(
             torch.tensor(math.log(scale), dtype=torch.float32), requires_grad=self.learn_scale
         )
@@ -93,8 +96,13 @@ class BiXSE(LossBase):
         self.bias.data.copy_(state["bias"])
 
     def notes(self) -> dict[str, float]:
-        """Return scale and bias for the journal."""
-        return {"scale": math.exp(self.log_scale.item()), "bias": self.bias.item()}
+        """Return scale and bias, and the calibration error of the pairs since the last call."""
+        scalars = {"scale": math.exp(self.log_scale.item()), "bias": self.bias.item()}
+        error = self._seen.error
+        if error is None:
+            return scalars
+        self._seen = Reliability()
+        return {**scalars, "calibration_error": error}
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         scores, counted, weights = matrix.scores, matrix.mask, matrix.weights
@@ -111,7 +119,10 @@ class BiXSE(LossBase):
         if self.bias.isnan():
             share = counted if weights is None else counted * weights[:, None]
             self.bias.data.fill_(base_rate_bias(scaled.detach(), grades, share))
-        cells = binary_cross_entropy_with_logits(scaled + self.bias, grades, reduction="none")
+        logits = scaled + self.bias
+        share = counted if weights is None else counted * weights[:, None]
+        self._seen.add(logits.detach().sigmoid(), grades, share.to(scores.dtype))
+        cells = binary_cross_entropy_with_logits(logits, grades, reduction="none")
         return weighted_mean(cells, counted, weights)
 
 
