@@ -23,7 +23,10 @@ from sluice.retrieval.training_data.example_sources import example_files
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
 
 # Settings of a training that were added later, by their section ("" is the training's own).
-LATER: dict[str, dict[str, Any]] = {"evaluate": {"shares": [], "margin": 1.0}}
+LATER: dict[str, dict[str, Any]] = {
+    "": {"answered": None},
+    "evaluate": {"shares": [], "margin": 1.0},
+}
 
 # Keys of `trainer` that decide what is reported, and nothing that is learnt.
 REPORTING = ("logging_", "log_", "report_to", "disable_tqdm", "run_name", "project")
