@@ -88,8 +88,8 @@ def fit(
     that chooses the best checkpoint (by default the first), and ``patience`` evaluations without an
     improvement end the training. ``refresh(step)`` returns new examples every ``refresh_every``
     steps (by default for each epoch after the first), mined with the current encoder. ``live``
-    trains the query side against the results of a frozen index. ``teacher`` is asked batch by batch
-    by losses that learn from all of its pairs, or from vectors. ``gradient_cache`` is how many
+    trains the query side against the results of a frozen index. ``teacher`` teaches whole batches,
+    for losses that learn from all of their pairs, or from vectors. ``gradient_cache`` is how many
     texts are encoded at a time, whatever the batch size; the loss still sees the full batch.
 
     Under ``torchrun`` every process calls this with the same arguments; the batch size in

@@ -22,7 +22,7 @@ from sluice.retrieval.retrievers.candidate_lists import NOT_OPENED, listed
 from sluice.retrieval.training_data.example_sources import example_files
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
 
-# Settings of a training that were added later, by their section ("" is the training's own).
+# Training settings that were added later, by their section ("" is the training's own).
 LATER: dict[str, dict[str, Any]] = {
     "": {"answered": None},
     "evaluate": {"shares": [], "margin": 1.0},
@@ -232,7 +232,7 @@ def _components(section: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _drop_later(plain: dict[str, Any]) -> None:
-    """Leave out settings of a training that came later, where they are the default.
+    """Leave out training settings that came later, where they are the default.
 
     So a model that was trained before there were such settings is not trained again.
     """

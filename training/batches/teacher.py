@@ -1,4 +1,4 @@
-"""The protocol of a teacher that is asked batch by batch: for all of its pairs, or for vectors."""
+"""The protocol of a teacher of whole batches: it scores all of their pairs, or gives vectors."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def choose_parts(
     """Return the parts that train this encoder with this loss.
 
     ``live``: candidates come from a frozen index, so that only queries are encoded. ``sparse``:
-    there are sparsity penalties. ``teacher`` is asked batch by batch. Raises ``ConfigError`` where
+    there are sparsity penalties. ``teacher`` teaches whole batches. Raises ``ConfigError`` where
     these do not fit the encoder.
     """
     hooks = as_loss(loss)

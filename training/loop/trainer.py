@@ -69,8 +69,8 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
     ``patience`` evaluations without a better one end the training. ``gradient_cache`` texts are
     encoded at a time while the loss sees the whole batch. ``refresh(step)`` gives new examples
     every ``refresh_every`` steps, by default at the beginning of every epoch but the first.
-    ``live`` trains queries alone against what a frozen index answers to them. ``teacher`` is asked
-    batch by batch, by a loss that learns from all pairs or from vectors. ``optimizer`` is a class
+    ``live`` trains queries alone against what a frozen index answers to them. ``teacher`` teaches
+    whole batches, for a loss that learns from all pairs or from vectors. ``optimizer`` is a class
     with its settings, in place of the one that the arguments name.
     """
 

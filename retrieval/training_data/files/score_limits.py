@@ -11,7 +11,7 @@ from sluice.training.negatives.settings import Among, Mining
 
 
 def check_limits(ratio: float | None, margin: float | None, positive_score: Among) -> None:
-    """Raise ``ConfigError`` for limits that are no numbers, or a choice without limits."""
+    """Raise ``ConfigError`` for a limit that is not a number, or a choice without limits."""
     if ratio is not None and not 0 < ratio < math.inf:
         raise ConfigError(f"max_positive_ratio: {ratio}, expected above 0 (0.95 is usual)")
     if margin is not None and not math.isfinite(margin):

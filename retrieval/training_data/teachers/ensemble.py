@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,15 +11,21 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import is_number
-from sluice.training.negatives.judge import JudgedPair, judged
-
-if TYPE_CHECKING:
-    from sluice.retrieval.training_data.teachers.teachers import Teacher
+from sluice.training.negatives.judge import Judge, JudgedPair, judged
 
 Scores = NDArray[np.float64]
 
 ENSEMBLE: Final = "ensemble"
 SETTINGS: Final = ("teachers", "weights", "normalise", "scale")
+
+
+class Teacher(Judge, Protocol):
+    """A judge whose scores depend on the pairs alone; its fingerprint identifies it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that changes whenever a score would."""
+        ...
 
 
 def _min_max(scores: Scores) -> Scores:

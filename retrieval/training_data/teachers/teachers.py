@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.teachers.ensemble import (
     ENSEMBLE,
     Ensemble,
+    Teacher as Teacher,
     check_mixture,
     mixture_of,
 )
@@ -39,15 +40,6 @@ KINDS = (BM25, "cross_encoder", "dense", "splade")
 STORED = "examples"  # the name of the scores that the training examples bring
 
 Texts = Callable[[], Iterable[str]]  # the texts of a corpus, streamed anew
-
-
-class Teacher(Judge, Protocol):
-    """A judge whose scores depend on the pairs alone; its fingerprint identifies it."""
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash that changes whenever a score would."""
-        ...
 
 
 class ModelTeacher:

@@ -20,7 +20,7 @@ from sluice.training.losses.math.reduction import check_positive
 
 log = logging.getLogger("sluice")
 
-ENOUGH = 64  # queries looked at before it is said that there is nothing to mix
+ENOUGH = 64  # queries after which a warning says that there was nothing to mix
 DISTILLATION = 0.05  # the temperature where none is set
 
 
