@@ -66,6 +66,11 @@ def choose_parts(
             "loss: learns from a teacher batch by batch, which is for a bi-encoder and the "
             "documents of the examples; leave negatives: {type: live} out, or train a bi-encoder"
         )
+    if teacher is not None and not by_batch:
+        raise ConfigError(
+            "teacher: the loss learns nothing from a teacher of whole batches; leave it out, or "
+            "train with kl_div (negatives: all) or alignment"
+        )
     if by_batch and teacher is None:
         raise ConfigError(
             "teacher: missing: this loss learns from it batch by batch; name an encoder (dense, "

@@ -111,6 +111,8 @@ def sliced(batch: VectorBatch, dim: int) -> VectorBatch:
     if batch.answered is not None:
         columns, vectors = batch.answered
         changes["answered"] = columns, vectors[:, :dim]
+    if batch.teacher_vectors is not None:
+        changes["teacher_vectors"] = tuple(each[:, :dim] for each in batch.teacher_vectors)
     return batch.with_vectors(batch.queries[:, :dim], batch.documents[:, :dim], **changes)
 
 

@@ -96,3 +96,22 @@ def test_what_does_not_fit_is_said() -> None:
         Alignment().over(replace(batch, teacher_vectors=goals))
     with pytest.raises(ConfigError, match=r"distance: 'dot'; expected one of 'l2', 'cosine'"):
         made("alignment", distance="dot")
+
+
+def test_prefixes_are_aligned_with_the_teachers() -> None:
+    batch = aligned()
+    assert batch.teacher_vectors is not None
+    found = made("matryoshka", dims=[8, 4], loss={"type": "alignment", "distance": "cosine"})
+    short = batch.with_vectors(
+        batch.queries[:, :4],
+        batch.documents[:, :4],
+        teacher_vectors=tuple(each[:, :4] for each in batch.teacher_vectors),
+    )
+    whole = Alignment("cosine").over(batch) + Alignment("cosine").over(short)
+    assert found.over(batch).item() == pytest.approx(whole.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("outer", ["mixing", "momentum_queue", "dse"])
+def test_it_is_refused_where_the_outer_loss_adds_nothing(outer: str) -> None:
+    with pytest.raises(ConfigError, match=f"{outer}.loss: learns a teacher's vectors, which"):
+        made(outer, loss={"type": "alignment"})
