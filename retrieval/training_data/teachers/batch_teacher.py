@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,7 +14,15 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.training_data.teachers.ensemble import ENSEMBLE, Mixture, mixture_of
-from sluice.retrieval.training_data.teachers.teachers import ModelTeacher, Texts, make_teacher
+from sluice.retrieval.training_data.teachers.teachers import (
+    BM25,
+    STORED,
+    ModelTeacher,
+    Texts,
+    is_score_file,
+    make_teacher,
+)
+from sluice.training.protocol import Side
 
 if TYPE_CHECKING:
     from sluice.training import Example
@@ -22,7 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-Side = Literal["query", "document"]
 SIDES: tuple[Side, ...] = ("query", "document")
 
 
@@ -167,15 +174,13 @@ PAIRS_ONLY = (
 
 def check_batch_teacher(spec: str | Mapping[str, Any], where: str, *, vectors: bool) -> None:
     """Refuse before any work what the section shows cannot teach whole batches."""
-    from sluice.retrieval.training_data.teachers.teachers import STORED, is_score_file
-
     members = spec["teachers"] if isinstance(spec, Mapping) and "teachers" in spec else [spec]
     for member in members:
         stored = isinstance(member, str) and (member == STORED or is_score_file(member))
         kind = member.get("type") if isinstance(member, Mapping) else None
         if stored or kind == "cross_encoder":
             raise ConfigError(f"{where}: {member if stored else kind}: {PAIRS_ONLY}")
-        if vectors and (len(members) > 1 or kind in ("splade", "bm25") or member == "bm25"):
+        if vectors and (len(members) > 1 or kind in ("splade", BM25) or member == BM25):
             raise ConfigError(
                 f"{where}: this loss learns the vectors of one dense encoder; name one"
             )
