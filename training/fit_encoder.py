@@ -15,6 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.example import Example
 
 if TYPE_CHECKING:
+    from sluice.training.batches.teacher import BatchTeacher
     from sluice.training.loop.live_candidates import LiveCandidates
     from sluice.training.loop.refresh import Refresh
     from sluice.training.loop.trainer import Evaluate
@@ -68,6 +69,7 @@ def fit(
     refresh: Refresh | None = None,
     refresh_every: int | None = None,
     live: LiveCandidates | None = None,
+    teacher: BatchTeacher | None = None,
     seed: int = 13,
     head_learning_rate: float | None = None,
     sampling_temperature: float | None = None,
@@ -84,13 +86,15 @@ def fit(
     ``output`` gets checkpoints and ``metrics.jsonl``. If it has a complete checkpoint of the same
     training, training resumes there and ends with the weights of an uninterrupted run (bit for bit
     on a CPU with one thread); a finished training is only loaded. ``trainer`` holds
-    ``transformers.TrainingArguments`` keys, ``sparsity`` the YAML section of that name.
+    ``transformers.TrainingArguments`` keys, ``optim: lamb`` among them, ``sparsity`` the YAML
+    section of that name.
     ``evaluate(encoder)`` returns finite measures, higher is better; it runs at the start, every
     ``evaluate_every`` steps (five times by default) and at the end; ``metric`` names the measure
     that chooses the best checkpoint (by default the first), and ``patience`` evaluations without an
     improvement end the training. ``refresh(step)`` returns new examples every ``refresh_every``
     steps (by default for each epoch after the first), mined with the current encoder. ``live``
-    trains the query side against the results of a frozen index. ``gradient_cache`` is how many
+    trains the query side against the results of a frozen index. ``teacher`` teaches whole batches,
+    for losses that learn from all of their pairs, or from vectors. ``gradient_cache`` is how many
     texts are encoded at a time, whatever the batch size; the loss still sees the full batch.
     Examples of several sources (``Example.source``) are drawn by ``sampling_temperature``, 2 by
     default: every batch is of one source (``sluice.training.batches.mixed_sampler``).
@@ -108,7 +112,11 @@ def fit(
         start as start_processes,
         world,
     )
-    from sluice.training.loop.arguments import result_settings, training_arguments
+    from sluice.training.loop.arguments import (
+        own_optimizer,
+        result_settings,
+        training_arguments,
+    )
     from sluice.training.loop.checkpoint import bind, examples_hash, last_complete
     from sluice.training.loop.dev_values import VALUES
     from sluice.training.loop.kept_weights import START, TRIED, keep_the_best, save_start
@@ -127,6 +135,7 @@ def fit(
     start_processes()
     _check_precision(encoder)
     _check_teacher(as_loss(loss), chosen)
+    _check_answered(as_loss(loss), chosen)
     settings = dict(trainer or {})
     folder = Path(output).resolve()
     arguments = training_arguments(
@@ -147,6 +156,7 @@ def fit(
         "seed": seed,
         "head_learning_rate": head_learning_rate,
         "examples": examples_hash(chosen),
+        **({} if teacher is None else {"teacher": teacher.fingerprint}),
         "encoder": {name: list(p.shape) for name, p in encoder.module.named_parameters()},
         **_if_given(sampling_temperature=sampling_temperature),
     }
@@ -175,8 +185,10 @@ def fit(
         refresh=refresh,
         refresh_every=refresh_every,
         live=live,
+        teacher=teacher,
         head_learning_rate=head_learning_rate,
         sampling_temperature=sampling_temperature,
+        optimizer=own_optimizer(settings, arguments),
     )
     start = time.monotonic()
     if evaluate is not None:
@@ -289,3 +301,25 @@ def _check_teacher(loss: LossBase, examples: Sequence[Example]) -> None:
             "teacher: %s of %s training examples have no score (such as query %s) and are "
             "ignored", f"{len(unscored):,}", f"{len(examples):,}", unscored[0],
         )  # fmt: skip
+
+
+def _check_answered(loss: LossBase, examples: Sequence[Example]) -> None:
+    if not loss.wants_answered:
+        return
+    negatives = sum(label <= 0 for example in examples for label in example.labels)
+    answering = sum(
+        bool(text) and label <= 0
+        for example in examples if example.answered
+        for text, label in zip(example.answered, example.labels, strict=True)
+    )  # fmt: skip
+    if answering:
+        log.info(
+            "loss: %s of %s negatives answer another query", f"{answering:,}", f"{negatives:,}"
+        )
+        return
+    log.warning(
+        "loss: clp draws negatives to queries that they answer, and none of %s negatives is known "
+        "to answer one, so its penalty changes nothing; name a file of queries for documents "
+        "(answered: FILE, as `sluice teach generate` writes it), or train without clp",
+        f"{negatives:,}",
+    )

@@ -43,6 +43,20 @@ def check_pruning(
         raise ConfigError("term_floors: given without the prune_quantile they belong to")
 
 
+def check_static(query_model: QueryModel, lexical: str, query_top_k: int | None) -> None:
+    """Raise ``ConfigError`` for settings that would change nothing beside a query model."""
+    if query_model == "bow" and query_top_k is not None:
+        raise ConfigError(
+            f"query_top_k: {query_top_k} does nothing: with query_model: bow a query's terms all "
+            "weigh 1 and are kept; leave it out, or set query_model: idf"
+        )
+    if query_model != "shared" and lexical == "query":
+        raise ConfigError(
+            f"lexical: query does nothing: with query_model: {query_model} a query has no terms "
+            "but its own; leave it out"
+        )
+
+
 def check_trained_idf(
     query_model: QueryModel, *, train_idf: bool, learning_rate: float | None
 ) -> None:

@@ -19,19 +19,20 @@ from sluice.encoders.tuning.places import FUSED, KEYS_AND_VALUES, places_of, tar
 class LowRank:
     """LoRA: ``W + alpha / rank * B A`` with ``B`` zero at the start (Hu et al., 2022).
 
-    ``targets`` are ``all-linear`` (every linear layer of the blocks), ``attention``, or endings of
-    names (``[query, value]``, ``[attention.output.dense]``); ``dropout`` applies to the input of
-    ``A``. In a MiniLM, rank 8 trains 0.7% with ``attention`` and 1.4% with ``all-linear``.
+    ``alpha`` is, left out, twice the rank. ``targets`` are ``all-linear`` (every linear layer of
+    the blocks), ``attention``, or endings of names (``[query, value]``,
+    ``[attention.output.dense]``); ``dropout`` applies to the input of ``A``. Rank 4 trains 0.7% of
+    a MiniLM's parameters and 0.6% of BERT-base's, with ``attention`` about half as many.
     """
 
-    rank: int = 8
-    alpha: float = 16
+    rank: int = 4
+    alpha: float | None = None
     dropout: float = 0.05
     targets: str | list[str] = "all-linear"
 
     def __post_init__(self) -> None:
         whole_number(self.rank, "lora.rank", 1)
-        if not (math.isfinite(self.alpha) and self.alpha > 0):
+        if self.alpha is not None and not (math.isfinite(self.alpha) and self.alpha > 0):
             raise ConfigError(f"lora.alpha: {self.alpha!r}, expected a number above 0")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"lora.dropout: {self.dropout!r}, expected 0 or more and below 1")
@@ -44,7 +45,7 @@ class LowRank:
 
         config = LoraConfig(
             r=self.rank,
-            lora_alpha=self.alpha,
+            lora_alpha=2 * self.rank if self.alpha is None else self.alpha,
             lora_dropout=self.dropout,
             target_modules=names,
             fan_in_fan_out=_transposed(model, names),

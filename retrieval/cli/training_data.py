@@ -15,7 +15,6 @@ from sluice.retrieval.cli.terminal.options import (
     allowed,
     argument,
     check_choice,
-    flag,
     option,
     parse_numbers,
 )
@@ -150,8 +149,8 @@ def distil(
         list[str],
         option(
             "MODEL",
-            "A cross-encoder or encoder (folder or hub id), or a run file; several make an "
-            "ensemble.",
+            "A cross-encoder or encoder (folder or hub id), bm25, a run or a file of scores; "
+            "several make an ensemble.",
         ),
     ],
     candidates: Annotated[
@@ -164,8 +163,10 @@ def distil(
         list[float] | None, option("X", "A teacher's weight; one for each.", default="equal")
     ] = None,
     normalise: Annotated[
-        bool, flag("Turn each teacher's scores into z-scores by query.", "--normalise")
-    ] = False,
+        str,
+        option("METHOD", "Each teacher's scores by query: min-max, z-score or none, as they are."),
+    ] = "none",
+    scale: Annotated[float, option("X", "What the weighted mean is multiplied by.")] = 1.0,
     shard: Annotated[
         int, option("N", "Pairs saved at a time; an interruption loses one shard.")
     ] = 2048,
@@ -187,7 +188,7 @@ def distil(
 
     report = distil_dataset(
         teacher, dataset, candidates, output, depth=depth, split=split,
-        weights=teacher_weights(weight, teacher), normalise=normalise, shard=shard,
+        weights=teacher_weights(weight, teacher), normalise=normalise, scale=scale, shard=shard,
         allow=allowed(allow),
     )  # fmt: skip
     echo(str(report))

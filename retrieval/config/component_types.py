@@ -99,6 +99,13 @@ def _measures(named: Any) -> Any:
     return measure_names([named]) if isinstance(named, str) else named
 
 
+def _teacher(named: Any) -> Any:
+    """Read ``teacher: [a, b]`` as the ensemble it means: min-max by query, times 30."""
+    if not isinstance(named, list):
+        return named
+    return {"type": "ensemble", "teachers": named, "normalise": "min-max", "scale": 30.0}
+
+
 DatasetName = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "dataset"})]
 Encoder = Annotated[dict[str, Any], ComponentType("encoders", read=_encoder)]
 TrainedEncoder = Annotated[dict[str, Any], ComponentType("trained_encoders", read=_encoder)]
@@ -116,6 +123,10 @@ Negatives = Annotated[dict[str, Any], ComponentType("negatives")]
 Ranker = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "rankers"})]
 Scorer = Annotated[dict[str, Any], ComponentType("rerankers")]
 SparsitySettings = Annotated[dict[str, Any], WithJsonSchema({COMPONENT: "sparsity"})]
-Teacher = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "teachers"})]
+Teacher = Annotated[
+    str | dict[str, Any],
+    BeforeValidator(_teacher),
+    WithJsonSchema({COMPONENT: "teachers", "lists": True}),
+]
 TrainerSettings = Annotated[dict[str, Any], WithJsonSchema({COMPONENT: "trainer"})]
 Tuning = Annotated[dict[str, Any], ComponentType("tunings")]

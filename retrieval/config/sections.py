@@ -127,6 +127,11 @@ class TrainingSection(Section):
         description="Whose scores a distillation loss learns: a model, a run or a file of "
         "`sluice teach distil`.",
     )
+    answered: str | list[str] | None = Field(
+        default=None,
+        description="Files of queries and documents that answer them, for the loss clp: what "
+        "`sluice teach generate` writes, or any file of pairs.",
+    )
     positives: int = Field(
         default=1, ge=1, description="Positives of its query that one example holds."
     )

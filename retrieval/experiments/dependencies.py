@@ -18,13 +18,13 @@ from sluice.retrieval.config.file_keys import (
 )
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, TrainingSection
 from sluice.retrieval.pipelines.expression import names_in
-from sluice.retrieval.retrievers.candidate_lists import SELF
+from sluice.retrieval.retrievers.candidate_lists import NOT_OPENED, listed
 from sluice.retrieval.training_data.example_sources import example_files, searched_with
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
 
-# Settings of a training run that were added later, by their section ("" is its own).
+# Training settings that were added later, by their section ("" is the training's own).
 LATER: dict[str, dict[str, Any]] = {
-    "": {"datasets": None, "sampling_temperature": None},
+    "": {"answered": None, "datasets": None, "sampling_temperature": None},
     "evaluate": {"shares": [], "margin": 1.0, "by": None},
 }
 
@@ -177,6 +177,8 @@ class Dependencies:
             trained = section.datasets or ([dataset] if dataset else [])
             files += [training_contents(each) for each in trained]
             files += [path_contents(str(file)) for file in example_files(section.examples)]
+            if section.answered is not None:
+                files += [path_contents(file) for file in listed(section.answered)]
         for encoder in _encoders(section):
             model = encoder.get("model")
             files.append(None if model in self.config.train else path_contents(model))
@@ -196,7 +198,7 @@ class Dependencies:
 def _lists(section: Any) -> list[str]:
     """Return the names or paths that negatives are mined from and examples searched with."""
     named = _named_lists(section)
-    return [each for each in named if isinstance(each, str) and each != SELF]
+    return [each for each in named if isinstance(each, str) and each not in NOT_OPENED]
 
 
 def _judges(section: Any) -> list[str]:
@@ -240,7 +242,7 @@ def _components(section: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _drop_later(plain: dict[str, Any]) -> None:
-    """Leave out settings of a training run that came later, where they are the default.
+    """Leave out training settings that came later, where they are the default.
 
     So a model that was trained before there were such settings is not trained again.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,27 +15,33 @@ from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Run
 
 if TYPE_CHECKING:
+    from sluice.retrieval.datasets.dataset import Dataset
     from sluice.retrieval.documents.where import Where
 
 
-SELF = "self"  # in `negatives.retriever`: the encoder in training, in its current state
+# Names in `negatives.retriever` that stand for no retriever, and need none opened.
+SELF = "self"  # the encoder in training, in its current state
+RANDOM = "random"  # documents of the corpus, drawn anew at each mining
+NOT_OPENED = (SELF, RANDOM)
+FAR_BELOW = -1e6  # the first score of a random document; that of a positive is 0 beside it
 
 
 def named_sources(spec: Mapping[str, Any], where: str) -> list[tuple[str, Any]]:
     """Return the lists that ``retriever:`` of a section ``negatives`` names, with their keys.
 
-    ``self``, the encoder in training, is left out: there is nothing to open.
+    ``self``, the encoder in training, and ``random`` are left out: there is nothing to open.
     """
     named = spec.get("retriever")
     if not isinstance(named, list):
-        return [] if named == SELF else [(where, named)]
+        return [] if named in NOT_OPENED else [(where, named)]
     if not named:
         raise ConfigError(f"{where}: an empty list; name at least one retriever")
     texts = [each for each in named if isinstance(each, str)]
     twice = next((name for name in texts if texts.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"{where}: {twice!r} is named twice")
-    return [(f"{where}[{place}]", each) for place, each in enumerate(named) if each != SELF]
+    opened = ((place, each) for place, each in enumerate(named) if each not in NOT_OPENED)
+    return [(f"{where}[{place}]", each) for place, each in opened]
 
 
 def listed(named: Any) -> list[Any]:
@@ -60,6 +67,24 @@ def open_lists(
     if Path(named).is_dir():
         return Retriever.open(named, allow=allow)
     return Run.load(Path(named))
+
+
+class RandomRun(Run):
+    """Random documents for every query, none of them relevant, far below any positive's score."""
+
+
+def random_run(dataset: Dataset, count: int, seed: int) -> RandomRun:
+    """Draw ``count`` documents of a dataset's corpus for each of its queries, by seed and id."""
+    ids = [document.id for document in dataset.corpus]
+    lists: dict[str, dict[str, float]] = {}
+    for query in dataset.queries:
+        relevant = {doc for doc, grade in dataset.qrels.get(query, {}).items() if grade > 0}
+        drawn = random.Random(f"{seed}:random:{query}").sample(
+            range(len(ids)), min(len(ids), count + len(relevant))
+        )
+        chosen = [ids[place] for place in drawn if ids[place] not in relevant][:count]
+        lists[query] = {name: FAR_BELOW - rank for rank, name in enumerate(chosen)}
+    return RandomRun(lists, name=RANDOM)
 
 
 class Sources(Stage):

@@ -65,7 +65,10 @@ def hooks(case: LossCase) -> None:
         "learning_rate": loss.learning_rate is None or loss.learning_rate > 0,
         "noted": isinstance(loss.noted, str),
     }
-    flags = ("same_side", "logq", "needs_teacher", "wants_answered", "texts", "texts_alone")
+    flags = (
+        "same_side", "logq", "needs_teacher", "teacher_matrix", "teacher_vectors",
+        "wants_answered", "texts", "texts_alone",
+    )  # fmt: skip
     kinds.update({name: isinstance(getattr(loss, name), bool) for name in flags})
     for name, holds in kinds.items():
         expect(holds, f"{name} is {getattr(loss, name)!r}")

@@ -73,6 +73,11 @@ def _examples() -> list[Example]:
 
 EXAMPLES = _examples()
 ROWS = len(EXAMPLES)
+# A teacher's vectors of the queries, then of the documents.
+GOALS = torch.randn(
+    ROWS + sum(len(e.documents) for e in EXAMPLES), DIM,
+    generator=torch.Generator().manual_seed(5), dtype=torch.float64,
+)  # fmt: skip
 
 
 def leaves(scale: float = 1.0, dtype: torch.dtype = torch.float64) -> Leaves:
@@ -147,7 +152,9 @@ class LossCase:
         else:
             targets = matrix_targets(examples, loss.negatives)
             matrix = parts.logits[rows[:, None], columns]
-            teacher = parts.teacher[rows[:, None], columns].masked_fill(~own, torch.nan)
+            teacher = parts.teacher[rows[:, None], columns]
+            if not loss.teacher_matrix:
+                teacher = teacher.masked_fill(~own, torch.nan)
         vectors = parts.queries[rows], parts.documents[columns]
         early = parts.early_queries[rows], parts.early_documents[columns]
         labels = torch.tensor([label for e in examples for label in e.labels])
@@ -165,6 +172,7 @@ class LossCase:
             cosine=self.layout == "matrix",
             layers=(vectors, early) if layers is not None and len(layers(0)) == 2 else (),
             answered=(negatives, parts.answered[columns[negatives]]),
+            teacher_vectors=(GOALS[:ROWS][rows].to(dtype), GOALS[ROWS:][columns].to(dtype)),
             features={
                 "query": encoder.tokenize([e.query.text for e in examples], "query"),
                 "document": encoder.tokenize([d.text for d in documents], "document"),

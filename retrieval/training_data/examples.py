@@ -6,7 +6,7 @@ They are made before training, and again during it where negatives are refreshed
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,19 @@ from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.datasets.source import Qrels
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.retrievers.candidate_lists import SELF, Sources, listed
+from sluice.retrieval.retrievers.candidate_lists import (
+    NOT_OPENED,
+    RANDOM,
+    SELF,
+    Sources,
+    listed,
+    random_run,
+)
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
+from sluice.retrieval.training_data.answered import with_answered
 from sluice.retrieval.training_data.example_sources import file_examples, source_of
-from sluice.retrieval.training_data.mining import mine_negatives
+from sluice.retrieval.training_data.mining import mine_negatives, mining_of
 from sluice.retrieval.training_data.teachers.distillation import taught
 
 if TYPE_CHECKING:
@@ -30,6 +38,8 @@ if TYPE_CHECKING:
     from sluice.training.negatives.judge import Judge
 
 log = logging.getLogger("sluice")
+
+SPARE = 4  # random documents drawn for each negative: some are dropped as copies of others
 
 Source = Callable[[Any, str], Stage | Run]  # `negatives.retriever` and its key path -> lists
 OpenJudge = Callable[[Any, str], "Judge"]
@@ -40,9 +50,9 @@ class TrainingExamples:
 
     ``source`` and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained
     in the experiment to folders. With ``answered`` each document comes with another query that it
-    answers, where the judgements have one. ``read`` are the section's examples where they have been
-    read already; pairs of the documents ``left_out`` are not trained on. Reports and provenance go
-    to ``work_path``.
+    answers, where the judgements have one. Without ``scored`` the section's teacher scores
+    nothing here. ``read`` are the section's examples where they have been read already; pairs of the
+    documents ``left_out`` are not trained on. Reports and provenance go to ``work_path``.
     """
 
     def __init__(
@@ -57,6 +67,7 @@ class TrainingExamples:
         judge: OpenJudge,
         model: Callable[[str], str],
         answered: bool = False,
+        scored: bool = True,
         read: Sequence[Example] = (),
         left_out: frozenset[str] = frozenset(),
     ) -> None:
@@ -67,6 +78,7 @@ class TrainingExamples:
         self.where = where
         self.model = model
         self.answered = answered
+        self.scored = scored
         self.read = list(read)
         self.left_out = left_out
         self._texts: dict[str, str] = {}
@@ -76,7 +88,8 @@ class TrainingExamples:
         retrievers = listed(negatives.get("retriever"))
         self.mined = negatives.get("type") == "mined"
         self.asks_self = SELF in retrievers
-        self._others = [each for each in retrievers if each != SELF] if self.mined else []
+        self._retrievers = retrievers if self.mined else []
+        self._others = [each for each in self._retrievers if each not in NOT_OPENED]
         self._source = source
         if self.mined and negatives.get("judge") is not None:
             self._judge = judge(negatives["judge"], f"{where}negatives.judge")
@@ -107,11 +120,18 @@ class TrainingExamples:
                 f"{self.train.name}: the corpus has no text of a relevant document for any "
                 "training query"
             )
+        if self.answered:
+            files = [] if self.section.answered is None else listed(self.section.answered)
+            where = f"{self.where}answered"
+            examples = with_answered(examples, self.train, files, self.seed, where)
         teacher = self.section.teacher
-        if teacher is not None:
+        if teacher is not None and self.scored:
             where = f"{self.where}teacher"
             folder = self.work_path if step == 0 else self.work_path / f"teacher-{step}"
-            examples = taught(examples, teacher, work_path=folder, model=self.model, where=where)
+            examples = taught(
+                examples, teacher, work_path=folder, model=self.model, corpus=self.corpus_texts,
+                where=where,
+            )  # fmt: skip
         return examples
 
     def _from_section(self, spec: Mapping[str, Any], encoder: Any, step: int) -> list[Example]:
@@ -163,16 +183,7 @@ class TrainingExamples:
     def _mine(self, encoder: Any, step: int, dataset: Dataset) -> MinedNegatives:
         from sluice.training.negatives.provenance_file import write_provenance
 
-        lists = self.lists
-        if self.asks_self:
-            own = Retriever.build(encoder, self.train.corpus, name=SELF)
-            if lists is None:
-                lists = own
-            else:
-                parts = lists.parts.items() if isinstance(lists, Sources) else [(lists.name, lists)]
-                lists = Sources([*parts, (SELF, own)])
-        if lists is None:  # checked before: a section without a retriever is refused
-            raise DataError(f"{self.where}negatives: no lists to mine from")
+        lists = self._all_lists(encoder, step, dataset)
         spec = {k: v for k, v in (self.section.negatives or {}).items() if k != "refresh"}
         mined = mine_negatives(lists, dataset, spec, seed=self.seed + step, judge=self._judge)
         suffix = f"-{step}" if step else ""
@@ -180,6 +191,33 @@ class TrainingExamples:
         write_json(self.work_path / f"mining{suffix}.json", mined.report.as_dict())
         write_provenance(self.work_path / f"negatives{suffix}.parquet", mined)
         return mined
+
+    def _all_lists(self, encoder: Any, step: int, dataset: Dataset) -> Stage | Run:
+        """Return the lists of every retriever named, those of the encoder itself as it is now."""
+        lists = self.lists
+        added: list[tuple[str, Stage | Run]] = []
+        if self.asks_self:
+            added.append((SELF, Retriever.build(encoder, self.train.corpus, name=SELF)))
+        negatives = self.section.negatives or {}
+        if RANDOM in self._retrievers:
+            plain = {key: value for key, value in negatives.items() if key != "refresh"}
+            count = SPARE * mining_of(plain, f"{self.where}negatives").per_query
+            added.append((RANDOM, random_run(dataset, count, self.seed + step)))
+        parts = [] if lists is None else [(lists.name, lists)]
+        if isinstance(lists, Sources):
+            parts = list(lists.parts.items())
+        if negatives.get("shares") is None:
+            parts += added
+        else:  # in the order of their shares
+            for place, name in enumerate(self._retrievers):
+                parts[place:place] = [one for one in added if one[0] == name]
+        if not parts:  # checked before: a section without a retriever is refused
+            raise DataError(f"{self.where}negatives: no lists to mine from")
+        return parts[0][1] if len(parts) == 1 else Sources(parts)
+
+    def corpus_texts(self) -> Iterator[str]:
+        """Stream the texts of all documents."""
+        return (document.full_text for document in self.train.corpus)
 
     def _read(self, ids: set[str]) -> dict[str, str]:
         """Return documents' texts; the corpus is streamed again only for new ones."""

@@ -17,7 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.stage import Cut, Stage
-from sluice.retrieval.retrievers.candidate_lists import Sources
+from sluice.retrieval.retrievers.candidate_lists import RandomRun, Sources
 from sluice.retrieval.retrievers.dataset_runs import run_on
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
 from sluice.retrieval.runs.run import Run
@@ -160,6 +160,12 @@ def mining_lists(
                 f"negatives.retriever: {name!r} answers none of the {len(dataset.queries):,} "
                 f"training queries of {dataset.name}; is it a run on another split?"
             )
+        if isinstance(part, RandomRun):
+            scores[name] = {
+                query: {doc: 0.0 for doc, grade in grades.items() if grade > 0}
+                for query, grades in dataset.qrels.items()
+            }
+            continue
         retriever = _retriever(part)
         if retriever is not None and (all_scores or mining.needs_positive_score):
             scores[name] = _missed_scores(retriever, run, dataset)

@@ -6,11 +6,13 @@ With several processes the targets are those of the whole batch, and the texts t
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 from sluice.training.batches.processes import rank, shares, world
 from sluice.training.batches.targets import (
@@ -20,6 +22,7 @@ from sluice.training.batches.targets import (
     matrix_targets,
     row_weights,
 )
+from sluice.training.batches.teacher import BatchTeacher
 from sluice.training.example import Example
 from sluice.training.protocol import BiEncoder, PairEncoder, Side
 
@@ -56,12 +59,17 @@ class BiEncoderCollator:
     """Queries in one call of the tokenizer, all documents of the batch in another.
 
     ``answered`` adds the queries that negatives answer, as a third part encoded like queries.
+    ``teacher`` scores all pairs of the batch where ``teacher_matrix`` is set, and gives its vectors
+    where ``teacher_vectors`` is.
     """
 
     encoder: BiEncoder
     negatives: Negatives = "all"
     same_side: bool = False
     answered: bool = False
+    teacher: BatchTeacher | None = None
+    teacher_matrix: bool = False
+    teacher_vectors: bool = False
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
         """Return the features of all parts and what the cells of the batch mean."""
@@ -76,6 +84,8 @@ class BiEncoderCollator:
             "query": share.sizes([1] * len(examples)),
             "document": share.sizes([len(e.documents) for e in examples]),
         }
+        if self.teacher is not None:
+            batch |= self._taught(examples, targets, self.teacher)
         if self.answered:
             texts = [e.answered or ("",) * len(e.documents) for e in examples]
             flat = [text for part in texts for text in part]
@@ -87,6 +97,24 @@ class BiEncoderCollator:
             if all(batch["sizes"]["answered"]):
                 batch["features"]["answered"] = self._tokens(own, "query")
         return batch
+
+    def _taught(
+        self, examples: Sequence[Example], targets: Targets, teacher: BatchTeacher
+    ) -> Batch:
+        """Return what the teacher makes of the batch, under the names that it goes by."""
+        queries = [example.query for example in examples]
+        documents = [document for example in examples for document in example.documents]
+        made: Batch = {}
+        if self.teacher_matrix:
+            scores = torch.from_numpy(teacher.scores(queries, documents)).float()
+            beyond = targets.labels.shape[1] - scores.shape[1]  # same-side cells
+            made["teacher"] = pad(scores, (0, beyond), value=math.nan)
+        if self.teacher_vectors:
+            made["teacher_vectors"] = {
+                "query": torch.from_numpy(teacher.vectors(queries, "query")).float(),
+                "document": torch.from_numpy(teacher.vectors(documents, "document")).float(),
+            }
+        return made
 
     def _tokens(self, texts: Sequence[str], side: Side) -> dict[str, torch.Tensor]:
         return self.encoder.tokenize(texts, side)

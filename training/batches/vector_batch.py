@@ -26,10 +26,11 @@ class VectorBatch:
     the columns of the first positives and the row each document came with.
 
     ``layers`` holds (queries, documents) of the layers that the loss asked for by ``layers(step)``,
-    the last first. ``answered`` is, for a loss with ``wants_answered``, the columns of documents
-    and the vectors of a query that each answers. ``features`` are the token ids and masks of both
-    sides. ``matrix`` replaces the product of the vectors where scores come from elsewhere (a
-    cross-encoder's logits, candidates of a frozen index).
+    the last first, ``teacher_vectors`` a teacher's vectors of both for a loss with that hook.
+    ``answered`` is, for a loss with ``wants_answered``, the columns of documents and the vectors of
+    a query that each answers. ``features`` are the token ids and masks of both sides. ``matrix``
+    replaces the product of the vectors where scores come from elsewhere (a cross-encoder's logits,
+    candidates of a frozen index).
     """
 
     queries: Tensor
@@ -43,6 +44,7 @@ class VectorBatch:
     cosine: bool = False
     layers: tuple[tuple[Tensor, Tensor], ...] = ()
     answered: tuple[Tensor, Tensor] | None = None
+    teacher_vectors: tuple[Tensor, Tensor] | None = None
     features: Mapping[str, Features] = field(default_factory=dict)
     matrix: Tensor | None = None
     ids: Mapping[str, Any] = field(default_factory=dict)

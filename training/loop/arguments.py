@@ -12,11 +12,13 @@ from typing import Any, get_args
 
 import torch
 from transformers import TrainingArguments
+from transformers.training_args import OptimizerNames
 
 from sluice.encoders.backends.devices import has_bfloat16, warn_of_float32
 from sluice.encoders.foundation.build import fits, misfit
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.progress import progress_target
+from sluice.training.loop.lamb import Lamb
 
 # Keys that other parts of the configuration decide, and which.
 DECIDED = {
@@ -37,6 +39,7 @@ LEAST: dict[str, int] = {  # of numbers that the library does not look at
     "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "save_total_limit": 1,
     "gradient_accumulation_steps": 1, "eval_accumulation_steps": 1, "dataloader_num_workers": 0,
 }  # fmt: skip
+LAMB = "lamb"  # ours: the library has none
 DEFAULTS: dict[str, Any] = {
     "num_train_epochs": 1,
     "per_device_train_batch_size": 32,
@@ -71,7 +74,7 @@ def training_arguments(
         **DEFAULTS,
         "use_cpu": not torch.cuda.is_available(),
         "disable_tqdm": not on_terminal or progress_target() is False,
-        **trainer,
+        **{key: value for key, value in trainer.items() if (key, value) != ("optim", LAMB)},
         "output_dir": str(output),
         "seed": seed,
         "remove_unused_columns": False,
@@ -99,6 +102,17 @@ def training_arguments(
         raise ConfigError(f"trainer: {error}; check the values of its keys") from error
 
 
+def own_optimizer(
+    trainer: Mapping[str, Any], arguments: TrainingArguments
+) -> tuple[type[torch.optim.Optimizer], dict[str, Any]] | None:
+    """Return the optimiser with its settings where it is not one of the library's."""
+    if trainer.get("optim") != LAMB:
+        return None
+    betas = arguments.adam_beta1, arguments.adam_beta2
+    eps = trainer.get("adam_epsilon", Lamb.EPS)
+    return Lamb, {"lr": arguments.learning_rate, "betas": betas, "eps": eps}
+
+
 def result_settings(trainer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that change what is learnt, for comparing two runs."""
     return {key: value for key, value in sorted(trainer.items()) if not key.startswith(FREE)}
@@ -107,6 +121,17 @@ def result_settings(trainer: Mapping[str, Any]) -> dict[str, Any]:
 def check_trainer(trainer: Mapping[str, Any]) -> None:
     """Raise ``ConfigError`` for a key `trainer` cannot have, or a value of the wrong type."""
     known = {field.name: field.type for field in dataclasses.fields(TrainingArguments)}
+    names = [LAMB, *(each.value for each in OptimizerNames)]
+    if trainer.get("optim", LAMB) not in names:
+        raise ConfigError(
+            f"trainer.optim: {trainer['optim']!r}, expected {LAMB}, adamw_torch, sgd or another of "
+            f"transformers{suggest(str(trainer['optim']), names)}"
+        )
+    if trainer.get("optim") == LAMB and trainer.get("optim_args") is not None:
+        raise ConfigError(
+            "trainer.optim_args: lamb takes none; set adam_beta1, adam_beta2, adam_epsilon and "
+            "weight_decay"
+        )
     for key, value in trainer.items():
         if key in DECIDED:
             raise ConfigError(f"trainer.{key}: is decided by {DECIDED[key]}; leave it out here")

@@ -103,7 +103,15 @@ class Objective:
         if "answered" in vectors:
             last = vectors["answered"].chunk(max(1, layers), dim=1)[0]
             answered = inputs["answered_columns"], last
-        return VectorBatch(queries, documents, layers=tuple(stacked), answered=answered, **targets)
+        taught = inputs.get("teacher_vectors")
+        return VectorBatch(
+            queries,
+            documents,
+            layers=tuple(stacked),
+            answered=answered,
+            teacher_vectors=None if taught is None else (taught["query"], taught["document"]),
+            **targets,
+        )
 
     def _penalties(self, batch: VectorBatch) -> dict[str, Tensor]:
         if self.regulariser is None:

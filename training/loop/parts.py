@@ -14,6 +14,7 @@ from sluice.training.batches.forward import BiEncoderModule, PairModule, Trained
 from sluice.training.batches.mixed_sampler import TEMPERATURE, MixedSampler
 from sluice.training.batches.processes import world
 from sluice.training.batches.sampler import BatchSampler
+from sluice.training.batches.teacher import BatchTeacher
 from sluice.training.example import Example
 from sluice.training.losses.base import LossBase, as_loss
 from sluice.training.protocol import BiEncoder, Loss, PairEncoder
@@ -58,14 +59,37 @@ class Parts:
 
 
 def choose_parts(
-    encoder: BiEncoder | PairEncoder, loss: Loss, *, live: bool, sparse: bool, seed: int
+    encoder: BiEncoder | PairEncoder,
+    loss: Loss,
+    *,
+    live: bool,
+    sparse: bool,
+    seed: int,
+    teacher: BatchTeacher | None = None,
 ) -> Parts:
     """Return the parts that train this encoder with this loss.
 
     ``live``: candidates come from a frozen index, so that only queries are encoded. ``sparse``:
-    there are sparsity penalties. Raises ``ConfigError`` where these do not fit the encoder.
+    there are sparsity penalties. ``teacher`` teaches whole batches. Raises ``ConfigError`` where
+    these do not fit the encoder.
     """
     hooks = as_loss(loss)
+    by_batch = hooks.teacher_matrix or hooks.teacher_vectors
+    if by_batch and (live or isinstance(encoder, PairEncoder)):
+        raise ConfigError(
+            "loss: learns from a teacher batch by batch, which is for a bi-encoder and the "
+            "documents of the examples; leave negatives: {type: live} out, or train a bi-encoder"
+        )
+    if teacher is not None and not by_batch:
+        raise ConfigError(
+            "teacher: the loss learns nothing from a teacher of whole batches; leave it out, or "
+            "train with kl_div (negatives: all) or alignment"
+        )
+    if by_batch and teacher is None:
+        raise ConfigError(
+            "teacher: missing: this loss learns from it batch by batch; name an encoder (dense, "
+            "splade, bm25)"
+        )
     if isinstance(encoder, PairEncoder):
         if sparse:
             raise ConfigError("sparsity: a cross-encoder has no vectors to make sparse")
@@ -87,5 +111,8 @@ def choose_parts(
         negatives=hooks.negatives,
         same_side=hooks.same_side,
         answered=hooks.wants_answered,
+        teacher=teacher if by_batch else None,
+        teacher_matrix=hooks.teacher_matrix,
+        teacher_vectors=hooks.teacher_vectors,
     )
     return Parts(module, in_batch, hooks, cosine=cosine, distinct=True)

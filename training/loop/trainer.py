@@ -40,6 +40,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.training.batches.forward import BiEncoderModule
 from sluice.training.batches.loader import ExampleList, batch_loader
 from sluice.training.batches.processes import average_gradients, from_first, rank, wait, world
+from sluice.training.batches.teacher import BatchTeacher
 from sluice.training.example import Example
 from sluice.training.journal.log import Journal
 from sluice.training.loop.callbacks import Conductor
@@ -68,8 +69,10 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
     ``patience`` evaluations without a better one end the training. ``gradient_cache`` texts are
     encoded at a time while the loss sees the whole batch. ``refresh(step)`` gives new examples
     every ``refresh_every`` steps, by default at the beginning of every epoch but the first.
-    ``live`` trains queries alone against what a frozen index answers to them.
-    ``sampling_temperature`` is for examples of several sources, see ``MixedSampler``.
+    ``live`` trains queries alone against what a frozen index answers to them. ``teacher`` teaches
+    whole batches, for a loss that learns from all pairs or from vectors. ``optimizer`` is a class
+    with its settings, in place of the one that the arguments name. ``sampling_temperature`` is for
+    examples of several sources, see ``MixedSampler``.
     """
 
     control: TrainerControl
@@ -88,10 +91,13 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         refresh: Refresh | None = None,
         refresh_every: int | None = None,
         live: LiveCandidates | None = None,
+        teacher: BatchTeacher | None = None,
         head_learning_rate: float | None = None,
         sampling_temperature: float | None = None,
+        optimizer: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
     ) -> None:
         self.encoder = encoder
+        self.teacher = teacher
         self.evaluate_encoder = evaluate
         self.gradient_cache = gradient_cache
         self.head_learning_rate = head_learning_rate
@@ -101,7 +107,10 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             live=live is not None,
             sparse=regulariser is not None,
             seed=arguments.seed,
+            teacher=teacher,
         )
+        if teacher is not None:
+            teacher.prepare(examples)
         self.objective = Objective(
             parts.loss, cosine=parts.cosine, regulariser=regulariser, live=live
         )
@@ -129,6 +138,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             data_collator=parts.collator,
             train_dataset=ExampleList(examples),
             eval_dataset=None if evaluate is None else ExampleList(()),
+            optimizer_cls_and_kwargs=optimizer,
             callbacks=[
                 Conductor(
                     parts.module,
@@ -190,6 +200,8 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
 
     def _exchange(self, examples: Sequence[Example], *, packed: bool) -> None:
         """Continue with refreshed examples; ``packed``: an epoch begins, so pack new batches."""
+        if self.teacher is not None:
+            self.teacher.prepare(examples)
         if packed:
             self.train_dataset.examples = list(examples)
             self.sampler.replace(examples)

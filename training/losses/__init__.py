@@ -7,6 +7,8 @@ from __future__ import annotations
 
 LOSSES: dict[str, str] = {
     "adore": "sluice.training.losses.listwise.adore:Adore",
+    "alignment": "sluice.training.losses.distillation.alignment:Alignment",
+    "angle": "sluice.training.losses.contrastive.angle:AnglE",
     "bce": "sluice.training.losses.contrastive.bce:BCE",
     "bixse": "sluice.training.losses.contrastive.bixse:BiXSE",
     "clp": "sluice.training.losses.composed.clp:CLP",

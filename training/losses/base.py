@@ -91,6 +91,16 @@ class LossBase:
         return False
 
     @property
+    def teacher_matrix(self) -> bool:
+        """Whether a teacher scores every query of the batch with every document of it."""
+        return False
+
+    @property
+    def teacher_vectors(self) -> bool:
+        """Whether it learns from a teacher's vectors of the texts."""
+        return False
+
+    @property
     def wants_answered(self) -> bool:
         """Whether queries that the negatives answer are encoded too."""
         return False

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from sluice.encoders.foundation.build import resolve
 from sluice.training.losses import LOSSES
 from sluice.training.losses.base import Adapted
 
@@ -36,7 +37,7 @@ def describe(loss: Any) -> dict[str, Any]:
     if isinstance(loss, Adapted):
         loss = loss.loss
     settings = (
-        {field.name: getattr(loss, field.name) for field in dataclasses.fields(loss)}
+        {field.name: getattr(loss, field.name) for field in dataclasses.fields(loss) if field.init}
         if dataclasses.is_dataclass(loss)
         else getattr(loss, "__dict__", {})
     )
@@ -44,21 +45,40 @@ def describe(loss: Any) -> dict[str, Any]:
     return {"type": type_name(loss), **{k: v for k, v in plain.items() if v is not _UNSAID}}
 
 
-def renamed(description: Any) -> Any:
-    """Return a description from a ``training.json`` as ``describe`` would write it today."""
+def renamed(description: Any, *, complete: bool = True) -> Any:
+    """Return a description from a ``training.json`` as ``describe`` would write it today.
+
+    ``complete`` ones have all settings; what a wrapper has under ``loss`` is as the YAML says.
+    """
     if isinstance(description, list):
-        return [renamed(item) for item in description]
+        return [renamed(item, complete=complete) for item in description]
     if not isinstance(description, Mapping):
         return description
-    new = {key: renamed(value) for key, value in description.items()}
+    new = {
+        key: renamed(value, complete=complete and key != "loss")
+        for key, value in description.items()
+    }
     module, colon, name = str(new.get("type")).partition(":")
     if not colon or not module.startswith(_OLD_MODULES):
-        return new
+        return _with_defaults(new) if complete else new
     classes = {place.partition(":")[2]: kind for kind, place in LOSSES.items()}
     new["type"] = classes.get(name, name)
     if new["type"] in _SUMS:
         new = {key: value for key, value in new.items() if key not in _FOLLOWS}
-    return new
+    return _with_defaults(new) if complete else new
+
+
+def _with_defaults(description: dict[str, Any]) -> dict[str, Any]:
+    """Return a description with the settings that came after it was written, at their defaults."""
+    place = LOSSES.get(str(description.get("type")))
+    kind: Any = None if place is None else resolve(place)
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    missing = {
+        field.name: _plain(field.default)
+        for field in fields
+        if field.init and field.name not in description and field.default is not dataclasses.MISSING
+    }
+    return {**description, **missing}
 
 
 def _is_ours(named: Any) -> bool:

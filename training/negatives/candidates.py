@@ -252,26 +252,69 @@ def distinct(
 
     Equal texts on the way are noted as dropped.
     """
-    if keys is None:
-        return list(order[:most])
-    positives = {keys[document] for document in candidates.known}
-    seen: set[int] = set()
-    chosen: list[int] = []
-    for place in order:
-        if len(chosen) == most:
-            break
-        key = keys[candidates.documents[place]]
+    taking = _Taking(candidates, keys)
+    taking.take(order, most)
+    return taking.chosen
+
+
+def shared_out(
+    candidates: Candidates, order: Sequence[int], mining: Mining, keys: TextKeys | None, seed: int
+) -> list[int]:
+    """Return ``mining.per_query`` places of ``order``, each list's ``mining.shares`` of them.
+
+    A candidate of several lists counts for the first. What a list lacks is taken in ``order``.
+    """
+    offset = random.Random(f"{seed}:shares:{candidates.query}").random()
+    taking = _Taking(candidates, keys)
+    ends = np.cumsum(mining.shares or ()) * mining.per_query + offset
+    ends[-1] = mining.per_query + offset  # sums of shares are not exact
+    for end, listed in zip(np.floor(ends).astype(int).tolist(), candidates.lists, strict=True):
+        own = set(listed.places.tolist())
+        taking.take([place for place in order if place in own], end)
+    taking.take(order, mining.per_query)
+    return taking.chosen
+
+
+class _Taking:
+    """Takes places whose texts are new, and not those of a positive."""
+
+    def __init__(self, candidates: Candidates, keys: TextKeys | None) -> None:
+        self.candidates = candidates
+        self.keys = keys
+        self.chosen: list[int] = []
+        self._done: set[int] = set()
+        self._seen: set[int] = set()
+        known = candidates.known if keys is not None else ()
+        self._positives = {keys[document] for document in known} if keys is not None else set()
+
+    def take(self, order: Sequence[int], most: int) -> None:
+        """Take places in this order until there are ``most``; note equal texts as dropped."""
+        for place in order:
+            if len(self.chosen) >= most:
+                return
+            if place in self._done:
+                continue
+            self._done.add(place)
+            reason = self._dropped(place)
+            if reason is None:
+                self.chosen.append(place)
+            else:
+                self.candidates.reasons[place] = CODES[reason]
+
+    def _dropped(self, place: int) -> str | None:
+        if self.keys is None:
+            return None
+        key = self.keys[self.candidates.documents[place]]
         if key == EMPTY:
-            candidates.reasons[place] = CODES["empty_text"]
-        elif key is not None and key in positives:
-            candidates.reasons[place] = CODES["positive_text"]
-        elif key is not None and key in seen:
-            candidates.reasons[place] = CODES["duplicate_text"]
-        else:
-            chosen.append(place)
-            if key is not None:
-                seen.add(key)
-    return chosen
+            return "empty_text"
+        if key is None:
+            return None
+        if key in self._positives:
+            return "positive_text"
+        if key in self._seen:
+            return "duplicate_text"
+        self._seen.add(key)
+        return None
 
 
 def preferred(candidates: Candidates, mining: Mining, seed: int) -> list[int]:

@@ -20,6 +20,7 @@ from sluice.training.negatives.candidates import (
     candidates_of,
     distinct,
     preferred,
+    shared_out,
 )
 from sluice.training.negatives.judge import Judge
 from sluice.training.negatives.provenance import CODES, REASONS, RowsWriter
@@ -48,9 +49,11 @@ class Settling:
     def settle(self, candidates: Candidates, keys: TextKeys | None) -> None:
         """Choose a query's negatives, and record what became of every candidate."""
         mining, noted = self.mining, self._noted
-        chosen = distinct(
-            candidates, preferred(candidates, mining, self.seed), mining.per_query, keys
-        )
+        order = preferred(candidates, mining, self.seed)
+        if mining.shares is None:
+            chosen = distinct(candidates, order, mining.per_query, keys)
+        else:
+            chosen = shared_out(candidates, order, mining, keys, self.seed)
         chosen.sort()
         candidates.reasons[candidates.reasons == FITS] = CODES["surplus"]
         candidates.reasons[chosen] = FITS
@@ -198,6 +201,11 @@ def mine_lists(
     list that is not best first or names a document twice, ``ConfigError`` for a judge's margin
     without a judge, or a judge without the texts it needs.
     """
+    if mining.shares is not None and len(mining.shares) != len(lists):
+        raise ConfigError(
+            f"negatives.shares: {len(mining.shares)} for {len(lists)} lists "
+            f"({', '.join(lists)}); expected one for each"
+        )
     if mining.judge_margin is None:
         judge = None
     elif judge is None:

@@ -58,6 +58,10 @@ class Mining:
     ``cyclic``: every ``step``-th of the list (the judge's order, where there is one), from its
     start again with the next one until there are enough.
 
+    With ``shares``, one for each list that candidates come from, in their order, each list gives
+    that part of the negatives (a fraction of one is drawn by seed and query id); what a list lacks
+    the others fill.
+
     ``consistency`` k drops every pair whose positive is not among the first k of any list
     (KaLM's ranking-consistency filter). Moreira et al. 2024 (NV-Retriever), section 3.
     """
@@ -76,8 +80,11 @@ class Mining:
     step: int = 5
     consistency: int | None = None
     positives: Among = "lowest"
+    shares: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.shares is not None:
+            object.__setattr__(self, "shares", _shares(self.shares))
         for name in ("per_query", "judge_depth", "step"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"negatives.{name}: {getattr(self, name)}, expected 1 or more")
@@ -163,6 +170,16 @@ def _check_choice(key: str, value: str, choices: Any) -> None:
     known = get_args(choices)
     if value not in known:
         raise ConfigError(f"negatives.{key}: {value!r}, expected one of {', '.join(known)}")
+
+
+def _shares(value: Any) -> tuple[float, ...]:
+    several = isinstance(value, (list, tuple)) and len(value) > 0
+    if not several or not all(is_number(each) and each >= 0 for each in value) or not sum(value):
+        raise ConfigError(
+            f"negatives.shares: {value!r:.60}, expected a number of 0 or more for each list, such "
+            "as [0.35, 0.65]"
+        )
+    return tuple(float(each) / sum(value) for each in value)
 
 
 def _two_numbers(value: Any) -> tuple[float, float]:

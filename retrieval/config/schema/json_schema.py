@@ -52,7 +52,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "rankers": RANKERS,
 }
 CLOSED = ("negatives", "augmentations", "rankers")  # kinds without classes of your own
-TEACHERS = ("cross_encoder", "dense", "splade")
+TEACHERS = ("bm25", "cross_encoder", "dense", "splade")
 OWN = {"type": "string", "pattern": ":", "description": "A class of your own, module:Class."}
 # Arguments that are components themselves, by the kind of component they belong to.
 INNER: Final[Mapping[tuple[str, str], str]] = {
@@ -214,7 +214,8 @@ def _marked(mark: Schema) -> Schema:
     if kind in ("sparsity", "trainer"):
         return mapping
     if mark.get("lists"):
-        texts.append({"type": "array", "items": {"type": "string"}, "minItems": 1})
+        member = {"anyOf": [texts[0], mapping]} if kind == "teachers" else texts[0]
+        texts.append({"type": "array", "items": member, "minItems": 1})
     if mark.get("any_text") or kind in ("dataset", "teachers"):
         return {"anyOf": [*texts, mapping]}
     if kind == "rankers":

@@ -65,7 +65,7 @@ _JUDGE: Schema = {"type": ["string", "object"]}
 MINED: dict[str, Schema] = {
     "retriever": key(
         "Where candidates come from: a retriever or pipeline by name, a folder, an inline {encoder,"
-        " index}, a .trec file, self, or a list of these.",
+        " index}, a .trec file, self, random, or a list of these.",
         anyOf=[*_RETRIEVER["anyOf"], {"type": "array", "items": _RETRIEVER, "minItems": 1}],
     ),
     "mode": key(
@@ -95,14 +95,19 @@ LIVE: dict[str, Schema] = {
 
 ENSEMBLE = Description(
     "ensemble",
-    "The weighted mean of several teachers.",
+    "The weighted mean of several teachers of any kind; a list of teachers is one with min-max "
+    "and a scale of 30.",
     {
         "teachers": key(
             "The teachers, each a name or a component.", "array", minItems=1, items=_JUDGE
         ),
         "weights": key("One weight for each; left out, all alike.", "array",
                        items={"type": "number", "exclusiveMinimum": 0}),
-        "normalise": key("Whether z-scores over a query's pairs are averaged.", "boolean"),
+        "normalise": key("What becomes of each teacher's scores of one query: min-max, z-score, or "
+                         "none, as they are.", enum=["min-max", "z-score", "none"],
+                         default="none"),
+        "scale": key("What the weighted mean is multiplied by.", "number", exclusiveMinimum=0,
+                     default=1.0),
     },
     ["teachers"],
 )  # fmt: skip

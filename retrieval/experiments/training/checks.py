@@ -29,18 +29,12 @@ from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, 
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.live_training import check_live
 from sluice.retrieval.experiments.training.source_checks import check_list_scores, check_sources
-from sluice.retrieval.retrievers.candidate_lists import SELF, listed, named_sources
-from sluice.retrieval.training_data.example_sources import (
-    changes,
-    check_examples,
-)
+from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF, listed, named_sources
+from sluice.retrieval.training_data.example_sources import changes, check_examples
 from sluice.retrieval.training_data.files.corpus_examples import check_texts_alone
 from sluice.retrieval.training_data.mining import mining_of
-from sluice.retrieval.training_data.teachers.teachers import (
-    JUDGE,
-    check_judge,
-    check_teacher,
-)
+from sluice.retrieval.training_data.teachers.batch_teacher import check_batch_teacher
+from sluice.retrieval.training_data.teachers.teachers import JUDGE, check_judge, check_teacher
 
 if TYPE_CHECKING:
     from sluice.training import Mining
@@ -92,8 +86,7 @@ def check_training(
         Sparsity.from_config(section.sparsity)
     if section.tuning is not None:
         build(section.tuning, TUNINGS, where=f"{prefix}tuning", allow=allow)
-    if section.examples is not None:
-        check_examples(section.examples, f"{prefix}examples", allow)
+    _check_files(section, prefix, allow)
     check_sources(section, prefix, allow)
     if section.teacher is not None:
         check_teacher(section.teacher, f"{prefix}teacher", allow)
@@ -125,6 +118,15 @@ def _check_encoder(encoder: Mapping[str, Any], kind: str | None, where: str) -> 
             raise ConfigError(f"{where}.{error}") from None
 
 
+def _check_files(section: TrainingSection, prefix: str, allow: Allow) -> None:
+    """Check the files that examples, and queries which negatives answer, are read from."""
+    if section.examples is not None:
+        check_examples(section.examples, f"{prefix}examples", allow)
+    if section.answered is not None:
+        files = {"type": "file", "file": listed(section.answered)}
+        check_examples(files, f"{prefix}answered", allow)
+
+
 def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase:
     """Return the loss; check that it fits the encoder, and has something to beat a positive."""
     loss = make_loss(section.loss, where=f"{prefix}loss", allow=allow)
@@ -135,11 +137,7 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
             f"{prefix}loss: {name} trains {', '.join(encoders)}; a {kind} encoder takes "
             f"{', '.join(losses_for(kind))}"
         )
-    if loss.needs_teacher and section.teacher is None and section.examples is None:
-        raise ConfigError(
-            f"{prefix}teacher: missing: {name} learns from a teacher's scores; name a reranker or "
-            "a file that `sluice teach distil` wrote"
-        )
+    _check_taught(section, loss, prefix)
     if (section.negatives or {}).get("type") == "live":
         if section.sparsity is not None:
             raise ConfigError(f"{prefix}sparsity: live candidates are frozen vectors; leave it out")
@@ -169,6 +167,23 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
     )
 
 
+def _check_taught(section: TrainingSection, loss: LossBase, prefix: str) -> None:
+    """Check that the loss has the teacher it learns from."""
+    name = section.loss["type"]
+    if loss.needs_teacher and section.teacher is None and section.examples is None:
+        raise ConfigError(
+            f"{prefix}teacher: missing: {name} learns from a teacher's scores; name a reranker or "
+            "a file that `sluice teach distil` wrote"
+        )
+    if loss.teacher_matrix or loss.teacher_vectors:
+        if section.teacher is None:
+            raise ConfigError(
+                f"{prefix}teacher: missing: {name} asks a teacher batch by batch; name an encoder "
+                "(dense, splade, bm25)"
+            )
+        check_batch_teacher(section.teacher, f"{prefix}teacher", vectors=loss.teacher_vectors)
+
+
 def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
     """Check ``negatives``; return the ``Mining`` of those that are mined."""
     if spec.get("type") not in NEGATIVES:
@@ -190,11 +205,29 @@ def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
             check_retriever(section, place, allow)
         elif not isinstance(lists, str) or not lists:
             raise ConfigError(f"{place}: {lists!r}; expected {RETRIEVER}")
+    _check_shares(spec, mining_of(spec, where), where)
     if spec.get("judge") is not None:
         check_judge(spec["judge"], f"{where}.judge", allow=allow)
     elif mining_of(spec, where).judge_margin is not None:
         raise ConfigError(f"{where}: needs 'judge': {JUDGE}")
     return mining_of(spec, where)
+
+
+def _check_shares(spec: Mapping[str, Any], mining: Mining, where: str) -> None:
+    """Check that every list has its share, and that random documents meet the limits."""
+    lists = listed(spec["retriever"])
+    if mining.shares is not None and len(mining.shares) != len(lists):
+        raise ConfigError(
+            f"{where}.shares: {len(mining.shares)} for {len(lists)} retrievers; expected one for "
+            "each"
+        )
+    if mining.shares is not None and len(lists) == 1:
+        raise ConfigError(f"{where}.shares: there is a single retriever; leave shares out")
+    if RANDOM in lists and mining.min_score is not None:
+        raise ConfigError(
+            f"{where}.min_score: random documents have no scores that could reach it; leave one of "
+            "them out"
+        )
 
 
 def _check_trainer(section: TrainingSection, prefix: str) -> None:
@@ -274,12 +307,18 @@ def check_combinations(
                     f"{prefix}{key}: is for examples made from the dataset's judgements; those "
                     f"under examples have their own: leave {key} out"
                 )
-    unused = not loss.needs_teacher and ":" not in section.loss["type"]
+    learns = loss.needs_teacher or loss.teacher_matrix or loss.teacher_vectors
+    unused = not learns and ":" not in section.loss["type"]
     if section.teacher is not None and unused:
         raise ConfigError(
             f"{prefix}teacher: {section.loss['type']} learns nothing from a teacher's scores; add "
             "a loss that does (loss: {type: sum, losses: [{type: kl_div}, ...]}), or leave teacher "
             "out"
+        )
+    if section.answered is not None and not loss.wants_answered:
+        raise ConfigError(
+            f"{prefix}answered: {section.loss['type']} looks at no queries that negatives answer; "
+            "use the loss clp, or leave answered out"
         )
     _check_head(section, kind, prefix)
     model, trained = section.encoder.get("query_model"), section.encoder.get("train_idf")
@@ -310,7 +349,8 @@ def _check_live(section: TrainingSection, kind: str | None, prefix: str) -> None
 
 def _check_refresh(section: TrainingSection, mining: Mining, prefix: str) -> None:
     named = listed((section.negatives or {}).get("retriever"))
-    if mining.sampling != "random" and not changes(section.examples) and SELF not in named:
+    changing = SELF in named or RANDOM in named
+    if mining.sampling != "random" and not changes(section.examples) and not changing:
         raise ConfigError(
             f"{prefix}negatives.refresh: would mine the same negatives each time; add self to "
             "retriever (the encoder as it is then), set sampling: random, or leave refresh out"

@@ -46,6 +46,7 @@ from sluice.retrieval.training_data.contamination import (
 )
 from sluice.retrieval.training_data.example_sources import changes, refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge
+from sluice.retrieval.training_data.teachers.batch_teacher import make_batch_teacher
 from sluice.training.protocol import PairEncoder
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
         parts = opened_parts(
             section, job.collections, seed=job.seed, work_path=work_path, where=where,
             judge=job.judge, model=job.model, answered=loss.wants_answered,
+            scored=loss.needs_teacher or not (loss.teacher_matrix or loss.teacher_vectors),
         )  # fmt: skip
         encoder = _starting_encoder(job, parts)
         live = None
@@ -141,7 +143,8 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
                 refuse_unlearnable(examples, alone, f"{where}examples", minable=minable)
         overlap = contamination_of(examples, job.tested()) if rank() == 0 else Contamination()
         warn_of(overlap, f"{where}examples")
-    report = _fitted(job, encoder, examples, loss, parts, live)
+        teacher = _batch_teacher(job, loss, parts)
+    report = _fitted(job, encoder, examples, loss, parts, live, teacher)
     wait()  # every process has read the best checkpoint, which is removed below
     if rank() == 0:
         _save(encoder, loss, section, model_path)
@@ -171,6 +174,16 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
         if where:  # of an experiment; `sluice train` prints it
             log.info("%s: %s", where.rstrip("."), training_summary(model_path))
     wait()
+
+
+def _batch_teacher(job: TrainingJob, loss: LossBase, parts: Sequence[Part]) -> Any:
+    """Return the teacher that the loss asks batch by batch; None where it asks none so."""
+    spec = job.section.teacher
+    if spec is None or not (loss.teacher_matrix or loss.teacher_vectors):
+        return None
+    return make_batch_teacher(
+        spec, where=f"{job.where}teacher", model=job.model, corpus=lambda: corpus_texts(parts)
+    )
 
 
 def _narrow(encoder: Any, job: TrainingJob) -> None:
@@ -275,6 +288,7 @@ def _fitted(
     loss: LossBase,
     parts: Sequence[Part],
     live: Any,
+    teacher: Any,
 ) -> Any:
     from sluice.training import fit
 
@@ -309,6 +323,7 @@ def _fitted(
         sparsity=section.sparsity,
         gradient_cache=section.gradient_cache,
         live=live,
+        teacher=teacher,
         seed=job.seed,
         head_learning_rate=section.head_learning_rate,
         sampling_temperature=section.sampling_temperature,

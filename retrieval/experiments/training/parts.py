@@ -76,6 +76,7 @@ def opened_parts(
     judge: OpenJudge,
     model: Callable[[str], str],
     answered: bool,
+    scored: bool,
 ) -> list[Part]:
     """Open the splits of every collection, and what makes its examples."""
     parts = []
@@ -84,7 +85,7 @@ def opened_parts(
         data = training_data(section, dataset, seed, where, each.source)
         maker = TrainingExamples(
             section, data.train, seed=seed, where=where, source=each.source, judge=judge,
-            model=model, answered=answered, read=data.examples, left_out=data.left_out,
+            model=model, answered=answered, scored=scored, read=data.examples, left_out=data.left_out,
             work_path=work_path / FOLDER / each.name if len(collections) > 1 else work_path,
         )  # fmt: skip
         parts.append(Part(each.name, data, maker, dataset is not None))

@@ -20,7 +20,13 @@ from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.training_data.files.columns import check_columns
 from sluice.retrieval.training_data.files.formats import FORMATS, rows_of
 from sluice.retrieval.training_data.files.rows import Labelled, Row
+from sluice.retrieval.training_data.files.score_limits import (
+    below_limits,
+    check_limits,
+    limits_of,
+)
 from sluice.retrieval.training_data.files.source import ExampleSource
+from sluice.training.negatives.settings import Among, Mining
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
@@ -36,16 +42,20 @@ class FileExamples(ExampleSource):
     """``examples: {file: ...}``: training examples from files of the usual formats.
 
     ``file`` is a path or several, read in that order. ``format`` is detected from the first row, or
-    one of ``bge`` (jsonl of query, pos, neg, pos_scores, neg_scores), ``columns`` (anchor,
-    positive, negative_1 to negative_n, and a label or score: csv, tsv, jsonl, parquet), ``triples``
-    (tsv of texts), ``id_triples`` and ``scored_triples`` (tsv of ids), ``tevatron``, ``msmarco``
-    (jsonl of ids), ``graded`` (query, document, grade). Ids without texts are the dataset's.
-    ``columns`` says what columns of other names hold: ``query``, ``positive``, ``negative`` (one or
-    a list), ``label``; those it does not say are guessed, and the log names them.
+    one of ``bge`` (jsonl of query, pos, neg, pos_scores, neg_scores, neg_queries: queries that the
+    negatives answer), ``columns`` (anchor, positive, negative_1 to negative_n, and a label or
+    score: csv, tsv, jsonl, parquet), ``triples`` (tsv of texts), ``id_triples`` and
+    ``scored_triples`` (tsv of ids), ``tevatron``, ``msmarco`` (jsonl of ids), ``graded`` (query,
+    document, grade). Ids without texts are the dataset's. ``columns`` says what columns of other
+    names hold: ``query``, ``positive``, ``negative`` (one or a list), ``label``; those it does not
+    say are guessed, and the log names them.
 
     ``per_query`` limits the negatives of an example: to the first of a row (``top``) or to as many
     at random, by seed; a row with fewer keeps them all. ``positives: each`` makes one example of
-    every positive of a row, ``together`` one of all. ``scores: false`` ignores the scores in a
+    every positive of a row, ``together`` one of all. ``max_positive_ratio`` p and ``margin`` m drop
+    negatives by the scores that rows bring: kept are those of ``s < s+ - |s+| (1 - p)`` and
+    ``s < s+ - m``, s+ the ``positive_score`` (lowest, mean, highest) of the row's positives; so one
+    file of many candidates serves every threshold. ``scores: false`` ignores the scores in a
     file. ``rows`` is the most rows to read.
     """
 
@@ -55,6 +65,9 @@ class FileExamples(ExampleSource):
     sampling: Literal["top", "random"] = "top"
     positives: Literal["each", "together"] = "each"
     scores: bool = True
+    max_positive_ratio: float | None = None
+    margin: float | None = None
+    positive_score: Among = "lowest"
     rows: int | None = None
     columns: dict[str, Any] | None = None
 
@@ -73,6 +86,7 @@ class FileExamples(ExampleSource):
             )
         if self.per_query is not None and self.per_query < 0:
             raise ConfigError(f"per_query: {self.per_query}, expected 0 or more")
+        check_limits(self.max_positive_ratio, self.margin, self.positive_score)
         if self.rows is not None and self.rows < 1:
             raise ConfigError(f"rows: {self.rows}, expected 1 or more")
         for name, known in (("sampling", ("top", "random")), ("positives", ("each", "together"))):
@@ -141,6 +155,13 @@ class FileExamples(ExampleSource):
                 and same_text_key(one.document.text or "") not in texts
             ]
             counts["false"] += len(row.documents) - len(positives) - len(negatives)
+            if self._limits is not None:
+                within = below_limits(row, negatives, self._limits)
+                counts["unscored"] += within is None
+                kept = negatives if within is None else within
+                counts["limited"] += len(negatives) - len(kept)
+                counts["scored"] += within is not None
+                negatives = kept
             if self.per_query is not None:
                 counts["short"] += len(negatives) < self.per_query
                 negatives = self._chosen(negatives, f"{seed}:{number}:{query}")
@@ -148,14 +169,38 @@ class FileExamples(ExampleSource):
             for group in [positives] if together else [[one] for one in positives]:
                 documents = [*group, *negatives]
                 scores = tuple(one.score for one in documents)
+                answered = tuple(one.answered for one in documents)
                 yield Example(
                     Text(query, row.query.text or ""),
                     tuple(Text(one.document.key, one.document.text or "") for one in documents),
                     tuple(one.label for one in documents),
                     relevant[query],
                     scores if self.scores and not all(map(math.isnan, scores)) else (),
+                    answered=answered if any(answered) else (),
                 )
+        if self._limits is not None:
+            self._check_scored(counts, len(rows))
         self._warn(counts, len(rows))
+
+    @property
+    def _limits(self) -> Mining | None:
+        """The limits of the negatives' scores, None without any."""
+        if self.max_positive_ratio is None and self.margin is None:
+            return None
+        return limits_of(self.max_positive_ratio, self.margin, self.positive_score)
+
+    def _check_scored(self, counts: Counter[str], rows: int) -> None:
+        """Raise ``DataError`` if no row could be held to the limits; say what they dropped."""
+        if not counts["scored"]:
+            raise DataError(
+                f"{self.paths[0]}: no row has scores of its positive and its negatives, which "
+                "max_positive_ratio and margin need; mine again (`sluice mine` writes them), or "
+                "leave the limits out"
+            )
+        log.info(
+            "%s: %s negatives are too near their positives", self.paths[0],
+            f"{counts['limited']:,}",
+        )  # fmt: skip
 
     def _chosen(self, negatives: list[Labelled], key: str) -> list[Labelled]:
         limit = self.per_query or 0
@@ -167,6 +212,7 @@ class FileExamples(ExampleSource):
     def _warn(self, counts: Counter[str], rows: int) -> None:
         said = {
             "without positive": f"left out {{}} of {rows:,} queries: no document graded above 0",
+            "unscored": f"kept all negatives of {{}} of {rows:,} rows, whose scores are incomplete",
             "false": "left out negatives that are known positives of their query, by id or text: "
             "{}",
             "short": f"fewer negatives than per_query: {self.per_query} in {{}} of {rows:,} rows",

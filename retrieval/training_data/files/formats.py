@@ -119,7 +119,10 @@ def _has_grade(value: Mapping[str, Any]) -> bool:
 
 
 def _bge(place: str, value: Mapping[str, Any]) -> Row:
-    """``{query, pos: [...], neg: [...], pos_scores, neg_scores}``, with ids where mined here."""
+    """``{query, pos: [...], neg: [...], pos_scores, neg_scores}``, with ids where mined here.
+
+    ``neg_queries`` has for each negative a query that it answers, or an empty text.
+    """
     query = text_of(place, field_of(place, value, QUERY, "query"), "query")
     name = field_of(place, value, QUERY_ID, "query id", needed=False)
     positives = texts_of(place, field_of(place, value, ("pos",), "positives"), "pos")
@@ -143,6 +146,10 @@ def _bge(place: str, value: Mapping[str, Any]) -> Row:
         joined(ids["pos"], positives, place, "pos"),
         joined(ids["neg"], negatives, place, "neg"),
         both,
+        [
+            "" if not text else text_of(place, text, f"neg_queries[{number}]")
+            for number, text in enumerate(list_of(place, value.get("neg_queries"), "neg_queries"))
+        ],
     )
 
 

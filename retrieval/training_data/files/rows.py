@@ -28,11 +28,15 @@ class Named(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """A document of a row with its label (0: a negative) and a teacher's score (NaN: none)."""
+    """A document of a row with its label (0: a negative) and a teacher's score (NaN: none).
+
+    ``answered`` is another query that it answers; empty where none is known.
+    """
 
     document: Named
     label: float
     score: float = NO_SCORE
+    answered: str = ""
 
 
 class Row(NamedTuple):
@@ -53,10 +57,12 @@ def labelled_row(
     positives: Sequence[Named],
     negatives: Sequence[Named],
     scores: Sequence[float] = (),
+    answered: Sequence[str] = (),
 ) -> Row:
     """Return the row of positives and negatives; ``scores`` are one for each, in that order.
 
-    Raises ``DataError`` for a row without positive, or with another number of scores.
+    ``answered`` are queries that the negatives answer, one each or none. Raises ``DataError`` for a
+    row without positive, or with another number of scores or queries.
     """
     if not positives:
         raise DataError(
@@ -69,8 +75,14 @@ def labelled_row(
             f"{place}: {len(scores)} scores for {len(positives)} positives and {len(negatives)} "
             "negatives; expected one for each document"
         )
+    if answered and len(answered) != len(negatives):
+        raise DataError(
+            f"{place}: {len(answered)} neg_queries for {len(negatives)} negatives; expected one "
+            "for each, empty where a negative answers none"
+        )
     labels = [1.0] * len(positives) + [0.0] * len(negatives)
-    documents = zip([*positives, *negatives], labels, scores, strict=True)
+    texts = [*[""] * len(positives), *(answered or [""] * len(negatives))]
+    documents = zip([*positives, *negatives], labels, scores, texts, strict=True)
     return Row(place, query, tuple(Labelled(*one) for one in documents))
 
 

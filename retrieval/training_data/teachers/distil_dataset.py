@@ -24,7 +24,8 @@ from sluice.retrieval.training_data.teachers.distillation import (
     distil,
     parts_of,
 )
-from sluice.retrieval.training_data.teachers.teachers import Ensemble, Teacher, open_teacher
+from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Mixture
+from sluice.retrieval.training_data.teachers.teachers import Teacher, open_teacher
 from sluice.training.negatives.judge import JudgedPair
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def distil_dataset(
     depth: int = 50,
     split: str = "train",
     weights: Sequence[float] | None = None,
-    normalise: bool = False,
+    normalise: str = "none",
+    scale: float = 1.0,
     shard: int = SHARD,
     allow: Collection[str] = (),
 ) -> Distilled:
@@ -62,15 +64,21 @@ def distil_dataset(
             "a file of examples as sluice mine writes"
         )
     data = load_dataset(dataset, split)
-    opened = [open_teacher(name) for name in teachers]
-    if len(opened) == 1 and weights is None and not normalise:
+    mixture = Mixture(len(teachers), weights, normalise, scale)
+
+    def corpus() -> Iterator[str]:
+        return (document.full_text for document in data.corpus)
+
+    opened = [open_teacher(name, corpus=corpus) for name in teachers]
+    if len(opened) == 1 and mixture.facts == Mixture(1).facts:
         teacher: Teacher = opened[0]
     else:
-        teacher = Ensemble(opened, weights, normalise=normalise)
+        teacher = Ensemble(opened, weights, normalise=normalise, scale=scale)
     facts = {
         "teachers": [{"name": one.name, "fingerprint": one.fingerprint} for one in opened],
-        "weights": list(weights or [1.0] * len(opened)),
+        "weights": mixture.weights,
         "normalise": normalise,
+        "scale": mixture.scale,
         "dataset": data.name,
         "split": data.split,
         "candidates": candidates,

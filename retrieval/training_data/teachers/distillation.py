@@ -29,11 +29,16 @@ from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.progress import counted_by, progress
-from sluice.retrieval.training_data.teachers.teachers import Teacher, is_score_file, make_teacher
+from sluice.retrieval.runs.run import Run
+from sluice.retrieval.training_data.teachers.teachers import (
+    Teacher,
+    Texts as CorpusTexts,
+    is_score_file,
+    make_teacher,
+)
 from sluice.training.negatives.judge import JudgedPair, judged
 
 if TYPE_CHECKING:
-    from sluice.retrieval.training_data.teachers.teachers import Teacher
     from sluice.training import Example
 
 log = logging.getLogger("sluice")
@@ -265,19 +270,37 @@ def taught(
     *,
     work_path: Path,
     model: Callable[[str], str] = str,
+    corpus: CorpusTexts | None = None,
     where: str = "teacher",
 ) -> list[Example]:
     """Return the examples with the scores of a section ``teacher``.
 
     A parquet file is read; anything else scores the examples' pairs into ``work_path``, once: the
-    scores of a killed call are reused.
+    scores of a killed call are reused. ``corpus`` streams the texts that ``bm25`` is fitted on.
     """
     if isinstance(teacher, str) and is_score_file(teacher):
         return attach_scores(examples, expanded(teacher))
-    scorer = make_teacher(teacher, where=where, model=model)
+    scorer = make_teacher(
+        teacher, where=where, model=model, corpus=corpus, stored=lambda: own_scores(examples)
+    )
     distilled = score_examples(scorer, examples, work_path / FILE)
     log.info("teacher %s: %s", scorer.name, distilled)
     return attach_scores(examples, distilled.path)
+
+
+def own_scores(examples: Iterable[Example]) -> Run:
+    """Return the scores that examples bring as a run; ``DataError`` where there are none."""
+    lists: dict[str, dict[str, float]] = {}
+    for example in examples:
+        for document, score in zip(example.documents, example.scores, strict=False):
+            if not math.isnan(score):
+                lists.setdefault(example.query.id, {})[document.id] = score
+    if not lists:
+        raise DataError(
+            "teacher: examples: no training example brings a score; leave examples out of the "
+            "teachers, or give a file with scores"
+        )
+    return Run(lists, name="examples")
 
 
 def score_examples(

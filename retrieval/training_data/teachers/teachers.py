@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,34 +15,31 @@ from sluice.encoders.foundation.disk.files import file_hash, fingerprint_of
 from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
-from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.model_files.locate import is_path
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed
 from sluice.retrieval.runs.run import Run
-from sluice.training.negatives.judge import Judge, JudgedPair, judged
+from sluice.retrieval.training_data.teachers.ensemble import (
+    ENSEMBLE,
+    Ensemble,
+    Teacher as Teacher,
+    check_mixture,
+    mixture_of,
+)
+from sluice.training.negatives.judge import Judge, JudgedPair
 
 if TYPE_CHECKING:
     from sluice.retrieval.config.components import Allow
-    from sluice.retrieval.runs.run import Run
-    from sluice.training.negatives.judge import Judge
 
 Scores = NDArray[np.float64]  # [pairs], NaN where there is none
 
-KINDS = ("cross_encoder", "dense", "splade")
-ENSEMBLE = "ensemble"
-ENSEMBLE_KEYS = ("type", "teachers", "weights", "normalise")
+BM25 = "bm25"
+KINDS = (BM25, "cross_encoder", "dense", "splade")
+STORED = "examples"  # the name of the scores that the training examples bring
 
-
-class Teacher(Judge, Protocol):
-    """A judge whose scores depend on the pairs alone; its fingerprint identifies it."""
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash that changes whenever a score would."""
-        ...
+Texts = Callable[[], Iterable[str]]  # the texts of a corpus, streamed anew
 
 
 class ModelTeacher:
@@ -63,6 +60,11 @@ class ModelTeacher:
     def fingerprint(self) -> str:
         """The model's fingerprint."""
         return str(self._model.fingerprint)
+
+    @property
+    def encoder(self) -> Any:
+        """The model where it encodes queries and documents apart; None: it scores pairs only."""
+        return None if ScorerHooks(self._model).scores_pairs else self._model
 
     def scores(self, pairs: Sequence[JudgedPair]) -> Scores:
         """Return the model's scores; ``DataError`` for one that is not finite."""
@@ -117,99 +119,97 @@ class RunTeacher:
         return np.array([lists[pair[0]].get(pair[2], np.nan) for pair in pairs], np.float64)
 
 
-class Ensemble:
-    """The weighted mean of several teachers; ``normalise`` takes z-scores over a query's pairs.
+def open_teacher(
+    name: str,
+    model: Callable[[str], str] = str,
+    *,
+    corpus: Texts | None = None,
+    stored: Callable[[], Run] | None = None,
+    where: str = "teacher",
+) -> Teacher:
+    """Open a teacher by name: a file of scores, a run, a model's folder or id, or one trained here.
 
-    A pair that one of them has no score for gets none: a mean over the others would be on another
-    scale. With ``normalise`` all pairs of a query must be scored together.
+    ``bm25`` is fitted on ``corpus``, the texts of all documents; ``examples`` is the run that
+    ``stored`` makes of the scores that training examples bring. ``model`` maps the names of models
+    trained in an experiment to their folders. Raises ``ConfigError`` where one of these is missing.
     """
-
-    def __init__(
-        self,
-        teachers: Sequence[Teacher],
-        weights: Sequence[float] | None = None,
-        *,
-        normalise: bool = False,
-    ) -> None:
-        self.weights = [1.0] * len(teachers) if weights is None else list(map(float, weights))
-        if not teachers or len(self.weights) != len(teachers):
+    if name == BM25:
+        return _bm25({}, corpus, where)
+    if name == STORED:
+        if stored is None:
             raise ConfigError(
-                f"teacher.weights: {len(self.weights)} for {len(teachers)} teachers; expected one "
-                "each"
+                f"{where}: {STORED} are the scores of a training file's rows, and here are none; "
+                "name a model, a run or a file of scores"
             )
-        if not all(0 < weight < np.inf for weight in self.weights):
-            raise ConfigError(f"teacher.weights: {self.weights}; expected finite numbers above 0")
-        self.teachers = list(teachers)
-        self.normalise = normalise
-        self.name = " + ".join(teacher.name for teacher in teachers)
-        self.needs_texts = any(teacher.needs_texts for teacher in teachers)
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the members' fingerprints, the weights and ``normalise``."""
-        members = [teacher.fingerprint for teacher in self.teachers]
-        return fingerprint_of("ensemble", members, self.weights, self.normalise)
-
-    def scores(self, pairs: Sequence[JudgedPair]) -> Scores:
-        """Return the weighted means."""
-        total = np.zeros(len(pairs))
-        for teacher, weight in zip(self.teachers, self.weights, strict=True):
-            scores = judged(teacher, pairs)
-            total += weight * (_z_scores(scores, pairs) if self.normalise else scores)
-        return total / sum(self.weights)
-
-
-def _z_scores(scores: Scores, pairs: Sequence[JudgedPair]) -> Scores:
-    """Return z-scores over each query's scored pairs; zeros where all are the same."""
-    places: dict[str, list[int]] = {}
-    for place, pair in enumerate(pairs):
-        if np.isfinite(scores[place]):
-            places.setdefault(pair[0], []).append(place)
-    normal = np.full(len(pairs), np.nan)
-    for own in places.values():
-        values = scores[own]
-        spread = values.std() if values.min() != values.max() else 0.0
-        normal[own] = (values - values.mean()) / spread if spread else 0.0
-    return normal
-
-
-def open_teacher(name: str, model: Callable[[str], str] = str) -> Teacher:
-    """Open a teacher by name: a run file, a model's folder, a hub id, or a model trained here.
-
-    ``model`` maps the names of models trained in an experiment to their folders.
-    """
+        run = stored()
+        return RunTeacher(run, STORED, _fingerprint_of_run(run))
     path = expanded(name)
+    if is_score_file(name) and path.is_file():
+        return RunTeacher(_score_file(path), path.name, file_hash(path))
     if path.is_file():
-        from sluice.retrieval.runs.run import Run
-
         return RunTeacher(Run.load(path), path.name, file_hash(path))
     from sluice.encoders.model_files.registry import open_encoder
 
     return ModelTeacher(open_encoder(model(name)), name)
 
 
-def make_teacher(spec: str | Mapping[str, Any], *, where: str, model: Callable[[str], str]) -> Any:
-    """Make what a ``teacher:`` section describes, except a file of scores.
+def _fingerprint_of_run(run: Run) -> str:
+    return fingerprint_of(STORED, [(query, list(run[query])) for query in run])
 
-    A name is as for ``open_teacher``; a component is a cross-encoder, dense or splade encoder, or
-    ``{type: ensemble, teachers: [...], weights: [...], normalise: true}`` of these.
+
+def _bm25(settings: Mapping[str, Any], corpus: Texts | None, where: str) -> ModelTeacher:
+    from sluice.encoders.lexical.bm25 import BM25Encoder
+
+    if corpus is None:
+        raise ConfigError(f"{where}: bm25 counts words in a corpus; name the dataset that has it")
+    return ModelTeacher(BM25Encoder(**settings).fit(corpus()), BM25)
+
+
+def make_teacher(
+    spec: str | Mapping[str, Any],
+    *,
+    where: str,
+    model: Callable[[str], str],
+    corpus: Texts | None = None,
+    stored: Callable[[], Run] | None = None,
+) -> Any:
+    """Make what a ``teacher:`` section describes.
+
+    A name is as for ``open_teacher``; a component is a cross-encoder, a dense, splade or bm25
+    encoder, or an ensemble of these: ``{type: ensemble, teachers: [...], weights: [...], normalise:
+    min-max, scale: 30}``.
     """
     if isinstance(spec, str):
-        return open_teacher(spec, model)
+        return open_teacher(spec, model, corpus=corpus, stored=stored, where=where)
     if spec.get("type") == ENSEMBLE:
         members = [
-            make_teacher(member, where=f"{where}.teachers.{number}", model=model)
+            make_teacher(
+                member, where=f"{where}.teachers.{number}", model=model, corpus=corpus,
+                stored=stored,
+            )
             for number, member in enumerate(spec["teachers"])
-        ]
-        return Ensemble(members, spec.get("weights"), normalise=spec.get("normalise", False))
+        ]  # fmt: skip
+        mixture = mixture_of(spec, where)
+        weights, normalise, scale = mixture.facts
+        return Ensemble(members, weights, normalise=normalise, scale=scale)
+    if spec.get("type") == BM25:
+        settings = {key: value for key, value in spec.items() if key != "type"}
+        return _bm25(settings, corpus, where)
     from sluice.retrieval.config.components import make_encoder
 
     return ModelTeacher(make_encoder(spec, where=where, model=model), str(spec.get("model")))
 
 
-def check_teacher(spec: str | Mapping[str, Any], where: str, allow: Allow = None) -> None:
+def check_teacher(
+    spec: str | Mapping[str, Any], where: str, allow: Allow = None, *, member: bool = False
+) -> None:
     """Check ``teacher:`` before any work: its components, and that its file exists."""
     if isinstance(spec, str):
+        if spec == STORED and not member:
+            raise ConfigError(
+                f"{where}: the scores of the examples are learnt without it: leave it out, or name "
+                "it beside others in an ensemble"
+            )
         if is_score_file(spec):
             _check_scores(spec, where)
         return
@@ -218,29 +218,12 @@ def check_teacher(spec: str | Mapping[str, Any], where: str, allow: Allow = None
     if spec.get("type") != ENSEMBLE:
         table = {k: v for k, v in {**ENCODERS, **RERANKERS}.items() if k in KINDS}
         check(spec, table, where=where, allow=allow)
+        if spec.get("fields") is not None:
+            raise ConfigError(f"{where}.fields: training texts have no fields; leave it out")
         return
-    for key in spec:
-        if key not in ENSEMBLE_KEYS:
-            raise ConfigError(
-                f"{where}.{key}: ensemble takes {', '.join(ENSEMBLE_KEYS[1:])}"
-                f"{suggest(str(key), ENSEMBLE_KEYS)}"
-            )
-    members = spec.get("teachers")
-    if not isinstance(members, list) or not members:
-        raise ConfigError(f"{where}.teachers: {members!r:.60}; expected a list of teachers")
-    for number, member in enumerate(members):
-        if isinstance(member, str) and is_score_file(member):
-            raise ConfigError(
-                f"{where}.teachers.{number}: {member}: a file of scores cannot be a member; name "
-                "the models"
-            )
-        check_teacher(member, f"{where}.teachers.{number}", allow)
-    weights = spec.get("weights", [1.0] * len(members))
-    numbers = isinstance(weights, list) and all(is_number(w) and w > 0 for w in weights)
-    if not numbers or len(weights) != len(members):
-        raise ConfigError(f"{where}.weights: {weights!r:.60}; expected a number above 0 for each")
-    if not isinstance(spec.get("normalise", False), bool):
-        raise ConfigError(f"{where}.normalise: {spec['normalise']!r}; expected true or false")
+    check_mixture(spec, where)
+    for number, each in enumerate(spec["teachers"]):
+        check_teacher(each, f"{where}.teachers.{number}", allow, member=True)
 
 
 def _check_scores(name: str, where: str) -> None:
@@ -280,10 +263,10 @@ def teacher_models(spec: str | Mapping[str, Any] | None) -> list[str]:
     if spec is None:
         return []
     if isinstance(spec, str):
-        return [spec]
+        return [] if spec in (BM25, STORED) else [spec]
     if spec.get("type") == ENSEMBLE:
         return [name for member in spec["teachers"] for name in teacher_models(member)]
-    return [str(spec.get("model"))]
+    return [] if spec.get("type") == BM25 else [str(spec.get("model"))]
 
 
 JUDGE = (
@@ -355,6 +338,7 @@ def check_judge(named: Any, where: str, *, known: Sequence[str] = (), allow: All
             check_judge(each, f"{where}[{place}]", known=known, allow=allow)
     elif isinstance(named, Mapping) and not isinstance(named, Run):
         check_teacher(named, where, allow)
+        _refuse_unjudging(named, where)
     elif isinstance(named, str):
         file = is_score_file(named) or named.endswith((".trec", ".gz"))
         plain = known and named not in known and "/" not in named  # no hub id
@@ -365,3 +349,15 @@ def check_judge(named: Any, where: str, *, known: Sequence[str] = (), allow: All
         _judges(named) or ScorerHooks(named).scores_pairs or encodes(named)
     ):
         raise ConfigError(f"{where}: {named!r}; expected {JUDGE}")
+
+
+def _refuse_unjudging(spec: Mapping[str, Any], where: str) -> None:
+    """Raise ``ConfigError`` for teachers that mining cannot ask: it has no corpus or examples."""
+    for member in spec.get("teachers", [spec]):
+        kind = member.get("type") if isinstance(member, Mapping) else member
+        if kind in (BM25, STORED):
+            raise ConfigError(
+                f"{where}: {kind} cannot judge candidates; name a model, or a run of its scores"
+            )
+        if isinstance(member, Mapping) and member is not spec:
+            _refuse_unjudging(member, where)

@@ -326,3 +326,18 @@ def test_an_exported_graph_makes_the_documents(
     assert (graph.encode_queries(texts) != encoder.encode_queries(texts)).nnz == 0
     graph.save_pretrained(tmp_path / "again")
     assert open_encoder(tmp_path / "again").backend is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"query_model": "bow", "query_top_k": 2}, "query_top_k: 2 does nothing: with query_model"),
+        ({"query_model": "bow", "lexical": "query"}, "lexical: query does nothing: with query_mod"),
+        ({"query_model": "idf", "lexical": "query"}, "lexical: query does nothing: with query_mod"),
+    ],
+)
+def test_settings_of_queries_that_a_table_does_not_hear(
+    options: dict[str, Any], message: str, masked_bert: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SpladeEncoder.from_pretrained(masked_bert, **options)

@@ -26,11 +26,23 @@ def opened(folder: Path) -> DenseEncoder:
 
 def minilm() -> Any:
     """An encoder of MiniLM's shape, on no device."""
-    from transformers import BertConfig, BertModel
+    from transformers import BertConfig
 
     config = BertConfig(
         hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
     )
+    return on_no_device(config)
+
+
+def bert_base() -> Any:
+    from transformers import BertConfig
+
+    return on_no_device(BertConfig())
+
+
+def on_no_device(config: Any) -> Any:
+    from transformers import BertModel
+
     with torch.device("meta"):
         model = BertModel(config, add_pooling_layer=False)
     return SimpleNamespace(kind="dense", model=model, module=model)
@@ -39,8 +51,8 @@ def minilm() -> Any:
 @pytest.mark.parametrize(
     ("settings", "trained"),
     [
-        ({"type": "lora", "targets": "attention"}, 6 * 4 * 8 * 2 * 384),
-        ({"type": "lora", "rank": 4}, 6 * 4 * (4 * 2 * 384 + 2 * (384 + 1536))),
+        ({"type": "lora", "targets": "attention"}, 6 * 4 * 4 * 2 * 384),
+        ({"type": "lora"}, 6 * 4 * (4 * 2 * 384 + 2 * (384 + 1536))),
         ({"type": "adapter"}, 6 * 2 * (2 * 24 * 384 + 24 + 384)),
         ({"type": "adapter", "places": ["mlp"]}, 6 * (2 * 24 * 384 + 24 + 384)),
         ({"type": "prefix"}, 6 * (2 * 20 * 384 + 12)),
@@ -60,8 +72,22 @@ def test_less_than_one_percent_of_a_minilm_is_trained_and_said(
     assert f"trains {trained:,} of {tuned.total:,} parameters" in caplog.text
 
 
-def test_the_default_lora_trains_somewhat_more() -> None:
-    assert 0.014 < tune(minilm(), {"type": "lora"}).share < 0.015
+def test_the_default_lora_trains_under_one_percent() -> None:
+    assert 0.007 < tune(minilm(), {"type": "lora"}).share < 0.008
+    assert 0.005 < tune(bert_base(), {"type": "lora"}).share < 0.007
+    assert 0.014 < tune(minilm(), {"type": "lora", "rank": 8}).share < 0.015
+
+
+@pytest.mark.parametrize(("settings", "scale"), [
+    ({}, 2.0), ({"rank": 8}, 2.0), ({"rank": 8, "alpha": 4}, 0.5),
+])  # fmt: skip
+def test_alpha_is_twice_the_rank_unless_told(
+    settings: dict[str, Any], scale: float, bert: Path
+) -> None:
+    encoder = opened(bert)
+    tune(encoder, {"type": "lora", **settings})
+    layer = encoder.model.encoder.layer[0].attention.self.query
+    assert layer.scaling["default"] == scale
 
 
 def test_lora_is_its_formula(bert: Path) -> None:

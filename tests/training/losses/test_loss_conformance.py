@@ -21,6 +21,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "sum": {"losses": [{"type": "info_nce"}, {"type": "star", "weight": 0.5}]},
 }
 SKIP: dict[str, tuple[str, ...]] = {
+    # It aligns every text, judged or not.
+    "alignment": ("mask", "row_alone"),
     # It aligns the layers of every text, judged or not, with a target that has no gradient.
     "matryoshka_2d": ("gradient", "mask", "row_alone"),
     "mixing": ("order",),  # it mixes by a draw for each place

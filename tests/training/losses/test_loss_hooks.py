@@ -28,6 +28,8 @@ VALUES: dict[str, Any] = {
     "logq": True,
     "similarity": "dot",
     "needs_teacher": True,
+    "teacher_matrix": True,
+    "teacher_vectors": True,
     "wants_answered": True,
     "texts": True,
     "layers": lambda step: (3, step),

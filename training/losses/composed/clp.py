@@ -41,8 +41,8 @@ class CLP(Wrapping):
 
     @property
     def wants_answered(self) -> bool:
-        """The queries that negatives answer are encoded too."""
-        return True
+        """Unless the penalty weighs nothing, the queries that negatives answer are encoded too."""
+        return self.penalty > 0 or super().wants_answered
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the mix of the inner loss and the penalty."""

@@ -19,6 +19,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.layout import SIDECAR, read_object
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, width_of
+from sluice.training.losses.math.reduction import refuse_idle
 
 SMALLEST = 32  # of the default dims
 
@@ -110,6 +111,8 @@ def sliced(batch: VectorBatch, dim: int) -> VectorBatch:
     if batch.answered is not None:
         columns, vectors = batch.answered
         changes["answered"] = columns, vectors[:, :dim]
+    if batch.teacher_vectors is not None:
+        changes["teacher_vectors"] = tuple(each[:, :dim] for each in batch.teacher_vectors)
     return batch.with_vectors(batch.queries[:, :dim], batch.documents[:, :dim], **changes)
 
 
@@ -172,6 +175,13 @@ class Matryoshka2D(Wrapping):
             raise ConfigError(f"{self.called}.method: {self.method!r}, expected 'v1' or 'ese'")
         if self.method == "ese" and self.dims is not None:
             raise ConfigError(f"{self.called}.dims: are for v1; ese has one prefix: compression")
+        if self.method == "ese":
+            because = "ese takes every layer, one prefix and no divergence; set method: v1"
+            names = ["layers_per_step", "dims_per_step", "kl_weight", "kl_temperature"]
+            refuse_idle(self.called, self, names, because)
+        else:
+            because = "v1 has no compression; set method: ese"
+            refuse_idle(self.called, self, ["compression", "compression_weight"], because)
         for name in ("layers_per_step", "dims_per_step"):
             value = getattr(self, name)
             if value is not None and value < 0:

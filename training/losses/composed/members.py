@@ -90,6 +90,16 @@ class Composed(LossBase, ABC):
         return any(loss.needs_teacher for _, loss in self._members())
 
     @property
+    def teacher_matrix(self) -> bool:
+        """Whether a member does."""
+        return any(loss.teacher_matrix for _, loss in self._members())
+
+    @property
+    def teacher_vectors(self) -> bool:
+        """Whether a member does."""
+        return any(loss.teacher_vectors for _, loss in self._members())
+
+    @property
     def wants_answered(self) -> bool:
         """Whether a member does."""
         return any(loss.wants_answered for _, loss in self._members())

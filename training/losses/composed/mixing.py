@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
@@ -15,6 +16,12 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
 from sluice.training.losses.distillation.kl_div import KLDiv
+from sluice.training.losses.math.reduction import check_positive
+
+log = logging.getLogger("sluice")
+
+ENOUGH = 64  # queries after which a warning says that there was nothing to mix
+DISTILLATION = 0.05  # the temperature where none is set
 
 
 class Mixed(NamedTuple):
@@ -33,10 +40,12 @@ class Mixing(Wrapping):
     listwise ``normalise(sum_m a_m n_m)``, a = softmax(sim(q, n_m) / mixing_temperature) over all of
     them. They are two further columns of the score matrix, each query's own, so any loss
     over a score matrix can be inside; focal weights are ``info_nce.focal_gamma``. A query with
-    fewer than two hard negatives has none. Dot products mix without normalising.
+    fewer than two hard negatives has none; where no query has two a warning says so. Dot products
+    mix without normalising.
 
-    ``distillation`` above 0 adds so much of KL(softmax(T / t) || softmax(s / t)) over the documents
-    the teacher scored, t being ``distillation_temperature``. Draws are functions of seed and step.
+    ``distillation`` above 0 adds so much of KL(softmax(T / u) || softmax(s / t)) over the documents
+    the teacher scored: t is ``distillation_temperature`` (left out, 0.05), u
+    ``distillation_teacher_temperature`` (left out, t). Draws are functions of seed and step.
     """
 
     summary = "two synthetic negatives per query, mixed from its own; contrastive distillation"
@@ -47,22 +56,49 @@ class Mixing(Wrapping):
 
     mixing_temperature: float = 0.05
     distillation: float = 0.0
-    distillation_temperature: float = 0.05
+    distillation_temperature: float | None = None
+    distillation_teacher_temperature: float | None = None
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)
         plain_inside(self, "the mixed negatives are further columns of the matrix")
-        for name in ("mixing_temperature", "distillation_temperature"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"mixing.{name}: {getattr(self, name)!r}, expected above 0")
+        student, teacher = self.distillation_temperature, self.distillation_teacher_temperature
+        check_positive(
+            "mixing",
+            mixing_temperature=self.mixing_temperature,
+            distillation_temperature=student,
+            distillation_teacher_temperature=teacher,
+        )
         if not 0 <= self.distillation < math.inf:
             raise ConfigError(f"mixing.distillation: {self.distillation!r}, expected 0 or more")
-        self._teacher = KLDiv(self.distillation_temperature, self.distillation_temperature)
+        if not self.distillation and (student is not None or teacher is not None):
+            raise ConfigError(
+                "mixing: a temperature of the distillation, which weighs nothing: set distillation "
+                "above 0, or leave the temperature out"
+            )
+        student = DISTILLATION if student is None else student
+        self._teacher = KLDiv(student, student if teacher is None else teacher)
+        self._queries = self._mixed = 0
+        self._teacher.watch.key = "mixing.distillation_teacher_temperature"
 
     @property
     def needs_teacher(self) -> bool:
         """With distillation, or as the inner loss says."""
         return self.distillation > 0 or super().needs_teacher
+
+    def _count(self, real: Tensor) -> None:
+        """Warn once if none of the first queries has two negatives to mix."""
+        before, self._queries = self._queries, self._queries + len(real)
+        self._mixed += int(real.sum())
+        if before < ENOUGH <= self._queries and not self._mixed:
+            log.warning(
+                "mixing: none of the first %s queries has two hard negatives, so nothing is mixed; "
+                "mine two or more for each (negatives.per_query)", self._queries,
+            )  # fmt: skip
+
+    def notes(self) -> dict[str, float]:
+        """Return the teacher's mean entropy beside the inner loss's notes."""
+        return {**super().notes(), **self._teacher.notes()}
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the inner loss over the widened matrix, and the distillation of the plain one."""
@@ -81,6 +117,7 @@ class Mixing(Wrapping):
             temperature=self.mixing_temperature,
             random=np.random.default_rng([self.seed, self.step]),
         )
+        self._count(real)
         more = torch.stack([(queries * pairwise).sum(1), (queries * listwise).sum(1)], dim=1)
         teacher = batch.teacher
         if teacher is not None:

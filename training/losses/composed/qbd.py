@@ -38,6 +38,11 @@ class QBD(WeightedSum):
         triplet_weight: float = 0.1,
         margin: float = 1.0,
     ) -> None:
+        if triplet_weight == 0 and margin != TextTriplet.MARGIN:
+            raise ConfigError(
+                f"qbd.margin: {margin!r} does nothing: it is the triplet loss's, which weighs 0; "
+                "set triplet_weight, or leave it out"
+            )
         spec = {"type": "localized_softmax"} if base is None else base
         members = [(str(spec.get("type")), 1.0, build(spec, LOSSES, where="base"))]
         triplet = TextTriplet(margin)
@@ -63,8 +68,9 @@ class TextTriplet(LossBase):
 
     encoders: ClassVar[tuple[str, ...]] = ("cross_encoder",)  # the types it trains
     texts: ClassVar[bool] = True
+    MARGIN: ClassVar[float] = 1.0
 
-    margin: float = 1.0
+    margin: float = MARGIN
 
     def __post_init__(self) -> None:
         check_positive("qbd", margin=self.margin)

@@ -83,6 +83,8 @@ class WeightedSum(Composed):
     def _deciding(self) -> Members:
         if self._common_encoders() == ("cross_encoder",):  # has no other documents
             return []
+        if self.teacher_matrix:  # all cells have a teacher's score: no member is bound to its own
+            return [(n, loss) for n, loss in self._members() if not _sees_all_texts(loss)]
         return [member for member in self._members() if not _bound_by_teacher(member[1])]
 
     def bound_to(self, similarity: Similarity) -> Self:
@@ -121,4 +123,9 @@ class WeightedSum(Composed):
 
 def _bound_by_teacher(loss: LossBase) -> bool:
     """Whether a loss counts only cells with a teacher's score, which are of own documents."""
-    return loss.needs_teacher and loss.negatives == "own"
+    return (loss.needs_teacher and loss.negatives == "own") or _sees_all_texts(loss)
+
+
+def _sees_all_texts(loss: LossBase) -> bool:
+    """Whether a loss reads the texts one by one, so that negatives mean nothing to it."""
+    return loss.teacher_vectors and loss.negatives == "own"

@@ -112,6 +112,11 @@ def plain_inside(loss: Wrapping, why: str) -> None:
     for option, used in (("same_side", loss.inner.same_side), ("logq", loss.inner.logq)):
         if used:
             raise ConfigError(f"{loss.called}.loss.{option}: true, expected false: {why}")
+    if loss.inner.teacher_vectors:
+        raise ConfigError(
+            f"{loss.called}.loss: learns a teacher's vectors, which {loss.called} adds nothing to; "
+            f"put it beside {loss.called} in a sum"
+        )
 
 
 def of_vectors(batch: VectorBatch, called: str) -> None:

@@ -11,7 +11,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.reduction import weighted_mean
+from sluice.training.losses.math.reduction import check_positive, weighted_mean
+from sluice.training.losses.math.soft_labels import SoftTarget, check_target, soft_labels
 from sluice.training.protocol import ScoreMatrix
 
 
@@ -19,26 +20,38 @@ from sluice.training.protocol import ScoreMatrix
 class BCE(LossBase):
     """Mean over pairs of ``-y log sigmoid(s) - (1 - y) log(1 - sigmoid(s))``.
 
-    Labels lie in [0, 1]. ``positive_weight`` multiplies the first term: with g negatives to a
-    positive, g balances the two.
+    y are the ``labels``, in [0, 1], or with ``target`` a teacher's soft labels for the documents it
+    scored: ``logits`` the sigmoids of its scores over ``teacher_temperature`` (left out, 1),
+    ``probabilities`` its scores as they are. ``temperature`` divides s. ``positive_weight``
+    multiplies the first term: with g negatives to a positive, g balances the two.
     """
 
-    summary = "cross-entropy of each pair alone"
+    summary = "cross-entropy of each pair alone, against labels or a teacher's (`target: logits`)"
     paper = "Nogueira and Cho 2019 (arXiv 1901.04085)"
 
     encoders: ClassVar[tuple[str, ...]] = ("cross_encoder",)  # the types it trains
     negatives: ClassVar[Negatives] = "own"  # only the query's own documents are judged
 
     positive_weight: float = 1.0
+    temperature: float = 1.0
+    target: SoftTarget = "labels"
+    teacher_temperature: float | None = None
 
     def __post_init__(self) -> None:
+        check_positive("bce", temperature=self.temperature)
+        check_target("bce", self.target, self.teacher_temperature)
         if not self.positive_weight > 0:
             raise ConfigError(f"bce.positive_weight: {self.positive_weight!r}, expected above 0")
 
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether a teacher gives the labels."""
+        return self.target != "labels"
+
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         cells = binary_cross_entropy_with_logits(
-            matrix.scores,
-            matrix.labels.to(matrix.scores.dtype),
+            matrix.scores / self.temperature,
+            soft_labels("bce", matrix, self.target, self.teacher_temperature),
             reduction="none",
             pos_weight=matrix.scores.new_tensor(self.positive_weight),
         )

@@ -14,7 +14,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.reduction import scale_for, weighted_mean
+from sluice.training.losses.math.reduction import (
+    refuse_idle,
+    scale_for,
+    weighted_mean,
+)
+from sluice.training.losses.math.reliability import Reliability
+from sluice.training.losses.math.soft_labels import SoftTarget, check_target, soft_labels
 from sluice.training.protocol import ScoreMatrix
 
 SIGLIP_BIAS = -10.0
@@ -29,7 +35,12 @@ class BiXSE(LossBase):
     its logarithm) and b are trained with ``learning_rate`` (None: the encoder's) unless
     ``learn_scale`` or ``learn_bias`` is false. ``bias_init`` is where b begins: ``siglip`` is -10
     (for a scale of 10), ``base_rate`` makes the mean sigmoid of the first batch its mean label, a
-    number is itself. Weights count a query's pairs.
+    number is itself. Weights count a query's pairs. The log has the expected calibration error of
+    sigmoid(z) against y; ``losses.math.reliability`` draws the curve.
+
+    ``target`` other than ``labels`` takes the y of documents that a teacher scored from it:
+    ``logits`` are sigmoids of its scores over ``teacher_temperature`` (left out, 1),
+    ``probabilities`` its scores as they are.
     """
 
     summary = "cross-entropy of each pair against a grade in [0, 1], learnt scale and bias"
@@ -43,8 +54,14 @@ class BiXSE(LossBase):
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     negatives: Negatives = "all"
     learning_rate: float | None = 1e-2
+    target: SoftTarget = "labels"
+    teacher_temperature: float | None = None
 
     def __post_init__(self) -> None:
+        if not (self.learn_scale or self.learn_bias):
+            because = "neither scale nor bias is learnt; learn one"
+            refuse_idle("bixse", self, ["learning_rate"], because)
+        check_target("bixse", self.target, self.teacher_temperature)
         if self.scale is not None and not self.scale > 0:
             raise ConfigError(f"bixse.scale: {self.scale!r}, expected above 0")
         if not self.max_grade > 0:
@@ -52,12 +69,18 @@ class BiXSE(LossBase):
         scale = scale_for(self.scale, self.similarity)
         begin = {"siglip": SIGLIP_BIAS, "base_rate": math.nan}  # nan: a first batch decides
         bias = begin[self.bias_init] if isinstance(self.bias_init, str) else self.bias_init
+        self._seen = Reliability()
         self.log_scale = nn.Parameter(
             torch.tensor(math.log(scale), dtype=torch.float32), requires_grad=self.learn_scale
         )
         self.bias = nn.Parameter(
             torch.tensor(bias, dtype=torch.float32), requires_grad=self.learn_bias
         )
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether a teacher gives the labels."""
+        return self.target != "labels"
 
     def parameters(self) -> list[nn.Parameter]:
         """Return those of log-scale and bias that are learnt."""
@@ -73,12 +96,19 @@ class BiXSE(LossBase):
         self.bias.data.copy_(state["bias"])
 
     def notes(self) -> dict[str, float]:
-        """Return scale and bias for the journal."""
-        return {"scale": math.exp(self.log_scale.item()), "bias": self.bias.item()}
+        """Return scale and bias, and the calibration error of the pairs since the last call."""
+        scalars = {"scale": math.exp(self.log_scale.item()), "bias": self.bias.item()}
+        error = self._seen.error
+        if error is None:
+            return scalars
+        self._seen = Reliability()
+        return {**scalars, "calibration_error": error}
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         scores, counted, weights = matrix.scores, matrix.mask, matrix.weights
-        grades = matrix.labels.to(scores.dtype).masked_fill(~counted, 0.0) / self.max_grade
+        graded = matrix._replace(labels=matrix.labels.to(scores.dtype) / self.max_grade)
+        grades = soft_labels("bixse", graded, self.target, self.teacher_temperature)
+        grades = grades.masked_fill(~counted, 0.0)
         if grades.numel() and (grades.min() < 0 or grades.max() > 1):
             worst = grades.max() if grades.max() > 1 else grades.min()
             raise DataError(
@@ -89,7 +119,10 @@ class BiXSE(LossBase):
         if self.bias.isnan():
             share = counted if weights is None else counted * weights[:, None]
             self.bias.data.fill_(base_rate_bias(scaled.detach(), grades, share))
-        cells = binary_cross_entropy_with_logits(scaled + self.bias, grades, reduction="none")
+        logits = scaled + self.bias
+        share = counted if weights is None else counted * weights[:, None]
+        self._seen.add(logits.detach().sigmoid(), grades, share.to(scores.dtype))
+        cells = binary_cross_entropy_with_logits(logits, grades, reduction="none")
         return weighted_mean(cells, counted, weights)
 
 

@@ -15,7 +15,11 @@ from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.contrastive.contrast import contrast, contrast_over
-from sluice.training.losses.math.reduction import check_positive, temperature_for
+from sluice.training.losses.math.reduction import (
+    check_positive,
+    refuse_idle,
+    temperature_for,
+)
 from sluice.training.protocol import ScoreMatrix
 
 LEARNT = (0.01, 10.0)  # where a learnt temperature stays: CLIP's bound below
@@ -73,7 +77,10 @@ class InfoNCE(LossBase):
             raise ConfigError(
                 "info_nce.logq: only documents have counts, expected same_side: false beside it"
             )
-        if self.learnable_temperature:
+        if not self.learnable_temperature:
+            because = "it is the temperature's; set learnable_temperature: true"
+            refuse_idle("info_nce", self, ["learning_rate"], because)
+        else:
             start = temperature_for(self.temperature, self.similarity)
             if not LEARNT[0] <= start <= LEARNT[1]:
                 raise ConfigError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -17,6 +17,7 @@ from sluice.training.losses.math.packed_cells import (
     log_shares,
 )
 from sluice.training.losses.math.reduction import check_positive, temperature_for
+from sluice.training.losses.math.teacher_watch import TeacherWatch
 from sluice.training.protocol import ScoreMatrix
 
 
@@ -28,19 +29,24 @@ class KLDiv(LossBase):
     reverse`` is KL(p || P), which seeks the teacher's mode. ``rescaled`` multiplies by t^2, so that
     the gradient keeps its size when t grows (Hinton et al. 2015). The distributions are over the
     documents of a query that the teacher scored; a query with fewer than two contributes nothing.
+
+    ``negatives`` other than ``own`` compares a query with documents of other queries too: the
+    teacher, one or several encoders (dense, splade, bm25), scores all pairs of each batch.
     """
 
     summary = "the student's distribution over a group drawn to the teacher's"
     paper = "Hinton et al. 2015; SPLADE"
 
-    needs_teacher: ClassVar[bool] = True
-    negatives: ClassVar[Negatives] = "own"  # a teacher scores the query's own documents
-
     temperature: float | None = None
     teacher_temperature: float = 1.0
     direction: Literal["forward", "reverse"] = "forward"
     rescaled: bool = False
+    negatives: Negatives = "own"
     similarity: Literal["auto", "cosine", "dot"] = "auto"
+    watch: TeacherWatch = field(
+        default_factory=lambda: TeacherWatch("kl_div.teacher_temperature"),
+        init=False, repr=False, compare=False,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_positive(
@@ -49,11 +55,31 @@ class KLDiv(LossBase):
             teacher_temperature=self.teacher_temperature,
         )
 
+    @property
+    def encoders(self) -> tuple[str, ...] | None:
+        """All; those that encode documents apart where other queries' documents count."""
+        return ("dense", "splade") if self.teacher_matrix else None
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether the examples bring the scores of their own documents."""
+        return not self.teacher_matrix
+
+    @property
+    def teacher_matrix(self) -> bool:
+        """Whether the teacher scores other queries' documents."""
+        return self.negatives != "own"
+
+    def notes(self) -> dict[str, float]:
+        """Return the teacher's mean entropy."""
+        return self.watch.notes()
+
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         temperature = temperature_for(self.temperature, self.similarity)
         group = group_of(matrix, taught="kl_div")
         student = log_shares(group.scores / temperature, group.taking)
         target = log_shares(group.teacher / self.teacher_temperature, group.taking)
+        self.watch.see(target, group.taking, group.teacher, self.teacher_temperature)
         sides = (target, student) if self.direction == "forward" else (student, target)
         rows = divergence(*sides, group.taking)
         value = averaged(rows, choices(group.taking), matrix.weights, "sum")
@@ -62,12 +88,12 @@ class KLDiv(LossBase):
 
 @dataclass(frozen=True, slots=True)
 class JudgeKL(LossBase):
-    """``mean_i [KL(J_i || S_i) + KL(S_i || J_i)] / 2``, both softmaxed at one temperature.
+    """``mean_i [KL(J_i || S_i) + KL(S_i || J_i)] / 2``, J and S softmaxed.
 
     J are a judge's scores of the query's documents, such as the probability that it answers yes,
-    S the student's: the two are to be on one scale, as probabilities and cosines are; other scores
-    need a ``temperature`` near their own spread (0.01 to 0.1 for the former). A query with fewer
-    than two judged documents contributes nothing.
+    divided by ``judge_temperature``, S the student's by ``temperature``. Left out, the judge's is
+    the student's, as in the paper: then the two are to be on one scale, as probabilities and
+    cosines are (0.01 to 0.1). A query with fewer than two judged documents contributes nothing.
     """
 
     summary = "a judge's and the student's distributions drawn to each other"
@@ -77,13 +103,26 @@ class JudgeKL(LossBase):
     negatives: ClassVar[Negatives] = "own"  # a judge scores the query's own documents
 
     temperature: float = 0.05
+    judge_temperature: float | None = None
+    watch: TeacherWatch = field(
+        default_factory=lambda: TeacherWatch("judge_kl.judge_temperature"),
+        init=False, repr=False, compare=False,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
-        check_positive("judge_kl", temperature=self.temperature)
+        check_positive(
+            "judge_kl", temperature=self.temperature, judge_temperature=self.judge_temperature
+        )
+
+    def notes(self) -> dict[str, float]:
+        """Return the judge's mean entropy."""
+        return self.watch.notes()
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         group = group_of(matrix, taught="judge_kl")
         student = log_shares(group.scores / self.temperature, group.taking)
-        judge = log_shares(group.teacher / self.temperature, group.taking)
+        divisor = self.judge_temperature or self.temperature
+        judge = log_shares(group.teacher / divisor, group.taking)
+        self.watch.see(judge, group.taking, group.teacher, divisor)
         both = divergence(judge, student, group.taking) + divergence(student, judge, group.taking)
         return averaged(both / 2, choices(group.taking), matrix.weights, "sum")

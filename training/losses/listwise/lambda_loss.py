@@ -14,7 +14,7 @@ from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import Average, Group, averaged, group_of, ranks_by
 from sluice.training.losses.math.pair_sums import logistic, ordered, ordered_pairs, pair_sums
-from sluice.training.losses.math.reduction import check_positive, scale_for
+from sluice.training.losses.math.reduction import check_positive, refuse_idle, scale_for
 from sluice.training.protocol import ScoreMatrix
 
 
@@ -46,6 +46,8 @@ class LambdaLoss(LossBase):
 
     def __post_init__(self) -> None:
         check_positive("lambda_loss", scale=self.scale, mu=self.mu)
+        if self.weighting != "ndcg_loss2++":
+            refuse_idle("lambda_loss", self, ["mu"], "it is for weighting: ndcg_loss2++; set that")
         if self.cutoff is not None and self.cutoff < 1:
             raise ConfigError(
                 f"lambda_loss.cutoff: {self.cutoff!r}, expected 1 or more, or nothing"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import averaged, choices, group_of, log_shares
 from sluice.training.losses.math.reduction import check_positive, temperature_for
+from sluice.training.losses.math.teacher_watch import TeacherWatch
 from sluice.training.protocol import ScoreMatrix
 
 
@@ -31,6 +32,10 @@ class ListNet(LossBase):
     temperature: float | None = None
     target_temperature: float = 1.0
     similarity: Literal["auto", "cosine", "dot"] = "auto"
+    watch: TeacherWatch = field(
+        default_factory=lambda: TeacherWatch("list_net.target_temperature"),
+        init=False, repr=False, compare=False,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_positive(
@@ -44,12 +49,19 @@ class ListNet(LossBase):
         """Whether a teacher gives the target."""
         return self.target == "teacher"
 
+    def notes(self) -> dict[str, float]:
+        """Return the teacher's mean entropy, where one gives the target."""
+        return self.watch.notes()
+
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         group = group_of(matrix, taught="list_net" if self.needs_teacher else None)
         grades = group.teacher if self.needs_teacher else group.labels
         temperature = temperature_for(self.temperature, self.similarity)
         student = log_shares(group.scores / temperature, group.taking)
-        target = log_shares(grades / self.target_temperature, group.taking).exp()
+        shares = log_shares(grades / self.target_temperature, group.taking)
+        if self.needs_teacher:
+            self.watch.see(shares, group.taking, grades, self.target_temperature)
+        target = shares.exp()
         rows = -(target.masked_fill(~group.taking, 0.0) * student).sum(1)
         counts = choices(group.taking)
         if not self.needs_teacher:

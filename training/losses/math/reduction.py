@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +58,20 @@ def scale_for(scale: float | None, similarity: str) -> float:
 def temperature_for(temperature: float | None, similarity: str) -> float:
     """Return the divisor of the scores; left out 0.05 for cosine and 1 for what is not bounded."""
     return 1.0 / scale_for(None, similarity) if temperature is None else temperature
+
+
+def refuse_idle(called: str, loss: Any, names: Sequence[str], because: str) -> None:
+    """Raise ``ConfigError`` for a setting that is not at its default although it does nothing.
+
+    ``loss`` is a dataclass; ``because`` says what the setting is for.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(loss)}
+    for name in names:
+        value = getattr(loss, name)
+        if value != defaults[name]:
+            raise ConfigError(
+                f"{called}.{name}: {value!r} does nothing: {because}, or leave it out"
+            )
 
 
 def check_positive(loss: str, **settings: float | None) -> None:

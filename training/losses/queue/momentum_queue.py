@@ -13,6 +13,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.processes import gathered, shares, world
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside, width_of
+from sluice.training.losses.math.reduction import refuse_idle
 from sluice.training.losses.queue.momentum_encoder import KeyEncoder, tokens_of
 from sluice.training.losses.queue.text_augmentation import Mode, augmented, count_tokens
 from sluice.training.losses.queue.vector_queue import Pairs, VectorQueue, codes
@@ -71,6 +72,13 @@ class MomentumQueue(Wrapping):
         strange = [mode for mode in self.modes if mode not in get_args(Mode)]
         if strange:
             raise ConfigError(f"momentum_queue.modes: {strange[0]!r}, expected some of 0, 1, 2, 3")
+        if not self.modes:
+            because = (
+                "without modes there is neither an augmented text nor a key encoder; give modes"
+            )
+            refuse_idle("momentum_queue", self, ["momentum", "rate"], because)
+        if not self.size:
+            refuse_idle("momentum_queue", self, ["guard"], "the queue is empty; set size")
         if self.intra and not self.modes:
             raise ConfigError("momentum_queue.intra: needs modes, which make the augmented texts")
         self.key: KeyEncoder | None = None

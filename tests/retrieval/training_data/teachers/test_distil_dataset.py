@@ -87,15 +87,18 @@ class TestDataset:
         output = tmp_path / "s.parquet"
         words = [
             "teach", "distil", world, "--teacher", pair_bert, "--teacher", run,
-            "--weight", 2, "--weight", 1, "--normalise", "--candidates", run, "--depth", 4,
-            "--output", output,
+            "--weight", 2, "--weight", 1, "--normalise", "min-max", "--scale", 30,
+            "--candidates", run, "--depth", 4, "--output", output,
         ]  # fmt: skip
         code, out, err = sluice(*words)
         assert code == 0, err
         assert f"{output}: 55 pairs scored, 8 without a score left out" in out
         facts = read_facts(output)
         assert facts["weights"] == [2.0, 1.0]
-        assert facts["normalise"] is True
+        assert (facts["normalise"], facts["scale"]) == ("min-max", 30.0)
+        for query in {query for query, _ in scores_in(output)}:
+            own = [score for (each, _), score in scores_in(output).items() if each == query]
+            assert 0 <= min(own) <= max(own) <= 30
 
     @pytest.mark.parametrize(
         ("words", "message"),

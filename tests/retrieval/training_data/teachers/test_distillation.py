@@ -29,7 +29,6 @@ from sluice.retrieval.training_data.teachers.distillation import (
     taught,
 )
 from sluice.retrieval.training_data.teachers.teachers import (
-    Ensemble,
     ModelTeacher,
     RunTeacher,
     check_teacher,
@@ -162,34 +161,6 @@ distil(Killed(), PAIRS, texts, Path(sys.argv[1]), key="k", facts={}, shard=4)
 
 
 class TestTeachers:
-    def test_a_weighted_mean(self) -> None:
-        pairs = texts(FLAT)
-        one, two = LengthTeacher("a", 1), LengthTeacher("b", -4)
-        found = Ensemble([one, two], [3, 1]).scores(pairs)
-        expected = [(3 * x - 4 * x) / 4 for x in map(len, (p.document for p in pairs))]
-        np.testing.assert_allclose(found, expected, atol=1e-12)
-        alone = Ensemble([one]).scores(pairs)
-        np.testing.assert_array_equal(alone, one.scores(pairs))
-
-    def test_normalised_scores_are_z_scores_of_each_query(self) -> None:
-        pairs = texts([*FLAT, ("same", "x"), ("same", "y")])
-        found = Ensemble([LengthTeacher(factor=7)], normalise=True).scores(pairs)
-        for query in {pair.query_id for pair in pairs}:
-            own = np.array([x for x, p in zip(found, pairs, strict=True) if p.query_id == query])
-            lengths = np.array([len(p.document) for p in pairs if p.query_id == query])
-            if query == "same":
-                np.testing.assert_array_equal(own, 0)
-            else:
-                expected = (lengths - lengths.mean()) / lengths.std()
-                np.testing.assert_allclose(own, expected, atol=1e-12)
-        scaled = Ensemble([LengthTeacher(factor=0.01)], normalise=True).scores(pairs)
-        np.testing.assert_allclose(found, scaled, atol=1e-9)
-
-    def test_a_pair_that_a_member_lacks_has_no_score(self) -> None:
-        run = RunTeacher(Run({"q0": {"d": 2.0, "dd": 1.0}}), "run", "f")
-        found = Ensemble([LengthTeacher(), run], normalise=True).scores(texts(FLAT[:3]))
-        assert np.isnan(found).tolist() == [False, False, True]
-
     def test_a_bi_encoder_is_a_teacher(self, bert: Path, masked_bert: Path) -> None:
         pairs = [JudgedPair("q", "gold river", n, t) for n, t in (("a", "gold"), ("b", "deep sea"))]
         for folder in (bert, masked_bert):
@@ -220,17 +191,21 @@ class TestTeachers:
         [
             ("no.parquet", "teacher: no file no.parquet.*sluice teach distil"),
             ({"type": "cross_encodr", "model": "x"}, "did you mean 'cross_encoder'"),
-            ({"type": "bm25"}, "unknown type 'bm25'"),
+            ({"type": "towers"}, "unknown type 'towers'"),
+            ({"type": "bm25", "k": 1}, "did you mean 'k1'"),
+            ({"type": "bm25", "fields": {"text": 1.0}}, "training texts have no fields"),
+            ("examples", "the scores of the examples are learnt without it"),
             ({"type": "ensemble"}, "teacher.teachers: None"),
             ({"type": "ensemble", "teachers": ["a"], "weight": [1]}, "did you mean 'weights'"),
             ({"type": "ensemble", "teachers": ["a"], "weights": [0]}, "a number above 0 for each"),
             ({"type": "ensemble", "teachers": ["a", "b"], "weights": [1]}, "above 0 for each"),
-            (
-                {"type": "ensemble", "teachers": ["a.parquet"]},
-                "scores cannot be a member",
-            ),
+            ({"type": "ensemble", "teachers": ["a.parquet"]}, "teacher.teachers.0: no file a.parq"),
             ({"type": "ensemble", "teachers": [{"type": "x"}]}, "teacher.teachers.0.type: unknown"),
-            ({"type": "ensemble", "teachers": ["a"], "normalise": 1}, "expected true or false"),
+            ({"type": "ensemble", "teachers": ["a"], "normalise": "minmax"}, "you mean 'min-max'"),
+            ({"type": "ensemble", "teachers": ["a"], "normalise": True}, "expected one of min-max"),
+            ({"type": "ensemble", "teachers": ["a"], "scale": 0}, "teacher.scale: 0"),
+            ({"type": "ensemble", "teachers": ["a"], "scale": "x"}, "teacher.scale: 'x'"),
+            ({"type": "ensemble", "teachers": []}, r"teacher.teachers: \[\]"),
         ],
     )
     def test_a_bad_section(self, spec: Any, message: str) -> None:

@@ -40,7 +40,9 @@ def test_sum_is_the_weighted_sum() -> None:
     assert total.needs_teacher
     assert not total.same_side
     assert total.layers is None
-    assert total.notes() == pytest.approx(
+    notes = total.notes()
+    assert 0 < notes.pop("teacher_entropy") < 1
+    assert notes == pytest.approx(
         {
             "loss_kl_div": parts[0].item(),
             "loss_info_nce": parts[1].item(),

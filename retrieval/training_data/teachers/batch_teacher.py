@@ -1,0 +1,192 @@
+"""Bi-encoders and BM25 as a teacher of whole batches: their vectors of all training texts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.disk.files import fingerprint_of
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.retrieval.training_data.teachers.ensemble import ENSEMBLE, Mixture, mixture_of
+from sluice.retrieval.training_data.teachers.teachers import (
+    BM25,
+    STORED,
+    ModelTeacher,
+    Texts,
+    is_score_file,
+    make_teacher,
+)
+from sluice.training.protocol import Side
+
+if TYPE_CHECKING:
+    from sluice.training import Example
+    from sluice.training.example import Text
+
+log = logging.getLogger("sluice")
+
+SIDES: tuple[Side, ...] = ("query", "document")
+
+
+class EncodedTexts:
+    """One encoder's vectors of the training texts, by side and text."""
+
+    def __init__(self, encoder: Any, name: str) -> None:
+        self.encoder = encoder
+        self.name = name
+        self.cosine = hooks_of(encoder).similarity == "cosine"
+        self._rows: dict[Side, dict[str, int]] = {side: {} for side in SIDES}
+        self._vectors: dict[Side, Any] = {}
+        self._first: dict[Side, int] = {}  # how many rows the first call made
+
+    def prepare(self, texts: Mapping[Side, Sequence[str]]) -> None:
+        """Encode the texts that the first call did not; forget those of the calls between.
+
+        So the vectors are the same whether training was interrupted or not.
+        """
+        for side in SIDES:
+            rows = self._rows[side]
+            kept = self._first.setdefault(side, 0)
+            for text in list(rows)[kept:]:
+                del rows[text]
+            new = [text for text in dict.fromkeys(texts[side]) if text not in rows]
+            rows.update({text: kept + place for place, text in enumerate(new)})
+            if new:
+                asking = side == "query"
+                encode = self.encoder.encode_queries if asking else self.encoder.encode_documents
+                self._append(side, kept, encode(new))
+            if not kept:
+                self._first[side] = len(rows)
+
+    def _append(self, side: Side, kept: int, vectors: Any) -> None:
+        if not kept:
+            self._vectors[side] = vectors
+        elif isinstance(vectors, np.ndarray):
+            self._vectors[side] = np.concatenate([self._vectors[side][:kept], vectors])
+        else:
+            self._vectors[side] = sp.vstack([self._vectors[side][:kept], vectors], format="csr")
+
+    def of(self, texts: Sequence[str], side: Side) -> Any:
+        """Return the vectors ``[n, dim]``; ``DataError`` for a text it was not prepared for."""
+        rows = self._rows[side]
+        missing = [text for text in texts if text not in rows]
+        if missing:
+            raise DataError(
+                f"teacher {self.name}: has no vector of the {side} {missing[0]!r:.60}; training "
+                "texts must not change without a call of prepare"
+            )
+        vectors = self._vectors[side][[rows[text] for text in texts]]
+        return _unit(vectors) if self.cosine else vectors
+
+
+class EncodedTeacher:
+    """One or several bi-encoders that score every pair of a batch, see ``Mixture``.
+
+    Scores are normalised over the documents of the batch, query by query.
+    """
+
+    def __init__(
+        self, encoders: Sequence[tuple[Any, str]], mixture: Mixture, where: str = "teacher"
+    ) -> None:
+        self.members = [EncodedTexts(encoder, name) for encoder, name in encoders]
+        self.mixture = mixture
+        self.where = where
+        self.name = " + ".join(name for _, name in encoders)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the encoders' fingerprints and of how they are mixed."""
+        members = [str(member.encoder.fingerprint) for member in self.members]
+        return fingerprint_of("batch", members, *self.mixture.facts)
+
+    def prepare(self, examples: Sequence[Example]) -> None:
+        """Encode the texts of the examples that were not encoded at the first call."""
+        texts: dict[Side, list[str]] = {
+            "query": [example.query.text for example in examples],
+            "document": [doc.text for example in examples for doc in example.documents],
+        }
+        log.info("teacher %s: encoding the training texts", self.name)
+        for member in self.members:
+            member.prepare(texts)
+
+    def scores(self, queries: Sequence[Text], documents: Sequence[Text]) -> NDArray[np.float64]:
+        """Return ``[B, N]``: every query with every document."""
+        members = []
+        for member in self.members:
+            left = member.of([text.text for text in queries], "query")
+            right = member.of([text.text for text in documents], "document")
+            product = left @ right.T
+            dense = product if isinstance(product, np.ndarray) else product.toarray()
+            members.append(np.asarray(dense, np.float64))
+        rows = [self.mixture.of_query([m[row] for m in members]) for row in range(len(queries))]
+        return np.stack(rows)
+
+    def vectors(self, texts: Sequence[Text], side: Side) -> NDArray[np.float32]:
+        """Return ``[n, dim]``, the one dense encoder's vectors of the texts."""
+        if len(self.members) > 1:
+            raise ConfigError(
+                f"{self.where}: {len(self.members)} teachers, and vectors are learnt from one; "
+                "name a single dense encoder"
+            )
+        vectors = self.members[0].of([text.text for text in texts], side)
+        if not isinstance(vectors, np.ndarray):
+            raise ConfigError(
+                f"{self.where}: {self.name} makes sparse vectors; vectors are learnt from a dense "
+                "encoder: name one"
+            )
+        return np.asarray(vectors, np.float32)
+
+
+def make_batch_teacher(
+    spec: str | Mapping[str, Any],
+    *,
+    where: str,
+    model: Callable[[str], str],
+    corpus: Texts | None,
+) -> EncodedTeacher:
+    """Make the teacher of whole batches that a section ``teacher`` describes.
+
+    Raises ``ConfigError`` for one that only scores pairs: a cross-encoder, a run, a file.
+    """
+    several = isinstance(spec, Mapping) and spec.get("type") == ENSEMBLE
+    specs = spec["teachers"] if several else [spec]  # type: ignore[index]
+    mixture = mixture_of(spec, where) if several else Mixture(1)  # type: ignore[arg-type]
+    encoders = []
+    for number, each in enumerate(specs):
+        place = f"{where}.teachers.{number}" if several else where
+        made = make_teacher(each, where=place, model=model, corpus=corpus)
+        if not isinstance(made, ModelTeacher) or made.encoder is None:
+            raise ConfigError(f"{place}: {made.name}: {PAIRS_ONLY}")
+        encoders.append((made.encoder, made.name))
+    return EncodedTeacher(encoders, mixture, where)
+
+
+PAIRS_ONLY = (
+    "scores single pairs, and this loss learns from every pair of a batch, or from vectors; name "
+    "encoders (dense, splade, bm25), or learn from a query's own documents (negatives: own)"
+)
+
+
+def check_batch_teacher(spec: str | Mapping[str, Any], where: str, *, vectors: bool) -> None:
+    """Refuse before any work what the section shows cannot teach whole batches."""
+    members = spec["teachers"] if isinstance(spec, Mapping) and "teachers" in spec else [spec]
+    for member in members:
+        stored = isinstance(member, str) and (member == STORED or is_score_file(member))
+        kind = member.get("type") if isinstance(member, Mapping) else None
+        if stored or kind == "cross_encoder":
+            raise ConfigError(f"{where}: {member if stored else kind}: {PAIRS_ONLY}")
+        if vectors and (len(members) > 1 or kind in ("splade", BM25) or member == BM25):
+            raise ConfigError(
+                f"{where}: this loss learns the vectors of one dense encoder; name one"
+            )
+
+
+def _unit(vectors: Any) -> Any:
+    lengths = np.sqrt(np.asarray((vectors * vectors).sum(axis=1), np.float64)).reshape(-1, 1)
+    unit = vectors * (1 / lengths.clip(1e-30))
+    return unit if isinstance(unit, np.ndarray) else sp.csr_array(unit)

@@ -1,0 +1,136 @@
+"""Trainings taught by several kinds of teachers at once, before it or batch by batch, from YAML."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_world import write_beir
+
+from sluice.encoders import DenseEncoder
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.model_files.registry import open_encoder
+from sluice.retrieval import train
+from sluice.retrieval.config.sections import TrainConfig, checked
+from sluice.retrieval.experiments.training.checks import check_training
+
+TRAINER = {
+    "max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3, "logging_steps": 1,
+}  # fmt: skip
+BM25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
+MINED = {"type": "mined", "retriever": [BM25, "random"], "shares": [0.5, 0.5], "per_query": 2,
+         "mode": "naive"}  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
+    return {
+        "dataset": str(write_beir(tmp_path / "data")),
+        "output": str(tmp_path / "out"),
+        "encoder": {"type": "dense", "model": str(bert)},
+        "loss": "kl_div",
+        "negatives": MINED,
+        "trainer": TRAINER,
+    }
+
+
+def logged(config: dict[str, Any]) -> list[dict[str, float]]:
+    file = Path(config["output"]) / "training" / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [line for line in lines if "loss" in line]
+
+
+def test_a_list_of_teachers_scores_the_negatives_before(
+    config: dict[str, Any], masked_bert: Path, pair_bert: Path
+) -> None:
+    config["teacher"] = ["bm25", {"type": "splade", "model": str(masked_bert)}, str(pair_bert)]
+    folder = train(config)
+    assert all(0 < line["teacher_entropy"] < 1 for line in logged(config))
+    assert train(config) == folder  # made before
+
+
+@pytest.mark.parametrize("cache", [None, 2])
+def test_encoders_score_all_of_each_batch(
+    config: dict[str, Any], masked_bert: Path, cache: int | None
+) -> None:
+    config |= {
+        "loss": {"type": "kl_div", "negatives": "all", "teacher_temperature": 10.0},
+        "teacher": ["bm25", {"type": "splade", "model": str(masked_bert)}],
+        "gradient_cache": cache,
+    }
+    train(config)
+    assert not list(Path(config["output"]).glob("training/teacher*"))  # nothing was scored before
+    assert all(0 < line["teacher_entropy"] < 1 for line in logged(config))
+
+
+def test_a_student_of_vectors_searches_its_teachers_documents(
+    config: dict[str, Any], bert: Path, tmp_path: Path
+) -> None:
+    teacher = DenseEncoder.from_pretrained(bert, projection=24, seed=5)
+    teacher.save_pretrained(tmp_path / "teacher")
+    config |= {
+        "encoder": {"type": "dense", "model": str(bert), "projection": 24},
+        "loss": {"type": "alignment", "distance": "cosine"},
+        "teacher": {"type": "dense", "model": str(tmp_path / "teacher")},
+        "trainer": {**TRAINER, "max_steps": 60, "learning_rate": 1.0e-2},
+    }
+    student = open_encoder(train(config))
+    texts = ["gold in the river", "deep water", "a stone"]
+    near = (student.encode_queries(texts) * teacher.encode_queries(texts)).sum(1)
+    before = DenseEncoder.from_pretrained(bert, projection=24, seed=13)
+    far = (before.encode_queries(texts) * teacher.encode_queries(texts)).sum(1)
+    assert (near > np.abs(far) + 0.2).all()
+    assert logged(config)[-1]["loss"] < logged(config)[0]["loss"] / 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": {"type": "kl_div", "negatives": "all"}}, "teacher: missing: kl_div asks a teach"),
+        ({"loss": "alignment"}, "teacher: missing: alignment asks a teacher batch by batch"),
+        ({"loss": "alignment", "teacher": ["bm25", "m"]}, "learns the vectors of one dense encod"),
+        (
+            {"loss": {"type": "kl_div", "negatives": "all"},
+             "teacher": {"type": "cross_encoder", "model": "m"}},
+            "teacher: cross_encoder: scores single pairs",
+        ),
+        ({"teacher": []}, r"teacher.teachers: \[\]"),
+        ({"teacher": ["bm25", 3]}, r"teacher.teachers.1: 3; expected a name or a component"),
+        ({"teacher": "examples"}, "teacher: the scores of the examples are learnt without it"),
+        ({"loss": "info_nce", "teacher": "bm25"}, "info_nce learns nothing from a teac"),
+        (
+            {"loss": {"type": "sum", "losses": [
+                {"type": "kl_div", "negatives": "all"}, {"type": "margin_mse"}]}},
+            "negatives is 'all' for kl_div and 'own' for margin_mse",
+        ),
+        ({"loss": {"type": "bce"}}, "bce trains cross_encoder"),
+        (
+            {"encoder": {"type": "cross_encoder", "model": "m"},
+             "loss": {"type": "kl_div", "negatives": "all"}},
+            "kl_div trains dense, splade",
+        ),
+    ],
+)  # fmt: skip
+def test_teachers_that_do_not_fit_are_refused_before_any_work(
+    config: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_training(checked({**config, **changes}, TrainConfig), "")
+
+
+def test_soft_labels_teach_a_cross_encoder(
+    config: dict[str, Any], pair_bert: Path, bert: Path
+) -> None:
+    config |= {
+        "encoder": {"type": "cross_encoder", "model": str(pair_bert)},
+        "loss": {"type": "bce", "target": "logits", "teacher_temperature": 5.0},
+        "teacher": ["bm25", str(bert)],
+    }
+    train(config)
+    assert all(np.isfinite(line["loss"]) for line in logged(config))
+    plain = {**config, "loss": "bce"}
+    with pytest.raises(ConfigError, match="teacher: bce learns nothing from a teacher's scores"):
+        check_training(checked(plain, TrainConfig), "")

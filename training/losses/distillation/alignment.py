@@ -1,0 +1,68 @@
+"""Embedding alignment: the student's vectors drawn to a teacher's vectors of the same texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.training.batches.targets import Negatives
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses.base import LossBase
+from sluice.training.losses.math.reduction import weighted_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment(LossBase):
+    """Mean over texts of ``|f(x) - T(x)|^2`` (``l2``) or ``1 - cos(f(x), T(x))`` (``cosine``).
+
+    T(x) is the vector that ``teacher``, one dense encoder, has for the text. Labels and negatives
+    do not count: any texts will do. A student aligned on its queries searches the teacher's
+    documents: ``{type: towers, query: student, document: teacher}``. ``sides``: ``query``,
+    ``document``, or ``both``. With ``l2`` an encoder whose similarity is the cosine is compared by
+    vectors of length 1. Both must have as many dimensions: ``projection`` gives an encoder others.
+    """
+
+    summary = "the student's vectors drawn to a teacher's, for towers of different size"
+    paper = "Vujanic and Rueckstiess 2025 (LEAF, arXiv 2509.12539)"
+
+    encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
+    negatives: ClassVar[Negatives] = "own"
+    teacher_vectors: ClassVar[bool] = True
+
+    distance: Literal["l2", "cosine"] = "l2"
+    sides: Literal["both", "query", "document"] = "both"
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the mean distance; a text weighs what its query weighs."""
+        if batch.teacher_vectors is None:
+            raise DataError(
+                "alignment: the batch has no teacher's vectors; name a dense encoder under "
+                "`teacher:`"
+            )
+        own = {"query": batch.queries, "document": batch.documents}
+        goals = dict(zip(own, batch.teacher_vectors, strict=True))
+        shares = {"query": batch.weights, "document": None}
+        if batch.weights is not None:
+            shares["document"] = batch.weights[batch.owners]
+        names = list(own) if self.sides == "both" else [self.sides]
+        gaps = torch.cat([self._gaps(own[name], goals[name], batch.cosine) for name in names])
+        weights = [shares[name] for name in names]
+        every = None if batch.weights is None else torch.cat([w for w in weights if w is not None])
+        return weighted_mean(gaps, torch.ones_like(gaps), every)
+
+    def _gaps(self, vectors: Tensor, goals: Tensor, cosine: bool) -> Tensor:
+        """``[n]``: the distance of each vector from its goal."""
+        if vectors.shape != goals.shape:
+            raise ConfigError(
+                f"alignment: the encoder's vectors have {vectors.shape[1]} dimensions and the "
+                f"teacher's {goals.shape[1]}; set encoder.projection: {goals.shape[1]}"
+            )
+        goals = goals.to(vectors)
+        if self.distance == "cosine":
+            return 1 - cosine_similarity(vectors, goals, dim=1)
+        return ((normalize(vectors, dim=1) if cosine else vectors) - goals).square().sum(1)
