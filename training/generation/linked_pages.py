@@ -67,8 +67,8 @@ def linked_examples(
 
     Links hold in both directions. Of a document's linked ones that have a text, one is drawn by
     ``seed`` and ``epoch``; the others, and the document itself, never count as negatives. Documents
-    whose first sentence has fewer than four words, or without links, give none. (Chang et al., 2020,
-    arXiv 2002.03932, section 3.)
+    whose first sentence has fewer than four words, or without links, give none. (Chang et al.,
+    2020, arXiv 2002.03932, section 3.)
     """
     passages = {passage.id: passage for passage in documents}
     linked = _both_ways(links, passages)
