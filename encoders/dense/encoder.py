@@ -228,6 +228,8 @@ class DenseEncoder(TextEncoder):
 
     def run_packed(self, network: PackedTransformer, batch: TokenBatch) -> Tensor:
         """Return the last states of a batch by a packed pass, see ``output``."""
+        if self.top_layers == 1:
+            return super().run_packed(network, batch)
         return network.states(*self.laid_out(batch), top=self.top_layers)
 
     def embed(self, features: Features, side: Side) -> Tensor:

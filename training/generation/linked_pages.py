@@ -66,9 +66,9 @@ def linked_examples(
     """Yield Wiki link prediction: a document's first sentence asks for one that is linked with it.
 
     Links hold in both directions. Of a document's linked ones that have a text, one is drawn by
-    ``seed`` and ``epoch``; the others, and the document itself, are no negatives. Documents whose
-    first sentence has fewer than four words, or without links, give none. (Chang et al., 2020,
-    arXiv 2002.03932, section 3.)
+    ``seed`` and ``epoch``; the others, and the document itself, never count as negatives. Documents
+    whose first sentence has fewer than four words, or without links, give none. (Chang et al.,
+    2020, arXiv 2002.03932, section 3.)
     """
     passages = {passage.id: passage for passage in documents}
     linked = _both_ways(links, passages)

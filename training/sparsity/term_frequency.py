@@ -1,4 +1,4 @@
-"""Counts, for penalties that spare rare terms, in how many of a training's documents a term is."""
+"""Counts in how many documents of the examples a term is, for penalties that spare rare terms."""
 
 from __future__ import annotations
 
