@@ -51,8 +51,8 @@ class TrainingExamples:
     ``source`` and ``judge`` open what ``negatives`` names, ``model`` maps names of models trained
     in the experiment to folders. With ``answered`` each document comes with another query that it
     answers, where the judgements have one. Without ``scored`` the section's teacher scores
-    nothing here. ``read`` are the section's examples where they have been read already; pairs of the
-    documents ``left_out`` are not trained on. Reports and provenance go to ``work_path``.
+    nothing here. ``read`` are the section's examples where they have been read already; pairs of
+    the documents ``left_out`` are not trained on. Reports and provenance go to ``work_path``.
     """
 
     def __init__(

@@ -85,7 +85,8 @@ def opened_parts(
         data = training_data(section, dataset, seed, where, each.source)
         maker = TrainingExamples(
             section, data.train, seed=seed, where=where, source=each.source, judge=judge,
-            model=model, answered=answered, scored=scored, read=data.examples, left_out=data.left_out,
+            model=model, answered=answered, scored=scored, read=data.examples,
+            left_out=data.left_out,
             work_path=work_path / FOLDER / each.name if len(collections) > 1 else work_path,
         )  # fmt: skip
         parts.append(Part(each.name, data, maker, dataset is not None))
