@@ -134,7 +134,9 @@ def rerank(
         measure=measure,
     )  # fmt: skip
     fitted.save(output)
-    echo(f"{output}: {fitted.why}\nin a pipeline: {fitted.scorer}(fitted={str(output)!r})")
+    name = fitted.scorer
+    call = f"{name[:-1]}, " if name.endswith(")") else f"{name}("
+    echo(f"{output}: {fitted.why}\nin a pipeline: {call}fitted={str(output)!r})")
 
 
 def cut_off(

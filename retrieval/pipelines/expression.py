@@ -302,7 +302,7 @@ class _Reader:
     ) -> Stage:
         self._check(options, (*RERANK_OPTIONS, *DEPTH_RULES, FITTED), name)
         if FITTED in options:
-            shown = {**shown, **(chosen := self._built(_chosen, **options))}
+            shown = {**shown, **(chosen := self._built(_chosen, name, **options))}
             options = {**{k: v for k, v in options.items() if k != FITTED}, **chosen}
         rules = [
             self._built(resolve(rule), options[key])
@@ -333,12 +333,18 @@ class _Reader:
             raise self.fail(f"{_spelled(ast.unparse(node))!r} is not a constant") from None
 
 
-def _chosen(*, fitted: str, **others: Any) -> dict[str, Any]:
-    """Return depth and interpolation of a file that ``sluice fit rerank`` wrote."""
+def _chosen(name: str, *, fitted: str, **others: Any) -> dict[str, Any]:
+    """Return depth and interpolation of a file that ``sluice fit rerank`` wrote for a scorer."""
     from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
 
-    twice = [name for name in ("depth", "interpolate") if name in others]
+    twice = [option for option in ("depth", "interpolate") if option in others]
     if twice:
         raise ConfigError(f"fitted and {twice[0]}: both give it; expected one of the two")
     fit = RerankFit.load(fitted)
+    scorer = fit.scorer.partition("(")[0]
+    if fit.origin and scorer != name:  # in Python a scorer may have any name
+        raise ConfigError(
+            f"fitted={fitted!r}: was fitted for {scorer} and not for {name}: it is the file of "
+            "another pipeline; fit it again with `sluice fit rerank`"
+        )
     return {"depth": fit.depth, "interpolate": fit.interpolate}

@@ -13,7 +13,7 @@ from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import Qrels, find_split
 from sluice.retrieval.experiments.training.tested_queries import STRAYS
-from sluice.retrieval.pipelines.fitting.query_fitter import FEWEST
+from sluice.retrieval.pipelines.fitting.unfitted import FEWEST
 
 log = logging.getLogger("sluice")
 

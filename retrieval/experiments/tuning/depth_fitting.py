@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.sections import ConfigSource, ExperimentConfig, config_of
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.pipelines.fitting.query_fitter import QueryFitter
 from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
-from sluice.retrieval.pipelines.fitting.unfitted import UnfittedRerank
+from sluice.retrieval.pipelines.fitting.unfitted import RERANKED, UnfittedRerank
 from sluice.retrieval.pipelines.fusion.fit import FusionFit, fit_fusion
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.searchable import TextsOf
@@ -52,7 +53,8 @@ def fit_experiment_fusion(
         run = run_on(stage, dataset, depth).top(depth)
         runs.append(Run(dict(run), name=name))
         parts.append(stage.name)
-    return replace(fit_fusion(runs, dataset.qrels, **options), parts=tuple(parts))
+    fit = replace(fit_fusion(runs, dataset.qrels, **options), parts=tuple(parts))
+    return fit.with_origin(_origin(experiment, dataset, split, pipelines=list(pipelines)))
 
 
 def fit_experiment_rerank(
@@ -83,13 +85,15 @@ def fit_experiment_rerank(
             f"pipelines.{pipeline}: {last.name} has rules of its depth; fit it without them"
         )
     label = last.label if isinstance(last, UnfittedRerank) else last.name.partition("(")[0]
-    reranker = UnfittedRerank(last.scorer, measure, depth=depth or last.depth, label=label)
+    most = depth or last.depth or RERANKED
+    reranker = UnfittedRerank(last.scorer, measure, depth=most, label=label)
     first = experiment.fits.closed(pipeline, stage.first)
     fitter = QueryFitter(asked(dataset, stage), dataset.qrels, level=dataset.level)
     fit = fitter.choose(reranker.attached(TextsOf(first)), first)
     if not isinstance(fit, RerankFit) or not fit.judged:
         raise DataError(f"dataset {dataset.name}: too few judged {split} queries to fit on")
-    return fit
+    facts = {"pipeline": pipeline, "expression": experiment.config.pipelines[pipeline]}
+    return fit.with_origin(_origin(experiment, dataset, split, **facts))
 
 
 def fit_experiment_cut_off(
@@ -178,6 +182,13 @@ def _opened(
         raise DataError(f"dataset {dataset.name}: no {split} queries to fit on")
     experiment.make_room()
     return experiment, dataset
+
+
+def _origin(experiment: Experiment, dataset: Dataset, split: str, **facts: Any) -> dict[str, Any]:
+    """Return what a fit's file says of where it was made."""
+    made = {k: v for k, v in provenance({}).items() if k not in ("config", "seconds")}
+    seed = experiment.config.seed
+    return {**facts, "dataset": dataset.name, "split": split, "seed": seed, **made}
 
 
 def _needed(config: ExperimentConfig, pipeline: str) -> set[str]:

@@ -18,6 +18,7 @@ from sluice.retrieval.pipelines.fitting.rerank_fit import (
     unjudged_rerank,
 )
 from sluice.retrieval.pipelines.fitting.unfitted import (
+    FEWEST,
     Unfitted,
     UnfittedFusion,
     UnfittedRerank,
@@ -32,7 +33,6 @@ from sluice.retrieval.runs.run import Run
 
 FUSED = 1000  # queries that a fusion is fitted on, at most
 RERANKED = 300  # and a reranker, whose pairs are scored
-FEWEST = 5  # queries from which anything follows
 
 Fit = FusionFit | RerankFit
 Runs = dict[tuple[int, int], tuple[Stage, Run]]  # by stage and depth

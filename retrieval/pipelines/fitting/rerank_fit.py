@@ -80,6 +80,8 @@ class RerankFit:
             facts = {name: value for name, value in values.items() if name in known}
             fit = cls(gain=None if gain is None else Gain(*gain), **facts)
             whole_number(fit.depth, "depth", 0)
+            if not (isinstance(fit.scorer, str) and isinstance(fit.origin, Mapping)):
+                raise ConfigError("scorer and origin: expected a name and a mapping")
             if finite_number(fit.interpolate, "interpolate", 0) > 1:
                 raise ConfigError(f"interpolate: {fit.interpolate!r}; expected a share from 0 to 1")
         except (ConfigError, TypeError) as error:

@@ -18,6 +18,7 @@ from sluice.retrieval.runs.run import Run
 
 RERANKED = 50  # documents that a reranker is tried on, at most
 METHODS_TRIED = ("weighted",)
+FEWEST = 5  # queries from which anything follows
 
 
 class Unfitted(Stage):
@@ -119,8 +120,8 @@ def fitted(
     which parts are left out. ``first >> fitted(scorer)`` is a reranker: its depth, 0 included, and
     the share of the earlier score. ``measure`` is what counts. ``depth`` is how many hits of each
     part are fused (all), or the most that are reranked (50). ``queries`` bounds how many dev
-    queries are used, ``methods`` names the fusions that are tried. Raises ``ConfigError`` for
-    anything else.
+    queries are used, 5 or more; ``methods`` names the fusions that are tried. Raises
+    ``ConfigError`` for anything else.
     """
     if own_measure(measure) is not None:
         raise ConfigError(f"measure {measure!r}: expected one of Sluice's own, as nDCG@10")
@@ -128,7 +129,7 @@ def fitted(
     if depth is not None:
         depth = whole_number(depth, "depth", 1)
     if queries is not None:
-        queries = whole_number(queries, "queries", 1)
+        queries = whole_number(queries, "queries", FEWEST)
     stages = [part for part in parts if isinstance(part, Stage)]
     if len(stages) == len(parts) >= 2:
         for name in methods or ():

@@ -79,14 +79,18 @@ class FusionFit:
         return replace(self, origin=dict(origin))
 
     def check_parts(self, stages: Sequence[str]) -> None:
-        """Raise ``ConfigError`` unless it was fitted to stages of these names, in this order."""
+        """Raise ``ConfigError`` unless it was fitted to stages of these names, in this order.
+
+        A pipeline may go by its own name or by what it does, its stage's.
+        """
         count = len(self.fusion.weights or ())
         if count != len(stages):
             raise ConfigError(
                 f"was fitted to {count} stages ({', '.join(self.names)}), but {len(stages)} are "
                 "fused here; fit it again"
             )
-        if self.parts and self.parts != tuple(stages):
+        known = zip(stages, self.parts, self.names, strict=True) if self.parts else ()
+        if any(stage not in names for stage, *names in known):
             raise ConfigError(
                 f"was fitted to {', '.join(self.parts)} and not to {', '.join(stages)}: it is the "
                 "file of another pipeline; fit it again"
@@ -105,6 +109,8 @@ class FusionFit:
             fusion = Fusion(**values.pop("fusion"))
             for name in ("names", "single", "parts"):
                 values[name] = tuple(values.get(name, ()))
+            if len(values["parts"]) not in (0, len(values["names"])):
+                raise TypeError("as many parts as names are expected")
             gain = values.pop("gain", None)
             known = {each.name for each in fields(cls)}
             others = {name: value for name, value in values.items() if name in known}

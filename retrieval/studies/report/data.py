@@ -78,13 +78,15 @@ def set_data(evaluated: EvaluatedSet, shown: int) -> tuple[dict[str, Any], dict[
 
 
 def _depths(evaluated: EvaluatedSet) -> dict[str, int | None]:
-    pipelines = evaluated.config.pipelines
-    found = {}
-    for system in evaluated.systems:
-        name, fitted = str(system["name"]), system.get("fitted") or []
-        text = f"{name} >> {fitted[-1]['shown']}" if fitted else system.get("pipeline", name)
-        found[name] = reranked_depth(str(text), pipelines) or None
-    return found
+    systems = {str(system["name"]): system for system in evaluated.systems}
+    texts = {name: str(system.get("pipeline", name)) for name, system in systems.items()}
+    pipelines = {**evaluated.config.pipelines, **texts}
+    chosen = {
+        name: str(system["fitted"][-1].get("shown"))
+        for name, system in systems.items()
+        if system.get("fitted")
+    }
+    return {name: reranked_depth(name, pipelines, chosen) for name in systems}
 
 
 def _per_query(

@@ -17,6 +17,7 @@ FEW = 2  # judged documents of a query
 RERANKED = 100  # documents: the default depth of Rerank
 _DEPTH = re.compile(r"\bdepth\s*=\s*(\d+)")
 _FEEDBACK = re.compile(r"\s*(rm3|prf|normalised)\s*\(")  # they search again
+_FITTED = re.compile(r"\s*fitted\s*\(")
 _EMPTY = Ranking([], [])
 
 
@@ -45,21 +46,26 @@ def judges_few(qrels: Qrels) -> bool:
     return bool(counts) and not graded and float(np.median(counts)) <= FEW
 
 
-def reranked_depth(pipeline: str, pipelines: Mapping[str, str]) -> int | None:
-    """Return the depth of a pipeline's last stage, None if it is not a reranker.
+def reranked_depth(
+    pipeline: str, pipelines: Mapping[str, str], chosen: Mapping[str, str] | None = None
+) -> int | None:
+    """Return the depth of a pipeline's last stage, None if it is not a reranker or of depth 0.
 
-    Names of other pipelines are resolved.
+    Names of other pipelines are resolved. ``chosen`` has by pipeline what was fitted for its last
+    ``fitted(...)``, as ``cross(depth=20)``.
     """
-    seen = set[str]()
+    seen, name = set[str](), ""
     while pipeline in pipelines and pipeline not in seen:
         seen.add(pipeline)
-        pipeline = pipelines[pipeline]
+        name, pipeline = pipeline, pipelines[pipeline]
     _, arrow, last = pipeline.rpartition(">>")
     inside = last.count("(") != last.count(")")  # the arrow of a part, not of the pipeline
     if not arrow or inside or _FEEDBACK.match(last):
         return None
+    if _FITTED.match(last):
+        last = (chosen or {}).get(name, last)
     depth = _DEPTH.search(last)
-    return int(depth[1]) if depth else RERANKED
+    return (int(depth[1]) if depth else RERANKED) or None
 
 
 def buckets(

@@ -201,6 +201,37 @@ def test_a_fusion_file_knows_its_parts(sluice: Call, file: Path, tmp_path: Path)
     assert "it is the file of another pipeline; fit it again" in err
 
 
+def test_a_fusion_file_knows_a_pipeline_by_its_name(
+    sluice: Call, file: Path, tmp_path: Path
+) -> None:
+    target, own = tmp_path / "fusion.json", "pipelines.own=weighted(bm25, dense)"
+    code, _, err = sluice("fit", "fusion", file, "bm25", "own", own, "--output", target)
+    assert code == 0, err
+    fit = FusionFit.load(target)
+    assert fit.names == ("bm25", "own")
+    assert fit.parts != fit.names
+    assert fit.origin["pipelines"] == ["bm25", "own"]
+    assert fit.origin["split"] == "dev"
+    both = f"pipelines.both=weighted(bm25, own, fitted='{target}')"
+    code, _, err = sluice("run", file, own, both, "pipelines.fast=bm25")
+    assert code == 0, err
+
+
+def test_a_reranker_refuses_the_file_of_another(sluice: Call, file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "long.json"
+    code, _, err = sluice("fit", "rerank", file, "full", "--depth", "10", "--output", target)
+    assert code == 0, err
+    assert RerankFit.load(target).origin["pipeline"] == "full"
+    other = f"pipelines.full=hybrid >> other(fitted='{target}')"
+    scorer = "rerankers.other={type: small_world:LengthScorer}"
+    code, _, err = sluice("evaluate", file, scorer, other, "pipelines.fast=bm25")
+    assert code == 2
+    assert "was fitted for long and not for other: it is the file of another pipeline" in err
+    again = f"pipelines.full=hybrid >> long(fitted='{target}')"
+    code, _, err = sluice("fit", "rerank", file, "full", again, "--output", target)
+    assert code == 0, err
+
+
 def test_the_report_shows_what_was_fitted(sluice: Call, file: Path, tmp_path: Path) -> None:
     changes = (
         "pipelines.hybrid=fitted(bm25, dense)", "pipelines.fast=bm25 >> fitted(long, depth=7)",

@@ -307,3 +307,16 @@ def test_the_datasets_level_decides_what_is_judged(world: Path, level: int, coun
     config = {**settings(world), "dataset": {"name": str(world / "data"), "level": level}}
     queries = Experiment(load(config)).fits.queries
     assert (len(queries.qrels), queries.level) == (count, level)
+
+
+def test_fits_over_a_training_dataset_are_of_the_models_of_the_experiment(world: Path) -> None:
+    config = settings(world, hybrid="fitted(bm25, dense) >> cross(depth=5)")
+    encoder = {"type": "cross_encoder", "model": str(world)}
+    negatives = {"type": "mined", "retriever": "bm25", "per_query": 1}
+    config["train"] = {"ft": {"encoder": encoder, "loss": "bce", "negatives": negatives}}
+    config["rerankers"]["cross"] = {"type": "cross_encoder", "model": "ft"}
+    write_beir(world / "other")
+    experiment = Experiment(load(config))
+    (over,) = experiment.collections([str(world / "other")], world / "work")
+    other = over.source.__self__  # type: ignore[attr-defined]
+    assert other.fits.needs.keys("train.ft") == experiment.needs.keys("train.ft")

@@ -294,3 +294,8 @@ def test_what_cannot_be_fitted() -> None:
         fit_on(fitted(Judge(qrels, 1)), queries, qrels)
     with pytest.raises(ConfigError, match="expected a scorer"):
         fitted(3)
+
+
+def test_fewer_queries_than_a_fit_needs_are_refused() -> None:
+    with pytest.raises(ConfigError, match="queries is 4, expected a whole number, 5 or more"):
+        fitted(lambda pairs: [0.0] * len(pairs), queries=4)

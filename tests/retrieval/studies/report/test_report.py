@@ -201,11 +201,31 @@ def test_buckets_by_hand() -> None:
         ("bm25 >> rm3(bm25)", None),
         ("a >> dot(splade, depth=100) % 50 >> cross(depth=20, exit=0.4)", 20),
         ("loop", None),
+        ("bm25 >> cross(depth=0)", None),
+        ("hybrid", None),
+        ("fits", 30),
+        ("again", 30),
+        ("left-out", None),
+        ("over", 40),
     ],
 )
 def test_depth_that_is_reranked(pipeline: str, depth: int | None) -> None:
-    known = {"cascade": "hybrid >> cross(depth=20)", "loop": "loop"}
-    assert reranked_depth(pipeline, known) == depth
+    known = {
+        "cascade": "hybrid >> cross(depth=20)",
+        "loop": "loop",
+        "hybrid": "fitted(bm25, dense)",
+        "fits": "hybrid >> fitted(cross, depth=50)",
+        "again": "fits",
+        "left-out": "hybrid >> fitted(cross)",
+        "over": "fitted(bm25, dense) >> cross(depth=40)",
+    }
+    chosen = {
+        "hybrid": "weighted(bm25 0.35, dense 0.65)",
+        "fits": "cross(depth=30, interpolate=0.4)",
+        "left-out": "cross(depth=0)",
+        "over": "weighted(bm25 0.35, dense 0.65)",
+    }
+    assert reranked_depth(pipeline, known, chosen) == depth
 
 
 def test_scores_are_counted_by_class(
