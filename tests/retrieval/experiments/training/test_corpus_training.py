@@ -234,3 +234,13 @@ def test_dev_equal_to_test_is_refused(supervised: dict[str, Any], tmp_path: Path
     with pytest.raises(ConfigError, match=message):
         run(experiment)
     assert not (tmp_path / "out" / "training").exists()
+
+
+def test_with_sparsity_it_is_said_that_the_start_is_not_compared(
+    config: dict[str, Any], masked_bert: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config["encoder"] = {"type": "splade", "model": str(masked_bert)}
+    config["sparsity"] = {"document": {"type": "flops", "weight": 1e-3}}
+    train(config)
+    assert "choose the checkpoint, although a model can get better at them" in caplog.text
+    assert "start is kept" not in caplog.text
