@@ -156,6 +156,12 @@ def _documents_held_out(
         )
     left_out = frozenset(documents[: max(1, round(len(documents) / SHARE))])
     asked = [each for each in examples if not each.relevant.isdisjoint(left_out)]
+    if len(asked) == len(examples):
+        raise DataError(
+            f"{where}evaluate: each of the {plural(len(examples), 'pair')} has to do with one of "
+            f"the documents that are held out for dev (such as {min(left_out)!r}), and none is "
+            "left to train on: leave evaluate out, or take examples of another type"
+        )
     dev = Dataset.from_memory(
         (),
         {each.query.id: each.query.text for each in asked},
