@@ -47,6 +47,12 @@ def normalised_dataset(dataset: str | Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if value != defaults.get(key, "")}
 
 
+def collection_key(dataset: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return what tells a collection from others, whichever of its splits is meant."""
+    settings = normalised_dataset(dataset)
+    return {key: settings[key] for key in settings if key not in ("split", "ignore_identical_ids")}
+
+
 def corpus_contents(dataset: str | Mapping[str, Any]) -> str:
     """Return a hash of a dataset's corpus."""
     return _dataset_contents(dataset, CORPUS, ())

@@ -201,7 +201,8 @@ class TrainingExamples:
         negatives = self.section.negatives or {}
         if RANDOM in self._retrievers:
             plain = {key: value for key, value in negatives.items() if key != "refresh"}
-            count = SPARE * mining_of(plain, f"{self.where}negatives").per_query
+            mining = mining_of(plain, f"{self.where}negatives")
+            count = mining.range_min + SPARE * mining.per_query  # the first ranks are passed over
             added.append((RANDOM, random_run(dataset, count, self.seed + step)))
         parts = [] if lists is None else [(lists.name, lists)]
         if isinstance(lists, Sources):

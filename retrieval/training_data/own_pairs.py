@@ -88,9 +88,8 @@ def training_data(
         corpus = dataset.with_split(None)
         examples = file_examples(spec or {}, corpus, seed, where=place, open_lists=open_lists)
         if (spec or {}).get("type") in OF_CORPUS:
-            by = None if section.evaluate is None else section.evaluate.by
             once = not changes(spec)
-            return _documents_held_out(examples, corpus, seed, where, by=by, once=once)
+            return _documents_held_out(examples, corpus, seed, where, section, once=once)
         _, dev = _held_out(examples, dataset.name, seed, where)
         return TrainingData(corpus, dev, _without(examples, dev), held_out=True)
     name = ", ".join(path.name for path in example_files(spec)) or "pairs"
@@ -138,13 +137,13 @@ def _documents_held_out(
     corpus: Dataset,
     seed: int,
     where: str,
+    section: TrainingSection,
     *,
-    by: str | None,
     once: bool,
 ) -> TrainingData:
     """Hold out the pairs of a tenth of the documents, to be searched for in the whole corpus.
 
-    ``by`` is that of the dev section; ``once``: the examples are those of every epoch.
+    ``once``: the examples are those of every epoch.
     """
     documents = sorted(
         {example.documents[example.positive].id for example in examples},
@@ -157,6 +156,12 @@ def _documents_held_out(
         )
     left_out = frozenset(documents[: max(1, round(len(documents) / SHARE))])
     asked = [each for each in examples if not each.relevant.isdisjoint(left_out)]
+    if len(asked) == len(examples):
+        raise DataError(
+            f"{where}evaluate: each of the {plural(len(examples), 'pair')} has to do with one of "
+            f"the documents that are held out for dev (such as {min(left_out)!r}), and none is "
+            "left to train on: leave evaluate out, or take examples of another type"
+        )
     dev = Dataset.from_memory(
         (),
         {each.query.id: each.query.text for each in asked},
@@ -165,18 +170,31 @@ def _documents_held_out(
         split="dev",
     )
     dev.corpus = corpus.corpus
-    chooses = by == "examples"
+    level, role = _role(section)
     log.log(
-        logging.INFO if chooses else logging.WARNING,
+        level,
         "%sevaluate: %s has no judged dev queries: %s from %s that are not trained on (a tenth, by "
         "seed) %s", where, corpus.name, plural(len(asked), "pair"),
-        plural(len(left_out), "document"),
-        "choose the model" if chooses else "show what is learnt, and the start is kept or the "
-        "smallest of shares: a model can get better at them and worse at real queries (by: "
-        "examples lets them choose)",
+        plural(len(left_out), "document"), role,
     )  # fmt: skip
     kept = [each for each in examples if each.relevant.isdisjoint(left_out)] if once else []
     return TrainingData(corpus, dev, kept, held_out=True, left_out=left_out)
+
+
+def _role(section: TrainingSection) -> tuple[int, str]:
+    """Return what dev queries made from the corpus decide, in words, and how loudly to say it."""
+    if section.evaluate is not None and section.evaluate.by == "examples":
+        return logging.INFO, "choose the model"
+    worse = "a model can get better at them and worse at real queries"
+    if section.sparsity is not None:
+        return logging.WARNING, (
+            f"choose the checkpoint, although {worse}: the start, which has another number of "
+            "terms, is not compared"
+        )
+    return logging.WARNING, (
+        f"show what is learnt, and the start is kept or the smallest of shares: {worse} (by: "
+        "examples lets them choose)"
+    )
 
 
 def _held_out(

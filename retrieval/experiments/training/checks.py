@@ -154,6 +154,8 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
         return loss
     if section.negatives is not None or section.examples is not None:  # files are read later
         return loss
+    if loss.teacher_vectors:  # which every text has
+        return loss
     if kind == "cross_encoder":
         alone = "a cross_encoder learns from each query's own documents"
     elif loss.negatives == "own":
@@ -299,6 +301,12 @@ def check_combinations(
         raise ConfigError(
             f"{prefix}evaluate: a cross-encoder reranks what the negatives' retriever finds; give "
             "negatives, or leave evaluate out"
+        )
+    if reranks and listed(negatives.get("retriever")) == [RANDOM] and with_dataset:
+        raise ConfigError(
+            f"{prefix}evaluate: a cross-encoder reranks what the negatives' retriever finds, and "
+            "random finds nothing; add a retriever (retriever: [bm25, random]), or leave evaluate "
+            "out"
         )
     if section.examples is not None:
         for key, usual in (("positives", 1), ("labels", "binary")):

@@ -137,7 +137,8 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
             examples = live_examples(examples, train)
             live = live_candidates(encoder, train, examples, section.negatives or {}, where=where)
         else:
-            if isinstance(encoder, PairEncoder) or loss.negatives == "own":
+            of_own = loss.negatives == "own" and not loss.teacher_vectors
+            if isinstance(encoder, PairEncoder) or of_own:
                 alone = f"{section.loss['type']} learns from each query's own documents"
                 minable = parts[0].with_dataset
                 refuse_unlearnable(examples, alone, f"{where}examples", minable=minable)

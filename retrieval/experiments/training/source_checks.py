@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.config.components import Allow, check_retriever
+from sluice.retrieval.config.file_keys import collection_key
 from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed
 from sluice.retrieval.retrievers.folder import HEAD
@@ -69,8 +70,9 @@ def _check_datasets(section: TrainingSection, prefix: str) -> None:
                 "or leave it out"
             )
         return
+    keys = [collection_key(each) for each in section.datasets]
     for number, each in enumerate(section.datasets):
-        if each in section.datasets[:number]:
+        if keys[number] in keys[:number]:
             raise ConfigError(
                 f"{prefix}datasets[{number}]: {each!r} is named twice; once is enough"
             )

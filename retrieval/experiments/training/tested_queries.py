@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.same_text import same_text_key
-from sluice.retrieval.config.file_keys import normalised_dataset
+from sluice.retrieval.config.file_keys import collection_key
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.datasets.source import find_split
@@ -48,7 +48,7 @@ def tested_by(section: TrainingSection, own: Named | None, test: Open | None) ->
         tested += _readable(own, test)
     for each in trained_on(section, own):
         data = load_dataset(each, None)
-        new = normalised_dataset(each) not in [known.key for known in tested]
+        new = collection_key(each) not in [known.key for known in tested]
         if new and find_split("test", data.splits):
             tested += _readable(each, functools.partial(data.with_split, "test"))
     return tested
@@ -65,7 +65,7 @@ def _readable(named: Named, test: Open) -> list[Tested]:
     except SluiceError as error:
         log.info("tested queries are not compared with those of training: %s", error)
         return []
-    return [Tested(normalised_dataset(named), dataset)]
+    return [Tested(collection_key(named), dataset)]
 
 
 def refuse_tested_queries(
@@ -87,7 +87,7 @@ def refuse_tested_queries(
         if not sees_queries(section):
             continue
         seen = [
-            (normalised_dataset(each), *queries)
+            (collection_key(each), *queries)
             for each in trained_on(section, own)
             for queries in _queries(section, load_dataset(each, None), seed, prefix)
         ]

@@ -311,22 +311,24 @@ def score_examples(
     facts: Mapping[str, Any] | None = None,
     shard: int = SHARD,
 ) -> Distilled:
-    """Score each distinct (query, document) pair of the examples into a parquet file."""
+    """Score each distinct (query, document) pair of the examples into a parquet file.
+
+    Each query's documents have the texts that its own examples give them: pairs that are made from
+    one document may each have another part of it.
+    """
     queries: dict[str, str] = {}
-    documents: dict[str, str] = {}
-    pairs: dict[str, dict[str, None]] = {}
+    pairs: dict[str, dict[str, str]] = {}  # texts by query and document
     for example in examples:
         queries[example.query.id] = example.query.text
-        documents.update((document.id, document.text) for document in example.documents)
         own = pairs.setdefault(example.query.id, {})
-        own.update((document.id, None) for document in example.documents)
+        own.update((document.id, document.text) for document in example.documents)
 
     def texts(ids: Ids) -> list[JudgedPair]:
-        return [JudgedPair(q, queries[q], d, documents[d]) for q, d in ids]
+        return [JudgedPair(q, queries[q], d, pairs[q][d]) for q, d in ids]
 
     digest = hashlib.sha256()
     for query, own in pairs.items():
-        entry = [query, queries[query], [(name, documents[name]) for name in own]]
+        entry = [query, queries[query], list(own.items())]
         digest.update(json.dumps(entry).encode())
     return distil(
         teacher,

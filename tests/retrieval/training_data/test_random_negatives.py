@@ -101,3 +101,10 @@ def test_the_section_is_checked(negatives: dict[str, Any], message: str | None) 
         return
     with pytest.raises(ConfigError, match=message):
         check_training(config(**negatives), "")
+
+
+def test_random_documents_are_beyond_the_ranks_that_are_passed_over(
+    data: Dataset, tmp_path: Path
+) -> None:
+    found = made(data, tmp_path, retriever="random", mode="naive", range_min=50, per_query=3)
+    assert {len(own) for own in found} == {3}

@@ -234,3 +234,35 @@ def test_dev_equal_to_test_is_refused(supervised: dict[str, Any], tmp_path: Path
     with pytest.raises(ConfigError, match=message):
         run(experiment)
     assert not (tmp_path / "out" / "training").exists()
+
+
+def test_with_sparsity_it_is_said_that_the_start_is_not_compared(
+    config: dict[str, Any], masked_bert: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config["encoder"] = {"type": "splade", "model": str(masked_bert)}
+    config["sparsity"] = {"document": {"type": "flops", "weight": 1e-3}}
+    train(config)
+    assert "choose the checkpoint, although a model can get better at them" in caplog.text
+    assert "start is kept" not in caplog.text
+
+
+def test_a_page_that_all_link_to_cannot_be_held_out(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    texts = {f"d{n}": f"Item number {n} is about the great hub page." for n in range(4)}
+    rows = [{"_id": "hub", "title": "Great Hub Page", "text": "This is the place."}]
+    rows += [{"_id": name, "title": "", "text": text} for name, text in texts.items()]
+    folder = tmp_path / "star"
+    folder.mkdir()
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config |= {"dataset": str(folder), "examples": "wlp"}
+    seeds = {"refused": 0, "trained": 0}
+    for seed in range(6):
+        try:
+            training_data(checked({**config, "seed": seed}, TrainConfig),
+                          load_dataset(str(folder), None), seed)  # fmt: skip
+            seeds["trained"] += 1
+        except DataError as error:
+            assert "held out for dev (such as 'hub'), and none is left to train" in str(error)
+            seeds["refused"] += 1
+    assert seeds["refused"]

@@ -135,11 +135,33 @@ def test_a_query_in_the_test_of_the_experiment_is_refused(
     run({**experiment, "evaluate": {"latency_queries": 0}})
 
 
+def test_the_experiment_and_a_training_may_name_one_dataset_in_two_ways(
+    config: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "ab":  # 40 tested queries, one of which has the text of a training query
+        queries = tmp_path / name / "queries.jsonl"
+        lines = read_lines(queries)
+        lines += [{"_id": f"t{n}", "text": f"{name} {n} of its own"} for n in range(39)]
+        lines.append({"_id": "t39", "text": lines[3]["text"]})
+        queries.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        with (tmp_path / name / "qrels" / "test.tsv").open("a") as file:
+            file.writelines(f"t{n}\td00\t1\n" for n in range(40))
+    experiment = {
+        "dataset": {"name": str(tmp_path / "a"), "split": "test"}, "output": config.pop("output"),
+        "train": {"ft": config},
+        "retrievers": {"dense": {"encoder": {"type": "dense", "model": "ft"}}},
+        "evaluate": {"latency_queries": 0},
+    }  # fmt: skip
+    assert run(experiment) is not None
+    assert "(such as 't39') have the text of a train query with another id" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"dataset": "c"}, "datasets: stands beside dataset, and training takes one of the two"),
         ({"datasets": ["a", "a"]}, r"datasets\[1\]: 'a' is named twice"),
+        ({"datasets": ["a", {"name": "a", "level": 2}]}, r"datasets\[1\]: .* is named twice"),
         ({"datasets": []}, "datasets: .*at least 1"),
         ({"datasets": ["a"], "sampling_temperature": 2}, "weighs several datasets, and there is o"),
         ({"datasets": None, "dataset": "a", "sampling_temperature": 2}, "list them under datasets"),

@@ -86,6 +86,17 @@ def test_a_student_of_vectors_searches_its_teachers_documents(
     assert logged(config)[-1]["loss"] < logged(config)[0]["loss"] / 3
 
 
+def test_vectors_are_learnt_without_negatives(
+    config: dict[str, Any], bert: Path, tmp_path: Path
+) -> None:
+    DenseEncoder.from_pretrained(bert, seed=5).save_pretrained(tmp_path / "teacher")
+    config |= {"loss": "alignment", "teacher": str(tmp_path / "teacher")}
+    del config["negatives"]
+    train(config)
+    (tmp_path / "pairs.csv").write_text("query,positive\ngold,gold in the river\n" * 4)
+    train({**config, "examples": str(tmp_path / "pairs.csv")})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -107,6 +118,11 @@ def test_a_student_of_vectors_searches_its_teachers_documents(
             "negatives is 'all' for kl_div and 'own' for margin_mse",
         ),
         ({"loss": {"type": "bce"}}, "bce trains cross_encoder"),
+        (
+            {"encoder": {"type": "cross_encoder", "model": "m"}, "loss": "bce", "evaluate": {},
+             "negatives": {"type": "mined", "retriever": "random"}},
+            "evaluate: a cross-encoder reranks .* random finds nothing; add a retriever",
+        ),
         (
             {"encoder": {"type": "cross_encoder", "model": "m"},
              "loss": {"type": "kl_div", "negatives": "all"}},

@@ -286,3 +286,12 @@ class TestExamples:
         np.testing.assert_allclose(found[0].scores, expected, rtol=1e-5)
         again = taught(list(self.EXAMPLES), str(tmp_path / "teacher.parquet"), work_path=tmp_path)
         assert [e.scores for e in again] == [e.scores for e in found]
+
+
+def test_parts_of_one_document_are_scored_apart(tmp_path: Path) -> None:
+    examples = [
+        Example(Text("q1", "one"), (Text("d", "gold"),)),
+        Example(Text("q2", "two"), (Text("d", "a longer part"),)),
+    ]
+    made = score_examples(LengthTeacher(), examples, tmp_path / "s.parquet")
+    assert scores_in(made.path) == {("q1", "d"): 4.0, ("q2", "d"): 13.0}
