@@ -115,7 +115,7 @@ class CrossEncoder(TransformerModel, EncoderBase):
         network, tokenizer, folder, drawn = _loaded(str(model), similar=similar, seed=seed)
         compared = None
         if similar and noted == "similarity":
-            compared = SimilarityHead.load(folder, int(network.config.hidden_size))
+            compared = SimilarityHead.read(folder, int(network.config.hidden_size))
         elif similar:
             compared = draw_similarity_head(int(network.config.hidden_size), seed)
             if kind_of(folder) == cls.kind:

@@ -58,7 +58,7 @@ class SimilarityHead(nn.Module):
         save_file(weights, home / WEIGHTS, {"format": "pt"})
 
     @classmethod
-    def load(cls, folder: Path, hidden: int) -> SimilarityHead:
+    def read(cls, folder: Path, hidden: int) -> SimilarityHead:
         """Read the head of a model folder; ``ModelError`` if it is missing or of another width."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file

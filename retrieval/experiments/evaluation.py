@@ -16,7 +16,7 @@ from sluice.retrieval.evaluation.scores import Scores, evaluate
 from sluice.retrieval.evaluation.table import Table, add_costs, escaped_markdown
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.next_steps import next_steps
-from sluice.retrieval.experiments.parts import made_parts, parts_table
+from sluice.retrieval.experiments.output.made_parts import made_parts, parts_table
 from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.experiments.system import SystemResult, sessions_note, system_result
 

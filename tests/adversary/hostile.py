@@ -139,7 +139,7 @@ class Watch:
             self.temporary,
             os.path.realpath(os.environ["SLUICE_CACHE"]),
             "/dev/",
-            "/proc/self/",
+            os.path.realpath("/proc/self") + os.sep,
         )
         return place.startswith(good) or "__pycache__" in place
 

@@ -98,6 +98,7 @@ def _commands(world: World, folder: Path, output: Path) -> Commands:
         "diagnose hubness": [[dense, "--dataset", data]],
         "diagnose compatibility": [[dense, bm25, "--dataset", data]],
         "diagnose robust": [[folder, *few]],
+        "diagnose overlap": [[run, "--dataset", data], [data, "--dataset", data]],
         "labels judge": [
             [run, "--dataset", data, "--judge", model, "--output", made / "labels.tsv", "--fit", 2]
         ],
@@ -109,6 +110,7 @@ def _commands(world: World, folder: Path, output: Path) -> Commands:
         ],
         "teach generate": [[model, data, "--output", made / "queries.jsonl", "--documents", 1]],
         "fit fusion": [[own, "bm25", "dense", "--output", made / "fusion.json"]],
+        "fit rerank": [[own, "both", "--output", made / "rerank.json"]],
         "fit cut-off": [[own, "bm25", "--output", made / "cut.json"]],
         "fit exit": [[own, "both", "--output", made / "exit.json"]],
         "fit ranker": [[own, "ranker.candidates=bm25"]],

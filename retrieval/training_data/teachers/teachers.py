@@ -120,7 +120,7 @@ class RunTeacher:
 
 
 def open_teacher(
-    name: str,
+    name: str | Path,
     model: Callable[[str], str] = str,
     *,
     corpus: Texts | None = None,
@@ -133,6 +133,7 @@ def open_teacher(
     ``stored`` makes of the scores that training examples bring. ``model`` maps the names of models
     trained in an experiment to their folders. Raises ``ConfigError`` where one of these is missing.
     """
+    name = str(name)
     if name == BM25:
         return _bm25({}, corpus, where)
     if name == STORED:

@@ -150,7 +150,7 @@ def test_a_folder_keeps_its_head(
     with torch.no_grad():
         again.similarity_head.scales[0] += 1
     assert again.fingerprint != encoder.fingerprint
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, "sluice"):
         other = CrossEncoder.from_pretrained(tmp_path / "m", head="classifier")
     assert other.similarity_head is None
     assert "drawn at random" in caplog.text

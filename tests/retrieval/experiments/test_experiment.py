@@ -201,7 +201,7 @@ def test_the_measure_that_chooses_the_model_may_be_spelled_as_in_other_tools(
             "output": str(tmp_path / "out"),
             "encoder": {"type": "dense", "model": str(bert), "document_length": 24},
             "loss": {"type": "info_nce"},
-            "evaluate": {"measures": [written, "R@5"], "every": 1, "patience": 2},
+            "evaluate": {"measures": [written, "R@5"], "every": 1, "patience": 2, "margin": 0},
             "trainer": TRAINER,
         }
     )

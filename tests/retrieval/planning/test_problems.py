@@ -11,7 +11,7 @@ from places import ROOT
 from sluice.retrieval.config.sections import load_values
 from sluice.retrieval.planning.problems import problems
 
-NEEDS_A_MODEL = {"index-splade", "reference-transfer", "train-dense-distil"}  # of another config
+NEEDS_A_MODEL = {"index-splade", "train-dense-distil"}  # of another config
 GOOD: dict[str, Any] = {
     "dataset": "DATASET",
     "train": {

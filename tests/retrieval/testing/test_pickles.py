@@ -93,7 +93,8 @@ def test_encoders(
     expected = answer(encoder)
     for way in WAYS.values():
         assert way(encoder).fingerprint == encoder.fingerprint
-        assert np.array_equal(answer(way(encoder)), expected)
+        # Where a copy's weights lie in memory may change a product's last digit.
+        np.testing.assert_allclose(answer(way(encoder)), expected, rtol=1e-6)
 
 
 def lengths(texts: list[str]) -> np.ndarray[Any, Any]:

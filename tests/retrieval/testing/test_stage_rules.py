@@ -19,6 +19,8 @@ from sluice.encoders.foundation.build import resolve
 from sluice.indexing import FlatIndex
 from sluice.retrieval import Document, Fuse, Rerank, Retriever, Run, Stage
 from sluice.retrieval.experiments.tuning.ranker_training import judged
+from sluice.retrieval.pipelines.fitting.query_fitter import fit_on
+from sluice.retrieval.pipelines.fitting.unfitted import Unfitted
 from sluice.retrieval.pipelines.table import STAGES
 from sluice.retrieval.retrievers.candidate_lists import Sources
 from sluice.retrieval.stages.adaptive_depth import cut_off
@@ -98,6 +100,8 @@ def built(world: World, name: str) -> Stage:
             sparse = name in ("rm3", "summarised")
             parts.append((world.bm25 if sparse else world.dense) if of_stages else Overlap())
     made = make(*parts, **world.options(name))
+    if isinstance(made, Unfitted):
+        made = fit_on(made, QUERIES, QRELS)
     return made if isinstance(made, Stage) else Rerank(made, depth=7)
 
 
