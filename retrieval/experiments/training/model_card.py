@@ -98,7 +98,7 @@ def _loads_elsewhere(section: TrainingSection, facts: Mapping[str, Any], encoder
     compared = facts["type"] == "cross_encoder" and encoder.similarity_head is not None
     refused = any(  # whose settings the base model may bring
         {"top_layers", "term_frequency"} & part.settings().keys()
-        for part in (hooks_of(encoder).towers or {"": encoder}).values()
+        for part in [*hooks_of(encoder).towers.values(), encoder]
         if isinstance(part, TextEncoder)
     )
     theirs = facts["type"] in THEIRS and tuned not in UNMERGED
