@@ -12,6 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 TARGET = 1.5  # times the idle seconds that a call may take beside one busy process
+# It ends with the benchmark, however that ends.
+COMPUTE = """
+import os
+parent = os.getppid()
+while os.getppid() == parent:
+    for _ in range(1_000_000):
+        pass
+"""
 SETTLED = 0.1  # seconds after which the scheduler has given the neighbour its share
 
 
@@ -19,7 +27,7 @@ class Neighbour:
     """A process that computes while it is ``busy``, and is stopped otherwise."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        self._process = subprocess.Popen([sys.executable, "-c", COMPUTE])
         self._process.send_signal(signal.SIGSTOP)
 
     @contextlib.contextmanager

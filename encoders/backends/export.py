@@ -232,6 +232,11 @@ def _opened(model: Any, output: Path) -> Any:
             "a cross-encoder with head: similarity cannot be exported as ONNX; use it with torch, "
             "or train one with head: classifier"
         )
+    if encoder.kind == "dense" and encoder.top_layers > 1:
+        raise ConfigError(
+            f"a dense encoder with top_layers: {encoder.top_layers} cannot be exported as ONNX, "
+            "whose graph returns the last layer alone; use it with torch, or train one without"
+        )
     return encoder
 
 

@@ -148,7 +148,7 @@ def check_projection(spec: Any) -> None:
     residual, named = spec.get("residual", False), spec.get("activation", "gelu")
     if type(residual) is not bool:
         raise ConfigError(f"projection.residual: {residual!r}, expected true or false")
-    if named not in _BETWEEN:
+    if not isinstance(named, str) or named not in _BETWEEN:
         raise ConfigError(f"projection.activation: {named!r}; known: {', '.join(_BETWEEN)}")
     if spec.get("layers", 1) == 1:
         for key in ("hidden", "activation"):

@@ -23,7 +23,10 @@ def cores() -> int:
 
 
 def peak_memory_bytes() -> int:
-    """Return the most resident bytes that this process has had."""
+    """Return the most resident bytes that this process has had.
+
+    On Linux only since the last ``peak_memory`` block began, if there was one.
+    """
     try:
         import resource
     except ImportError:  # Windows

@@ -27,7 +27,7 @@ _ORDER = re.compile(
 )
 # What sentence-transformers has no module for. It refuses a folder that names one, where without
 # it would return other vectors; their settings are in ``sluice.json``.
-_OWN = ("TermFrequency", "TopLayers")
+_OWN = {"TermFrequency": "term_frequency", "TopLayers": "top_layers"}
 _SPELLINGS = {  # ours -> sentence-transformers' (legacy key, new value)
     "cls": ("pooling_mode_cls_token", "cls"),
     "mean": ("pooling_mode_mean_tokens", "mean"),
@@ -72,6 +72,12 @@ def read_layout(folder: Path) -> Layout:
             "Transformer, Pooling, any number of Dense, optionally Normalize; or Transformer, "
             "SpladePooling"
         )
+    for kind, setting in _OWN.items():
+        if kind in layout.modules and setting not in layout.sidecar:
+            raise ModelError(
+                f"{folder / SIDECAR}: has no {setting}, and modules.json names {kind}, which is "
+                "nothing without it; copy sluice.json too from where the model was saved"
+            )
     for kind, place in entries:
         if kind == "Pooling":
             _read_pooling(layout, place)

@@ -89,7 +89,7 @@ def sides(
     ``separators`` are the ids of the tokens around texts, which belong to neither. By ``types``
     the document is segment 1; without them it is what follows the first separator after a token.
     """
-    inside = mask.bool() & ~torch.isin(ids, separators)
+    inside = mask.bool() & ~torch.isin(ids, separators.to(ids.device))
     if types is not None:
         second = types.bool()
     else:

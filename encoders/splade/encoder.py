@@ -99,7 +99,6 @@ class SpladeEncoder(TextEncoder):
             pooling=pooling, activation=activation, query_model=query_model, lexical=lexical
         )
         check_pruning(query_top_k, document_top_k, prune_quantile, term_floors)
-        check_static(query_model, lexical, query_top_k)
         check_trained_idf(query_model, train_idf=train_idf, learning_rate=idf_learning_rate)
         self._selections = {
             "query": TermSelection(lexical in ("query", "both"), top_k=query_top_k),
@@ -234,8 +233,8 @@ class SpladeEncoder(TextEncoder):
                 **({"query_model": "idf"} if parts.is_static else {}),
                 **{key: value for key, value in arguments.items() if value is not None},
             }
-            if query_model == "bow" and query_top_k is None:
-                settings.pop("query_top_k", None)  # noted for the model's own queries
+            # Only what is asked for: a folder may note what an earlier version did not refuse.
+            check_static(settings.get("query_model", "shared"), lexical or "none", query_top_k)
             if settings.get("query_model") == "idf":
                 size = int(loaded.model.config.vocab_size)
                 settings["idf"] = parts.query_weights(loaded.tokenizer, size)

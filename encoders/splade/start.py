@@ -17,6 +17,7 @@ from sluice.encoders.model_files.loading import is_head, lengths_of, load
 from sluice.encoders.splade.corpus_statistics import inverse_document_frequency
 from sluice.encoders.splade.encoder import SpladeEncoder
 from sluice.encoders.splade.mlm_head import SILENT, MlmHead, build_mlm_head, install_mlm_head
+from sluice.encoders.splade.settings import check_static
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import Ids, TokenBatch, Tokens
@@ -51,6 +52,8 @@ def start_splade(
     """
     from transformers import AutoModelForMaskedLM
 
+    query_model, lexical = options.get("query_model", "shared"), options.get("lexical", "none")
+    check_static(query_model, lexical, options.get("query_top_k"))
     network, tokenizer, _, _ = load(
         AutoModelForMaskedLM,
         str(model),

@@ -96,8 +96,11 @@ def _loads_elsewhere(section: TrainingSection, facts: Mapping[str, Any], encoder
     tuned = (section.tuning or {}).get("type")
     by_words = section.encoder.get("query_model") == "bow"
     compared = facts["type"] == "cross_encoder" and encoder.similarity_head is not None
-    settings = encoder.settings() if isinstance(encoder, TextEncoder) else {}
-    refused = {"top_layers", "term_frequency"} & settings.keys()  # the base model may bring them
+    refused = any(  # whose settings the base model may bring
+        {"top_layers", "term_frequency"} & part.settings().keys()
+        for part in [*hooks_of(encoder).towers.values(), encoder]
+        if isinstance(part, TextEncoder)
+    )
     theirs = facts["type"] in THEIRS and tuned not in UNMERGED
     return theirs and not (by_words or compared or refused)
 

@@ -150,6 +150,7 @@ def test_layers_that_do_not_fit_are_refused(bert: Path, tmp_path: Path) -> None:
         ({"dim": 8, "layers": 2, "activation": "relu", "residual": True}, "flat at 0"),
         ({"dim": 8, "residual": True}, "linear map with it as without"),
         ({"dim": 8, "layers": 2, "residual": "yes"}, "true or false"),
+        ({"dim": 8, "layers": 2, "activation": ["gelu"]}, "known: gelu, relu, tanh"),
     ],
 )
 def test_settings_that_cannot_work(spec: dict[str, Any], message: str) -> None:

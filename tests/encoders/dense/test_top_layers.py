@@ -104,3 +104,25 @@ def test_bad_settings(bert: Path, tmp_path: Path) -> None:
     DenseEncoder.from_pretrained(bert, projection=8).save_pretrained(tmp_path / "m")
     with pytest.raises(ModelError, match="expected 64"):
         DenseEncoder.from_pretrained(tmp_path / "m", top_layers=2)
+
+
+def test_it_is_not_exported(bert: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    from sluice.encoders.backends.export import export_onnx
+
+    DenseEncoder.from_pretrained(bert, top_layers=2).save_pretrained(tmp_path / "m")
+    with pytest.raises(ConfigError, match="top_layers: 2 cannot be exported as ONNX"):
+        export_onnx(tmp_path / "m", tmp_path / "graph")
+    assert not (tmp_path / "graph").exists()
+
+
+def test_without_its_settings_it_is_refused(bert: Path, masked_bert: Path, tmp_path: Path) -> None:
+    from sluice.encoders.splade.encoder import SpladeEncoder
+
+    DenseEncoder.from_pretrained(bert, top_layers=2).save_pretrained(tmp_path / "dense")
+    sparse = SpladeEncoder.from_pretrained(masked_bert, term_frequency=True)
+    sparse.save_pretrained(tmp_path / "splade")
+    for name, setting in (("dense", "top_layers"), ("splade", "term_frequency")):
+        (tmp_path / name / "sluice.json").unlink()
+        with pytest.raises(ModelError, match=rf"has no {setting}.*copy sluice\.json"):
+            open_encoder(tmp_path / name)

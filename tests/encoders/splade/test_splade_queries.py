@@ -15,6 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.splade.corpus_statistics import idf_from_texts
 from sluice.encoders.splade.pooling import splade_max
+from sluice.encoders.splade.start import start_splade
 from sluice.encoders.splade.static_queries import StaticQueries
 from sluice.encoders.splade.term_selection import TermSelection
 
@@ -341,3 +342,24 @@ def test_settings_of_queries_that_a_table_does_not_hear(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         SpladeEncoder.from_pretrained(masked_bert, **options)
+
+
+@pytest.mark.parametrize("noted", [{"query_top_k": 5}, {"lexical": "query"}])
+@pytest.mark.parametrize("query_model", ["bow", "idf"])
+def test_folders_that_note_such_settings_open_as_they_did(
+    query_model: Any, noted: dict[str, Any], masked_bert: Path, texts: list[str], tmp_path: Path
+) -> None:
+    """Earlier versions saved them, and an index knows its encoder by a fingerprint with them."""
+    SpladeEncoder.from_pretrained(masked_bert, **noted).save_pretrained(tmp_path / "shared")
+    encoder = SpladeEncoder.from_pretrained(tmp_path / "shared", query_model=query_model)
+    encoder.save_pretrained(tmp_path / "m")
+    again = open_encoder(tmp_path / "m")
+    assert again.fingerprint == encoder.fingerprint
+    assert (again.encode_queries(texts) != encoder.encode_queries(texts)).nnz == 0
+    if query_model == "idf":
+        assert open_encoder(tmp_path / "m" / "document").query_model == "bow"
+
+
+def test_a_new_head_refuses_them_too(masked_bert: Path, texts: list[str]) -> None:
+    with pytest.raises(ConfigError, match="query_top_k: 2 does nothing"):
+        start_splade(masked_bert, texts, query_model="bow", query_top_k=2)

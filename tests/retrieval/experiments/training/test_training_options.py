@@ -120,8 +120,11 @@ def test_a_model_that_sentence_transformers_refuses_says_so(
 ) -> None:
     top = {"type": "dense", "model": str(bert), "top_layers": 2}
     frequent = {"type": "splade", "model": str(masked_bert), "term_frequency": {"length": 20}}
-    for encoder, loads in ((top, False), (frequent, False), (config["encoder"], True)):
-        output = f"{config['output']}-{encoder.get('top_layers', encoder['type'])}"
+    towers = {"type": "towers", "query": top, "document": top}
+    plain = config["encoder"]
+    expected = ((top, False), (frequent, False), (towers, False), (plain, True))
+    for number, (encoder, loads) in enumerate(expected):
+        output = f"{config['output']}-{number}"
         folder = train({**config, "encoder": encoder, "output": output})
         card = (folder / "README.md").read_text(encoding="utf-8")
         assert ("With sentence-transformers, equally" in card) == loads
