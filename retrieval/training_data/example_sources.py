@@ -87,15 +87,23 @@ def changes(spec: Mapping[str, Any] | None) -> bool:
 
 
 def refuse_unlearnable(
-    examples: list[Example], alone: str, where: str = "examples", *, minable: bool = True
+    examples: list[Example],
+    alone: str,
+    where: str = "examples",
+    *,
+    minable: bool = True,
+    across: bool = False,
 ) -> None:
     """Raise ``DataError`` if no example has a negative of its own.
 
     For cross-encoders and losses over a query's own documents; ``alone`` says which, in a clause.
-    ``minable``: there is a corpus to mine negatives from.
+    ``minable``: there is a corpus to mine negatives from. ``across``: the loss compares documents
+    of different queries too, by their grades.
     """
     negative = any(label <= 0 for example in examples for label in example.labels)
-    if not negative and not any(len(set(example.labels)) > 1 for example in examples):
+    grades = [set(example.labels) for example in examples]
+    graded = any(len(own) > 1 for own in grades) or (across and len(set().union(*grades)) > 1)
+    if not negative and not graded:
         raise DataError(
             f"{where}: none of {len(examples):,} examples has a negative, and {alone}; give "
             "rows with negatives, or mine some"

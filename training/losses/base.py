@@ -101,6 +101,11 @@ class LossBase:
         return False
 
     @property
+    def across_queries(self) -> bool:
+        """Whether documents of different queries are ordered by their labels."""
+        return False
+
+    @property
     def wants_answered(self) -> bool:
         """Whether queries that the negatives answer are encoded too."""
         return False

@@ -141,7 +141,9 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
             if isinstance(encoder, PairEncoder) or of_own:
                 alone = f"{section.loss['type']} learns from each query's own documents"
                 minable = parts[0].with_dataset
-                refuse_unlearnable(examples, alone, f"{where}examples", minable=minable)
+                refuse_unlearnable(
+                    examples, alone, f"{where}examples", minable=minable, across=loss.across_queries
+                )
         overlap = contamination_of(examples, job.tested()) if rank() == 0 else Contamination()
         warn_of(overlap, f"{where}examples")
         teacher = _batch_teacher(job, loss, parts)

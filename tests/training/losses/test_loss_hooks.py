@@ -30,6 +30,7 @@ VALUES: dict[str, Any] = {
     "needs_teacher": True,
     "teacher_matrix": True,
     "teacher_vectors": True,
+    "across_queries": True,
     "wants_answered": True,
     "texts": True,
     "layers": lambda step: (3, step),

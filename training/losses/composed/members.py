@@ -100,6 +100,11 @@ class Composed(LossBase, ABC):
         return any(loss.teacher_vectors for _, loss in self._members())
 
     @property
+    def across_queries(self) -> bool:
+        """Whether a member does."""
+        return any(loss.across_queries for _, loss in self._members())
+
+    @property
     def wants_answered(self) -> bool:
         """Whether a member does."""
         return any(loss.wants_answered for _, loss in self._members())

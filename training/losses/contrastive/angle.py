@@ -32,6 +32,7 @@ class AnglE(LossBase):
     paper = "Li and Li 2024 (AnglE, arXiv 2309.12871)"
 
     encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
+    across_queries: ClassVar[bool] = True
 
     temperature: float = 0.05
     cosine_weight: float = 0.0

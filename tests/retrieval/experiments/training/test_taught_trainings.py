@@ -11,7 +11,7 @@ import pytest
 from small_world import write_beir
 
 from sluice.encoders import DenseEncoder
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.retrieval import train
 from sluice.retrieval.config.sections import TrainConfig, checked
@@ -150,3 +150,17 @@ def test_soft_labels_teach_a_cross_encoder(
     plain = {**config, "loss": "bce"}
     with pytest.raises(ConfigError, match="teacher: bce learns nothing from a teacher's scores"):
         check_training(checked(plain, TrainConfig), "")
+
+
+def test_graded_pairs_of_one_document_each_teach_angle(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = [f"word{n} gold,the river {n},{n % 4 + 1}\n" for n in range(8)]
+    (tmp_path / "g.csv").write_text("query,document,grade\n" + "".join(rows))
+    del config["negatives"]
+    config |= {"loss": "angle", "examples": {"file": str(tmp_path / "g.csv"), "format": "graded"}}
+    train(config)
+    assert all(line["loss"] > 0 for line in logged(config))
+    (tmp_path / "g.csv").write_text("query,document,grade\nword,river,1\nother,sea,1\n")
+    with pytest.raises(DataError, match="none of 2 examples has a negative"):
+        train(config)
