@@ -31,6 +31,9 @@ NO_HARM = {
     "hybrid": ("bm25", "dense-zero-shot", "dense", "splade"),
     "cascade": ("hybrid",),
 }
+ORDER = (
+    "bm25", "dense-zero-shot", "hybrid-zero-shot", "dense", "splade", "hybrid", "cascade",
+)  # fmt: skip
 NAMED = {"dense": "start", "hybrid": "best part", "cascade": "first stage"}
 UNTRAINED_SYSTEMS = ("bm25", "dense-zero-shot", "hybrid-zero-shot")
 # nDCG@10 on the test split: BEIR's leaderboard and Anserini's flat BM25; the model's own card.
@@ -60,7 +63,9 @@ class Collection:
         return next(iter(self.results.values()))
 
     def means(self, system: str, measure: str) -> list[float]:
-        """Return the mean over queries, by seed."""
+        """Return the mean over queries, by seed; none where the collection has no such system."""
+        if system not in self.systems:
+            return []
         return [float(found[system][measure].mean()) for found in self.values.values()]
 
     def mean(self, system: str, measure: str) -> float:
@@ -120,11 +125,12 @@ def _table(found: Mapping[str, Collection], measure: str) -> Iterator[str]:
     """Yield the lines of a table: systems by collection, and the average."""
     from sluice.retrieval.evaluation.significance import holm, paired_t_test
 
-    systems = next(iter(found.values())).systems
+    systems = list(dict.fromkeys(s for each in found.values() for s in each.systems))
+    systems.sort(key=ORDER.index)
     marks: dict[tuple[str, str], str] = {}
     for name, each in found.items():
         base = each.by_query("bm25", measure)
-        others = [system for system in systems if system != "bm25"]
+        others = [system for system in each.systems if system != "bm25"]
         p = holm([paired_t_test(each.by_query(system, measure), base) for system in others])
         marks |= {(name, s): "†" * (value < 0.05) for s, value in zip(others, p, strict=True)}
     yield "| | " + " | ".join(found) + " | average |"
@@ -132,8 +138,9 @@ def _table(found: Mapping[str, Collection], measure: str) -> Iterator[str]:
     for system in systems:
         cells = [_cell(each, system, measure) + marks.get((name, system), "")
                  for name, each in found.items()]  # fmt: skip
-        average = np.mean([each.mean(system, measure) for each in found.values()])
-        yield f"| {system} | " + " | ".join([*cells, f"{average:.4f}"]) + " |"
+        values = [each.means(system, measure) for each in found.values()]
+        average = f"{np.mean([np.mean(v) for v in values]):.4f}" if all(values) else "-"
+        yield f"| {system} | " + " | ".join([*cells, average]) + " |"
     best = [max(each.mean(s, measure) for s in UNTRAINED_SYSTEMS) for each in found.values()]
     shown = [f"{value:.4f}" for value in (*best, float(np.mean(best)))]
     yield "| best without training or fitting | " + " | ".join(shown) + " |"
@@ -141,6 +148,8 @@ def _table(found: Mapping[str, Collection], measure: str) -> Iterator[str]:
 
 def _cell(found: Collection, system: str, measure: str) -> str:
     values = found.means(system, measure)
+    if not values:
+        return "-"
     spread = f" ± {(max(values) - min(values)) / 2:.4f}" if len(values) > 1 else ""
     return f"{np.mean(values):.4f}{spread if max(values) > min(values) else ''}"
 
@@ -158,7 +167,11 @@ def _harm(found: Mapping[str, Collection]) -> Iterator[str]:
     for system, parts in NO_HARM.items():
         cells = []
         for name, each in found.items():
-            part = max(parts, key=lambda which: each.mean(which, MEASURES[0]))
+            known = [which for which in parts if which in each.systems]
+            if system not in each.systems or not known:
+                cells.append("not trained")
+                continue
+            part = max(known, key=lambda which: each.mean(which, MEASURES[0]))
             one, base = (each.by_query(which, MEASURES[0]) for which in (system, part))
             difference = float((one - base).mean())
             p = paired_t_test(one, base) if np.any(one != base) else 1.0
