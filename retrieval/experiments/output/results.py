@@ -24,6 +24,7 @@ def _plain(name: str) -> str:
 
 Name = Annotated[str, AfterValidator(_plain)]
 Number = float | None
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
 
 
 class _Part(BaseModel):
@@ -92,8 +93,8 @@ class _System(_Part):
 
 class _Made(_Part):
     part: str
-    seconds: Number = None
-    peak_memory_bytes: Number = None
+    seconds: Amount = None
+    peak_memory_bytes: Amount = None
 
 
 class _Row(BaseModel):

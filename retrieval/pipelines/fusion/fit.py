@@ -115,7 +115,7 @@ class FusionFit:
             known = {each.name for each in fields(cls)}
             others = {name: value for name, value in values.items() if name in known}
             return cls(fusion=fusion, gain=None if gain is None else Gain(*gain), **others)
-        except (KeyError, TypeError) as error:
+        except (ConfigError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{path}: not the file of a fitted fusion ({error}); fit it again"
             ) from None

@@ -136,7 +136,7 @@ def test_a_fit_is_a_file_and_an_expression(tmp_path: Path) -> None:
             FusionFit.load(path)
     found = {"format": "sluice-fusion", "fusion": {"method": "nothing"}}
     path.write_text(json.dumps(found))
-    with pytest.raises(ConfigError, match="fusion 'nothing'; known"):
+    with pytest.raises(ConfigError, match=r"fit\.json: not the file .* 'nothing'; known"):
         FusionFit.load(path)
 
 

@@ -11,8 +11,9 @@ from command_line import Call
 from report_world import HOSTILE, QUERIES, SYSTEMS, documents, query_id, world
 
 from sluice.encoders import SpladeEncoder
-from sluice.encoders.foundation.errors import DataError, IndexFormatError
+from sluice.encoders.foundation.errors import DataError, IndexFormatError, SluiceError
 from sluice.retrieval import Passages, Retriever, Run
+from sluice.retrieval.experiments.output.results import read_results
 from sluice.retrieval.studies.report.data import set_data
 from sluice.retrieval.studies.report.distributions import histogram
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet, open_sets
@@ -284,6 +285,19 @@ def test_json_in_a_page_is_inert() -> None:
     assert "default-src 'none'" in policy[1]
     assert "unsafe" not in policy[1]
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", whole)
+
+
+@pytest.mark.parametrize("key", ["seconds", "peak_memory_bytes"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_costs_of_parts_that_cannot_be_are_refused(tmp_path: Path, key: str, value: float) -> None:
+    system = {"name": "bm25", "measures": {"nDCG@10": 0.5}}
+    results = {"dataset": "d", "split": "test", "systems": [system]}
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps({**results, "parts": [{"part": "retrievers.bm25", key: 1.0}]}))
+    assert read_results(tmp_path)["parts"][0][key] == 1.0
+    file.write_text(json.dumps({**results, "parts": [{"part": "retrievers.bm25", key: value}]}))
+    with pytest.raises(SluiceError, match=r"results\.json"):
+        read_results(tmp_path)
 
 
 def test_the_verb(sluice: Call, output: Path, tmp_path: Path) -> None:
