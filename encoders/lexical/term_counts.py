@@ -72,7 +72,7 @@ class _Columns(dict[bytes, int]):
         return code
 
     def forget(self) -> None:
-        """Empty the map; earlier codes are no longer valid."""
+        """Empty the map; codes given before mean nothing then."""
         self.clear()
         self.several.clear()
         self[END] = ENDED

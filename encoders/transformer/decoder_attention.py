@@ -33,7 +33,7 @@ def set_attention(model: Any, attention: Attention | None) -> None:
     model.config.is_causal = causal  # decides the mask
     for module in model.modules():
         if isinstance(getattr(module, "is_causal", None), bool):
-            module.is_causal = causal  # decides if there is no padding and hence no mask
+            module.is_causal = causal  # decides without padding, when no mask is given
     if _looks_ahead(model) != {not causal}:
         raise ConfigError(
             f"attention: {type(model).__name__} cannot be made {_KNOWN[not causal]}: its mask is "

@@ -20,7 +20,7 @@ READ_BLOCK = 65_536  # vectors read back at a time
 def compacted(engine: Engine, allowed: Mask, full: DenseRows | None) -> Engine:
     """Return an index of the allowed rows, of the full vectors or else of the decoded ones.
 
-    ``ConfigError`` for a type that cannot give its vectors back when there are no full ones.
+    ``ConfigError`` for a type that keeps no full vectors and cannot give them back.
     """
     smaller = engine.emptied()
     blocks = _decoded(engine, allowed) if full is None else full.blocks(READ_BLOCK, allowed)

@@ -21,7 +21,7 @@ class Margins(NamedTuple):
 
     The score of query ``q`` and a document of norm ``n`` that lost ``l`` of its length by rounding
     (as a share) is at most ``direct[q] * n + lossy[q] * n * l + constant[q]`` away from the exact
-    one; for ``cosine``, ``n`` is 1. Infinite: there is no bound.
+    one; for ``cosine``, ``n`` is 1. Infinite: nothing bounds it.
     """
 
     direct: NDArray[np.float32]

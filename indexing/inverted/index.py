@@ -64,7 +64,7 @@ class InvertedIndex(Index):
     added, because a vocabulary may grow. Query terms beyond it have no postings. ``block_size`` is
     a power of two up to 256, chosen by size unless given. ``order`` rearranges documents inside:
     ``"input"``, ``"cluster"`` or ``"bisection"``; rows stay those of adding. ``top_terms`` keeps
-    only a document's heaviest terms, which is no longer exact.
+    only a document's heaviest terms, which is not exact.
 
     ``search`` takes the parameters ``engine`` (``"auto"``, ``"blocks"``, ``"terms"``), ``alpha``
     (0 to 1: below 1 blocks are left out whose bound, times alpha, is below the k-th score) and

@@ -64,7 +64,7 @@ class _Names(NamedTuple):
 
 
 def _names_in(value: Mapping[str, Any], texts: Sequence[str], expected: str) -> _Names:
-    """Return the names of the fields in the first line; BEIR's where there are no others."""
+    """Return the names of the fields in the first line; BEIR's unless it has others."""
     ids = ID if expected == CORPUS_FIELDS else QUERY_ID
     return _Names(
         *(

@@ -33,7 +33,7 @@ BOUND, LISTED, GROUPED = 0.05, 0.9, 1.0  # a dense bound, a listed bound, a grou
 BLOCK, BLOCK_TERM = 100.0, 38.0  # scoring a block, and each query term in it
 BLOCK_MISS, NEAR = 22.0, float(1 << 24)  # more of the latter for each doubling of these postings
 BLOCK_HIT, EXACT_HIT = 200.0, 1500.0  # by block: one of k hits; in exact it is scored again
-MOST_BLOCK_TERMS = 1 << 16  # of a query: beyond, the margin for rounding is no longer small
+MOST_BLOCK_TERMS = 1 << 16  # of a query: beyond, the margin for rounding grows large
 # Blocks that k hits take where pruning works well: 34 for 10, 80 for 100, 1,500 to 2,400 for 1,000.
 BLOCKS_FOR_HITS = (20.0, 0.6, 0.0015)
 

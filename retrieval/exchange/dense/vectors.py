@@ -139,7 +139,7 @@ def write_dense_vectors(
     ``npy`` is written as ``X.npy`` with ``X.ids.txt``, or as a folder where ``path`` does not end
     in ``.npy``. ``parquet`` keeps titles and texts if ``entries`` are documents. Values are
     float32. Existing files are replaced once the new ones are complete. ``dim`` is the width
-    if there are no vectors.
+    for a file without vectors.
     """
     name = _known(form)
     writer = FORMS[name][2]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 CUTOFF = 10  # of the nDCG by which training is stopped
-HELD_OUT = 10  # one query in so many is used for stopping, if there is no dev split
+HELD_OUT = 10  # one query in so many stops the training of a dataset without dev
 
 
 class RankerParts(NamedTuple):

@@ -38,7 +38,7 @@ class RerankFit:
     ``full`` at the largest depth by the scorer alone. ``held_out`` is an honest ``value``: each
     fifth of the queries is scored by what is chosen on the others. ``gain`` is how far that is
     above ``first``, with a 95 % bootstrap interval. A depth of 0 leaves the candidates as they are.
-    Without judgements (``judged`` is false) there are no values and the depth is 0.
+    Without judgements (``judged`` is false) the values are empty and the depth is 0.
     """
 
     depth: int

@@ -24,7 +24,7 @@ SHARES = tuple(round(0.1 * step, 1) for step in range(10))
 def settings_up_to(depth: int, *, steps: bool = True) -> list[Setting]:
     """Return depth 0 first, then the depths up to ``depth`` with every share.
 
-    Without ``steps`` there is no depth between, for scorers of whole lists.
+    Without ``steps`` only the ends are tried, for scorers of whole lists.
     """
     depths = [each for each in DEPTHS if steps and each < depth] + [depth]
     return [(0, 0.0), *product(depths, SHARES)]
