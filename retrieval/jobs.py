@@ -23,7 +23,7 @@ from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.preparation import check_output, prepare
-from sluice.retrieval.experiments.training.checks import check_training
+from sluice.retrieval.experiments.training.checks import check_shares, check_training
 from sluice.retrieval.experiments.training.job import TrainingJob, train_model
 from sluice.retrieval.experiments.training.parts import TrainingSet
 from sluice.retrieval.experiments.training.tested_queries import (
@@ -31,6 +31,7 @@ from sluice.retrieval.experiments.training.tested_queries import (
     tested_datasets,
 )
 from sluice.retrieval.retrievers.candidate_lists import (
+    RANDOM,
     Sources,
     check_lists,
     named_sources,
@@ -41,12 +42,14 @@ from sluice.retrieval.training_data.mining import (
     audit_negatives,
     mine_negatives,
     mining_of,
+    random_lists,
     write_mined,
 )
 from sluice.retrieval.training_data.own_pairs import check_without_dataset
 from sluice.retrieval.training_data.teachers.teachers import check_there
 
 if TYPE_CHECKING:
+    from sluice.retrieval.datasets.dataset import Dataset
     from sluice.retrieval.evaluation.table import Table
     from sluice.retrieval.experiments.suite import Suite
     from sluice.retrieval.experiments.tuning.ranker_training import FoldReport, TrainedRanker
@@ -263,12 +266,12 @@ def mine(
 ) -> MiningReport:
     """Mine negatives into JSON lines, with report and provenance files; return the report.
 
-    ``source`` is a retriever folder or a run file, or several, each mined on its own.
+    ``source`` is a retriever folder, a run file or ``random``, or several, each mined on its own.
     ``allow`` lists what the folders may do beside reading.
     """
-    mining_of(spec, "negatives")  # before any work
+    check_shares({**spec, "retriever": _paths(source)}, mining_of(spec, "negatives"), "mine")
     data = load_dataset(dataset, split)
-    mined = mine_negatives(_sources(source, allow), data, spec, seed=seed)
+    mined = mine_negatives(_sources(source, allow, data, spec, seed), data, spec, seed=seed)
     write_mined(output, data, mined)
     return mined.report
 
@@ -284,17 +287,33 @@ def audit(
     allow: Collection[str] = (),
 ) -> MiningAudit:
     """Hide a share of the known positives and count which modes of mining reject them."""
-    mining_of(spec, "negatives")
+    check_shares({**spec, "retriever": _paths(source)}, mining_of(spec, "negatives"), "mine")
     data = load_dataset(dataset, split)
-    return audit_negatives(_sources(source, allow), data, spec, share=share, seed=seed)
+    lists = _sources(source, allow, data, spec, seed)
+    return audit_negatives(lists, data, spec, share=share, seed=seed)
 
 
-def _sources(source: str | Sequence[str], allow: Collection[str]) -> Stage | Run:
-    paths = [source] if isinstance(source, str) else list(source)
+def _paths(source: str | Sequence[str]) -> list[str]:
+    return [source] if isinstance(source, str) else list(source)
+
+
+def _sources(
+    source: str | Sequence[str],
+    allow: Collection[str],
+    data: Dataset,
+    spec: Mapping[str, Any],
+    seed: int,
+) -> Stage | Run:
+    def opened(path: str) -> Stage | Run:
+        if path == RANDOM and not Path(path).exists():
+            return random_lists(data, mining_of(spec, "negatives"), seed)
+        return open_lists(path, "mine", allow=allow)
+
+    paths = _paths(source)
     if len(paths) == 1:
-        return open_lists(paths[0], "mine", allow=allow)
+        return opened(paths[0])
     named_sources({"retriever": paths}, "mine")
-    return Sources([(path, open_lists(path, "mine", allow=allow)) for path in paths])
+    return Sources([(path, opened(path)) for path in paths])
 
 
 def _with_rows_written(config: ConfigSource) -> ConfigSource:

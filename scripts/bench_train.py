@@ -350,6 +350,8 @@ def main() -> None:
         parser.add_argument(name, help=argparse.SUPPRESS)
     parser.add_argument("--half", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.neighbour and options.only == "splade":
+        parser.error("--neighbour measures dense training steps alone; leave --only splade out")
     import torch
 
     torch.set_num_threads(options.threads)

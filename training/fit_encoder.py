@@ -81,7 +81,8 @@ def fit(
     ``shares``, so are the weights that far from the start to the best (WiSE-FT). Where ``evaluate``
     returns ``DevMeasures``, what is kept is better than the start by more than ``margin`` standard
     errors of the difference. Where nobody ``judged`` the dev queries (they are made from the
-    documents), the start is kept or, with ``shares``, at most the smallest of them.
+    documents), the start is kept or, with ``shares``, at most the smallest of them; with
+    ``sparsity``, whose start has another number of terms, the last weights.
 
     ``output`` gets checkpoints and ``metrics.jsonl``. If it has a complete checkpoint of the same
     training, training resumes there and ends with the weights of an uninterrupted run (bit for bit
@@ -146,6 +147,14 @@ def fit(
         evaluated=evaluate is not None,
         metric=metric,
     )
+    if not judged and sparsity is not None:
+        arguments.load_best_model_at_end = False
+        if patience is not None:
+            log.warning(
+                "evaluate.patience: nobody judged the dev queries, so training goes on to its last "
+                "step; leave patience out, or write by: examples"
+            )
+        patience = None
     facts = {
         "trainer": result_settings(settings),
         "loss": describe(loss),

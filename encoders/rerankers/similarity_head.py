@@ -59,7 +59,10 @@ class SimilarityHead(nn.Module):
 
     @classmethod
     def read(cls, folder: Path, hidden: int) -> SimilarityHead:
-        """Read the head of a model folder; ``ModelError`` if it is missing or of another width."""
+        """Read the head of a model folder.
+
+        ``ModelError`` if it is missing, of another width or has values that are not finite.
+        """
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -71,6 +74,12 @@ class SimilarityHead(nn.Module):
             head.load_state_dict(load_file(file))
         except (SafetensorError, RuntimeError, OSError) as error:
             raise ModelError(f"{file}: does not fit the model beside it: {error}") from error
+        for name, values in head.state_dict().items():
+            if not torch.isfinite(values).all():
+                raise ModelError(
+                    f"{file}: {name} has values that are not finite, so every score would be NaN; "
+                    "take the folder from its source again, or train the model again"
+                )
         return head.eval()
 
 

@@ -35,7 +35,12 @@ class TermFrequency:
 
     def __post_init__(self) -> None:
         if not (is_number(self.k1) and self.k1 >= 0):
-            raise ConfigError(f"term_frequency.k1: {self.k1!r}; expected 0 or more")
+            raise ConfigError(f"term_frequency.k1: {self.k1!r}; expected a number above 0")
+        if self.k1 == 0:
+            raise ConfigError(
+                "term_frequency.k1: 0 leaves every weight as it is; expected a number above 0, or "
+                "leave term_frequency out"
+            )
         if not (is_number(self.b) and 0 <= self.b <= 1):
             raise ConfigError(f"term_frequency.b: {self.b!r}; expected 0 to 1")
         if not (is_number(self.length) and self.length >= 1):

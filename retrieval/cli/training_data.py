@@ -36,7 +36,10 @@ def mine(
     source: Annotated[str, argument("SOURCE", "A retriever's folder, or a TREC run file.")],
     dataset: DatasetName,
     output: Annotated[Path, option("FILE", "The JSON lines {query, pos, neg, ...} to write.")],
-    also: Annotated[list[str] | None, option("SOURCE", "Another source; may be repeated.")] = None,
+    also: Annotated[
+        list[str] | None,
+        option("SOURCE", "Another source, or random (of the corpus); may be repeated."),
+    ] = None,
     split: Annotated[str, option("SPLIT", "The split whose queries get negatives.")] = "train",
     audit: Annotated[
         float | None,
@@ -87,6 +90,10 @@ def mine(
     per_query: Annotated[
         int | None, of_choice("N", "Negatives for each query.", default="4")
     ] = None,
+    shares: Annotated[
+        str | None,
+        of_choice("A,B", "Each source's share of the negatives.", default="none: the best of all"),
+    ] = None,
     sampling: Annotated[
         str | None,
         of_choice("HOW", "Choose negatives by top, random or cyclic sampling.", default="top"),
@@ -114,6 +121,7 @@ def mine(
       sluice mine runs/x/retrievers/bm25 scifact --output negatives.jsonl --per-query 5
       sluice mine runs/x/retrievers/bm25 nfcorpus --output n.jsonl --positives mean
       sluice mine bm25.trec scifact --output n.jsonl --also dense.trec --mode margin --audit 0.1
+      sluice mine bm25.trec scifact --output n.jsonl --also random --shares 3,1
     """
     from sluice.retrieval.jobs import audit as audit_modes, mine as mine_file
 
@@ -128,6 +136,8 @@ def mine(
         spec["max_positive_ratio"] = max_positive_ratio or None
     if adaptive_margin is not None:
         spec["adaptive_margin"] = parse_numbers(adaptive_margin, "--adaptive-margin", "0.02,0.05")
+    if shares is not None:
+        spec["shares"] = parse_numbers(shares, "--shares", "3,1")
     sources, words, start = [source, *(also or [])], allowed(allow), time.monotonic()
     echo(str(mine_file(sources, dataset, output, spec, split=split, seed=seed, allow=words)))
     took = duration(time.monotonic() - start)

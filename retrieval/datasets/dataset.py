@@ -282,7 +282,12 @@ def training_splits(
         from sluice.retrieval.datasets.held_out import HeldOutSource
 
         held_out = HeldOutSource(train.source, seed)
-        train = Dataset(held_out, "train", ignore_identical_ids=train.ignore_identical_ids)
+        train = Dataset(
+            held_out,
+            "train",
+            ignore_identical_ids=train.ignore_identical_ids,
+            level=train.level,
+        )
     return train, train.with_split("dev")
 
 

@@ -87,7 +87,7 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
         if negatives.get("judge") is not None:
             known = [*config.rerankers, *config.train]
             check_judge(negatives["judge"], f"{key}.judge", known=known)
-        check_there(section.teacher, f"train.{name}.teacher")
+        check_there(section.teacher, f"train.{name}.teacher", config.train)
         check_there(negatives.get("judge"), f"{key}.judge")
     Dependencies(config).check()
 
@@ -129,8 +129,13 @@ def _check_names(config: ExperimentConfig) -> None:
 class _AnyStage(Stage):
     """Stands for a retriever or a pipeline where only an expression's form is checked."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, *, known: bool) -> None:
+        self.name, self._known = name, known
+
+    @property
+    def leaves(self) -> frozenset[str]:
+        """Its name where that is a retriever's; what a pipeline is made of is not known here."""
+        return super().leaves if self._known else frozenset()
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         return Run({})
@@ -148,7 +153,7 @@ def check_pipeline(config: ExperimentConfig, text: str, where: str) -> None:
     parts: dict[str, Any] = {used: _AnyScorer for used in config.rerankers}
     for used in list_names(config):
         if used not in config.rerankers or used in config.retrievers:
-            parts[used] = lambda used=used: _AnyStage(used)
+            parts[used] = lambda used=used: _AnyStage(used, known=used not in config.pipelines)
     if parse(text, parts, where=where).needs_candidates:
         raise ConfigError(
             f"{where}: {text!r} begins with a reranker, which needs candidates; put a "

@@ -12,7 +12,7 @@ import inspect
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.build import check_arguments, resolve
 from sluice.encoders.foundation.errors import ConfigError, suggest
@@ -20,6 +20,9 @@ from sluice.retrieval.pipelines.fitting.unfitted import RERANKED, UnfittedRerank
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.table import DEPTH_RULES, FETCHED, STAGES, WRITTEN
+
+if TYPE_CHECKING:
+    from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
 
 Make = Callable[[], Any]  # opens the stage or scorer of a name
 
@@ -211,8 +214,11 @@ class _Reader:
             )
             return cut
         if isinstance(node.op, ast.RShift):
-            first = self.first(ast.unparse(node.left), self.stage(node.left))
-            return first >> self.stage(node.right)
+            before = self.stage(node.left)
+            first = self.first(ast.unparse(node.left), before)
+            second = self.stage(node.right)
+            self._built(second.check_first, before)
+            return first >> second
         if isinstance(node.op, ast.BitOr):
             return self.stage(node.left) | self.stage(node.right)
         if isinstance(node.op, ast.Add):
@@ -302,14 +308,17 @@ class _Reader:
     ) -> Stage:
         self._check(options, (*RERANK_OPTIONS, *DEPTH_RULES, FITTED), name)
         if FITTED in options:
-            shown = {**shown, **(chosen := self._built(_chosen, name, **options))}
-            options = {**{k: v for k, v in options.items() if k != FITTED}, **chosen}
+            fit = self._built(_fit_for, name, **options)
+            chosen = {"depth": fit.depth, "interpolate": fit.interpolate}
+            shown = {**shown, **chosen}
+            options = {**options, **chosen, FITTED: (options[FITTED], fit.parts)}
         rules = [
             self._built(resolve(rule), options[key])
             for key, rule in DEPTH_RULES.items()
             if key in options
         ]
         own = {"depth": 100, **{key: options[key] for key in RERANK_OPTIONS if key in options}}
+        own[FITTED] = options.get(FITTED)
         text = ", ".join(f"{key}={value}" for key, value in {"depth": 100, **shown}.items())
         rerank: Rerank = self._built(Rerank, scorer, **own, rules=rules, name=f"{name}({text})")
         return rerank
@@ -333,8 +342,8 @@ class _Reader:
             raise self.fail(f"{_spelled(ast.unparse(node))!r} is not a constant") from None
 
 
-def _chosen(name: str, *, fitted: str, **others: Any) -> dict[str, Any]:
-    """Return depth and interpolation of a file that ``sluice fit rerank`` wrote for a scorer."""
+def _fit_for(name: str, *, fitted: str, **others: Any) -> RerankFit:
+    """Return what is in a file that ``sluice fit rerank`` wrote for a scorer."""
     from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
 
     twice = [option for option in ("depth", "interpolate") if option in others]
@@ -347,4 +356,4 @@ def _chosen(name: str, *, fitted: str, **others: Any) -> dict[str, Any]:
             f"fitted={fitted!r}: was fitted for {scorer} and not for {name}: it is the file of "
             "another pipeline; fit it again with `sluice fit rerank`"
         )
-    return {"depth": fit.depth, "interpolate": fit.interpolate}
+    return fit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -56,6 +56,9 @@ class Rerank(Stage):
     ``rules`` make the depth smaller query by query. With ``deadline_ms`` no more pairs of a query
     are scored when that many milliseconds have gone, or the next few would exceed them: the others
     stay below, in the order they had. List scorers cannot stop early, so a deadline is refused.
+
+    ``fitted`` is the file that depth and interpolation are from, and the ``leaves`` of the stage
+    that they were fitted over: ``check_first`` refuses another.
     """
 
     needs_candidates = True
@@ -70,6 +73,7 @@ class Rerank(Stage):
         name: str = "",
         rules: Sequence[DepthRule] = (),
         deadline_ms: float | None = None,
+        fitted: tuple[str, Collection[str]] | None = None,
     ) -> None:
         if not is_number(interpolate) or not 0 <= interpolate <= 1:
             raise ConfigError(f"interpolate: {interpolate!r}; expected a share from 0 to 1")
@@ -89,6 +93,7 @@ class Rerank(Stage):
         self.name = name or f"{hooks.name}(depth={depth})"
         self.rules = tuple(rules)
         self.deadline_ms = deadline_ms
+        self.fitted = fitted
         self._documents = documents
         self._told = False  # that pairs were cut
 
@@ -98,6 +103,11 @@ class Rerank(Stage):
         return ScorerHooks(self.scorer).stages
 
     @property
+    def leaves(self) -> frozenset[str]:
+        """Its own name: what its scorer looks into finds no documents."""
+        return frozenset([self.name.partition("(")[0]])
+
+    @property
     def ranking_models(self) -> tuple[Any, ...]:
         """The scorer alone: a reranker holds no other model."""
         return (self.scorer,)
@@ -105,6 +115,17 @@ class Rerank(Stage):
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return the reranker itself: a scorer keeps the retrievers it was made with."""
         return self
+
+    def check_first(self, first: Stage) -> None:
+        """Raise ``ConfigError`` for a stage with other parts than its settings were fitted over."""
+        file, known = self.fitted or ("", ())
+        parts = first.leaves
+        if known and parts and set(known) != parts:
+            raise ConfigError(
+                f"fitted={file!r}: was fitted over {', '.join(sorted(known))} and not over "
+                f"{', '.join(sorted(parts))}: it is the file of another pipeline; fit it again "
+                "with `sluice fit rerank`"
+            )
 
     def attached(self, documents: Texts) -> Stage:
         """Return the reranker with a store, unless it has its own."""

@@ -125,6 +125,19 @@ class Stage(Searchable):
         """
         return passages_by(span.inner, query, doc_ids)
 
+    @property
+    def leaves(self) -> frozenset[str]:
+        """The names of the retrievers and rerankers it is made of; empty while not all are known.
+
+        They are without options: a fusion's weights and a reranker's depth do not matter.
+        """
+        parts = [stage.leaves for stage in self.inner]
+        own = [] if parts else [self.name.partition("(")[0]]
+        return frozenset(own).union(*parts) if all(parts) else frozenset()
+
+    def check_first(self, first: Stage) -> None:
+        """Raise ``ConfigError`` if the stage cannot come after ``first``; by default it can."""
+
     def attached(self, documents: Texts) -> Stage:
         """Return the stage with a document store to read texts from, if it needs one."""
         return self.over([stage.attached(documents) for stage in self.inner])
@@ -269,6 +282,11 @@ class Cut(Stage):
     inner: tuple[Stage, ...] = ()
     base_retriever = None  # it returns less than the retriever
 
+    @property
+    def lexical(self) -> bool:
+        """Whether the stage that is cut ranks by words alone."""
+        return self.stage.lexical
+
     def __init__(self, stage: Stage, k: int) -> None:
         self.stage = stage
         self.inner = (stage,)
@@ -305,6 +323,11 @@ class Weighted(Stage):
 
     inner: tuple[Stage, ...] = ()
     base_retriever = None  # its scores are others
+
+    @property
+    def lexical(self) -> bool:
+        """Whether the stage with the weight ranks by words alone."""
+        return self.stage.lexical
 
     def __init__(self, stage: Stage, weight: float) -> None:
         self.stage = stage

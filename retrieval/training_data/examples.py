@@ -24,13 +24,16 @@ from sluice.retrieval.retrievers.candidate_lists import (
     SELF,
     Sources,
     listed,
-    random_run,
 )
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.answered import with_answered
-from sluice.retrieval.training_data.example_sources import file_examples, source_of
-from sluice.retrieval.training_data.mining import mine_negatives, mining_of
+from sluice.retrieval.training_data.example_sources import (
+    file_examples,
+    searched_with,
+    source_of,
+)
+from sluice.retrieval.training_data.mining import mine_negatives, mining_of, random_lists
 from sluice.retrieval.training_data.teachers.distillation import taught
 
 if TYPE_CHECKING:
@@ -38,8 +41,6 @@ if TYPE_CHECKING:
     from sluice.training.negatives.judge import Judge
 
 log = logging.getLogger("sluice")
-
-SPARE = 4  # random documents drawn for each negative: some are dropped as copies of others
 
 Source = Callable[[Any, str], Stage | Run]  # `negatives.retriever` and its key path -> lists
 OpenJudge = Callable[[Any, str], "Judge"]
@@ -104,6 +105,14 @@ class TrainingExamples:
             names = self._others if len(self._others) > 1 else self._others[0]
             self._lists = self._source(names, f"{self.where}negatives.retriever")
         return self._lists
+
+    @property
+    def dev_lists(self) -> Stage | Run | None:
+        """What a cross-encoder reranks on dev: the lists of negatives, or those of the examples."""
+        named = searched_with(self.section.examples)
+        if self._others or named is None:
+            return self.lists
+        return self._source(named, f"{self.where}examples.retriever")
 
     def make(self, encoder: Any, step: int = 0) -> list[Example]:
         """Return the examples for training from ``step`` on, with the encoder as it is now.
@@ -202,8 +211,7 @@ class TrainingExamples:
         if RANDOM in self._retrievers:
             plain = {key: value for key, value in negatives.items() if key != "refresh"}
             mining = mining_of(plain, f"{self.where}negatives")
-            count = mining.range_min + SPARE * mining.per_query  # the first ranks are passed over
-            added.append((RANDOM, random_run(dataset, count, self.seed + step)))
+            added.append((RANDOM, random_lists(dataset, mining, self.seed + step)))
         parts = [] if lists is None else [(lists.name, lists)]
         if isinstance(lists, Sources):
             parts = list(lists.parts.items())

@@ -17,7 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.stage import Cut, Stage
-from sluice.retrieval.retrievers.candidate_lists import RandomRun, Sources
+from sluice.retrieval.retrievers.candidate_lists import RandomRun, Sources, random_run
 from sluice.retrieval.retrievers.dataset_runs import run_on
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
 from sluice.retrieval.runs.run import Run
@@ -35,6 +35,7 @@ log = logging.getLogger("sluice")
 
 PAIRS = 16_384  # (query, document) pairs scored at a time
 DEPTH = 100  # candidates looked at for each query
+SPARE = 4  # random documents drawn for each negative: some are dropped as copies of others
 
 
 class MiningLists(NamedTuple):
@@ -82,6 +83,12 @@ def mine_negatives(
     )
     _check_mined(mined, dataset)
     return mined
+
+
+def random_lists(dataset: Dataset, mining: Mining, seed: int) -> RandomRun:
+    """Draw the random documents that negatives are mined from, for each query."""
+    count = mining.range_min + SPARE * mining.per_query  # the first ranks are passed over
+    return random_run(dataset, count, seed)
 
 
 def mining_of(spec: Mapping[str, Any], where: str) -> Mining:

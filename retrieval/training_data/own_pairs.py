@@ -188,8 +188,8 @@ def _role(section: TrainingSection) -> tuple[int, str]:
     worse = "a model can get better at them and worse at real queries"
     if section.sparsity is not None:
         return logging.WARNING, (
-            f"choose the checkpoint, although {worse}: the start, which has another number of "
-            "terms, is not compared"
+            "show what is learnt, and the last weights are kept, since the start has another "
+            f"number of terms: {worse} (by: examples lets them choose)"
         )
     return logging.WARNING, (
         f"show what is learnt, and the start is kept or the smallest of shares: {worse} (by: "

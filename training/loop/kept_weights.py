@@ -76,9 +76,11 @@ def keep_the_best(
     ``margin`` standard errors of the mean difference over the dev queries, where those are known.
     Where nobody ``judged`` the dev queries only the start and the smallest of ``shares`` are
     candidates. Only the checkpoint is one where the start was not measured, and with sparsity
-    penalties, since other weights have another number of terms.
+    penalties, since other weights have another number of terms; unjudged, that is the last one.
     """
     best = Kept(1.0, job.state.best_global_step, job.state.best_metric)
+    if not judged and job.regulariser is not None:
+        return Kept(1.0, job.state.global_step, _last_value(job))
     tried = _tried(job, output, shares)
     if not tried:
         return best
@@ -170,9 +172,19 @@ def _measured(job: RetrievalTrainer) -> Tried:
 
 
 def _start_value(job: RetrievalTrainer) -> float | None:
-    named = f"eval_{job.args.metric_for_best_model}"
-    values = (line[named] for line in job.state.log_history if line["step"] == 0 and named in line)
-    return next(values, None)
+    return next((value for step, value in _logged(job) if step == 0), None)
+
+
+def _last_value(job: RetrievalTrainer) -> float | None:
+    return next((value for _, value in reversed(_logged(job))), None)
+
+
+def _logged(job: RetrievalTrainer) -> list[tuple[int, float]]:
+    """Return the step and the dev measure of every evaluation."""
+    named, history = f"eval_{job.args.metric_for_best_model}", job.state.log_history
+    if named == "eval_first":  # nothing was measured in this process
+        named = next((key for line in history for key in line if key.startswith("eval_")), named)
+    return [(line["step"], line[named]) for line in history if named in line]
 
 
 def _mix(

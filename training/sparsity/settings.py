@@ -11,6 +11,7 @@ from sluice.encoders.foundation.numbers import is_number
 
 TYPES = ("flops", "l1")
 KEYS = ("query", "document", "ramp", "anti_zero", "target_query_terms", "target_doc_terms")
+POWERS = 8.0  # of `idf_power`, the most: 10 to it is what the commonest terms cost
 USUAL = {"query": "l1", "document": "flops"}  # the types that the short target keys stand for
 
 
@@ -20,8 +21,8 @@ class Penalty:
 
     With ``target_terms`` the weight is steered instead, beginning with ``weight`` if there is one.
     Vectors of at most ``threshold`` active terms are not penalised. ``by_rank`` averages the
-    documents of each place in their query's group apart. ``idf_power`` penalises common terms more,
-    see ``sluice.training.sparsity.regulariser.term_costs``.
+    documents of each place in their query's group apart. ``idf_power``, up to 8, penalises common
+    terms more, see ``sluice.training.sparsity.regulariser.term_costs``.
     """
 
     type: Literal["flops", "l1"]
@@ -112,6 +113,9 @@ def _penalty(config: Any, where: str) -> Penalty | None:
         raise ConfigError(f"{where}.by_rank: l1 is the same in groups or in one; leave it out")
     if by_rank and where.endswith("query"):
         raise ConfigError(f"{where}.by_rank: a query is alone in its group; leave it out")
-    if power is not None and not _number(power, f"{where}.idf_power", "a power above 0") > 0:
-        raise ConfigError(f"{where}.idf_power: 0 is the plain penalty; leave it out")
+    if power is not None and not (is_number(power) and 0 < power <= POWERS):
+        plain = "; 0 is the plain penalty: leave it out" if is_number(power) and power == 0 else ""
+        raise ConfigError(
+            f"{where}.idf_power: {power!r}, expected a number above 0, at most {POWERS:g}{plain}"
+        )
     return Penalty(config["type"], weight, target, threshold, bool(by_rank), power)

@@ -14,6 +14,7 @@ from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import Qrels, find_split
 from sluice.retrieval.experiments.training.tested_queries import STRAYS
 from sluice.retrieval.pipelines.fitting.unfitted import FEWEST
+from sluice.retrieval.training_data.files.corpus_examples import too_few_to_hold_out
 
 log = logging.getLogger("sluice")
 
@@ -44,7 +45,8 @@ def fitting_queries(
 
     A dataset with neither has none, and neither has one whose dev judges no document relevant.
     Dev queries that occur in the evaluated split are left out. Raises ``ConfigError`` where dev
-    is the evaluated split, or more than ``STRAYS`` of its queries are the tested ones by text.
+    is the evaluated split, or more than ``STRAYS`` of its queries are tested ones, and
+    ``DataError`` for judgements that cannot be read.
     """
     data = dataset(None)
     source = find_split("dev", data.splits) or find_split("train", data.splits)
@@ -56,30 +58,15 @@ def fitting_queries(
             "evaluated; fitting on the test is refused: choose another evaluate.split, or give "
             "the dataset a dev split"
         )
-    try:
-        dev = data.with_split(source) if source != "train" else training_splits(data, seed)[1]
-        judged = {
-            query: grades
-            for query, grades in dev.qrels.items()
-            if query in dev.queries and any(grade >= data.level for grade in grades.values())
-        }
-    except DataError as error:
-        log.warning("%s", error)
-        return _none(data, str(error))
-    tested = _tested(dataset, evaluated)
-    shared = [query for query in judged if same_text_key(dev.queries[query]) in tested]
-    if len(shared) > STRAYS * len(judged):
-        raise ConfigError(
-            f"dataset: fitting on the test is refused: {len(shared):,} of {len(judged):,} dev "
-            f"queries (such as {shared[0]!r}) are queries of {evaluated}, by text; use separate "
-            "splits"
-        )
-    if shared:
-        log.info(
-            "%s: %s of dev left out of fitting, being in %s",
-            data.name, plural(len(shared), "query"), evaluated,
-        )  # fmt: skip
-    qrels = {query: grades for query, grades in judged.items() if query not in shared}
+    if source == "train" and too_few_to_hold_out(data):
+        return _none(data, "train has too few queries to hold some out of training")
+    dev = data.with_split(source) if source != "train" else training_splits(data, seed)[1]
+    judged = {
+        query: grades
+        for query, grades in dev.qrels.items()
+        if query in dev.queries and any(grade >= data.level for grade in grades.values())
+    }
+    qrels = untested(dev, judged, dataset, evaluated)
     if not qrels:
         return _none(data, f"the judgements of {source} name no relevant document")
     if len(qrels) < FEWEST:
@@ -96,12 +83,36 @@ def fitting_queries(
     return FittingQueries(dev, qrels, split, data.level, contents)
 
 
-def _tested(dataset: Callable[[str | None], Dataset], evaluated: str) -> set[str]:
-    """Return the keys of the evaluated queries' texts; none where that split does not exist."""
+def untested(
+    data: Dataset, judged: Qrels, dataset: Callable[[str | None], Dataset], evaluated: str
+) -> Qrels:
+    """Return the judgements without those of tested queries; ``data`` has the texts.
+
+    A query is a tested one by its text, or by its id where that has the same judgements in the
+    ``evaluated`` split. Raises ``ConfigError`` if more than ``STRAYS`` of the queries are.
+    """
     try:
-        return {same_text_key(text) for text in dataset(evaluated).queries.values()}
-    except DataError:
-        return set()
+        test = dataset(evaluated)
+        keys, same = set(map(same_text_key, test.queries.values())), test.qrels
+    except DataError:  # that split does not exist
+        return judged
+    shared = [
+        query
+        for query, grades in judged.items()
+        if same_text_key(data.queries[query]) in keys or same.get(query) == grades
+    ]
+    if len(shared) > STRAYS * len(judged):
+        raise ConfigError(
+            f"dataset: fitting on the test is refused: {len(shared):,} of {len(judged):,} "
+            f"{data.split} queries (such as {shared[0]!r}) are queries of {evaluated}, by text "
+            "or judgements; use separate splits"
+        )
+    if shared:
+        log.info(
+            "%s: %s of %s left out of fitting, being in %s",
+            data.name, plural(len(shared), "query"), data.split, evaluated,
+        )  # fmt: skip
+    return {query: grades for query, grades in judged.items() if query not in shared}
 
 
 def _none(data: Dataset, why: str) -> FittingQueries:

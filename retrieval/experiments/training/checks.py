@@ -22,6 +22,7 @@ from sluice.retrieval.config.components import (
     check_retriever,
     check_towers,
     make_loss,
+    towers_in,
     vector_kind,
 )
 from sluice.retrieval.config.other_names import losses_for
@@ -30,7 +31,11 @@ from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.live_training import check_live
 from sluice.retrieval.experiments.training.source_checks import check_list_scores, check_sources
 from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF, listed, named_sources
-from sluice.retrieval.training_data.example_sources import changes, check_examples
+from sluice.retrieval.training_data.example_sources import (
+    changes,
+    check_examples,
+    searched_with,
+)
 from sluice.retrieval.training_data.files.corpus_examples import check_texts_alone
 from sluice.retrieval.training_data.mining import mining_of
 from sluice.retrieval.training_data.teachers.batch_teacher import check_batch_teacher
@@ -138,6 +143,7 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
             f"{', '.join(losses_for(kind))}"
         )
     _check_taught(section, loss, prefix)
+    _check_layers(section, loss, prefix)
     if (section.negatives or {}).get("type") == "live":
         if section.sparsity is not None:
             raise ConfigError(f"{prefix}sparsity: live candidates are frozen vectors; leave it out")
@@ -167,6 +173,19 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
     raise ConfigError(
         f"{prefix}negatives: missing: {alone}, so nothing would be learnt without negatives"
     )
+
+
+def _check_layers(section: TrainingSection, loss: LossBase, prefix: str) -> None:
+    """Check that a loss over the vectors of layers gets one of each."""
+    if loss.layers is None:
+        return
+    for place, encoder in {"": section.encoder, **towers_in(section.encoder)}.items():
+        if encoder.get("top_layers", 1) != 1:
+            where = ".".join(filter(None, [f"{prefix}encoder", place, "top_layers"]))
+            raise ConfigError(
+                f"{where}: {encoder['top_layers']} layers make one vector, and "
+                f"{section.loss['type']} learns from a vector of each; leave it out"
+            )
 
 
 def _check_taught(section: TrainingSection, loss: LossBase, prefix: str) -> None:
@@ -207,7 +226,7 @@ def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
             check_retriever(section, place, allow)
         elif not isinstance(lists, str) or not lists:
             raise ConfigError(f"{place}: {lists!r}; expected {RETRIEVER}")
-    _check_shares(spec, mining_of(spec, where), where)
+    check_shares(spec, mining_of(spec, where), where)
     if spec.get("judge") is not None:
         check_judge(spec["judge"], f"{where}.judge", allow=allow)
     elif mining_of(spec, where).judge_margin is not None:
@@ -215,7 +234,7 @@ def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
     return mining_of(spec, where)
 
 
-def _check_shares(spec: Mapping[str, Any], mining: Mining, where: str) -> None:
+def check_shares(spec: Mapping[str, Any], mining: Mining, where: str) -> None:
     """Check that every list has its share, and that random documents meet the limits."""
     lists = listed(spec["retriever"])
     if mining.shares is not None and len(mining.shares) != len(lists):
@@ -297,10 +316,12 @@ def check_combinations(
     elif negatives.get("refresh") is not None and mining is not None:
         _check_refresh(section, mining, prefix)
     reranks = kind == "cross_encoder" and section.evaluate is not None
-    if reranks and not negatives and with_dataset:
+    by_words = section.evaluate is not None and section.evaluate.by == "examples"
+    found = negatives or by_words or searched_with(section.examples) is not None
+    if reranks and not found and with_dataset:
         raise ConfigError(
-            f"{prefix}evaluate: a cross-encoder reranks what the negatives' retriever finds; give "
-            "negatives, or leave evaluate out"
+            f"{prefix}evaluate: a cross-encoder reranks what a retriever finds; give negatives or "
+            "examples.retriever, or leave evaluate out"
         )
     if reranks and listed(negatives.get("retriever")) == [RANDOM] and with_dataset:
         raise ConfigError(

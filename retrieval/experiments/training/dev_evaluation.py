@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from sluice.encoders.foundation.input.reservoir import Reservoir
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.evaluation.measures import depth_of, parse_measure
+from sluice.retrieval.evaluation.measures import at_level, depth_of, parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
 from sluice.retrieval.runs.queries import DEPTH
 from sluice.retrieval.runs.run import Ranking, Run
@@ -104,9 +104,7 @@ def _by_searching(
         for query, rows, scores in zip(queries, hits.rows, hits.scores, strict=True):
             hit = rows >= 0
             rankings[query] = list(zip(ids[rows[hit]].tolist(), scores[hit], strict=True))
-        run = Run(rankings)
-        scores = evaluate(run, qrels, section.measures, ignore_identical_ids=drop)
-        return DevMeasures(scores.mean, [*scores.per_query[section.measures[0]].values()])
+        return _scored(Run(rankings), qrels, section.measures, dataset.level, drop=drop)
 
     return measured
 
@@ -122,10 +120,20 @@ def _by_reranking(
 
     def measured(encoder: Any) -> Mapping[str, float]:
         run = Rerank(encoder, PAIR_DEPTH, documents=texts).run(queries, lists)
-        scores = evaluate(run, qrels, measures)
-        return DevMeasures(scores.mean, [*scores.per_query[measures[0]].values()])
+        return _scored(run, qrels, measures, dataset.level)
 
     return measured
+
+
+def _scored(
+    run: Run, qrels: Qrels, measures: Sequence[str], level: int, *, drop: bool = False
+) -> DevMeasures:
+    """Return what a run measures, by the names of the section, which leave the level out."""
+    scores = evaluate(run, qrels, measures, ignore_identical_ids=drop, level=level)
+    parsed = [parse_measure(text) for text in measures]
+    names = list(map(str, at_level(parsed, level)))
+    means = {str(each): scores.mean[name] for each, name in zip(parsed, names, strict=True)}
+    return DevMeasures(means, [*scores.per_query[names[0]].values()])
 
 
 class _Texts(dict[str, str]):

@@ -127,7 +127,7 @@ def evaluation_of(
     """Return the dev evaluation of the parts: of several their mean, then each one's measures.
 
     The mean is over the parts that are ``judged``, where some are. ``reranks``: a cross-encoder is
-    trained, which reranks what the negatives' retriever finds.
+    trained, which reranks what the negatives' retriever finds, or without one the examples'.
     """
     if section.evaluate is None:
         raise ConfigError(f"{where}evaluate: missing; there is nothing to evaluate by")
@@ -135,11 +135,11 @@ def evaluation_of(
     for part in parts:
         candidates = None
         if reranks:
-            lists = _by_words(part.data.dev) if part.data.held_out else part.maker.lists
+            lists = _by_words(part.data.dev) if part.data.held_out else part.maker.dev_lists
             if lists is None:
                 raise ConfigError(
-                    f"{where}evaluate: a cross-encoder reranks what the negatives' retriever "
-                    "finds; give negatives, or leave evaluate out"
+                    f"{where}evaluate: a cross-encoder reranks what a retriever finds; give "
+                    "negatives or examples.retriever, or leave evaluate out"
                 )
             depth = max(PAIR_DEPTH, dev_depth(section.evaluate))
             candidates = run_on(lists, part.data.dev, depth)

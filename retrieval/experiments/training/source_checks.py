@@ -95,6 +95,12 @@ def _check_one_corpus(section: TrainingSection, prefix: str) -> None:
             f"{prefix}examples: a file does not say which of the datasets its rows are of; leave "
             f"datasets out, or take examples of type {', '.join(OF_CORPUS)}"
         )
+    if section.answered is not None:
+        raise ConfigError(
+            f"{prefix}answered: a file does not say which of the datasets its documents are of; "
+            "leave it out, and the judgements of each dataset say what its documents answer, or "
+            "give one dataset"
+        )
     if (section.negatives or {}).get("type") == "live":
         raise ConfigError(
             f"{prefix}negatives: live candidates are those of one corpus; mine them, or give one "

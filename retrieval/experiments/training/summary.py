@@ -55,6 +55,7 @@ def facts_of(
         "examples": examples,
         "held_out": sum(len(p.data.dev.queries) for p in parts if p.data.held_out),
         "left_out": sum(len(part.data.left_out) for part in parts),
+        "sparsity": section.sparsity is not None,
         "judged": any(judged(part, section) for part in parts),
         "judged_by": judged_by(parts) if section.evaluate is not None else None,
         "overlap": overlap.as_dict() if overlap.queries else None,
@@ -91,25 +92,31 @@ def training_summary(model_path: Path) -> str:
         lines.append(f"  loss      {first:.3g} -> {last:.3g}")
     if facts["dev"]:
         first, best = facts["dev"]
-        at = "" if facts["best_step"] is None else f", best at step {facts['best_step']:,}"
-        share = facts.get("share", 1)
-        if share == 0 and not facts.get("judged", True):
-            at = ": no judgement, the start is kept"
-        elif share == 0 and (facts.get("gain") or 0) > 0:
-            gain = f"{facts['gain']:.4f}"
-            gain += "" if facts["error"] is None else f" ± {facts['error']:.4f}"
-            at = f": a gain of {gain} may be chance, the start is kept"
-        elif share == 0:
-            at = ": training did not help, the start is kept"
-        elif share < 1:
-            at += f", {share:.0%} of the way there from the start"
-        lines.append(f"  {facts['measure']:<8}  {first:.4f} -> {best:.4f} on dev{at}")
+        lines.append(
+            f"  {facts['measure']:<8}  {first:.4f} -> {best:.4f} on dev{_kept_words(facts)}"
+        )
     if facts.get("left_out"):
         lines.append(f"  judged by {facts['judged_by']}")
     if facts.get("overlap"):
         lines.append(f"  overlap   {overlap_words(facts['overlap'])}")
     lines += [f"  model     {model_path}", f"  next      {_next(facts, model_path)}"]
     return "\n".join(lines)
+
+
+def _kept_words(facts: Mapping[str, Any]) -> str:
+    """Return which weights were kept and why, after the dev measure."""
+    at = "" if facts["best_step"] is None else f", best at step {facts['best_step']:,}"
+    share, judged = facts.get("share", 1), facts.get("judged", True)
+    if not judged and (share == 0 or facts.get("sparsity")):
+        kept = "the last weights are kept" if share else "the start is kept"
+        return f": no judgement, {kept}"
+    if share == 0 and (facts.get("gain") or 0) > 0:
+        gain = f"{facts['gain']:.4f}"
+        gain += "" if facts["error"] is None else f" ± {facts['error']:.4f}"
+        return f": a gain of {gain} may be chance, the start is kept"
+    if share == 0:
+        return ": training did not help, the start is kept"
+    return at if share == 1 else f"{at}, {share:.0%} of the way there from the start"
 
 
 def overlap_words(overlap: Mapping[str, Any]) -> str:

@@ -11,9 +11,10 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceErro
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.config.file_keys import collection_key
-from sluice.retrieval.config.sections import TrainingSection
+from sluice.retrieval.config.sections import DevSection, TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.datasets.source import find_split
+from sluice.retrieval.evaluation.measures import at_level, parse_measure
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries, splits_of
 from sluice.retrieval.training_data.own_pairs import judged_by_examples
 
@@ -109,18 +110,21 @@ def _queries(
     if train.split is not None:
         yield "train", train
     if section.evaluate is not None and dev.split is not None:
-        _check_dev(dev, f"{prefix}evaluate")
+        _check_dev(dev, section.evaluate, f"{prefix}evaluate")
         yield "dev", dev
 
 
-def _check_dev(dev: Dataset, where: str) -> None:
-    """Check that dev queries can tell a better model from a worse one."""
-    judged = [q for q in dev.queries if any(grade > 0 for grade in dev.qrels[q].values())]
+def _check_dev(dev: Dataset, section: DevSection, where: str) -> None:
+    """Check that dev queries can tell a better model from a worse one, by the first measure."""
+    (measure,) = at_level([parse_measure(section.measures[0])], dev.level)
+    least = measure.level
+    judged = [q for q in dev.queries if any(grade >= least for grade in dev.qrels[q].values())]
     if not judged:
+        graded = f" (of grade {least} or more, for {measure})" if least > 1 else ""
         raise DataError(
             f"{where}: {dev.name}: none of its {plural(len(dev.queries), 'dev query')} has a "
-            f"relevant document in {dev.source.places('dev').qrels}, so every model scores 0; "
-            "judge some, or leave evaluate out"
+            f"relevant document{graded} in {dev.source.places('dev').qrels}, so every model scores "
+            "0; judge some, or leave evaluate out"
         )
     if len(judged) == 1:
         log.warning(

@@ -12,6 +12,7 @@ from sluice.retrieval.config.sections import ConfigSource, ExperimentConfig, con
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.fitting.queries import untested
 from sluice.retrieval.pipelines.fitting.query_fitter import QueryFitter
 from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
 from sluice.retrieval.pipelines.fitting.unfitted import RERANKED, UnfittedRerank
@@ -180,6 +181,9 @@ def _opened(
     dataset = train if split == "train" else dev
     if not dataset.queries:
         raise DataError(f"dataset {dataset.name}: no {split} queries to fit on")
+    judged = {query: dataset.qrels[query] for query in dataset.queries}
+    dataset.qrels = untested(dataset, judged, experiment.dataset, settings.evaluate.split)
+    dataset.queries = {query: dataset.queries[query] for query in dataset.qrels}
     experiment.make_room()
     return experiment, dataset
 

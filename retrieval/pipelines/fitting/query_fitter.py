@@ -89,12 +89,14 @@ class QueryFitter:
         if first is None:
             raise ConfigError(f"{stage.name}: a reranker needs candidates; write first >> fitted()")
         if self._reason:
-            return unjudged_rerank(name, first.name, measure, self._reason)
+            unjudged = unjudged_rerank(name, first.name, measure, self._reason)
+            return replace(unjudged, parts=tuple(sorted(first.leaves)))
         queries, qrels = self._sample(stage.queries or RERANKED)
         given = self._run(first, queries)
         scored = stage.chosen(stage.depth).rank(queries, given.top(stage.depth), stage.depth)
         steps = not ScorerHooks(stage.scorer).scores_lists
-        return fit_rerank(given, scored, qrels, measure, depth=stage.depth, steps=steps, name=name)
+        fit = fit_rerank(given, scored, qrels, measure, depth=stage.depth, steps=steps, name=name)
+        return replace(fit, parts=tuple(sorted(first.leaves)))
 
     @property
     def _reason(self) -> str:

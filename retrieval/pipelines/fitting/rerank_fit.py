@@ -38,6 +38,7 @@ class RerankFit:
     ``full`` at the largest depth by the scorer alone. ``held_out`` is an honest ``value``: each
     fifth of the queries is scored by what is chosen on the others. ``gain`` is how far that is
     above ``first``, with a 95 % bootstrap interval. A depth of 0 leaves the candidates as they are.
+    ``parts`` are the retrievers and rerankers that found them, where these are known.
     Without judgements (``judged`` is false) the values are empty and the depth is 0.
     """
 
@@ -55,6 +56,7 @@ class RerankFit:
     gain: Gain | None = None
     why: str = ""
     judged: bool = True
+    parts: tuple[str, ...] = ()
     origin: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -78,10 +80,13 @@ class RerankFit:
         try:
             gain = values.pop("gain", None)
             facts = {name: value for name, value in values.items() if name in known}
+            facts["parts"] = tuple(facts.get("parts", ()))
             fit = cls(gain=None if gain is None else Gain(*gain), **facts)
             whole_number(fit.depth, "depth", 0)
             if not (isinstance(fit.scorer, str) and isinstance(fit.origin, Mapping)):
                 raise ConfigError("scorer and origin: expected a name and a mapping")
+            if not all(isinstance(part, str) for part in fit.parts):
+                raise ConfigError(f"parts: {fit.parts!r}; expected names")
             if finite_number(fit.interpolate, "interpolate", 0) > 1:
                 raise ConfigError(f"interpolate: {fit.interpolate!r}; expected a share from 0 to 1")
         except (ConfigError, TypeError) as error:

@@ -25,6 +25,7 @@ class Unfitted(Stage):
     """A stage that cannot run before its settings are chosen on judged queries."""
 
     measure: str
+    leaves = frozenset[str]()  # some of its parts may be left out
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Raise ``ConfigError``."""
@@ -199,6 +200,7 @@ def _fitted(stage: Stage, fitter: Fitter, first: Stage | None) -> Stage:
         start = _fitted(stage.first, fitter, first)
         before = first >> start if first is not None and start.needs_candidates else start
         second = _fitted(stage.second, fitter, before)
+        second.check_first(before)
         return start if isinstance(second, Rerank) and second.depth == 0 else Then(start, second)
     parts = [_fitted(part, fitter, first) for part in stage.inner]
     own = stage.over(parts) if parts else stage

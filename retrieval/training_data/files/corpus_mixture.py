@@ -190,12 +190,15 @@ class CorpusExamples(ExampleSource):
             chance = random.Random(f"candidates:{seed}:{asked.id}")
             chosen = chance.sample(others, min(self.candidates, len(others)))
             drawn.append((asked, [(doc, scores[doc]) for doc in (asked.document_id, *chosen)]))
-        needed = {doc for _, documents in drawn for doc, _ in documents}
+        needed = {doc for _, documents in drawn for doc, _ in documents[1:]}
         texts = {d.id: d.full_text for d in dataset.corpus if d.id in needed}
         return [
             Example(
                 Text(asked.id, asked.query),
-                tuple(Text(doc, texts[doc]) for doc, _ in documents),
+                (
+                    Text(asked.document_id, asked.document),  # without the query's sentence
+                    *(Text(doc, texts[doc]) for doc, _ in documents[1:]),
+                ),
                 relevant=frozenset({asked.document_id}),
                 scores=tuple(score for _, score in documents),
             )

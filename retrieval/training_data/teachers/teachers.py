@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,9 +239,20 @@ def _check_scores(name: str, where: str) -> None:
     open_scores(path)
 
 
-def check_there(named: Any, where: str) -> None:
-    """Raise ``ConfigError`` if a teacher's model does not exist or is the model in training."""
+def check_there(named: Any, where: str, trained: Collection[str] = ()) -> None:
+    """Raise ``ConfigError`` if a teacher's model does not exist or is the model in training.
+
+    Nor may one of the models ``trained`` in the experiment have the name of a built-in teacher that
+    is named here.
+    """
     for each in listed(named):
+        for name in _built_in(each):
+            if name in trained:
+                means = "BM25 over the corpus" if name == BM25 else "the scores of the examples"
+                raise ConfigError(
+                    f"{where}: {name} means {means}, and train.{name} has that name too; give "
+                    "that training another name"
+                )
         for name in teacher_models(each) if isinstance(each, (str, Mapping)) else []:
             if name == SELF:
                 raise ConfigError(
@@ -252,6 +263,13 @@ def check_there(named: Any, where: str) -> None:
                 settle(path)  # a killed replacement may have moved it
                 if not path.exists():
                     raise ConfigError(f"{where}: no model folder or run file {name}")
+
+
+def _built_in(spec: Any) -> list[str]:
+    """Return the names in a teacher's section that stand for no model: bm25 and examples."""
+    if isinstance(spec, Mapping) and spec.get("type") == ENSEMBLE:
+        return [name for member in spec["teachers"] for name in _built_in(member)]
+    return [spec] if isinstance(spec, str) and spec in (BM25, STORED) else []
 
 
 def is_score_file(name: str) -> bool:

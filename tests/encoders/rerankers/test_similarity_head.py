@@ -156,6 +156,21 @@ def test_a_folder_keeps_its_head(
     assert "drawn at random" in caplog.text
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_head_with_values_that_are_not_finite_is_refused(
+    bert: Path, tmp_path: Path, value: float
+) -> None:
+    encoder = similar(bert)
+    assert encoder.similarity_head is not None
+    with torch.no_grad():
+        encoder.similarity_head.inner.weight[1, 2] = value
+    encoder.save_pretrained(tmp_path / "m")
+    with pytest.raises(
+        ModelError, match=r"safetensors: inner\.weight has values that are not finite"
+    ):
+        open_encoder(tmp_path / "m")
+
+
 def test_a_trained_classifier_that_is_left_out_is_named(
     pair_bert: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

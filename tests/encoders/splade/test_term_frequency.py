@@ -23,7 +23,7 @@ def plain(row: list[int], term: int, k1: float, b: float, length: float) -> floa
     return tf * (1 + k1) / (tf + k1 * (1 - b + b * len(tokens) / length))
 
 
-@pytest.mark.parametrize(("k1", "b", "length"), [(0.9, 0.4, 128), (1.2, 1.0, 3), (0, 0.4, 10)])
+@pytest.mark.parametrize(("k1", "b", "length"), [(0.9, 0.4, 128), (1.2, 1.0, 3), (0.01, 0.4, 10)])
 def test_factors_by_the_formula(k1: float, b: float, length: float) -> None:
     frequency = TermFrequency(k1, b, length)
     width = max(map(len, ROWS))
@@ -108,6 +108,7 @@ def test_it_is_saved_and_part_of_the_fingerprint(
     ("setting", "message"),
     [
         ({"k1": -1}, r"term_frequency\.k1"),
+        ({"k1": 0}, r"term_frequency\.k1: 0 leaves every weight as it is"),
         ({"b": 1.5}, r"term_frequency\.b"),
         ({"length": 0}, r"term_frequency\.length"),
         ({"lenght": 9}, "did you mean 'length'"),

@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 from small_world import write_beir
 
-from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
-from sluice.retrieval import Experiment, Fuse, Rerank, load_pipeline, run
+from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.retrieval import Experiment, Fuse, Rerank, load_dataset, load_pipeline, run
+from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.experiments.experiment import open_experiment
+from sluice.retrieval.experiments.fitting.queries import untested
+from sluice.retrieval.experiments.tuning.depth_fitting import (
+    fit_experiment_fusion,
+    fit_experiment_rerank,
+)
 from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
 from sluice.retrieval.pipelines.fusion.fit import FusionFit
 from sluice.retrieval.pipelines.stage import Then
@@ -175,6 +181,10 @@ def test_without_judgements_it_says_so_and_takes_the_choice_for_all(
     assert fit.value is fit.held_out is fit.gain is None
     cascade = RerankFit.load(world / "out" / "fitted" / "cascade.json")
     assert (cascade.depth, cascade.judged) == (0, False)
+    cut = Experiment(load(settings(world, cut="fitted(0.5 * (bm25 % 20), dense % 20)")))
+    cut.stage("cut")
+    fit = FusionFit.load(world / "out" / "fitted" / "cut.json")
+    assert fit.fusion.weights == (0.4, 0.6)  # a cut of BM25 is still by words
     assert "not fitted on judgements" in (world / "out" / "report.md").read_text()
 
 
@@ -208,6 +218,35 @@ def test_the_test_is_never_fitted_on(world: Path) -> None:
     qrels = world / "data" / "qrels"
     shutil.copy(qrels / "test.tsv", qrels / "dev.tsv")
     with pytest.raises(ConfigError, match=r"8 of 8 dev queries .* are queries of test, by text"):
+        run(settings(world))
+    assert not (world / "out" / "retrievers").exists()
+
+
+@pytest.mark.parametrize("split", ["dev", "train"])
+def test_a_fit_by_command_never_sees_the_test(world: Path, split: str) -> None:
+    qrels = world / "data" / "qrels"
+    shutil.copy(qrels / "test.tsv", qrels / f"{split}.tsv")
+    said = rf"8 of 8 {split} queries \(such as 'q20'\) are queries of test, by text or judgements"
+    with pytest.raises(ConfigError, match=said):
+        fit_experiment_fusion(settings(world), ["bm25", "dense"], split=split)
+    with pytest.raises(ConfigError, match=said):
+        fit_experiment_rerank(settings(world, c="bm25 >> long(depth=5)"), "c", split=split)
+
+
+def test_judgements_of_the_test_under_other_texts_are_its_own(world: Path, tmp_path: Path) -> None:
+    opened = load_dataset(str(world / "data"), "test")
+    texts = {query: f"{text} once more" for query, text in opened.queries.items()}
+    other = Dataset.from_memory((), texts, opened.qrels, split="dev")
+    with pytest.raises(ConfigError, match=r"8 of 8 dev queries .* are queries of test, by text or"):
+        untested(other, other.qrels, opened.with_split, "test")
+    fewer = {query: {**grades, "another": 1} for query, grades in opened.qrels.items()}
+    assert untested(other, fewer, opened.with_split, "test") == fewer
+
+
+@pytest.mark.parametrize("rows", ["q12\td00\n", "q12\td00\tmuch\n", "nobody\td00\t1\n"])
+def test_dev_judgements_that_cannot_be_read_are_an_error(world: Path, rows: str) -> None:
+    (world / "data" / "qrels" / "dev.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+    with pytest.raises(DataError, match=r"dev\.tsv"):
         run(settings(world))
     assert not (world / "out" / "retrievers").exists()
 
@@ -255,6 +294,26 @@ def test_a_file_of_another_pipeline_is_refused(world: Path) -> None:
         Experiment(load(settings(world, other=given))).stage("other")
     right = Experiment(load(settings(world, other=f"fused(bm25, dense, fitted='{file}')")))
     assert right.stage("other").search("gold", k=1)
+
+
+def test_the_file_of_a_reranker_over_another_first_stage_is_refused(world: Path) -> None:
+    run(settings(world))
+    file = world / "out" / "fitted" / "both~2.json"
+    assert RerankFit.load(file).parts == ("bm25", "dense")
+    for text in ("bm25 >> long(fitted='{}')", "both % 9 >> long(fitted='{}')"):
+        given = settings(world, both="dense", other=text.format(file))
+        said = r"fitted over bm25, dense and not over (bm25|dense): it is the file of another pipe"
+        with pytest.raises(ConfigError, match=said):
+            Experiment(load(given)).stage("other")
+    for text in ("(dense | bm25) % 7 >> long(fitted='{}')", "open >> long(fitted='{}')"):
+        given = settings(world, open="fitted(bm25, dense)", other=text.format(file))
+        experiment = Experiment(load(given))
+        parts = experiment.stage("open").leaves
+        if text.startswith("open") and parts != {"bm25", "dense"}:
+            with pytest.raises(ConfigError, match="it is the file of another pipeline"):
+                experiment.stage("other")
+        else:
+            assert experiment.stage("other").search("gold", k=1)
 
 
 def test_a_saved_pipeline_keeps_what_was_fitted(world: Path, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from command_line import Call
 from small_world import LengthScorer, documents, write_beir
 
 from sluice.encoders import BM25Encoder
@@ -195,6 +197,29 @@ def test_what_mine_writes(tmp_path: Path) -> None:
     first = json.loads(output.read_text().splitlines()[0])
     assert "neg_scores" not in first  # of two lists, whose scores do not compare
     assert {row.source for row in read_provenance(tmp_path / "n.provenance.parquet")} == set(both)
+
+
+def test_random_documents_are_mined_by_their_share(tmp_path: Path, sluice: Call) -> None:
+    data = write_beir(tmp_path / "data")
+    Retriever.build(BM25Encoder(), DOCUMENTS, path=tmp_path / "bm25", name="bm25")
+    output = tmp_path / "n.jsonl"
+    words = ("mine", tmp_path / "bm25", data, "--output", output, "--mode", "naive")
+    code, _, err = sluice(*words, "--also", "random", "--shares", "3,1", "--per-query", 4)
+    assert code == 0, err
+    rows = read_provenance(tmp_path / "n.provenance.parquet")
+    kept = {(row.query, row.document): row.source for row in reversed(rows) if row.reason == "kept"}
+    assert Counter(kept.values()) == {str(tmp_path / "bm25"): 36, "random": 12}  # some are of both
+    first = output.read_text()
+    assert sluice(*words, "--also", "random", "--shares", "3,1", "--per-query", 4)[0] == 0
+    assert output.read_text() == first
+    for more, message in (
+        (("--shares", "3,1"), "mine.shares: 2 for 1 retrievers"),
+        (("--shares", "1"), "mine.shares: there is a single retriever"),
+        (("--shares", "a"), "--shares: 'a'; expected numbers separated by commas"),
+        (("--also", "random", "--min-score", 1), "mine.min_score: random documents have no scores"),
+    ):
+        code, _, err = sluice(*words, *more)
+        assert (code, message in err) == (2, True), err
 
 
 def test_lines_are_read_back_as_examples(tmp_path: Path, bm25: Retriever) -> None:

@@ -70,6 +70,26 @@ def test_unjudged_queries_choose_between_the_start_and_the_smallest_share(
     assert (report.share, report.best_value) == (0.0, 0.5)
 
 
+@pytest.mark.parametrize("judged", [True, False])
+def test_with_sparsity_only_judged_queries_choose_a_checkpoint(
+    tiny: ModuleType, tmp_path: Path, judged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    measured = Measured(tiny, 0.5, 0.9, 0.7)  # the start, steps 2 and 4
+    settings = {
+        "sparsity": {"document": {"type": "flops", "weight": 1e-3}},
+        "patience": None if judged else 1,
+        "judged": judged,
+    }
+    weights, report = trained(tiny, tmp_path, measured, encoder=tiny.Splade(), **settings)
+    kept = (2, 0.9) if judged else (4, 0.7)
+    assert (report.steps, (report.best_step, report.best_value)) == (4, kept)
+    assert same(weights, measured.weights[1 if judged else 2])
+    assert ("evaluate.patience: nobody judged the dev queries" in caplog.text) != judged
+    again, loaded = trained(tiny, tmp_path, pytest.fail, encoder=tiny.Splade(seed=9), **settings)
+    assert (loaded.best_step, loaded.best_value) == kept
+    assert same(again, weights)
+
+
 @pytest.mark.parametrize(("last", "share"), [(0.4, 0.0), (0.8, 1.0)])
 def test_without_checkpoints_the_last_weights_are_compared_with_the_start(
     tiny: ModuleType, tmp_path: Path, last: float, share: float

@@ -128,10 +128,13 @@ def test_a_large_training_is_counted_in_part(
         ({"document": {"type": "l1", "weight": 1.0, "by_rank": True}}, "l1 is the same"),
         ({"query": {"type": "flops", "weight": 1.0, "by_rank": True}}, "alone in its group"),
         ({"document": {"type": "flops", "weight": 1.0, "by_rank": "yes"}}, "true or false"),
-        ({"document": {"type": "flops", "weight": 1.0, "idf_power": 0}}, "plain penalty"),
-        ({"document": {"type": "flops", "weight": 1.0, "idf_power": "1"}}, "idf_power"),
+        ({"document": {"type": "flops", "weight": 1.0, "idf_power": 0}},
+         "idf_power: 0, expected a number above 0, at most 8; 0 is the plain penalty: leave it"),
+        ({"document": {"type": "flops", "weight": 1.0, "idf_power": "1"}}, "idf_power: '1', expec"),
+        ({"document": {"type": "flops", "weight": 1.0, "idf_power": 400}}, "above 0, at most 8$"),
+        ({"document": {"type": "flops", "weight": 1.0, "idf_power": -1}}, "above 0, at most 8$"),
     ],
-)
+)  # fmt: skip
 def test_bad_settings(penalty: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Sparsity.from_config(penalty)

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import Call
-from small_world import documents, write_beir
+from small_world import LengthScorer, documents, write_beir
 
 from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.retrieval import load_dataset, run, train
-from sluice.retrieval.config.sections import TrainConfig, checked
+from sluice.retrieval import Run, load_dataset, run, train
+from sluice.retrieval.config.sections import DevSection, TrainConfig, checked
+from sluice.retrieval.datasets.dataset import training_splits
+from sluice.retrieval.experiments.training.dev_evaluation import dev_evaluation
 from sluice.retrieval.experiments.training.summary import training_summary
 from sluice.retrieval.training_data.own_pairs import training_data
 
@@ -199,6 +201,57 @@ def test_dev_without_a_relevant_document_is_refused(
     assert (code, "so every model scores 0" in err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("measure", "level", "message"),
+    [
+        ("P(rel=2)@5", 1, r"relevant document \(of grade 2 or more, for P\(rel=2\)@5\) in .*d"),
+        ("RR@10", 2, r"relevant document \(of grade 2 or more, for RR\(rel=2\)@10\) in .*dev"),
+        ("nDCG@10", 2, ""),
+    ],
+)
+def test_the_level_of_the_measure_decides_what_is_relevant_on_dev(
+    supervised: dict[str, Any], tmp_path: Path, measure: str, level: int, message: str
+) -> None:
+    data = judged(tmp_path / "a", ["q12\td00\t1", "q13\td01\t1"])
+    supervised["dataset"] = {"name": str(data), "level": level}
+    supervised["evaluate"] = {"every": 2, "measures": [measure]}
+    if message:
+        with pytest.raises(DataError, match=message):
+            train(supervised)
+    else:
+        assert read_json(train(supervised) / "manifest.json")["summary"]["dev"] is not None
+
+
+def test_dev_is_measured_at_the_level_of_the_dataset(
+    supervised: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = ["q12\td00\t1", "q12\td01\t2", "q13\td01\t2"]
+    data = load_dataset({"name": str(judged(tmp_path / "a", rows)), "level": 2}, "dev")
+    section = checked({"measures": ["R@40", "R(rel=1)@40", "nDCG@10"]}, DevSection)
+    candidates = Run({"q12": {"d00": 2.0}, "q13": {"d01": 1.0}})
+    measured = dev_evaluation(data, section, seed=1, candidates=candidates)(LengthScorer())
+    assert measured == pytest.approx({"R@40": 0.5, "nDCG@10": measured["nDCG@10"]})
+    assert training_splits(data, 1)[1].level == 2
+
+
+def test_a_cross_encoder_with_corpus_candidates_reranks_what_searched_them(
+    supervised: dict[str, Any], tmp_path: Path, pair_bert: Path
+) -> None:
+    supervised |= {
+        "dataset": str(judged(tmp_path / "a", ["q12\td00\t1", "q13\td01\t1"])),
+        "encoder": {"type": "cross_encoder", "model": str(pair_bert)},
+        "loss": "bce",
+    }
+    facts = read_json(
+        train({**supervised, "examples": {"type": "corpus", "retriever": BM25, "candidates": 2}})
+        / "manifest.json"
+    )["summary"]
+    assert facts["dev"] is not None
+    assert facts["judged_by"] == "judgements of 2 queries of a"
+    with pytest.raises(ConfigError, match=r"reranks what a retriever finds; give negatives or ex"):
+        train({**supervised, "examples": "corpus"})
+
+
 def test_dev_documents_of_another_corpus_are_refused(
     supervised: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -236,14 +289,15 @@ def test_dev_equal_to_test_is_refused(supervised: dict[str, Any], tmp_path: Path
     assert not (tmp_path / "out" / "training").exists()
 
 
-def test_with_sparsity_it_is_said_that_the_start_is_not_compared(
+def test_with_sparsity_pairs_of_the_corpus_choose_no_checkpoint(
     config: dict[str, Any], masked_bert: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config["encoder"] = {"type": "splade", "model": str(masked_bert)}
     config["sparsity"] = {"document": {"type": "flops", "weight": 1e-3}}
-    train(config)
-    assert "choose the checkpoint, although a model can get better at them" in caplog.text
-    assert "start is kept" not in caplog.text
+    folder = train(config)
+    assert "the last weights are kept, since the start has another number of terms" in caplog.text
+    assert "on dev: no judgement, the last weights are kept" in training_summary(folder)
+    assert read_json(folder / "manifest.json")["best_step"] == 2
 
 
 def test_a_page_that_all_link_to_cannot_be_held_out(config: dict[str, Any], tmp_path: Path) -> None:

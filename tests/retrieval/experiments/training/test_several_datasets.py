@@ -168,6 +168,7 @@ def test_the_experiment_and_a_training_may_name_one_dataset_in_two_ways(
         ({"datasets": [{"name": "a", "split": "test"}]}, r"datasets\[0\].split: 'test': training"),
         ({"sampling_temperature": 0}, "sampling_temperature: 0; expected a number above 0"),
         ({"examples": "pairs.csv"}, "examples: a file does not say which of the datasets"),
+        ({"loss": "clp", "answered": "pairs.csv"}, "answered: a file does not say which of the d"),
         ({"negatives": {"type": "live"}}, "negatives: live candidates are those of one corpus"),
         ({"negatives": {"type": "mined", "retriever": "bm25.trec"}}, "negatives.retriever: bm25.tr"
          "ec holds the documents of one corpus"),

@@ -8,33 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_world import write_beir
+from small_training import BM25, TRAINER, refused, short_training
 
 from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.retrieval import train
-from sluice.retrieval.config.sections import TrainConfig, checked
+from sluice.retrieval import Experiment, train
+from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.experiments.training.checks import check_training
 
-TRAINER = {
-    "max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3, "logging_steps": 1,
-}  # fmt: skip
-BM25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
-MINED = {"type": "mined", "retriever": [BM25, "random"], "shares": [0.5, 0.5], "per_query": 2,
-         "mode": "naive"}  # fmt: skip
+BOTH = {"type": "mined", "retriever": [BM25, "random"], "shares": [0.5, 0.5], "per_query": 2,
+        "mode": "naive"}  # fmt: skip
 
 
 @pytest.fixture
 def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
-    return {
-        "dataset": str(write_beir(tmp_path / "data")),
-        "output": str(tmp_path / "out"),
-        "encoder": {"type": "dense", "model": str(bert)},
-        "loss": "kl_div",
-        "negatives": MINED,
-        "trainer": TRAINER,
-    }
+    return short_training(tmp_path, bert, loss="kl_div", negatives=BOTH)
 
 
 def logged(config: dict[str, Any]) -> list[dict[str, float]]:
@@ -133,8 +122,27 @@ def test_vectors_are_learnt_without_negatives(
 def test_teachers_that_do_not_fit_are_refused_before_any_work(
     config: dict[str, Any], changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check_training(checked({**config, **changes}, TrainConfig), "")
+    refused({**config, **changes}, message)
+
+
+@pytest.mark.parametrize("teacher", ["bm25", [{"type": "bm25"}, "bm25"], "examples"])
+def test_a_training_with_the_name_of_a_built_in_teacher_is_refused(
+    config: dict[str, Any], teacher: Any
+) -> None:
+    name = "examples" if teacher == "examples" else "bm25"
+    teacher = ["bm25", "examples"] if name == "examples" else teacher
+    section = {k: v for k, v in config.items() if k not in ("dataset", "output")}
+    first = {**section, "loss": "info_nce"}
+    experiment = {
+        **{key: config[key] for key in ("dataset", "output")},
+        "retrievers": {"dense": {"encoder": {"type": "dense", "model": "second"}}},
+        "train": {name: first, "second": {**section, "teacher": teacher}},
+    }
+    said = rf"train\.second\.teacher: {name} means .*, and train\.{name} has that name too; give"
+    with pytest.raises(ConfigError, match=said):
+        Experiment(checked(experiment, ExperimentConfig))
+    experiment["train"] = {"first": first, "second": {**section, "teacher": teacher}}
+    Experiment(checked(experiment, ExperimentConfig))
 
 
 def test_soft_labels_teach_a_cross_encoder(

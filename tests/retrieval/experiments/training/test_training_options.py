@@ -9,32 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_world import write_beir
+from small_training import BM25, INFO, MINED, TRAINER, refused, short_training
 
 from sluice.encoders import TowerEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.retrieval import load_dataset, train
-from sluice.retrieval.config.sections import TrainConfig, checked
-from sluice.retrieval.experiments.training.checks import check_training
-
-TRAINER = {
-    "max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3, "logging_steps": 1,
-}  # fmt: skip
-INFO = {"type": "info_nce"}
-BM25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
-MINED = {"type": "mined", "retriever": BM25, "per_query": 1, "mode": "naive"}
 
 
 @pytest.fixture
 def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
-    return {
-        "dataset": str(write_beir(tmp_path / "data")),
-        "output": str(tmp_path / "out"),
-        "encoder": {"type": "dense", "model": str(bert)},
-        "loss": INFO,
-        "trainer": TRAINER,
-    }
+    return short_training(tmp_path, bert)
 
 
 def lines(config: dict[str, Any]) -> list[dict[str, float]]:
@@ -232,13 +217,29 @@ def test_a_model_from_random_weights(config: dict[str, Any]) -> None:
             },
             "a cross_encoder cannot retrieve",
         ),
+        (
+            {
+                "encoder": {"type": "dense", "model": "x", "top_layers": 2},
+                "loss": {"type": "sum", "losses": [{"type": "matryoshka_2d", "loss": INFO}]},
+            },
+            r"encoder\.top_layers: 2 layers make one vector, and sum learns from a vector of each",
+        ),
+        (
+            {
+                "encoder": {
+                    "type": "towers", "query": {"type": "dense", "model": "x"},
+                    "document": {"type": "dense", "model": "x", "top_layers": 4},
+                },
+                "loss": {"type": "matryoshka_2d", "loss": INFO},
+            },
+            r"encoder\.document\.top_layers: 4 layers",
+        ),
     ],
 )  # fmt: skip
 def test_bad_settings_are_named_before_any_work(
     config: dict[str, Any], options: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(ConfigError, match=words):
-        check_training(checked({**config, **options}, TrainConfig), "")
+    refused({**config, **options}, words)
 
 
 def test_more_frozen_layers_than_there_are(config: dict[str, Any]) -> None:

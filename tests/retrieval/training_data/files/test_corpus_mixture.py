@@ -84,6 +84,7 @@ def test_only_pairs_whose_document_is_found_are_kept(
 
 def test_candidates_have_the_scores_of_the_list(bm25: Retriever) -> None:
     examples = made(bm25, retriever="bm25", candidates=3, depth=12, scale=30.0, consistency=12)
+    pairs = {e.query.id: e.documents[0].text for e in made()}
     texts = {d.id: d.full_text for d in WORLD}
     for example in examples:
         ranking = bm25.run({"q": example.query.text}, None, 12)["q"]
@@ -95,10 +96,29 @@ def test_candidates_have_the_scores_of_the_list(bm25: Retriever) -> None:
             raw = scores[list(ranking.doc_ids).index(document.id)]
             expected = 30.0 * (raw - scores.min()) / spread if spread else 0.0
             assert score == pytest.approx(expected)
-            assert document.text == texts[document.id]
+            whole = texts[document.id]
+            assert document.text == (whole if place else pairs[example.query.id])
             assert example.labels[place] == (place == 0)
         assert len(example.documents) == min(4, len(ranking))
     assert any(len(e.documents) == 4 for e in examples)
+
+
+def test_a_positive_with_candidates_lacks_the_sentence_that_is_its_query() -> None:
+    topics = [f"number {n} and stone {n}" for n in range(40)]
+    world = [
+        Document(f"d{n}", "", f"The gold of {t} is here. All the rivers of {t} are deep and cold.")
+        for n, t in enumerate(topics)
+    ]
+    lists = Retriever.build(BM25Encoder(), world)
+    spec = {"type": "corpus", "titles": 0, "crops": 0, "phrases": 0, "retriever": "bm25"}
+    taught, plain = (
+        file_examples({**spec, **more}, corpus(world), 13, open_lists=lambda *_: lists)
+        for more in ({"candidates": 2}, {})
+    )
+    assert [e.documents[0] for e in taught] == [e.documents[0] for e in plain]
+    held = [e.query.text in e.documents[0].text for e in taught]
+    assert len(held) > 40
+    assert sum(held) < len(held) / 4  # inverse cloze leaves a tenth of the sentences in
 
 
 def test_any_stage_searches_the_corpus(bm25: Retriever) -> None:
