@@ -1,7 +1,8 @@
-"""Check hubness, robustness, overlap.
+"""Check hubness, calibration, robustness, overlap.
 
-Finds what a mean hides: documents that are retrieved for too many queries, encoders that cannot
-share an index, systems that a typo breaks, and test queries that were trained on.
+Finds what a mean hides: documents that are retrieved for too many queries, scores that say less
+than they seem to, encoders that cannot share an index, systems that a typo breaks, and test queries
+that were trained on.
 """
 
 from __future__ import annotations
@@ -250,8 +251,53 @@ def overlap(
     echo(str(report))
 
 
+def calibration(
+    source: Annotated[Path, argument("RUN", "A run file.")],
+    qrels: Annotated[str, argument("QRELS", "A qrels file, or a dataset: its test split.")],
+    scale: Annotated[
+        float | None, option("X", "The scale that bixse learnt, from the training's log.")
+    ] = None,
+    bias: Annotated[float | None, option("X", "The bias that bixse learnt.")] = None,
+    k: Annotated[int, option("N", "Look at the first N hits.", "-k", min=1)] = 100,
+    max_grade: Annotated[float, option("X", "The grade that is certainly relevant.")] = 1.0,
+    bins: Annotated[int, option("N", "Bins of equal width.", min=1)] = 10,
+    as_json: Json = False,
+) -> None:
+    """Show whether scores say how likely a hit is relevant.
+
+    The reliability curve: hits are put into bins by sigmoid(scale * score + bias), and each bin has
+    the mean of these and of the grades. The error is the mean distance of the two. A hit without
+    judgement is not relevant. Without --scale and --bias they are fitted to every second judged
+    query, and the others are shown.
+
+    Examples:
+      sluice diagnose calibration dense.trec scifact --scale 20.4 --bias -11.2
+      sluice diagnose calibration bm25.trec qrels.tsv -k 20 --max-grade 2
+    """
+    from sluice.retrieval.datasets.dataset import judgements
+    from sluice.retrieval.evaluation.calibration import calibration as calibration_of
+    from sluice.retrieval.runs.run import Run
+
+    found = calibration_of(
+        Run.load(source), judgements(qrels), scale=scale, bias=bias, k=k, max_grade=max_grade,
+        bins=bins,
+    )  # fmt: skip
+    if as_json:
+        facts = {**found._asdict(), "bins": [each._asdict() for each in found.bins]}
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    echo(
+        f"calibration error {found.error:.4f} of {found.hits:,} hits; scale {found.scale:.4g}, "
+        f"bias {found.bias:.4g}\nprobability       hits  predicted  observed"
+    )
+    for each in found.bins:
+        width = f"{each.low:.2f} to {each.high:.2f}"
+        echo(f"{width:<14}{each.hits:>8,}  {each.predicted:>9.4f}  {each.observed:>8.4f}")
+
+
 COMMANDS: dict[str, Command] = {
     "hubness": hubness,
+    "calibration": calibration,
     "compatibility": compatibility,
     "robust": robust,
     "overlap": overlap,

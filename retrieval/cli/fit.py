@@ -37,6 +37,7 @@ of_head = partial(option, panel="Quality head")
 Split = Annotated[str, option("SPLIT", "Fit on dev (a tenth of train if there is none) or train.")]
 Output = Annotated[Path, option("FILE", "The JSON file to write.")]
 Measure = Annotated[str, option("MEASURE", "The measure to maximise.", "-m", "--measure")]
+Reranking = Annotated[str, argument("NAME", "The pipeline, which ends in a reranker.")]
 
 
 def fusion(
@@ -107,7 +108,7 @@ def fusion(
 
 def rerank(
     config: ConfigFile,
-    pipeline: Annotated[str, argument("NAME", "The pipeline, which ends in a reranker.")],
+    pipeline: Reranking,
     output: Output,
     overrides: Overrides = None,
     split: Split = "dev",
@@ -174,7 +175,7 @@ def cut_off(
 
 def exit_(
     config: ConfigFile,
-    pipeline: Annotated[str, argument("NAME", "The pipeline, which ends in a reranker.")],
+    pipeline: Reranking,
     output: Output,
     overrides: Overrides = None,
     split: Split = "dev",

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
+    from sluice.retrieval.evaluation.calibration import (
+        Calibration as Calibration,
+        calibration as calibration,
+    )
     from sluice.retrieval.evaluation.comparison import compare as compare
     from sluice.retrieval.evaluation.hub_counts import Hubness as Hubness, hubness as hubness
     from sluice.retrieval.evaluation.judgements import Judgements as Judgements

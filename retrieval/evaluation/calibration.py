@@ -1,0 +1,119 @@
+"""The reliability curve of a run: how often its hits are relevant, by how likely its scores say."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
+from sluice.retrieval.evaluation.scores import Qrels
+from sluice.retrieval.runs.run import Run
+
+Values = NDArray[np.float64]
+BINS = 10
+STEPS = 100  # of Newton's method, at most
+STIFF = 1e-6  # a ridge, in the scores' own unit: classes that scores part would pull for ever
+
+
+class Bin(NamedTuple):
+    """Hits whose probability lies in [``low``, ``high``), the last one's end included."""
+
+    low: float
+    high: float
+    hits: int
+    predicted: float
+    observed: float
+
+
+class Calibration(NamedTuple):
+    """``error`` is ``sum_b n_b |predicted_b - observed_b| / n`` (Guo et al. 2017, eq. 3).
+
+    ``bins`` are those with hits; probabilities are ``sigmoid(scale * score + bias)`` of ``hits``.
+    """
+
+    error: float
+    scale: float
+    bias: float
+    hits: int
+    bins: tuple[Bin, ...]
+
+
+def calibration(
+    run: Run,
+    qrels: Qrels,
+    *,
+    scale: float | None = None,
+    bias: float | None = None,
+    k: int = 100,
+    max_grade: float = 1.0,
+    bins: int = BINS,
+) -> Calibration:
+    """Compare ``sigmoid(scale * score + bias)`` of the first ``k`` hits with their grades.
+
+    Grades are divided by ``max_grade``, and at most 1; a hit without judgement has 0. ``scale`` and
+    ``bias`` are those that a training with the loss bixse logs; without both they are fitted to
+    every second judged query (by maximum likelihood, Platt 1999) and the others are looked at.
+    Raises ``ConfigError`` for one of the two alone, ``DataError`` without hits of judged queries.
+    """
+    if (scale is None) != (bias is None):
+        raise ConfigError("calibration: scale and bias go together; give both or neither")
+    k, bins = whole_number(k, "k", 1), whole_number(bins, "bins", 1)
+    if finite_number(max_grade, "max_grade", 0) == 0:
+        raise ConfigError("max_grade: 0; expected a number above 0")
+    judged = [query for query, grades in qrels.items() if grades and len(run.get(query, ()))]
+    if len(judged) < (2 if scale is None else 1):
+        raise DataError(
+            f"calibration: {plural(len(judged), 'judged query')} with hits; expected one or more, "
+            "and two without scale and bias; are the ids the same?"
+        )
+    if scale is None or bias is None:
+        scale, bias = _fitted(*_pairs(run, qrels, judged[::2], k, max_grade))
+        judged = judged[1::2]
+    scores, grades = _pairs(run, qrels, judged, k, max_grade)
+    likely = _sigmoid(finite_number(scale, "scale") * scores + finite_number(bias, "bias"))
+    places = np.minimum((likely * bins).astype(np.int64), bins - 1)
+    counts = np.bincount(places, minlength=bins)
+    predicted = np.bincount(places, weights=likely, minlength=bins)
+    observed = np.bincount(places, weights=grades, minlength=bins)
+    found = tuple(
+        Bin(b / bins, (b + 1) / bins, int(n), float(predicted[b] / n), float(observed[b] / n))
+        for b, n in enumerate(counts.tolist())
+        if n
+    )
+    error = float(np.abs(predicted - observed).sum() / len(scores))
+    return Calibration(error, float(scale), float(bias), len(scores), found)
+
+
+def _pairs(
+    run: Run, qrels: Qrels, queries: list[str], k: int, max_grade: float
+) -> tuple[Values, Values]:
+    """Return the scores and the grades, 0 to 1, of the first ``k`` hits of the queries."""
+    heads = [(qrels[query], run[query][:k]) for query in queries]
+    scores = np.concatenate([head.scores for _, head in heads]).astype(np.float64)
+    grades = [judged.get(name, 0) for judged, head in heads for name in head.doc_ids]
+    return scores, np.clip(np.array(grades, np.float64) / max_grade, 0, 1)
+
+
+def _fitted(scores: Values, grades: Values) -> tuple[float, float]:
+    """Return the scale and bias of the largest likelihood, by Newton's method."""
+    middle, spread = scores.mean(), scores.std() or 1.0
+    inputs = np.stack([(scores - middle) / spread, np.ones(len(scores))], axis=1)
+    weights = np.zeros(2)
+    for _ in range(STEPS):
+        likely = _sigmoid(inputs @ weights)
+        slope = inputs.T @ (grades - likely) - STIFF * weights
+        bend = (inputs * (likely * (1 - likely))[:, None]).T @ inputs + STIFF * np.eye(2)
+        step = np.linalg.solve(bend, slope)
+        weights = weights + step / max(1.0, float(np.abs(step).max()))  # one step is 1 at most
+        if np.abs(step).max() < 1e-10:
+            break
+    scale = float(weights[0] / spread)
+    return scale, float(weights[1] - scale * middle)
+
+
+def _sigmoid(logits: Values) -> Values:
+    chances: Values = 0.5 * (1 + np.tanh(0.5 * logits))
+    return chances
