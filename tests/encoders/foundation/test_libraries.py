@@ -6,14 +6,43 @@ import sys
 
 import pytest
 
-from sluice.encoders.foundation.libraries import KEEPING, KEPT_SHAPES, WAITING
+from sluice.encoders.foundation.libraries import (
+    KEEPING,
+    KEPT_BY_TORCH,
+    KEPT_SHAPES,
+    TORCH,
+    WAITING,
+)
 
-SHOW = f"; import os; print(*(os.environ.get(name) for name in {(*WAITING, *KEEPING)}))"
+NAMES = (*WAITING, *KEEPING, *TORCH)
+SHOW = f"; import os; print(*(os.environ.get(name) for name in {NAMES}))"
+PRODUCTS = """
+import ctypes, sys
+import sluice, torch
+from sluice.encoders.transformer.packed.linear import onednn
+from sluice.encoders.transformer.packed.training_layers import product
+
+class Held(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
+
+dtype = torch.bfloat16
+call = getattr(ctypes.CDLL(None), "mallinfo2", None)
+if onednn("cpu", dtype) is None or call is None:
+    print("skip")
+    sys.exit()
+call.restype = Held
+weight = torch.ones(64, 64, dtype=dtype)
+held = []
+for rows in range(1, 601):
+    product(torch.ones(rows, 64, dtype=dtype), weight, None)
+    if rows in (400, 600):
+        held.append(call().h)
+print(held[1] - held[0])
+"""
 
 
 def environment(**settings: str) -> dict[str, str]:
-    known = (*WAITING, *KEEPING)
-    return {k: v for k, v in os.environ.items() if k not in known} | settings
+    return {k: v for k, v in os.environ.items() if k not in NAMES} | settings
 
 
 def seen(code: str, **settings: str) -> dict[str, str]:
@@ -21,17 +50,21 @@ def seen(code: str, **settings: str) -> dict[str, str]:
         [sys.executable, "-c", code + SHOW], env=environment(**settings), capture_output=True,
         text=True, check=True,
     )  # fmt: skip
-    values = dict(zip((*WAITING, *KEEPING), done.stdout.split(), strict=True))
+    values = dict(zip(NAMES, done.stdout.split(), strict=True))
     return {name: value for name, value in values.items() if value != "None"}
 
 
 @pytest.mark.parametrize("package", ["sluice", "sluice.encoders.foundation.errors"])
 def test_importing_sluice_says_how_libraries_wait(package: str) -> None:
-    expected = {"OMP_WAIT_POLICY": "passive", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(KEPT_SHAPES)}
+    expected = {
+        "OMP_WAIT_POLICY": "passive",
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(KEPT_SHAPES),
+        "LRU_CACHE_CAPACITY": str(KEPT_BY_TORCH),
+    }
     assert seen(f"import {package}") == expected
 
 
-@pytest.mark.parametrize("names", [WAITING, KEEPING])
+@pytest.mark.parametrize("names", [WAITING, KEEPING, TORCH])
 def test_what_the_user_says_stays(names: tuple[str, ...]) -> None:
     other = seen("import sluice").keys() - set(names)
     for name in names:
@@ -42,6 +75,20 @@ def test_what_the_user_says_stays(names: tuple[str, ...]) -> None:
 
 def test_nothing_changes_once_torch_is_loaded() -> None:
     assert seen("import sys; sys.modules['torch'] = sys; import sluice") == {}
+
+
+def test_products_of_ever_new_shapes_do_not_hold_ever_more() -> None:
+    grown = []
+    for settings in ({}, {KEEPING[0]: "1024", TORCH[0]: "1024"}):
+        done = subprocess.run(
+            [sys.executable, "-c", PRODUCTS], env=environment(**settings), capture_output=True,
+            text=True, check=True,
+        )  # fmt: skip
+        if "skip" in done.stdout:
+            pytest.skip("no oneDNN products, or another C library")
+        grown.append(int(done.stdout))
+    assert grown[1] > 1_000_000  # by 200 shapes, if every one is kept
+    assert grown[0] < grown[1] / 5
 
 
 def test_openmp_takes_it_from_the_environment() -> None:

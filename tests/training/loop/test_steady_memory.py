@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,11 +12,35 @@ from typing import Any
 import pytest
 import torch
 
+from sluice.encoders.foundation.machine import give_back_memory
 from sluice.training import fit
+from sluice.training.loop.trainer import RetrievalTrainer
 from sluice.training.losses.contrastive.info_nce import InfoNCE
 
 FIRST, LAST = 20, 200
 NOTED = 15  # of Python's blocks a step, at most: the report keeps its logged lines
+
+
+def test_nothing_of_a_training_is_held_after_it(
+    tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: dict[str, weakref.ref[Any]] = {}
+    train = RetrievalTrainer.train
+
+    def noted(job: RetrievalTrainer, *words: Any, **settings: Any) -> Any:
+        done = train(job, *words, **settings)
+        moments = next(iter(job.optimizer.state.values()))["exp_avg"]
+        parts = {"job": job, "optimizer": job.optimizer, "moments": moments, "loss": job.objective}
+        held.update({name: weakref.ref(part) for name, part in parts.items()})
+        return done
+
+    monkeypatch.setattr(RetrievalTrainer, "train", noted)
+    measured = {"evaluate": lambda _: {"nothing": 0.0}, "evaluate_every": 1}
+    encoder = tiny.Dense()
+    fit(encoder, tiny.examples(), InfoNCE(), output=tmp_path, **{**tiny.JOB, **measured})
+    give_back_memory()
+    assert [name for name, part in held.items() if part() is not None] == []
+    assert not [name for name, p in encoder.module.named_parameters() if p.grad is not None]
 
 
 @pytest.mark.parametrize("kind", ["Dense", "Splade"])
