@@ -135,6 +135,7 @@ def _penalty(side: str) -> Schema:
                 "number",
                 "null",
                 exclusiveMinimum=0,
+                maximum=8,
             ),
             **(ranks if side == "documents'" else {}),
         },
