@@ -1,4 +1,4 @@
-"""Check hubness, calibration, robustness, overlap.
+"""Check hubness, calibration, typos, overlap.
 
 Finds what a mean hides: documents that are retrieved for too many queries, scores that say less
 than they seem to, encoders that cannot share an index, systems that a typo breaks, and test queries
@@ -263,7 +263,7 @@ def calibration(
     bins: Annotated[int, option("N", "Bins of equal width.", min=1)] = 10,
     as_json: Json = False,
 ) -> None:
-    """Show whether scores say how likely a hit is relevant.
+    """Show how well scores tell relevance.
 
     The reliability curve: hits are put into bins by sigmoid(scale * score + bias), and each bin has
     the mean of these and of the grades. The error is the mean distance of the two. A hit without

@@ -101,7 +101,7 @@ def test_what_cannot_be_compared() -> None:
         ({"bins": 0}, "bins is 0"),
     ):
         with pytest.raises(ConfigError, match=message):
-            calibration(run, {**qrels, "b": {"x": 1}} if "scale" in options else qrels, **options)  # type: ignore[arg-type]
+            calibration(run, {**qrels, "b": {"x": 1}} if "scale" in options else qrels, **options)
     with pytest.raises(DataError, match="1 judged query with hits; expected one or more, and two"):
         calibration(run, qrels)
     with pytest.raises(DataError, match="0 judged queries"):
