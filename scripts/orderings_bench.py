@@ -14,6 +14,7 @@ import numpy as np
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 NDCG = "nDCG@10"
+INFO_NCE = {"type": "info_nce", "temperature": 0.05}
 LEAST_SEEDS = 3  # where there is one value a seed, and none a query
 Values = dict[str, Any]  # measure -> a number, or each query's
 Lists = dict[str, list[tuple[str, float]]]  # query -> documents with scores, best first
@@ -57,8 +58,8 @@ class Bench:
     queries: dict[str, str] = field(init=False)
     positives: dict[str, dict[str, float]] = field(init=False)
     dev_queries: dict[str, str] = field(init=False)
-    qrels: dict[str, dict[str, float]] = field(init=False)
-    _lists: dict[str, Lists] = field(init=False, default_factory=dict)
+    qrels: dict[str, dict[str, int]] = field(init=False)
+    _lists: dict[bool, Lists] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         from sluice.retrieval import load_dataset
@@ -86,12 +87,14 @@ class Bench:
         from sluice.encoders import DenseEncoder
 
         query, document = self.lengths
-        options = {"layers": None if model else self.layers, **options}
+        options = {"layers": None if model else self.layers, "dtype": "bfloat16", **options}
         return DenseEncoder.from_pretrained(
             model or self.model, query_length=query, document_length=document, **options
         )
 
-    def fitted(self, encoder: Any, examples: Iterable[Any], loss: Values, seed: int, **more: Any):  # noqa: ANN201
+    def fitted(
+        self, encoder: Any, examples: Iterable[Any], loss: Values, seed: int, **more: Any
+    ) -> Any:
         """Train in place; ``trainer`` of ``more`` overrides this bench's settings."""
         from sluice.encoders.foundation.build import build
         from sluice.training import LOSSES, fit
@@ -126,12 +129,11 @@ class Bench:
 
         They are made once.
         """
-        named = "" if twins is None else "twins"
-        if named not in self._lists:
+        with_twins = twins is not None
+        if with_twins not in self._lists:
             texts = {**self.texts, **(twins or {})}
-            found = ranked(self.encoder(dtype="bfloat16"), self.queries, texts, 100)
-            self._lists[named] = found
-        return self._lists[named]
+            self._lists[with_twins] = ranked(self.encoder(), self.queries, texts, 100)
+        return self._lists[with_twins]
 
     def mined(self, mode: str = "percentage", seed: int = 13, **settings: Any) -> Any:
         """Return one hard negative a query from the untrained encoder's lists."""
