@@ -47,13 +47,13 @@ class Bench:
 
     dataset: str
     model: str = MODEL
-    documents: int = 1000
-    dev: int = 400
-    steps: int = 40
+    documents: int = 500
+    dev: int = 300
+    steps: int = 30
     batch: int = 32
     rate: float = 1e-4
-    layers: int = 3  # of the model: the lowest, so that there is much to learn in few steps
-    lengths: tuple[int, int] = (24, 48)
+    layers: int = 2  # of the model: the lowest, so that there is much to learn in few steps
+    lengths: tuple[int, int] = (16, 32)  # tokens of a query, of a document
     texts: dict[str, str] = field(init=False)
     queries: dict[str, str] = field(init=False)
     positives: dict[str, dict[str, float]] = field(init=False)
@@ -85,12 +85,16 @@ class Bench:
     def encoder(self, model: str | Path | None = None, **options: Any) -> Any:
         """Return the start's lowest layers, or all of a model's in a folder."""
         from sluice.encoders import DenseEncoder
+        from sluice.encoders.tuning.tune import freeze
 
         query, document = self.lengths
         options = {"layers": None if model else self.layers, "dtype": "bfloat16", **options}
-        return DenseEncoder.from_pretrained(
+        encoder = DenseEncoder.from_pretrained(
             model or self.model, query_length=query, document_length=document, **options
         )
+        if model is None:  # half of the parameters, and dear to an optimiser
+            freeze(encoder, embeddings=True)
+        return encoder
 
     def fitted(
         self, encoder: Any, examples: Iterable[Any], loss: Values, seed: int, **more: Any

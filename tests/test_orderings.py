@@ -49,7 +49,7 @@ def run(
     capsys: pytest.CaptureFixture[str],
 ) -> Main:  # fmt: skip
     def main(*words: str, steps: int = 2) -> str:
-        settings = f"--documents 20 --dev 6 --batch 4 --layers 2 --steps {steps}".split()
+        settings = f"--documents 20 --dev 6 --batch 4 --layers 1 --steps {steps}".split()
         given = ["--dataset", str(toy), "--model", str(bert), "--output", str(toy / "out")]
         scripts[0].main([*words, *settings, *given, "--seeds", "13"])
         return capsys.readouterr().out
