@@ -221,10 +221,12 @@ def table(ordering: Ordering, results: Results) -> Iterator[str]:
     """Yield a markdown table of means over seeds, then a verdict for each claim."""
     yield f"## {ordering.title}"
     yield ""
-    named = [system for system in ordering.systems if system in results]
-    rows = {system: list(results[system].values()) for system in named}
-    measures = [m for m, v in rows[named[0]][0].items() if not isinstance(v, str)] if named else []
-    measures = [measure for measure in measures if measure != "seconds"]
+    rows = {s: list(results[s].values()) for s in ordering.systems if s in results}
+    if not rows:
+        yield "not measured"
+        return
+    first = next(iter(rows.values()))[0]
+    measures = [m for m, value in first.items() if not isinstance(value, str) and m != "seconds"]
     yield "| system | " + " | ".join(measures) + " | seeds | seconds |"
     yield "|" + "---|" * (len(measures) + 3)
     for system, values in rows.items():

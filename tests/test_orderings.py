@@ -1,7 +1,7 @@
 """``scripts/orderings.py`` on a toy set: results, tables, and verdicts on planted differences."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,13 +26,13 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """Twenty documents of one word each, so that a false negative stands at the top of a list."""
+    """Thirty documents of one word each, so that a false negative stands at the top of a list."""
     folder = tmp_path / "toy"
     (folder / "qrels").mkdir(parents=True)
-    words = list(dict.fromkeys(WORDS.split()))[:20]
+    words = list(dict.fromkeys(WORDS.split()))[:30]
     corpus = [{"_id": f"d{n}", "title": "", "text": f"{w} " * 8} for n, w in enumerate(words)]
     queries = []
-    for split, places in (("train", range(14)), ("dev", range(14, 20))):
+    for split, places in (("train", range(20)), ("dev", range(20, 26))):
         lines = ["query-id\tcorpus-id\tscore"]
         for n in places:
             queries.append({"_id": f"q{n}", "text": f"{words[n]} " * 5})
@@ -49,7 +49,7 @@ def run(
     capsys: pytest.CaptureFixture[str],
 ) -> Main:  # fmt: skip
     def main(*words: str, steps: int = 2) -> str:
-        settings = f"--documents 20 --dev 6 --batch 4 --layers 1 --steps {steps}".split()
+        settings = f"--documents 30 --dev 6 --batch 4 --layers 1 --steps {steps}".split()
         given = ["--dataset", str(toy), "--model", str(bert), "--output", str(toy / "out")]
         scripts[0].main([*words, *settings, *given, "--seeds", "13"])
         return capsys.readouterr().out
@@ -70,7 +70,7 @@ def test_mining_lets_planted_false_negatives_through(run: Main, toy: Path) -> No
     assert "percentage over margin (nDCG@10): not measured" in printed
 
     result = json.loads((toy / "out" / "mining" / "naive.13.json").read_text())
-    assert sorted(result["nDCG@10"]) == [f"q{n}" for n in range(14, 20)]
+    assert sorted(result["nDCG@10"]) == [f"q{n}" for n in range(20, 26)]
 
 
 def test_a_result_that_is_there_is_not_made_again(
@@ -78,7 +78,7 @@ def test_a_result_that_is_there_is_not_made_again(
 ) -> None:
     first = run("bixse", "--only", "untrained")
     path = toy / "out" / "bixse" / "untrained.13.json"
-    changed = {"nDCG@10": {"q14": 0.25, "q15": 0.5}, "seconds": 1}
+    changed = {"nDCG@10": {"q20": 0.25, "q21": 0.5}, "seconds": 1}
     path.write_text(json.dumps(changed))
     assert "| untrained | 0.3750 | 1 | 1 |" in run("bixse", "--only", "untrained")
     assert "| untrained | 0.3750 | 1 | 1 |" not in first
@@ -128,6 +128,42 @@ def test_verdicts(scripts: tuple[ModuleType, ModuleType]) -> None:
     assert bench.verdict(numbers, claim).endswith("holds")
     numbers["a"][2]["m"] = 1.5
     assert bench.verdict(numbers, claim).endswith("does not hold here")
+
+
+def test_labels_are_wrong_as_often_as_the_row_says(
+    scripts: tuple[ModuleType, ModuleType], toy: Path, bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import orderings_losses
+
+    _, bench = scripts
+    cut = bench.Bench(str(toy), model=str(bert), documents=30, dev=6, layers=1)
+    assert (len(cut.texts), len(cut.queries), len(cut.qrels)) == (26, 20, 6)
+    seen: list[Any] = []
+
+    def fitted(self: object, encoder: object, examples: Iterable[Any], *_: object) -> object:
+        seen[:] = examples
+        return encoder
+
+    monkeypatch.setattr(bench.Bench, "fitted", fitted)
+    orderings_losses.wrong_positives({}, 0.3, 0.3)(cut, 13)
+    own = {f"q{n}": f"d{n}" for n in range(20)}
+    wrong = [e for e in seen if e.documents[0].id != own[e.query.id]]
+    assert (len(seen), len(wrong)) == (20, 6)
+    assert {e.labels for e in wrong} == {(0.3,)}
+    assert {e.labels for e in seen if e not in wrong} == {(1.0,)}
+    for example in wrong:
+        ranks = [document for document, _ in cut.lists()[example.query.id]]
+        assert ranks.index(example.documents[0].id) >= 20
+        assert example.relevant == {example.documents[0].id}
+
+    orderings_losses.hidden_positives({}, 0.2)(cut, 13)
+    hidden = [e for e in seen if e.documents[-1].id == f"{own[e.query.id]} again"]
+    assert (len(seen), len(hidden)) == (20, 4)
+    for example in hidden:
+        positive, twin = example.documents
+        assert example.labels == (1.0, 0.0)
+        assert set(twin.text.split()) == set(positive.text.split())
+        assert twin.text != positive.text
 
 
 def test_the_pieces(scripts: tuple[ModuleType, ModuleType]) -> None:
