@@ -211,9 +211,11 @@ def verdict(results: Results, claim: Claim) -> str:
         chance = float(ttest_1samp(rows, 0.0).pvalue) if rows.any() else 1.0
         holds, p = holds and chance < 0.05, f", p {chance:.2g}"
     each = ", ".join(f"{value:+.4f}" for value in values)
-    opposite = all(value < 0 for value in values)
-    says = "holds" if holds else "does not hold here" + (" (the opposite)" if opposite else "")
-    says = says if settled else f"open: {len(values)} of {LEAST_SEEDS} seeds"
+    says = "holds" if holds else "does not hold here"
+    if all(value < 0 for value in values):
+        says += " (every seed says the opposite)"
+    if not settled:
+        says = f"open: {len(values)} of {LEAST_SEEDS} seeds"
     return f"{claim.says} ({claim.measure}): {np.mean(values):+.4f} ({each}{p}): {says}"
 
 

@@ -118,7 +118,9 @@ def test_verdicts(scripts: tuple[ModuleType, ModuleType]) -> None:
     mean_of_seeds = noise.mean(axis=0) + 0.9
     assert f"{mean_of_seeds.mean():+.4f}" in planted
     assert f"p {ttest_1samp(mean_of_seeds, 0).pvalue:.2g}" in planted
-    assert bench.verdict(results(-1.0), claim).endswith("does not hold here (the opposite)")
+    assert bench.verdict(results(-1.0), claim).endswith(
+        "does not hold here (every seed says the opposite)"
+    )
     small = results(0.1 - noise.mean(axis=1).min() + 1e-3)  # every seed above 0, and by chance
     assert bench.verdict(small, claim).endswith("does not hold here")
     assert bench.verdict({"a": {}, "b": {}}, claim).endswith("not measured")
