@@ -196,6 +196,9 @@ def main(words: Sequence[str] | None = None) -> None:
     unknown = [name for name in names if name not in ORDERINGS]
     if unknown:
         parser.error(f"{unknown[0]!r}: unknown; names are {', '.join(ORDERINGS)}")
+    systems = [system for name in names for system in ORDERINGS[name].systems]
+    if stray := [system for system in asked.only or () if system not in systems]:
+        parser.error(f"--only {stray[0]!r}: unknown; systems are {'; '.join(systems)}")
     if not asked.show:
         settings = {
             key: getattr(asked, key)

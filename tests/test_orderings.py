@@ -98,6 +98,9 @@ def test_results_of_other_settings_do_not_mix(
     with pytest.raises(SystemExit):
         run("bixs")
     assert "'bixs': unknown; names are layers, bixse" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("clp", "--only", "info_nce", "clip")
+    assert "--only 'clip': unknown; systems are untrained; info_nce; clp" in capsys.readouterr().err
 
 
 def test_verdicts(scripts: tuple[ModuleType, ModuleType]) -> None:
