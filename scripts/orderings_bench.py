@@ -15,7 +15,7 @@ import numpy as np
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 NDCG = "nDCG@10"
 INFO_NCE = {"type": "info_nce", "temperature": 0.05}
-LEAST_SEEDS = 3  # where there is one value a seed, and none a query
+LEAST_SEEDS = 3  # for a verdict
 Values = dict[str, Any]  # measure -> a number, or each query's
 Lists = dict[str, list[tuple[str, float]]]  # query -> documents with scores, best first
 Trained = Callable[["Bench", int], Values]
@@ -203,7 +203,6 @@ def verdict(results: Results, claim: Claim) -> str:
     found = [difference(results, claim, seed) for seed in sorted(seeds)]
     values = [mean(each) for each in found]
     holds, p = all(value > 0 for value in values), ""
-    settled = isinstance(found[0], Mapping) or len(values) >= LEAST_SEEDS
     if isinstance(found[0], Mapping):
         from scipy.stats import ttest_1samp
 
@@ -214,7 +213,7 @@ def verdict(results: Results, claim: Claim) -> str:
     says = "holds" if holds else "does not hold here"
     if all(value < 0 for value in values):
         says += " (every seed says the opposite)"
-    if not settled:
+    if len(values) < LEAST_SEEDS:
         says = f"open: {len(values)} of {LEAST_SEEDS} seeds"
     return f"{claim.says} ({claim.measure}): {np.mean(values):+.4f} ({each}{p}): {says}"
 
