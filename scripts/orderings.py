@@ -9,7 +9,7 @@ positives), clp (cosines to the queries that negatives answer), star (stability)
 max over sum), mining (thresholds, with planted false negatives), cloze (ICT > MLM > none). All
 train on a cut of a collection's train split and are measured on its dev queries; no test split is
 read. A result that is there is not made again. ``--show`` prints a table and a verdict for each
-claim: it holds if each of three or more seeds says so and, where there is a value for each query, if
+claim: it holds if each of three or more seeds says so and, where there is a value for each query,
 a paired t-test over queries (means over seeds) has p < .05.
 """
 
