@@ -256,5 +256,6 @@ MINING = Ordering(
         over("margin over naive", NDCG, "margin", "naive"),
         over("percentage over shifted", NDCG, "percentage", "shifted"),
         over("percentage over margin", NDCG, "percentage", "margin"),
+        over("percentage over naive", NDCG, "percentage", "naive"),
     ],
 )
