@@ -1,0 +1,239 @@
+#!/usr/bin/env python
+"""Orderings that papers promise, each on the cheapest collection that can show it.
+
+    SLUICE_DATA=FOLDER .venv/bin/python scripts/orderings.py bixse --seeds 13 14 15
+    SLUICE_DATA=FOLDER .venv/bin/python scripts/orderings.py --show
+
+Names: layers (2D Matryoshka at half the layers), bixse (under wrong positives), psl (under hidden
+positives), clp (cosines to the queries that negatives answer), star (stability), pooling (SPLADE,
+max over sum), mining (thresholds, with planted false negatives), cloze (ICT > MLM > none). All
+train on a cut of a collection's train split and are measured on its dev queries; no test split is
+read. A result that is there is not made again. ``--show`` prints a table and a verdict for each
+claim: it holds if each of three or more seeds says so and, where there is a value for each query,
+a paired t-test over queries (means over seeds) has p < .05.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from orderings_bench import (
+    INFO_NCE,
+    MODEL,
+    NDCG,
+    Bench,
+    Ordering,
+    Trained,
+    Values,
+    over,
+    results_of,
+    table,
+)  # fmt: skip
+from orderings_losses import BIXSE, CLP, MINING, PSL, STAR
+
+# Half the layers
+
+
+def layers_of(loss: Values) -> Trained:
+    def train(bench: Bench, seed: int) -> Values:
+        from sluice.training import pair_examples
+
+        encoder = bench.encoder(layers=2 * bench.layers)
+        half, values = bench.layers, {}
+        if loss:
+            examples = pair_examples(bench.queries, bench.positives, bench.texts)
+            bench.fitted(encoder, examples, loss, seed)
+        with tempfile.TemporaryDirectory() as folder:
+            encoder.save_pretrained(Path(folder) / "model")
+            for name, cut in {
+                "": {}, "half the layers": {"layers": half},
+                "half, a quarter of the dimensions": {"layers": half, "dim": encoder.dim // 4},
+            }.items():  # fmt: skip
+                short = bench.encoder(Path(folder) / "model", **cut)
+                values[f"{NDCG} {name}".strip()] = bench.measured(short)
+        return values
+
+    return train
+
+
+HALF, QUARTER = f"{NDCG} half the layers", f"{NDCG} half, a quarter of the dimensions"
+LAYERS = Ordering(
+    "2D Matryoshka at half the layers",
+    {
+        "untrained": layers_of({}),
+        "plain": layers_of(INFO_NCE),
+        "matryoshka": layers_of({"type": "matryoshka", "loss": INFO_NCE}),
+        "matryoshka_2d": layers_of({"type": "matryoshka_2d", "loss": INFO_NCE}),
+    },
+    [
+        over("2D over plain, half the layers", HALF, "matryoshka_2d", "plain"),
+        over("2D over 1D, half the layers", HALF, "matryoshka_2d", "matryoshka"),
+        over("2D over plain, a quarter of the dimensions", QUARTER, "matryoshka_2d", "plain"),
+        over("2D over 1D, a quarter of the dimensions", QUARTER, "matryoshka_2d", "matryoshka"),
+    ],
+)
+
+
+# SPLADE
+
+
+def pooled(pooling: str) -> Trained:
+    def train(bench: Bench, seed: int) -> Values:
+        from sluice.encoders.splade.start import start_splade
+        from sluice.training import pair_examples
+
+        query, document = bench.lengths
+        with tempfile.TemporaryDirectory() as folder:
+            bench.encoder().save_pretrained(Path(folder) / "model")
+            encoder = start_splade(
+                Path(folder) / "model", bench.texts.values(), positions=20_000, terms=120,
+                pooling=pooling, query_length=query, document_length=document, dtype="bfloat16",
+            )  # fmt: skip
+        examples = pair_examples(bench.queries, bench.positives, bench.texts, bench.mined())
+        bench.fitted(
+            encoder, examples, {"type": "info_nce", "temperature": 0.3}, seed,
+            sparsity={"target_query_terms": 30, "target_doc_terms": 120},
+            head_learning_rate=2e-4, trainer={"per_device_train_batch_size": bench.batch // 2},
+        )  # fmt: skip
+        shares = []
+        values: Values = {NDCG: bench.measured(encoder)}
+        for side, encode, texts in (
+            ("query", encoder.encode_queries, bench.dev_queries),
+            ("document", encoder.encode_documents, bench.texts),
+        ):
+            vectors = encode(list(texts.values()))
+            shares.append(np.bincount(vectors.indices, minlength=vectors.shape[1]) / len(texts))
+            values[f"terms of a {side}"] = float(shares[-1].sum())
+        return {**values, "FLOPS": float(shares[0] @ shares[1])}
+
+    return train
+
+
+POOLING = Ordering(
+    "SPLADE: max over sum, both held at 30 / 120 terms",
+    {"sum": pooled("sum"), "max": pooled("max")},
+    [over("max over sum", NDCG, "max", "sum")],
+)
+
+
+# Pre-training
+
+LARGE = {"per_device_train_batch_size": 64, "learning_rate": 1e-3, "max_steps": 120}
+
+
+def pretrained(task: str, questions: int = 64) -> Trained:
+    """A fresh BERT, pre-trained on the documents, then trained with a few queries."""
+
+    def train(bench: Bench, seed: int) -> Values:
+        from sluice.encoders import SpladeEncoder
+        from sluice.encoders.transformer.from_scratch import fresh_model
+        from sluice.training import pair_examples
+        from sluice.training.generation.inverse_cloze import Passage, ict_examples
+
+        with tempfile.TemporaryDirectory() as folder:
+            fresh = fresh_model(
+                bench.texts.values(), Path(folder) / "fresh",
+                layers=2, hidden=128, vocabulary=4000, seed=seed,
+            )  # fmt: skip
+            encoder = bench.encoder(fresh)
+            passages = [Passage(name, "", text) for name, text in bench.texts.items()]
+            if task == "cloze":
+                examples = [e for epoch in range(20) for e in ict_examples(passages, seed, epoch)]
+                bench.fitted(encoder, examples, INFO_NCE, seed, trainer=LARGE)
+            elif task == "words":
+                masked = SpladeEncoder.from_pretrained(fresh, document_length=bench.lengths[1])
+                pairs = pair_examples(bench.queries, bench.positives, bench.texts)
+                bench.fitted(masked, pairs, {"type": "masked_language"}, seed, trainer=LARGE)
+                weights = masked.model.base_model.state_dict()
+                encoder.model.load_state_dict(weights, strict=False)
+        values: Values = {f"{NDCG} before": bench.measured(encoder)}
+        few = random.Random(seed).sample(sorted(bench.positives), questions)
+        positives = {query: bench.positives[query] for query in few}
+        examples = list(pair_examples(bench.queries, positives, bench.texts))
+        bench.fitted(encoder, examples, INFO_NCE, seed, trainer={"learning_rate": 5e-4})
+        return {**values, NDCG: bench.measured(encoder)}
+
+    return train
+
+
+CLOZE = Ordering(
+    "Pre-training before 64 queries: ICT, masked words, none",
+    {name: pretrained(name) for name in ("none", "words", "cloze")},
+    [
+        over("masked words over none", NDCG, "words", "none"),
+        over("ICT over masked words", NDCG, "cloze", "words"),
+        over("ICT over none", NDCG, "cloze", "none"),
+    ],
+)
+
+ORDERINGS = {
+    "layers": LAYERS, "bixse": BIXSE, "psl": PSL, "clp": CLP, "star": STAR, "pooling": POOLING,
+    "mining": MINING, "cloze": CLOZE,
+}  # fmt: skip
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ORDERINGS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[13, 14, 15])
+    parser.add_argument("--only", nargs="+", help="these systems")
+    parser.add_argument("--dataset", default="feedbackqa", help="with a train and a dev split")
+    parser.add_argument("--model", default=MODEL)
+    for name in ("documents", "dev", "steps", "batch", "layers"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(Bench, name))
+    parser.add_argument("--output", type=Path, default=Path("runs/orderings"))
+    parser.add_argument("--show", action="store_true", help="print what is there, train nothing")
+    asked = parser.parse_args(words)
+    names = asked.names or list(ORDERINGS)
+    unknown = [name for name in names if name not in ORDERINGS]
+    if unknown:
+        parser.error(f"{unknown[0]!r}: unknown; names are {', '.join(ORDERINGS)}")
+    systems = [system for name in names for system in ORDERINGS[name].systems]
+    if stray := [system for system in asked.only or () if system not in systems]:
+        parser.error(f"--only {stray[0]!r}: unknown; systems are {'; '.join(systems)}")
+    if not asked.show:
+        settings = {
+            key: getattr(asked, key)
+            for key in ("dataset", "model", "documents", "dev", "steps", "batch", "layers")
+        }
+        bench = Bench(**settings)
+        noted = asked.output / "settings.json"
+        asked.output.mkdir(parents=True, exist_ok=True)
+        if noted.exists() and json.loads(noted.read_text()) != settings:
+            parser.error(f"{noted}: results of other settings are there; name another --output")
+        noted.write_text(json.dumps(settings))
+        for name in names:
+            for seed in asked.seeds:
+                for system, train in ORDERINGS[name].systems.items():
+                    again = system == "untrained" and seed != asked.seeds[0]
+                    if not again and (not asked.only or system in asked.only):
+                        one(bench, train, seed, asked.output / name / f"{system}.{seed}.json")
+    for name in names:
+        print("\n".join(table(ORDERINGS[name], results_of(asked.output / name))), end="\n\n")
+
+
+def one(bench: Bench, train: Trained, seed: int, result: Path) -> None:
+    """Train and measure one system, unless its result is there."""
+    if result.exists():
+        return
+    start = time.monotonic()
+    values = {**train(bench, seed), "seconds": round(time.monotonic() - start, 1)}
+    result.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = result.with_suffix(".part")
+    unfinished.write_text(json.dumps(values))
+    unfinished.replace(result)
+    print(
+        f"{result.parent.name}: {result.stem}, {values['seconds']} s", file=sys.stderr, flush=True
+    )
+
+
+if __name__ == "__main__":
+    main()
