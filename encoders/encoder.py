@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 import numpy as np
 import scipy.sparse as sp
 
+from sluice.encoders.foundation.token_vectors import TokenVectors
+
 if TYPE_CHECKING:
     from builtins import property as hook
 else:
@@ -27,12 +29,14 @@ else:
 
 Side: TypeAlias = Literal["query", "document"]
 Dense: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float32]]
-Vectors: TypeAlias = Dense | sp.csr_array
+Vectors: TypeAlias = Dense | sp.csr_array | TokenVectors
 
 
 @runtime_checkable
 class Encoder(Protocol):
     """Text in, vectors out: float32 ``[n, dim]``, dense (numpy) or sparse (``csr_array``).
+
+    Or several vectors a text, one for each token: ``TokenVectors``, whose rows are texts.
 
     ``fingerprint`` changes whenever the vectors could: weights, tokenizer, pooling, prompts,
     lengths. An index remembers it and refuses another encoder's queries.
@@ -79,8 +83,8 @@ class EncoderBase:
         return None
 
     @hook
-    def similarity(self) -> Literal["cosine", "dot"]:
-        """What turns two of its vectors into a score."""
+    def similarity(self) -> Literal["cosine", "dot", "max_sim"]:
+        """What turns two of its vectors into a score; MaxSim takes all of two texts' tokens."""
         return "dot"
 
     @hook

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Side = Literal["query", "document"]
-Similarity = Literal["cosine", "dot"]
+Similarity = Literal["cosine", "dot", "max_sim"]
 Features = dict[str, "Tensor"]
 
 

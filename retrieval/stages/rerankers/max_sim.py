@@ -14,7 +14,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.pipelines.scorer import Scores
 
 if TYPE_CHECKING:
-    from sluice.encoders.transformer.token_vectors import TokenVectors
+    from sluice.encoders.transformer.token_states import TokenStates
 
 BYTES = 256 << 20  # of document token vectors held together, at most
 
@@ -88,16 +88,16 @@ class MaxSim:
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """Return one score per (query, document) pair, float32 ``[n]``."""
-        from sluice.encoders.transformer.token_vectors import token_vectors
+        from sluice.encoders.transformer.token_states import token_states
 
         scores = np.zeros(len(pairs), np.float32)
         if not len(pairs):
             return scores
         distinct = dict.fromkeys(query for query, _ in pairs)
         numbers = {query: number for number, query in enumerate(distinct)}
-        queries = token_vectors(self.encoder, list(numbers), "query")
+        queries = token_states(self.encoder, list(numbers), "query")
         for documents, places in self._blocks(pairs):
-            found = token_vectors(self.encoder, list(documents), "document")
+            found = token_states(self.encoder, list(documents), "document")
             by_query: dict[int, list[int]] = {}
             for place in places:
                 by_query.setdefault(numbers[pairs[place][0]], []).append(place)
@@ -123,7 +123,7 @@ class MaxSim:
             yield numbers, sorted(place for document in block for place in places[document])
 
 
-def _sums(query: Any, documents: TokenVectors, wanted: np.ndarray) -> Scores:
+def _sums(query: Any, documents: TokenStates, wanted: np.ndarray) -> Scores:
     """Return the sums of the best cosines of one query with some of the documents."""
     import torch
 

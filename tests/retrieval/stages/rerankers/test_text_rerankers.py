@@ -12,7 +12,7 @@ from tiny_models import WORDS, save_model
 
 from sluice.encoders import BM25Encoder, CrossEncoder, DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.transformer.token_vectors import token_vectors
+from sluice.encoders.transformer.token_states import token_states
 from sluice.retrieval import Rerank, Retriever
 from sluice.retrieval.config.components import make_encoder
 from sluice.retrieval.experiments.checks import _AnyScorer, _AnyStage
@@ -88,19 +88,19 @@ def test_max_sim_in_blocks_encodes_each_document_once(
 
 
 def test_max_sim_of_a_text_with_itself_counts_its_tokens(encoder: DenseEncoder) -> None:
-    found = token_vectors(encoder, TEXTS, "document")
+    found = token_states(encoder, TEXTS, "document")
     lengths = np.diff(found.bounds)
     assert len(found) == len(TEXTS)
     assert lengths[0] == 4
     assert np.allclose(MaxSim(encoder).score([(t, t) for t in TEXTS]), lengths, atol=1e-4)
-    assert len(token_vectors(encoder, [], "query")) == 0
+    assert len(token_states(encoder, [], "query")) == 0
 
 
 @pytest.mark.usefixtures("bfloat16")
 def test_max_sim_in_bfloat16_is_near(folder: Path, encoder: DenseEncoder) -> None:
     pairs = [(query, document) for query in TEXTS for document in TEXTS]
     half = MaxSim.from_pretrained(folder, dtype="bfloat16")
-    assert token_vectors(half.encoder, TEXTS, "query").values.dtype is torch.bfloat16
+    assert token_states(half.encoder, TEXTS, "query").values.dtype is torch.bfloat16
     assert np.allclose(half.score(pairs), MaxSim(encoder).score(pairs), atol=0.3)
 
 
