@@ -51,6 +51,10 @@ def test_a_function_is_an_encoder() -> None:
 
 
 def test_a_function_may_give_token_vectors(tmp_path: Path) -> None:
+    check_encoder(
+        FunctionEncoder(token_vectors, name="words", batch_size=2),
+        same=[FunctionEncoder(token_vectors, name="words")], skip=["saved_and_loaded"],
+    )  # fmt: skip
     encoder = FunctionEncoder(token_vectors, name="words", batch_size=2)
     assert encoder.similarity == "cosine"  # not known before the first call
     texts = [*TEXTS, " ", "gold"]
