@@ -231,7 +231,7 @@ class TokenEncoder(TextEncoder):
 
         Padding and skipped tokens are zeros. Documents are not pooled.
         """
-        scored = self._scored(features, side)
+        scored = self.scored(features, side)
         if self.expand_to and side == "query" and not self.attend:
             states: Tensor = self.model(**features).last_hidden_state
         else:
@@ -247,6 +247,12 @@ class TokenEncoder(TextEncoder):
     def encode_documents(self, texts: Sequence[str]) -> TokenVectors:
         """Return the vectors of the documents' tokens, in input order."""
         return self._encode(texts, "document")
+
+    def token_texts(self, texts: Sequence[str], side: Side) -> list[list[str]]:
+        """Return the tokens of each text that have vectors, see ``token_names``."""
+        from sluice.encoders.late_interaction.names import token_names
+
+        return token_names(self, texts, side)
 
     def _encode(self, texts: Sequence[str], side: Side) -> TokenVectors:
         counts = np.zeros(len(texts), np.int64)
@@ -271,7 +277,7 @@ class TokenEncoder(TextEncoder):
         """Return a batch's vectors end to end, and how many each text has."""
         if side == "query" and self.expand_to:
             features = self._expanded(self.padded(batch), batch.lengths)
-            scored = self._scored(features, side)
+            scored = self.scored(features, side)
             states = self.model(**features).last_hidden_state[scored]
             vectors = self._vectors(states).cpu().numpy()
             return vectors, scored.sum(dim=1).cpu().numpy()
@@ -312,8 +318,8 @@ class TokenEncoder(TextEncoder):
         ids = ids.masked_fill(filled, self._mask_id)
         return {"input_ids": ids, "attention_mask": mask.masked_fill(filled, int(self.attend))}
 
-    def _scored(self, features: Features, side: Side) -> Tensor:
-        """Return which tokens ``[n, length]`` have vectors."""
+    def scored(self, features: Features, side: Side) -> Tensor:
+        """Return which tokens ``[n, length]`` of ``tokenize`` have vectors."""
         ids, mask = features["input_ids"], features["attention_mask"].bool()
         if side == "query":
             return mask | (torch.arange(ids.shape[1], device=ids.device) < self.expand_to)
