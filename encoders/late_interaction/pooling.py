@@ -48,7 +48,8 @@ def _labels(rest: NDArray[np.float32], factor: float) -> NDArray[np.int64] | Non
     clusters = max(int(len(rest) // factor), 1)
     if clusters >= len(rest):
         return None
-    return ward_labels(np.ascontiguousarray(rest @ rest.T), clusters)
+    labels: NDArray[np.int64] = ward_labels(np.ascontiguousarray(rest @ rest.T), clusters)
+    return labels
 
 
 def pooled_labels(values: NDArray[np.float32], factor: float, protected: int) -> NDArray[np.int64]:
