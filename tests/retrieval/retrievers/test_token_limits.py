@@ -1,4 +1,4 @@
-"""What goes with token vectors and what does not: plain refusals, and the uses that score by them."""
+"""What goes with token vectors and what does not: refusals, and what scores by them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,8 +43,14 @@ def expected(query: str, text: str) -> float:
 
 
 @pytest.mark.parametrize(
-    "text", ["prf(tokens)", "rm3(tokens)", "bm25 >> dot(tokens)", "bm25 >> pair_head(tokens, model='m')"]
-)  # fmt: skip
+    "text",
+    [
+        "prf(tokens)",
+        "rm3(tokens)",
+        "bm25 >> dot(tokens)",
+        "bm25 >> pair_head(tokens, model='m')",
+    ],
+)
 def test_stages_of_single_vectors_refuse(tokens: Retriever, bm25: Retriever, text: str) -> None:
     names = {"tokens": lambda: tokens, "bm25": lambda: bm25}
     with pytest.raises(ConfigError, match=r"a vector for each token.*max_sim\(tokens\)"):
