@@ -247,7 +247,7 @@ WORDS: Mapping[str, str] = {
     "normalised.beta": "How sharply hubs differ from other documents.",
     "normalised.documents": "Documents that normalisers are made for; 0: those seen.",
     "normalised.depth": "Hits that are reordered.",
-    "max_sim.retriever": "Instead of a model: a name under retrievers, whose stored token vectors are "
+    "max_sim.retriever": "Instead of a model: a retriever, whose stored token vectors are "
     "compared; only queries are encoded.",
     "prf.kind": "average of the query and the first documents, or rocchio.",
     "prf.alpha": "The query's weight in rocchio.",
