@@ -176,7 +176,7 @@ def _decode(codes: Any, token: int, scale: Any, room: Any, at: int) -> None:
             room[at, i] = min(max(room[at, i], -LARGEST_VALUE), LARGEST_VALUE)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
 def read_token(
     kind: int,
     codes: Any,
@@ -205,7 +205,7 @@ def read_token(
         _decode(codes, token, scale_of(kind, scales, token), room, at)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
 def read_tokens(
     segment: Segment, places: NDArray[np.int64], starts: NDArray[np.int64], room: Any
 ) -> None:
