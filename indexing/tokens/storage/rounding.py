@@ -11,8 +11,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sluice.indexing.tokens.storage.steps import AT_ONCE, TABLES, add_sixteen
 from sluice.indexing.tokens.storage.segment import FLOAT16, FLOAT32, RESIDUAL4, ZERO, Segment
+from sluice.indexing.tokens.storage.steps import AT_ONCE, TABLES, add_sixteen
 
 LEVELS = 127  # of a code, to either side of zero
 # Values whose products with a query's are far from float32's ends. Of documents with others
@@ -72,7 +72,8 @@ def round_to_codes(
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
 def wide_of(segment: Segment) -> int:
     """Return the number of codes of a token."""
-    return segment.codes.shape[1] * (2 if segment.kind == RESIDUAL4 else 1)
+    width: int = segment.codes.shape[1]
+    return 2 * width if segment.kind == RESIDUAL4 else width
 
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
