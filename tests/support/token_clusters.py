@@ -14,7 +14,9 @@ def clustered(rng: np.random.Generator, texts: int, most: int = 12) -> TokenVect
     points = np.random.default_rng(5).standard_normal((40, DIM))
     lengths = rng.integers(0, most + 1, texts)
     topics = rng.integers(0, 40, (texts, 3))
-    chosen = [points[rng.choice(topic, length)] for topic, length in zip(topics, lengths)]
+    chosen = [
+        points[rng.choice(topic, length)] for topic, length in zip(topics, lengths, strict=True)
+    ]
     values = np.concatenate([*chosen, np.zeros((0, DIM))])
     values += 0.4 * rng.standard_normal(values.shape)
     values /= np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-9)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.token_clusters import clustered
 
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import open_index
 from sluice.indexing.tokens import TokenIndex
 from sluice.indexing.tokens.gather.gathering import EXACT_BELOW
+from tests.support.token_clusters import clustered
 
 
 @pytest.fixture(scope="module")
