@@ -62,6 +62,7 @@ from sluice.retrieval.pipelines.saving import PIPELINE
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.table import REMOTE
 from sluice.retrieval.retrievers.candidate_lists import Sources, open_lists
+from sluice.retrieval.retrievers.corpus.fill_index import measures
 from sluice.retrieval.retrievers.folder import HEAD, discard_leftovers, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
@@ -351,8 +352,6 @@ class Experiment:
             log.warning("%s; rebuilding", error)
         encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
         log.info("%s: indexing", name)
-        from sluice.indexing.index import Recipe
-
         index = make_index(section.index, where=f"{where}.index")
         built = Retriever.build(
             encoder,
@@ -362,7 +361,7 @@ class Experiment:
             name=name,
             encoding=section.encoding or CachedEncoding(),
             passages=section.passages,
-            queries=self._queries() if isinstance(index, Recipe) else None,
+            queries=self._queries() if measures(index) else None,
             config={
                 "retriever": section.model_dump(exclude={"search"}),
                 "dataset": self.config.dataset,
