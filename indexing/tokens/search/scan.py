@@ -25,7 +25,13 @@ from sluice.indexing.tokens.search.tile import (
     multiply_pair,
     reaching,
 )
-from sluice.indexing.tokens.storage.rounding import add_residuals, copy_codes, read_token, scale_of, wide_of
+from sluice.indexing.tokens.storage.rounding import (
+    add_residuals,
+    copy_codes,
+    read_token,
+    scale_of,
+    wide_of,
+)
 from sluice.indexing.tokens.storage.segment import RESIDUAL4, ZERO, Segment
 
 _LARGEST = float(LARGEST_SCORE)
@@ -162,6 +168,25 @@ def _product(exact: Any, token: int, vectors: Any, width: int) -> Any:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _lower(
+    queries: Queries, begin: int, tokens: int, loss: float, reach: float, floors: Any, best: Any
+) -> None:
+    """Turn the largest approximate scores into what the largest exact one must reach at least.
+
+    A query token of zeros, whose products are 0, and empty lanes need no exact products.
+    """
+    for lane in range(floors.shape[1]):
+        if lane >= tokens or queries.scales[begin + lane] == 0:
+            floors[0, lane] = _INFINITE
+            best[lane] = 0.0
+            continue
+        slack = queries.token_lossy[begin + lane] * loss
+        slack += queries.token_direct[begin + lane] * reach
+        # Either may be off by the slack: the one that seems largest, and the one that is.
+        floors[0, lane] -= np.float32(2) * slack * _UP + _TINY
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def score_exactly(
     segment: Segment,
     places: NDArray[np.int64],
@@ -209,14 +234,7 @@ def score_exactly(
                 _fill(segment, lo, hi, zero, codes, scales)
                 first, last = 0, hi - lo
             _multiply(queries, query, codes, scales, first, last, floors, 0, True, sums)
-            for lane in range(lanes):
-                if lane >= tokens or queries.scales[begin + lane] == 0:
-                    floors[0, lane] = _INFINITE
-                    best[lane] = 0.0
-                    continue
-                slack = queries.token_lossy[begin + lane] * loss
-                slack += queries.token_direct[begin + lane] * reach
-                floors[0, lane] -= np.float32(2) * slack * _UP + _TINY
+            _lower(queries, begin, tokens, loss, reach, floors, best)
         for token in range(hi - lo):
             read = False
             for column in range(0, lanes, LANES):

@@ -128,7 +128,9 @@ def residual_codes(
     wide = book.table.shape[1]
     codes = np.empty((len(values), wide // 2), np.uint8)
     scales, centroids = np.empty((2, len(values)), np.uint16)
-    means = ((book.table[:, : values.shape[1]].astype(np.float64) - ZERO) * book.unit).astype(np.float32)
+    means = ((book.table[:, : values.shape[1]].astype(np.float64) - ZERO) * book.unit).astype(
+        np.float32
+    )
     for start in range(0, len(values), _BLOCK):
         part = slice(start, start + _BLOCK)
         directions, norms = _directions(values[part])
@@ -187,7 +189,7 @@ def _write_codes(
             for edge in edges:
                 level += rest > edge
             chosen[i] = level
-            whole = min(max(base + np.int64(levels[level]), 1), 255) - ZERO
+            whole = np.int64(min(max(base + levels[level], 1), 255)) - ZERO
             length += np.float64(whole * whole)
         for i in range(half):
             codes[token, i] = chosen[i] | (chosen[half + i] << 4)

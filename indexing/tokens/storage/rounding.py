@@ -11,8 +11,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sluice.indexing.tokens.storage.steps import AT_ONCE, TABLES, add_sixteen
 from sluice.indexing.tokens.storage.segment import FLOAT16, FLOAT32, RESIDUAL4, ZERO, Segment
+from sluice.indexing.tokens.storage.steps import AT_ONCE, TABLES, add_sixteen
 
 LEVELS = 127  # of a code, to either side of zero
 # Values whose products with a query's are far from float32's ends. Of documents with others
@@ -72,7 +72,8 @@ def round_to_codes(
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
 def wide_of(segment: Segment) -> int:
     """Return the number of codes of a token."""
-    return segment.codes.shape[1] * (2 if segment.kind == RESIDUAL4 else 1)
+    width: int = segment.codes.shape[1]
+    return 2 * width if segment.kind == RESIDUAL4 else width
 
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
@@ -176,7 +177,7 @@ def _decode(codes: Any, token: int, scale: Any, room: Any, at: int) -> None:
             room[at, i] = min(max(room[at, i], -LARGEST_VALUE), LARGEST_VALUE)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
 def read_token(
     kind: int,
     codes: Any,
@@ -205,7 +206,7 @@ def read_token(
         _decode(codes, token, scale_of(kind, scales, token), room, at)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
 def read_tokens(
     segment: Segment, places: NDArray[np.int64], starts: NDArray[np.int64], room: Any
 ) -> None:

@@ -78,7 +78,7 @@ class TokenRows:
         if self._spool is None:
             self._extend(added)
             return
-        columns = {}
+        columns: dict[str, Any] = {}
         for name, dtype, _ in token_columns(self.store, self.dim):
             array = getattr(added, name)
             if array.size:
@@ -213,7 +213,9 @@ class TokenRows:
     def gather(self, rows: Rows) -> TokenVectors:
         """Return the stored vectors of any rows, in their order."""
         if self.dim is None or not len(rows):
-            return TokenVectors(np.zeros((0, self.dim or 0), np.float32), np.zeros(len(rows) + 1))
+            return TokenVectors(
+                np.zeros((0, self.dim or 0), np.float32), np.zeros(len(rows) + 1, np.int64)
+            )
         from sluice.indexing.tokens.storage.rounding import read_tokens
 
         found = self.places(rows)

@@ -8,7 +8,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from sluice.indexing.flat.tile import has_feature
+from sluice.indexing.kernels.processor import has_feature
 
 AT_ONCE = 16
 TABLES = has_feature("ssse3")  # the processor looks 16 bytes up at once
@@ -69,9 +69,7 @@ def add_sixteen(
             for limit, comparison in ((1, "<"), (255, ">")):
                 beyond = builder.icmp_signed(comparison, total, every(_SHORTS, limit))
                 total = builder.select(beyond, every(_SHORTS, limit), total)
-            builder.store(
-                builder.trunc(total, _BYTES), pointer(out, line, width, begin), align=1
-            )
+            builder.store(builder.trunc(total, _BYTES), pointer(out, line, width, begin), align=1)
         return context.get_dummy_value()
 
     return signature, generate
