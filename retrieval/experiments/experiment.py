@@ -351,6 +351,7 @@ class Experiment:
         except IndexFormatError as error:
             log.warning("%s; rebuilding", error)
         encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
+        views = self._views_of(section.encoder)  # open while this one encodes
         log.info("%s: indexing", name)
         index = make_index(section.index, where=f"{where}.index")
         built = Retriever.build(
@@ -369,8 +370,24 @@ class Experiment:
             },
         )
         built.params = section.search
+        del views
         give_back_memory()
         return built
+
+    def _views_of(self, spec: Mapping[str, Any]) -> list[Any]:
+        """Open the other heads of a retriever's model that retrievers are yet to be built with.
+
+        One pass then makes the vectors of all, which the cache keeps for them.
+        """
+        if spec.get("type") != "three_heads":
+            return []
+        return [
+            make_encoder(other.encoder, where=f"retrievers.{name}.encoder", model=self.model)
+            for name, other in self.config.retrievers.items()
+            if {**other.encoder, "head": spec.get("head")} == {**spec}
+            and other.encoder != spec
+            and not self.is_built(name)
+        ]
 
     def _queries(self) -> Mapping[str, str]:
         """Return the queries to choose an index by: train and dev, never those of the test."""
