@@ -78,6 +78,11 @@ class HeadEncoder(EncoderBase):
         return fingerprint_of(self.trunk.fingerprint, self.head)
 
     @property
+    def views(self) -> Sequence[HeadEncoder]:
+        """The other heads that were opened: what this one encodes is in the memo for them."""
+        return [_VIEWS[head](self.trunk) for head in self.trunk.asked if head != self.head]
+
+    @property
     def device(self) -> Any:
         """Where it computes."""
         return self.trunk.device

@@ -110,6 +110,11 @@ class Trunk(TextEncoder):
         self._asked.add(head)
 
     @property
+    def asked(self) -> tuple[Head, ...]:
+        """The heads that passes compute."""
+        return tuple(head for head in HEADS if head in self._asked)
+
+    @property
     def vocabulary_size(self) -> int:
         """The number of terms of sparse vectors."""
         return int(self.model.get_input_embeddings().num_embeddings)

@@ -15,24 +15,23 @@ from sluice.indexing.hits import LARGEST_SCORE
 from sluice.indexing.kernels.exact_score import STEP, whole_sum
 from sluice.indexing.tokens.search.queries import Queries
 from sluice.indexing.tokens.search.tile import (
-    FEW,
     LANES,
-    MANY,
     PAIRED,
-    keep_few,
-    keep_few_pair,
-    keep_many,
-    keep_many_pair,
-    keep_one,
+    TOKENS,
     lowest_bit,
-    reach_few,
-    reach_few_pair,
-    reach_many,
-    reach_many_pair,
-    reach_one,
+    multiply,
+    multiply_one,
+    multiply_one_pair,
+    multiply_pair,
     reaching,
 )
-from sluice.indexing.tokens.storage.rounding import add_residuals, read_token, scale_of
+from sluice.indexing.tokens.storage.rounding import (
+    add_residuals,
+    copy_codes,
+    read_token,
+    scale_of,
+    wide_of,
+)
 from sluice.indexing.tokens.storage.segment import RESIDUAL4, ZERO, Segment
 
 _LARGEST = float(LARGEST_SCORE)
@@ -41,162 +40,65 @@ _INFINITE = np.float32(np.inf)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _reach(
-    queries: Queries, query: int, codes: Any, scales: Any, lo: int, hi: int, best: Any, line: int
+def _multiply(
+    queries: Queries,
+    query: int,
+    codes: Any,
+    scales: Any,
+    lo: int,
+    hi: int,
+    best: Any,
+    line: int,
+    keep: bool,
+    sums: Any,
 ) -> None:
-    """Raise each lane of a line of ``best`` to its largest score with tokens ``lo`` to ``hi``."""
+    """Write each lane's largest score with tokens ``lo`` to ``hi`` into a line of ``best``.
+
+    With ``keep``, all of these scores are written into ``sums``, a line for each token.
+    """
     first, last = queries.panels[query], queries.panels[query + 1]
+    for lane in range((last - first) * LANES):
+        best[line, lane] = -_INFINITE
+    cells, starts = queries.cells, queries.starts
     panel = first
     while panel < last:
         pair = PAIRED and panel + 1 < last
-        column = (panel - first) * LANES
-        at = lo
-        while at < hi:
-            left = hi - at
-            # The last tile of many takes some tokens again rather than fewer.
-            if left < MANY and hi - lo >= MANY:
-                at, left = hi - MANY, MANY
-            elif left < FEW and hi - lo >= FEW:
-                at, left = hi - FEW, FEW
-            if left >= MANY:
+        at, to = (panel - first) * LANES, lo
+        while to < hi:
+            if hi - lo < TOKENS:
                 if pair:
-                    reach_many_pair(
-                        queries.cells, queries.starts, panel, codes, scales, at, best, line, column
+                    multiply_one_pair(
+                        cells, starts, panel, codes, scales, to, best, line, at, keep, sums, to - lo
                     )
                 else:
-                    reach_many(
-                        queries.cells, queries.starts, panel, codes, scales, at, best, line, column
+                    multiply_one(
+                        cells, starts, panel, codes, scales, to, best, line, at, keep, sums, to - lo
                     )
-                at += MANY
-            elif left >= FEW:
-                if pair:
-                    reach_few_pair(
-                        queries.cells, queries.starts, panel, codes, scales, at, best, line, column
-                    )
-                else:
-                    reach_few(
-                        queries.cells, queries.starts, panel, codes, scales, at, best, line, column
-                    )
-                at += FEW
-            else:
-                reach_one(
-                    queries.cells, queries.starts, panel, codes, scales, at, best, line, column
+                to += 1
+                continue
+            to = min(to, hi - TOKENS)  # the last ones are multiplied again rather than one by one
+            if pair:
+                multiply_pair(
+                    cells, starts, panel, codes, scales, to, best, line, at, keep, sums, to - lo
                 )
-                if pair:
-                    reach_one(
-                        queries.cells,
-                        queries.starts,
-                        panel + 1,
-                        codes,
-                        scales,
-                        at,
-                        best,
-                        line,
-                        column + LANES,
-                    )
-                at += 1
-        panel += 2 if pair else 1
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _keep(
-    queries: Queries, query: int, codes: Any, scales: Any, lo: int, hi: int, sums: Any
-) -> None:
-    """Write the scores of tokens ``lo`` to ``hi`` with each lane of a query."""
-    first, last = queries.panels[query], queries.panels[query + 1]
-    panel = first
-    while panel < last:
-        pair = PAIRED and panel + 1 < last
-        column = (panel - first) * LANES
-        at = lo
-        while at < hi:
-            left = hi - at
-            if left < MANY and hi - lo >= MANY:
-                at, left = hi - MANY, MANY
-            elif left < FEW and hi - lo >= FEW:
-                at, left = hi - FEW, FEW
-            if left >= MANY:
-                if pair:
-                    keep_many_pair(
-                        queries.cells,
-                        queries.starts,
-                        panel,
-                        codes,
-                        scales,
-                        at,
-                        sums,
-                        at - lo,
-                        column,
-                    )
-                else:
-                    keep_many(
-                        queries.cells,
-                        queries.starts,
-                        panel,
-                        codes,
-                        scales,
-                        at,
-                        sums,
-                        at - lo,
-                        column,
-                    )
-                at += MANY
-            elif left >= FEW:
-                if pair:
-                    keep_few_pair(
-                        queries.cells,
-                        queries.starts,
-                        panel,
-                        codes,
-                        scales,
-                        at,
-                        sums,
-                        at - lo,
-                        column,
-                    )
-                else:
-                    keep_few(
-                        queries.cells,
-                        queries.starts,
-                        panel,
-                        codes,
-                        scales,
-                        at,
-                        sums,
-                        at - lo,
-                        column,
-                    )
-                at += FEW
             else:
-                keep_one(
-                    queries.cells, queries.starts, panel, codes, scales, at, sums, at - lo, column
+                multiply(
+                    cells, starts, panel, codes, scales, to, best, line, at, keep, sums, to - lo
                 )
-                if pair:
-                    keep_one(
-                        queries.cells,
-                        queries.starts,
-                        panel + 1,
-                        codes,
-                        scales,
-                        at,
-                        sums,
-                        at - lo,
-                        column + LANES,
-                    )
-                at += 1
+            to += TOKENS
         panel += 2 if pair else 1
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _fill(segment: Segment, lo: int, hi: int, zero: int, codes: Any, scales: Any) -> None:
     """Write the codes, less ``zero``, and scales of tokens ``lo`` to ``hi`` from line 0 on."""
+    kind, _, _, _, source, stored, centroids, _, table, levels = segment
     for token in range(lo, hi):
-        scales[token - lo] = scale_of(segment, token)
-        if segment.kind == RESIDUAL4:
-            add_residuals(segment, token, zero, codes, token - lo)
+        scales[token - lo] = scale_of(kind, stored, token)
+        if kind == RESIDUAL4:
+            add_residuals(source, token, centroids, table, levels, zero, codes, token - lo)
         else:
-            for i in range(codes.shape[1]):
-                codes[token - lo, i] = np.int32(segment.codes[token, i]) - zero
+            copy_codes(source, token, zero, codes, token - lo)
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})  # type: ignore[untyped-decorator]
@@ -252,9 +154,7 @@ def bound_scores(
             if not margin < _INFINITE:
                 lows[line, at + i], highs[line, at + i] = -_INFINITE, _INFINITE
                 continue
-            for lane in range(lanes):
-                best[line, lane] = -_INFINITE
-            _reach(queries, query, codes, scales, first, last, best, line)
+            _multiply(queries, query, codes, scales, first, last, best, line, False, best)
             score = _total(queries.scales, begin, best, line, lanes)
             lows[line, at + i], highs[line, at + i] = score - margin, score + margin
 
@@ -265,6 +165,25 @@ def _product(exact: Any, token: int, vectors: Any, width: int) -> Any:
     for i in range(width - width % STEP, width):
         total += exact[token, i] * np.float64(vectors[0, i])
     return total
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _lower(
+    queries: Queries, begin: int, tokens: int, loss: float, reach: float, floors: Any, best: Any
+) -> None:
+    """Turn the largest approximate scores into what the largest exact one must reach at least.
+
+    A query token of zeros, whose products are 0, and empty lanes need no exact products.
+    """
+    for lane in range(floors.shape[1]):
+        if lane >= tokens or queries.scales[begin + lane] == 0:
+            floors[0, lane] = _INFINITE
+            best[lane] = 0.0
+            continue
+        slack = queries.token_lossy[begin + lane] * loss
+        slack += queries.token_direct[begin + lane] * reach
+        # Either may be off by the slack: the one that seems largest, and the one that is.
+        floors[0, lane] -= np.float32(2) * slack * _UP + _TINY
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -294,12 +213,14 @@ def score_exactly(
     lanes = queries.panels[query + 1] * LANES - begin
     zero = 0 if codes.itemsize == 1 else ZERO
     vectors = np.empty((1, dim), np.float32)
-    scratch = np.empty((1, dim + 3), np.uint8)
+    scratch = np.empty((1, wide_of(segment)), np.uint8)
     floors = np.empty((1, lanes), np.float32)
     best = np.empty(lanes, np.float64)
+    kind, bounds, _, _, stored, stored_scales, centroids, values, table, levels = segment
+    exact = queries.exact
     for i in range(len(places)):
         place = places[i]
-        lo, hi = segment.bounds[place], segment.bounds[place + 1]
+        lo, hi = bounds[place], bounds[place + 1]
         if lo == hi or tokens == 0:
             scores[at + i] = -np.inf
             continue
@@ -312,19 +233,8 @@ def score_exactly(
             if not direct:
                 _fill(segment, lo, hi, zero, codes, scales)
                 first, last = 0, hi - lo
-            _keep(queries, query, codes, scales, first, last, sums)
-            floors[:] = -_INFINITE
-            for token in range(hi - lo):
-                for lane in range(lanes):
-                    floors[0, lane] = max(floors[0, lane], sums[token, lane])
-            for lane in range(lanes):
-                if lane >= tokens or queries.scales[begin + lane] == 0:
-                    floors[0, lane] = _INFINITE
-                    best[lane] = 0.0
-                    continue
-                slack = queries.token_lossy[begin + lane] * loss
-                slack += queries.token_direct[begin + lane] * reach
-                floors[0, lane] -= np.float32(2) * slack * _UP + _TINY
+            _multiply(queries, query, codes, scales, first, last, floors, 0, True, sums)
+            _lower(queries, begin, tokens, loss, reach, floors, best)
         for token in range(hi - lo):
             read = False
             for column in range(0, lanes, LANES):
@@ -335,9 +245,21 @@ def score_exactly(
                     if lane >= tokens:
                         break
                     if not read:
-                        read_token(segment, lo + token, dim, scratch, vectors, 0)
+                        read_token(
+                            kind,
+                            stored,
+                            stored_scales,
+                            centroids,
+                            values,
+                            table,
+                            levels,
+                            lo + token,
+                            scratch,
+                            vectors,
+                            0,
+                        )
                         read = True
-                    product = _product(queries.exact, token_first + lane, vectors, dim)
+                    product = _product(exact, token_first + lane, vectors, dim)
                     best[lane] = max(best[lane], product)
         total = 0.0
         for lane in range(tokens):
@@ -359,11 +281,14 @@ def match_tokens(
     """
     dim = exact.shape[1]
     vectors = np.empty((1, dim), np.float32)
-    scratch = np.empty((1, dim + 3), np.uint8)
-    lo = segment.bounds[place]
+    scratch = np.empty((1, wide_of(segment)), np.uint8)
+    kind, bounds, _, _, codes, scales, centroids, values, table, levels = segment
+    lo = bounds[place]
     products[:] = -np.inf
-    for token in range(lo, segment.bounds[place + 1]):
-        read_token(segment, token, dim, scratch, vectors, 0)
+    for token in range(lo, bounds[place + 1]):
+        read_token(
+            kind, codes, scales, centroids, values, table, levels, token, scratch, vectors, 0
+        )
         for query_token in range(len(exact)):
             product = _product(exact, query_token, vectors, dim)
             if product > products[query_token]:
