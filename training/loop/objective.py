@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.processes import gathered
+from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.sparsity.regulariser import Regulariser, active_terms
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 class Objective:
     """The loss of a batch with the penalties of the regulariser, always in float32.
 
-    ``parts`` collects sums and counts of what the next log line reports as means.
+    ``parts`` collects sums and counts of what the next log line reports as means. ``scoring`` is
+    for token vectors, and ``cosine`` then says that each has length 1.
     """
 
     def __init__(
@@ -32,9 +34,11 @@ class Objective:
         cosine: bool,
         regulariser: Regulariser | None = None,
         live: LiveCandidates | None = None,
+        scoring: TokenScoring | None = None,
     ) -> None:
         self.loss = loss
         self.cosine = cosine
+        self.scoring = scoring
         self.regulariser = regulariser
         self.live = live
         self.parts: dict[str, tuple[Tensor, int]] = {}
@@ -83,6 +87,7 @@ class Objective:
             "weights": inputs["weights"],
             "teacher": inputs["teacher"],
             "cosine": self.cosine,
+            "scoring": self.scoring,
             "features": inputs["features"],
             "ids": inputs["ids"],
         }
