@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import DataError
 
+_PRODUCTS = 1 << 22  # inner products at a time: 16 MB
+
 
 class TokenVectors:
     """The token vectors of texts: ragged, so that a text of few tokens takes little room.
@@ -90,3 +92,33 @@ class TokenVectors:
         bounds = np.concatenate(([0], np.cumsum(lengths)))
         places = np.repeat(starts - bounds[:-1], lengths) + np.arange(bounds[-1])
         return TokenVectors(self.values[places], bounds)
+
+
+def max_sim(queries: TokenVectors, documents: TokenVectors) -> NDArray[np.float32]:
+    """Return the MaxSim of every query with every document, float32 ``[n, m]``.
+
+    The sum over the query's tokens of the greatest inner product with a token of the document.
+    (Khattab and Zaharia, 2020, ColBERT, equation 3.) A query without tokens has 0, a document
+    without tokens minus infinity with all others. Raises ``DataError`` for different widths.
+    """
+    if queries.dim != documents.dim:
+        raise DataError(
+            f"max_sim: queries have {queries.dim} dimensions, documents {documents.dim}; expected "
+            "vectors of one encoder"
+        )
+    scores = np.full((len(queries), len(documents)), -np.inf, np.float32)
+    scores[queries.lengths == 0] = 0
+    filled = np.flatnonzero(documents.lengths)
+    for row, tokens in enumerate(queries):
+        step = max(1, _PRODUCTS // max(1, len(tokens)))
+        start = 0
+        while len(tokens) and start < len(filled):  # documents of about ``step`` tokens at a time
+            begin = documents.bounds[filled[start]]
+            stop = int(np.searchsorted(documents.bounds[filled + 1], begin + step, "right"))
+            part = filled[start : max(stop, start + 1)]
+            end = documents.bounds[part[-1] + 1]
+            products = documents.values[begin:end] @ tokens.T
+            best = np.maximum.reduceat(products, documents.bounds[part] - begin)
+            scores[row, part] = best.sum(axis=1)
+            start += len(part)
+    return scores

@@ -102,7 +102,7 @@ def check_training(
 
 
 def _check_encoder(encoder: Mapping[str, Any], kind: str | None, where: str) -> None:
-    from sluice.encoders.dense.projection import check_projection
+    from sluice.encoders.transformer.projection import check_projection
 
     if kind == "bm25":
         raise ConfigError(f"{where}: bm25 counts words; it is fitted, not trained")
