@@ -220,17 +220,16 @@ class TokenEncoder(TextEncoder):
 
         Queries are filled up; ``attention_mask`` is 1 where tokens are seen by others.
         """
-        ids = self.tokens(texts, side).ids
-        features = self.pad(ids)
-        return (
-            self._expanded(features, [len(text) for text in ids]) if side == "query" else features
-        )
+        features = self.pad(self.tokens(texts, side).ids)
+        return self._expanded(features) if side == "query" else features
 
     def embed(self, features: Features, side: Side) -> Tensor:
         """Return the vectors ``[n, length, dim]`` of tokenised texts, float32, with gradients.
 
         Padding and skipped tokens are zeros. Documents are not pooled.
         """
+        if side == "query":
+            features = self._expanded(features)  # where a part of a batch was cut to its texts
         scored = self._scored(features, side)
         if self.expand_to and side == "query" and not self.attend:
             states: Tensor = self.model(**features).last_hidden_state
@@ -270,7 +269,7 @@ class TokenEncoder(TextEncoder):
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return a batch's vectors end to end, and how many each text has."""
         if side == "query" and self.expand_to:
-            features = self._expanded(self.padded(batch), batch.lengths)
+            features = self._expanded(self.padded(batch))
             scored = self._scored(features, side)
             states = self.model(**features).last_hidden_state[scored]
             vectors = self._vectors(states).cpu().numpy()
@@ -300,8 +299,8 @@ class TokenEncoder(TextEncoder):
         vectors = vectors.float()
         return functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
-    def _expanded(self, features: Features, lengths: Sequence[int]) -> Features:
-        """Return padded queries filled up with mask tokens to ``expand_to``."""
+    def _expanded(self, features: Features) -> Features:
+        """Return padded queries filled up with mask tokens to ``expand_to``; twice is as once."""
         if not self.expand_to:
             return features
         ids, mask = features["input_ids"], features["attention_mask"]

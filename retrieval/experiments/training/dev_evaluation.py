@@ -11,6 +11,7 @@ import numpy as np
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.input.reservoir import Reservoir
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
 from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import depth_of, parse_measure
@@ -20,6 +21,7 @@ from sluice.retrieval.runs.run import Ranking, Run
 from sluice.training.protocol import DevMeasures
 
 if TYPE_CHECKING:
+    from sluice.indexing import Hits
     from sluice.retrieval.datasets.dataset import Dataset
 
 Evaluate = Callable[[Any], Mapping[str, float]]
@@ -94,12 +96,8 @@ def _by_searching(
     depth = dev_depth(section) + drop
 
     def measured(encoder: Any) -> Mapping[str, float]:
-        from sluice.indexing import FlatIndex, InvertedIndex
-
         vectors = encoder.encode_documents(list(texts.values()))
-        index = FlatIndex() if isinstance(vectors, np.ndarray) else InvertedIndex()
-        index.add(vectors)
-        hits = index.search(encoder.encode_queries(list(queries.values())), depth)
+        hits = _hits(vectors, encoder.encode_queries(list(queries.values())), depth)
         rankings = {}
         for query, rows, scores in zip(queries, hits.rows, hits.scores, strict=True):
             hit = rows >= 0
@@ -109,6 +107,31 @@ def _by_searching(
         return DevMeasures(scores.mean, [*scores.per_query[section.measures[0]].values()])
 
     return measured
+
+
+def _hits(documents: Any, queries: Any, depth: int) -> Hits:
+    """Return the exact best documents of every query, by the kind of their vectors."""
+    from sluice.indexing import FlatIndex, InvertedIndex
+
+    if isinstance(documents, TokenVectors):
+        return _token_hits(documents, queries, depth)
+    index = FlatIndex() if isinstance(documents, np.ndarray) else InvertedIndex()
+    index.add(documents)
+    return index.search(queries, depth)
+
+
+def _token_hits(documents: TokenVectors, queries: TokenVectors, depth: int) -> Hits:
+    """Return the documents with the highest MaxSim, ties by row."""
+    from sluice.indexing import Hits
+
+    hits = Hits.missing(len(queries), min(depth, len(documents)))
+    for place in np.flatnonzero(queries.lengths).tolist():
+        scores = max_sim(queries.rows([place]), documents)[0]
+        best = np.argsort(-scores, kind="stable")[:depth]
+        best = best[np.isfinite(scores[best])]  # a document without tokens is no hit
+        hits.rows[place, : len(best)] = best
+        hits.scores[place, : len(best)] = scores[best]
+    return hits
 
 
 def _by_reranking(

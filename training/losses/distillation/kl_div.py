@@ -32,7 +32,7 @@ class KLDiv(LossBase):
     documents of a query that the teacher scored; a query with fewer than two contributes nothing.
 
     ``negatives`` other than ``own`` compares a query with documents of other queries too: the
-    teacher, one or several encoders (dense, splade, bm25), scores all pairs of each batch.
+    teacher, one or several encoders (dense, splade, tokens, bm25), scores all pairs of each batch.
     """
 
     summary = "the student's distribution over a group drawn to the teacher's"
