@@ -179,6 +179,13 @@ class EncoderBase:
         """Whether the weights of query terms have yet to be counted in a corpus."""
         return False
 
+    # What token vectors mean.
+
+    @hook
+    def token_texts(self) -> Callable[[Sequence[str], Side], Sequence[Sequence[str]]] | None:
+        """Names the token vectors of texts, one by one; None: they have numbers only."""
+        return None
+
     # What it learns from the documents of an index.
 
     @hook
@@ -248,8 +255,8 @@ HOOKS = tuple(name for name, value in vars(EncoderBase).items() if isinstance(va
 # Hooks that are a function or None. What has the name of a hook and is none (a number ``hidden``,
 # a method ``similarity``) is not read.
 FUNCTIONS = (
-    "token_ids", "map_texts", "terms", "fit_documents", "add_documents", "remove_documents",
-    "embed_layers", "hidden", "pooled", "raises", "raise_bias",
+    "token_ids", "map_texts", "terms", "token_texts", "fit_documents", "add_documents",
+    "remove_documents", "embed_layers", "hidden", "pooled", "raises", "raise_bias",
 )  # fmt: skip
 _ABSENT = object()
 

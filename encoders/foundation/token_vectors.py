@@ -19,7 +19,8 @@ class TokenVectors:
     ``values`` is float32 ``[tokens, dim]``, all texts end to end; ``bounds`` is int64 ``[n + 1]``:
     text i has the rows from ``bounds[i]`` to ``bounds[i + 1]``, possibly none. Neither is copied
     where the types fit, so a mapped file stays one. ``text(i)`` is ``[tokens, dim]``,
-    ``rows([3, 1])`` and ``rows(slice(2, 9))`` are the ``TokenVectors`` of those texts.
+    ``rows([3, 1])`` and ``rows(slice(2, 9))`` are the ``TokenVectors`` of those texts, and so are
+    ``vectors[[3, 1]]`` and ``vectors[2:9]``, as of a matrix.
     Raises ``DataError`` where the bounds do not fit the values.
     """
 
@@ -74,6 +75,9 @@ class TokenVectors:
     def __iter__(self) -> Iterator[NDArray[np.float32]]:
         for start, end in zip(self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True):
             yield self.values[start:end]
+
+    def __getitem__(self, rows: slice | NDArray[np.int64] | Sequence[int]) -> TokenVectors:
+        return self.rows(rows)
 
     def text(self, row: int) -> NDArray[np.float32]:
         """Return the vectors of one text, ``[tokens, dim]``, as a view."""

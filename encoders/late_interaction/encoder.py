@@ -389,7 +389,7 @@ def _markers(
 def _lengths(
     layout: TokenLayout, model: Any, tokenizer: Any, query: int | None, document: int | None
 ) -> dict[str, int]:
-    usual, limit = lengths_of(tokenizer, model.config)
+    usual, limit = lengths_of(tokenizer, model.config, layout.max_length)
     lengths = {}
     for name, given, noted in (
         ("query_length", query, layout.query_length),

@@ -55,6 +55,7 @@ class TokenLayout:
     prompts: dict[Side, str] = field(default_factory=dict)  # after the markers
     query_length: int | None = QUERY_LENGTH
     document_length: int | None = DOCUMENT_LENGTH
+    max_length: int | None = None  # of sides without a length of their own
     expand_to: int | None = None  # None: as the caller chooses
     attend: bool = False
     mask: str | None = None
@@ -70,6 +71,8 @@ def read_token_layout(folder: Path) -> TokenLayout:
     layout = TokenLayout(sidecar=read_sidecar(folder))
     settings = read_object(folder / PROMPTS)
     _read_prompts(layout, settings, folder)
+    own = read_object(transformer_folder(folder) / SETTINGS)
+    layout.max_length = length_in(own, "max_seq_length", folder)
     kind = token_layout(folder)
     if kind == "colbert":
         _read_stanford(layout, folder)

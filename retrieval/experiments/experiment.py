@@ -410,6 +410,8 @@ class Experiment:
         if name not in self._scorers:
             spec = self.config.rerankers[name]
 
+            if "retriever" in spec:
+                spec = {**spec, "retriever": self.retriever(spec["retriever"])}
             model = str if spec.get("type") in REMOTE else self.model  # a server has its own names
 
             def make(**options: Any) -> Any:

@@ -22,6 +22,7 @@ from sluice.retrieval.pipelines.searchable import (
     all_searched,
     searched,
 )
+from sluice.retrieval.pipelines.token_match import TokenMatch
 from sluice.retrieval.pipelines.tracing import Span
 from sluice.retrieval.runs.notebook import html_table
 from sluice.retrieval.runs.queries import DEPTH, Queries
@@ -124,6 +125,21 @@ class Stage(Searchable):
         first of the parts that ran and name one; a stage that prefers another overrides this.
         """
         return passages_by(span.inner, query, doc_ids)
+
+    @property
+    def approximates(self) -> Stage | None:
+        """The retriever that scores all documents as this stage does its candidates, or None.
+
+        Its exact search tells which of the best documents the candidates miss.
+        """
+        return None
+
+    def matches_of(self, query: str, doc_id: str) -> Sequence[TokenMatch]:
+        """Return which tokens of a document met those of the query; none where that is not known.
+
+        Of a stage that scores by token vectors itself, see ``TokenMatch``.
+        """
+        return ()
 
     def attached(self, documents: Texts) -> Stage:
         """Return the stage with a document store to read texts from, if it needs one."""

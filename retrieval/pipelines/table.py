@@ -25,6 +25,7 @@ STAGES: Final[Mapping[str, str]] = {
     "cached": "sluice.retrieval.stages.rerankers.cached:cached",
     "dot": "sluice.retrieval.stages.rerankers.dot:dot",
     "ltr": "sluice.retrieval.stages.ltr.reranker:ltr",
+    "max_sim": "sluice.retrieval.stages.rerankers.stored_max_sim:max_sim",
     "pair_head": "sluice.retrieval.stages.rerankers.pair_head:pair_head",
     "passages": "sluice.retrieval.stages.rerankers.passages:by_passages",
     "summarised": "sluice.retrieval.stages.rerankers.summaries:summarised",

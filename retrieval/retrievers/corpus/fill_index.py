@@ -15,6 +15,7 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
@@ -62,9 +63,11 @@ def filled_index(
             passages, encoder, documents, index, filled_index=filled_index, work=work,
             encoding=encoding, queries=queries, readings=readings,
         )  # fmt: skip
+    from sluice.indexing import InvertedIndex
+
     hooks = hooks_of(encoder)
     if vectors is None and hooks.fit_documents is not None:
-        filled = _default_index(dense=False) if index is None else index
+        filled = InvertedIndex() if index is None else index
         filled.add(hooks.fit_documents(document_input(encoder, each) for each in documents))
         return filled
     if vectors is not None and hooks.needs_term_floors:
@@ -73,7 +76,7 @@ def filled_index(
             "so nothing would be pruned: leave it out"
         )
     if index is None:
-        index = _default_index(dense=isinstance(encoder.encode_documents([]), np.ndarray))
+        index = _default_index(encoder.encode_documents([]))
     elif vectors is None and not _chooses(index) and isinstance(hooks.dim, int):
         index.check_fit(hooks.dim, len(documents))
     encoding = encoding or Encoding()
@@ -87,10 +90,13 @@ def filled_index(
     return filled
 
 
-def _default_index(*, dense: bool) -> Index:
-    from sluice.indexing import FlatIndex, InvertedIndex
+def _default_index(vectors: Any) -> Index:
+    """Return an empty index for vectors of this kind."""
+    from sluice.indexing import FlatIndex, InvertedIndex, TokenIndex
 
-    return FlatIndex() if dense else InvertedIndex()
+    if isinstance(vectors, TokenVectors):
+        return TokenIndex()
+    return FlatIndex() if isinstance(vectors, np.ndarray) else InvertedIndex()
 
 
 @contextmanager
