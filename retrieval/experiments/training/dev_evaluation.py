@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sluice.encoders.encoder import Vectors
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.input.reservoir import Reservoir
 from sluice.encoders.foundation.numbers import plural
-from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import depth_of, parse_measure
@@ -109,29 +110,18 @@ def _by_searching(
     return measured
 
 
-def _hits(documents: Any, queries: Any, depth: int) -> Hits:
+def _hits(documents: Vectors, queries: Vectors, depth: int) -> Hits:
     """Return the exact best documents of every query, by the kind of their vectors."""
-    from sluice.indexing import FlatIndex, InvertedIndex
+    from sluice.indexing import FlatIndex, Index, InvertedIndex
+    from sluice.indexing.tokens import TokenIndex
 
-    if isinstance(documents, TokenVectors):
-        return _token_hits(documents, queries, depth)
-    index = FlatIndex() if isinstance(documents, np.ndarray) else InvertedIndex()
+    index: Index = InvertedIndex()
+    if isinstance(documents, np.ndarray):
+        index = FlatIndex()
+    elif isinstance(documents, TokenVectors):
+        index = TokenIndex("float32")
     index.add(documents)
     return index.search(queries, depth)
-
-
-def _token_hits(documents: TokenVectors, queries: TokenVectors, depth: int) -> Hits:
-    """Return the documents with the highest MaxSim, ties by row."""
-    from sluice.indexing import Hits
-
-    hits = Hits.missing(len(queries), min(depth, len(documents)))
-    for place in np.flatnonzero(queries.lengths).tolist():
-        scores = max_sim(queries.rows([place]), documents)[0]
-        best = np.argsort(-scores, kind="stable")[:depth]
-        best = best[np.isfinite(scores[best])]  # a document without tokens is no hit
-        hits.rows[place, : len(best)] = best
-        hits.scores[place, : len(best)] = scores[best]
-    return hits
 
 
 def _by_reranking(

@@ -31,18 +31,20 @@ def check_scoring(section: TrainingSection, loss: LossBase, prefix: str) -> None
     """
     from sluice.training.loop.parts import check_token_loss
 
-    kind, scoring = vector_kind(section.encoder), token_scoring(section, prefix)
+    kind = vector_kind(section.encoder)
     if kind != "tokens":
         key = "scoring" if section.scoring is not None else "xtr_top_k"
-        if scoring is not None and kind in (*ENCODERS, *RERANKERS):
+        said = (section.scoring, section.xtr_top_k) != (None, None)
+        if said and kind in (*ENCODERS, *RERANKERS):
             raise ConfigError(
                 f"{prefix}{key}: is for encoders of token vectors (encoder: {{type: tokens}}), and "
                 f"this one is {kind}; leave it out"
             )
         return
+    scoring = token_scoring(section, prefix) or TokenScoring()
     if (section.negatives or {}).get("type") == "live":
         raise ConfigError(
             f"{prefix}negatives: live candidates are for dense and splade; mine them: {{type: "
             "mined, retriever: self, refresh: 100}"
         )
-    check_token_loss(loss, scoring or TokenScoring(), f"{prefix}loss")
+    check_token_loss(loss, scoring, f"{prefix}loss")
