@@ -170,7 +170,7 @@ class FunctionEncoder(EncoderBase):
                 f"wide, for {count:,} texts; expected {count:,}, {width} wide"
             )
         self.dim = width
-        values: Any = _finite(returned.values, name)  # type: ignore[arg-type]
+        values: Any = _finite(returned.values, name)
         return TokenVectors(_unit(values) if self.normalize else values, returned.bounds)
 
     def _checked(self, returned: Any, count: int, name: str) -> Dense:
@@ -239,7 +239,8 @@ class FunctionEncoder(EncoderBase):
 
 def _unit(vectors: Dense) -> Dense:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    unit: Dense = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    return unit
 
 
 def _spread(vectors: TokenVectors, places: list[int], count: int) -> TokenVectors:

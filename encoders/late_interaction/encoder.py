@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,27 +18,23 @@ from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.late_interaction.choices import (
+    check_words,
+    expansion_of,
+    head_of,
+    lengths_of,
+    markers_of,
+)
 from sluice.encoders.late_interaction.folder import write_token_folder
 from sluice.encoders.late_interaction.layout import TokenLayout, read_token_layout
-from sluice.encoders.late_interaction.markers import know_markers, make_tokens, usual_markers
 from sluice.encoders.late_interaction.pooling import pooled_tokens
 from sluice.encoders.model_files.layers import cut_layers
-from sluice.encoders.model_files.loading import lengths_of, load, lowers, save
+from sluice.encoders.model_files.loading import load, lowers, save
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.projection import (
-    Projection,
-    cut_vectors,
-    draw_projection,
-    linear_projection,
-    read_projection,
-)
+from sluice.encoders.transformer.projection import Projection
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
-
-DIM = 128  # of a new projection
-
-log = logging.getLogger("sluice")
 
 
 class TokenEncoder(TextEncoder):
@@ -157,8 +152,8 @@ class TokenEncoder(TextEncoder):
         layout = read_token_layout(folder)
         if layers is not None:
             cut_layers(network, layers)
-        head = _head(layout, int(network.config.hidden_size), projection, dim, seed)
-        sides = _markers(layout, network, tokenizer, query_marker, document_marker, seed)
+        head = head_of(layout, int(network.config.hidden_size), projection, dim, seed)
+        sides = markers_of(layout, network, tokenizer, query_marker, document_marker, seed)
         given: dict[Side, str | None] = {"query": query_prompt, "document": document_prompt}
         for side, prompt in given.items():
             sides[f"{side}_prompt"] = layout.prompts.get(side, "") if prompt is None else prompt
@@ -171,10 +166,10 @@ class TokenEncoder(TextEncoder):
                     "pool_factor above 1 too"
                 )
             layout.protected_tokens = protected_tokens
-        sides |= _lengths(layout, network, tokenizer, query_length, document_length)
-        expand_to = _expansion(layout, sides["query_length"], expand_queries)
+        sides |= lengths_of(layout, network, tokenizer, query_length, document_length)
+        expand_to = expansion_of(layout, sides["query_length"], expand_queries)
         if skip_words is not None:
-            _check_words(tokenizer, skip_words)
+            check_words(tokenizer, skip_words)
         if attend_to_expansion is not None and not expand_to:
             raise ConfigError(
                 "attend_to_expansion: queries are not filled up; give expand_queries: true too"
@@ -231,10 +226,7 @@ class TokenEncoder(TextEncoder):
         if side == "query":
             features = self._expanded(features)  # where a part of a batch was cut to its texts
         scored = self._scored(features, side)
-        if self.expand_to and side == "query" and not self.attend:
-            states: Tensor = self.model(**features).last_hidden_state
-        else:
-            states = self.hidden(features)
+        states = self.hidden(features, scored if side == "query" else None)
         vectors = states.new_zeros((*scored.shape, self.dim), dtype=torch.float32)
         vectors[scored] = self._vectors(states[scored])
         return vectors
@@ -246,6 +238,13 @@ class TokenEncoder(TextEncoder):
     def encode_documents(self, texts: Sequence[str]) -> TokenVectors:
         """Return the vectors of the documents' tokens, in input order."""
         return self._encode(texts, "document")
+
+    def token_texts(self, texts: Sequence[str], side: Side) -> list[list[str]]:
+        """Return the tokens of each text that have vectors, see ``token_names``."""
+        from sluice.encoders.late_interaction.names import token_names
+
+        features = self.tokenize(texts, side)
+        return token_names(self, features, self._scored(features, side), side)
 
     def _encode(self, texts: Sequence[str], side: Side) -> TokenVectors:
         counts = np.zeros(len(texts), np.int64)
@@ -268,16 +267,13 @@ class TokenEncoder(TextEncoder):
         self, batch: TokenBatch, network: PackedTransformer | None, side: Side
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return a batch's vectors end to end, and how many each text has."""
-        if side == "query" and self.expand_to:
-            features = self._expanded(self.padded(batch))
-            scored = self._scored(features, side)
-            states = self.model(**features).last_hidden_state[scored]
-            vectors = self._vectors(states).cpu().numpy()
-            return vectors, scored.sum(dim=1).cpu().numpy()
+        if side == "query":
+            most = max(1, self.batch_tokens // max(1, self.expand_to))
+            parts = [self._query_states(part, network) for part in batch.parts(most)]
+            vectors = self._vectors(torch.cat(parts)).cpu().numpy()
+            return vectors, np.maximum(batch.lengths, self.expand_to)
         states = self.output(batch, network)
         lengths = np.asarray(batch.lengths)
-        if side == "query":
-            return self._vectors(states).cpu().numpy(), lengths
         ids = torch.from_numpy(np.concatenate(batch.ids).astype(np.int64))
         kept = ~torch.isin(ids, self._skipped)
         texts = np.repeat(np.arange(len(lengths)), lengths)[kept.numpy()]
@@ -292,6 +288,30 @@ class TokenEncoder(TextEncoder):
             protected=self.protected_tokens,
             normalize=self.normalize_pooled,
         )
+
+    def _query_states(self, batch: TokenBatch, network: PackedTransformer | None) -> Tensor:
+        """Return the last states of queries, ``[tokens, hidden]``, filled up."""
+        if network is None:
+            features = self._expanded(self.padded(batch))
+            return self.hidden(features)[self._scored(features, "query")]
+        ids = [
+            np.pad(text, (0, max(0, self.expand_to - len(text))), constant_values=self._mask_id)
+            for text in batch.ids
+        ]
+        filled = batch._replace(ids=ids)
+        seen = filled.lengths if self.attend else batch.lengths
+        return network.states(*self.laid_out(filled), seen=seen)
+
+    def hidden(self, features: Features, present: Tensor | None = None) -> Tensor:
+        """Return the last states ``[n, length, hidden]`` of the tokens ``present``.
+
+        By default those that others see.
+        """
+        packed = self.training_pass(features, present)
+        if packed is not None:
+            return packed.packing.padded(packed.states())
+        states: Tensor = self.model(**features).last_hidden_state
+        return states
 
     def _vectors(self, states: Tensor) -> Tensor:
         """Return the vectors ``[tokens, dim]`` of states, float32."""
@@ -347,70 +367,6 @@ class TokenEncoder(TextEncoder):
             write_token_folder(folder, layout, self.projection, lower_case=lowers(self.tokenizer))
 
 
-def _head(
-    layout: TokenLayout, hidden: int, spec: int | bool | dict[str, Any] | None, dim: int | None,
-    seed: int,
-) -> Projection | None:  # fmt: skip
-    if spec is True:
-        raise ConfigError("projection: true; expected a number of dimensions, or false for none")
-    if spec is not None:
-        if dim is not None:
-            raise ConfigError(
-                "dim: beside projection, which has its own number of dimensions; remove one of them"
-            )
-        return draw_projection(hidden, spec, seed, bias=False) if spec is not False else None
-    if layout.linear is not None:
-        head: Projection | None = linear_projection(layout.linear, hidden)
-    elif layout.projections or layout.trained:
-        head = read_projection(layout.projections, hidden)
-    else:
-        return draw_projection(hidden, DIM if dim is None else dim, seed, bias=False)
-    return cut_vectors(head, hidden, dim, {}).projection
-
-
-def _markers(
-    layout: TokenLayout, model: Any, tokenizer: Any, query: str | None, document: str | None,
-    seed: int,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the markers of both sides, and make tokens of them."""
-    markers = layout.markers if layout.trained else usual_markers(tokenizer)
-    new: dict[Side, str] = {}
-    sides: tuple[tuple[Side, str | None], ...] = (("query", query), ("document", document))
-    for side, marker in sides:
-        if marker is not None:
-            new[side] = marker
-    if layout.trained:
-        know_markers(tokenizer, markers)
-    make_tokens(model, tokenizer, new if layout.trained else {**markers, **new}, seed)
-    both = {**markers, **new}
-    return {f"{side}_marker": both.get(side, "") for side, _ in sides}
-
-
-def _lengths(
-    layout: TokenLayout, model: Any, tokenizer: Any, query: int | None, document: int | None
-) -> dict[str, int]:
-    usual, limit = lengths_of(tokenizer, model.config, layout.max_length)
-    lengths = {}
-    for name, given, noted in (
-        ("query_length", query, layout.query_length),
-        ("document_length", document, layout.document_length),
-    ):
-        length = min(noted or usual, limit) if given is None else given
-        lengths[name] = whole_number(length, name, 4, limit)
-    return lengths
-
-
-def _expansion(layout: TokenLayout, length: int, given: bool | int | None) -> int:
-    """Return the number of tokens that queries are filled up to."""
-    if given is None:
-        noted = length if layout.expand_to is None else layout.expand_to
-        # A length given anew goes for both, where queries were of one length.
-        return length if noted and noted == layout.query_length else min(noted, length)
-    if isinstance(given, bool):
-        return length if given else 0
-    return whole_number(given, "expand_queries", 1)
-
-
 def _mask_id(tokenizer: Any, mask: str | None) -> int:
     """Return the token that queries are filled up with: a mask, a decoder's end of text."""
     named = None if mask is None else tokenizer.get_vocab().get(mask)
@@ -428,17 +384,6 @@ def _skipped_ids(tokenizer: Any, words: Sequence[str]) -> list[int]:
     """Return the ids of words that are one token each; others keep their vectors."""
     known = tokenizer.get_vocab()
     return sorted({int(known[word]) for word in words if word in known})
-
-
-def _check_words(tokenizer: Any, words: Sequence[str]) -> None:
-    """Log a warning that names words which are no token."""
-    known = tokenizer.get_vocab()
-    unknown = [word for word in words if word not in known]
-    if unknown:
-        log.warning(
-            "skip_words: %s: not one token each in the model's vocabulary; they keep their vectors",
-            " ".join(unknown),
-        )
 
 
 def _places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:

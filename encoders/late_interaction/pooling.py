@@ -35,13 +35,30 @@ def pooled_tokens(
     for row, (start, end) in enumerate(zip((ends - counts).tolist(), ends.tolist(), strict=True)):
         first = min(start + protected, end)
         rest = values[first:end]
-        clusters = max(int(len(rest) // factor), 1)
-        if clusters < len(rest):
-            labels = ward_labels(np.ascontiguousarray(rest @ rest.T), clusters)
+        labels = _labels(rest, factor)
+        if labels is not None:
             rest = cluster_means(rest, labels, normalize)
         parts += values[start:first], rest
         after[row] = first - start + len(rest)
     return (np.concatenate(parts) if parts else values[:0]), after
+
+
+def _labels(rest: NDArray[np.float32], factor: float) -> NDArray[np.int64] | None:
+    """Return the cluster of each vector, None where each is one of its own."""
+    clusters = max(int(len(rest) // factor), 1)
+    if clusters >= len(rest):
+        return None
+    labels: NDArray[np.int64] = ward_labels(np.ascontiguousarray(rest @ rest.T), clusters)
+    return labels
+
+
+def pooled_labels(values: NDArray[np.float32], factor: float, protected: int) -> NDArray[np.int64]:
+    """Return which of the pooled vectors of a document each of its tokens is part of."""
+    labels = np.arange(len(values))
+    rest = _labels(values[protected:], factor)
+    if rest is not None:
+        labels[protected:] = min(protected, len(values)) + rest
+    return labels
 
 
 def cluster_means(

@@ -12,7 +12,7 @@ SCORERS: Final[Mapping[str, str]] = {
     **RERANKERS,
     "generative": "sluice.retrieval.stages.generative.rerankers:generative",
     "http": "sluice.retrieval.stages.generative.rerankers:generative_http",
-    "max_sim": "sluice.retrieval.stages.rerankers.max_sim:MaxSim.from_pretrained",
+    "max_sim": "sluice.retrieval.stages.rerankers.max_sim:max_sim_scorer",
 }
 
 # Those of these types, and of the judges', that talk to the server at their ``url``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,14 +40,27 @@ def token_matches(
         return []
     similarities = query.astype(np.float64) @ document.astype(np.float64).T
     best = similarities.argmax(axis=1)
-    asked, answering = _names(query_names, len(query)), _names(document_names, len(document))
+    known = document_names if document_names and len(document_names) == len(document) else None
+    return named_matches(best, similarities.max(axis=1), query_names, known)
+
+
+def named_matches(
+    places: NDArray[np.int64],
+    products: NDArray[Any],
+    query_names: Sequence[str] | None,
+    document_names: Sequence[str] | None,
+) -> list[TokenMatch]:
+    """Return the matches of a query's tokens with those at ``places`` of a document, -1 for none.
+
+    ``products`` are the similarities, ``[query tokens]``.
+    """
+    asked = query_names if query_names and len(query_names) == len(places) else None
     return [
-        TokenMatch(asked[i], answering[j], float(similarities[i, j]), i, j)
-        for i, j in enumerate(best.tolist())
-    ]
-
-
-def _names(names: Sequence[str] | None, count: int) -> Sequence[str]:
-    if names is None or len(names) != count:
-        return [f"[{place}]" for place in range(count)]
-    return names
+        TokenMatch(
+            f"[{i}]" if asked is None else asked[i],
+            f"[{j}]" if document_names is None else document_names[j],
+            product, i, j,
+        )
+        for i, (j, product) in enumerate(zip(places.tolist(), products.tolist(), strict=True))
+        if j >= 0
+    ]  # fmt: skip

@@ -11,7 +11,7 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.pipelines.token_match import TokenMatch
 from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
-from sluice.retrieval.retrievers.token_scores import EXACT, matches_in, measured_recall
+from sluice.retrieval.retrievers.token_scores import exact_params, matches_in, measured_recall
 
 if TYPE_CHECKING:
     from sluice.indexing.inverted.statistics import Plan
@@ -97,7 +97,7 @@ def explained(
     if isinstance(searched, PassageIndex):
         hits = searched.best_passages(vector, [row])
     else:
-        exact = EXACT if tokens else None
+        exact = exact_params(searched) if tokens else None
         hits = searched.search(vector, 1, keep=np.array([row]), params=exact)
     found = int(hits.rows[0, 0])
     recall = measured_recall(index) if tokens else ""

@@ -16,7 +16,7 @@ from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, tracing
 from sluice.retrieval.retrievers.retriever import retriever_of
-from sluice.retrieval.retrievers.token_scores import EXACT
+from sluice.retrieval.retrievers.token_scores import exact_params
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking, Run
 
@@ -87,7 +87,8 @@ def exact_run(span: Span, queries: Mapping[str, str], k: int) -> Run | None:
     retriever = None if base is None else retriever_of(base)
     if base is None or retriever is None:
         return None
-    return retriever.run(queries, None, k, where=base.base_where, params=EXACT)
+    exact = exact_params(retriever.index)
+    return retriever.run(queries, None, k, where=base.base_where, params=exact)
 
 
 def found_text(span: Span, queries: Mapping[str, str], k: int) -> str:
@@ -114,6 +115,6 @@ def _found(ranking: Ranking, best: Ranking, k: int) -> int:
     top = best[:k]
     if not len(top):
         return 0
-    known, least = set(top.doc_ids), top.scores[-1]
+    known, least = set(top.doc_ids), float(top.scores[-1])
     pairs = zip(ranking.doc_ids[:k], ranking.scores[:k].tolist(), strict=True)
-    return min(len(top), sum(doc in known or score == least for doc, score in pairs))
+    return min(len(top), [doc in known or score == least for doc, score in pairs].count(True))

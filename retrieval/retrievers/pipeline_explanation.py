@@ -138,7 +138,8 @@ def _of_query(value: Any) -> Any:
 
 
 def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
-    places, found_by, terms, matches = [], [], {}, {}
+    places, found_by, terms = [], [], {}
+    matches: dict[str, list[TokenMatch]] = {}
     decided: tuple[str, int, int] | None = None
     for span in spans:
         ids = list(getattr(_ranking(span), "doc_ids", ()))

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Side, hooks_of
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import document_input
-from sluice.retrieval.pipelines.token_match import TokenMatch, token_matches
+from sluice.retrieval.pipelines.token_match import TokenMatch, named_matches
 
 if TYPE_CHECKING:
     from sluice.indexing import Index
     from sluice.retrieval.retrievers.state import RetrieverState
-
-EXACT = {"mode": "exact"}  # search parameters of an index of token vectors
 
 
 def stored_scores(
@@ -27,29 +27,48 @@ def stored_scores(
     They are those of an exact search. A document without tokens scores -1 for each token of the
     query, below all others where vectors have length 1.
     """
-    scores = np.full(len(rows), -float(len(query.values)), np.float32)
+    from sluice.indexing import TokenIndex
+
+    least = np.float32(-len(query.values))
     if not len(rows) or not len(query.values):
-        return scores
-    distinct, places = np.unique(rows, return_inverse=True)
-    hits = index.search(query, len(distinct), keep=distinct, params=EXACT)
+        return np.full(len(rows), least)
+    if isinstance(index, TokenIndex):
+        scores = index.exact_scores(query.values, rows)
+        return np.where(np.isneginf(scores), least, scores)
+    distinct, places = np.unique(rows, return_inverse=True)  # of passages: by the best one
+    hits = index.search(query, len(distinct), keep=distinct, params=exact_params(index))
     found = hits.rows[0] >= 0
-    by_row = np.full(len(distinct), np.float32(scores[0]))
+    by_row = np.full(len(distinct), least)
     by_row[np.searchsorted(distinct, hits.rows[0][found])] = hits.scores[0][found]
     return by_row[places.reshape(-1)]
 
 
 def stored_matches(state: RetrieverState, query: str, doc_id: str) -> list[TokenMatch]:
     """Return which tokens of a document met those of a query; none for an unknown document."""
+    return matches_of_all(state, query, [doc_id]).get(doc_id, [])
+
+
+def matches_of_all(
+    state: RetrieverState, query: str, doc_ids: Sequence[str]
+) -> dict[str, list[TokenMatch]]:
+    """Return the matches of a query with documents; those unknown or without tokens are left out.
+
+    The query is encoded once.
+    """
     from sluice.indexing.wrappers.passages import PassageIndex
 
-    row = state.store.row(doc_id)
-    if row is None or not query.strip():
-        return []
+    rows = {doc: row for doc in doc_ids if (row := state.store.row(doc)) is not None}
+    if not rows or not query.strip():
+        return {}
     vector = state.encoder.encode_queries([query])
-    found = row
-    if isinstance(state.index, PassageIndex):
-        found = int(state.index.best_passages(vector, [row]).rows[0, 0])
-    return matches_in(state, query, vector, row, found) if found >= 0 else []
+    matches = {}
+    for doc, row in rows.items():
+        found = row
+        if isinstance(state.index, PassageIndex):
+            found = int(state.index.best_passages(vector, [row]).rows[0, 0])
+        met = matches_in(state, query, vector, row, found) if found >= 0 else []
+        matches |= {doc: met} if met else {}
+    return matches
 
 
 def matches_in(
@@ -59,13 +78,27 @@ def matches_in(
 
     ``found`` is the row of the innermost index: that of the best passage, or ``row`` itself.
     """
-    stored = state.index.innermost.documents(np.array([found]))
+    index: Any = state.index.innermost
+    met = index.matches(vector.text(0), found)
     names = None
     if state.passages is None:  # a passage's own text is not at hand
         document = state.store.documents(np.array([row]))[0]
         names = names_of(state.encoder, document_input(state.encoder, document), "document")
-    asked = names_of(state.encoder, query, "query")
-    return token_matches(vector.text(0), stored.text(0), asked, names)
+        if names is not None and len(names) != index.documents(np.array([found])).lengths[0]:
+            names = None
+    return named_matches(
+        met.positions, met.products, names_of(state.encoder, query, "query"), names
+    )
+
+
+def exact_params(index: Index) -> Mapping[str, Any]:
+    """Return the search parameters by which an index of token vectors searches exactly."""
+    exact = {"mode": "exact"}
+    try:
+        index.check_params(exact)
+    except ConfigError:  # it has no other mode
+        return {}
+    return exact
 
 
 def measured_recall(index: Index) -> str:

@@ -15,21 +15,14 @@ from sluice.indexing.hits import LARGEST_SCORE
 from sluice.indexing.kernels.exact_score import STEP, whole_sum
 from sluice.indexing.tokens.search.queries import Queries
 from sluice.indexing.tokens.search.tile import (
-    FEW,
     LANES,
-    MANY,
     PAIRED,
-    keep_few,
-    keep_few_pair,
-    keep_many,
-    keep_many_pair,
-    keep_one,
+    TOKENS,
     lowest_bit,
-    reach_few,
-    reach_few_pair,
-    reach_many,
-    reach_many_pair,
-    reach_one,
+    multiply,
+    multiply_one,
+    multiply_one_pair,
+    multiply_pair,
     reaching,
 )
 from sluice.indexing.tokens.storage.rounding import add_residuals, read_token, scale_of
@@ -41,149 +34,52 @@ _INFINITE = np.float32(np.inf)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _reach(
-    queries: Queries, query: int, codes: Any, scales: Any, lo: int, hi: int, best: Any, line: int
+def _multiply(
+    queries: Queries,
+    query: int,
+    codes: Any,
+    scales: Any,
+    lo: int,
+    hi: int,
+    best: Any,
+    line: int,
+    keep: bool,
+    sums: Any,
 ) -> None:
-    """Raise each lane of a line of ``best`` to its largest score with tokens ``lo`` to ``hi``."""
+    """Write each lane's largest score with tokens ``lo`` to ``hi`` into a line of ``best``.
+
+    With ``keep``, all of these scores are written into ``sums``, a line for each token.
+    """
     first, last = queries.panels[query], queries.panels[query + 1]
+    for lane in range((last - first) * LANES):
+        best[line, lane] = -_INFINITE
+    cells, starts = queries.cells, queries.starts
     panel = first
     while panel < last:
         pair = PAIRED and panel + 1 < last
-        column = (panel - first) * LANES
-        at = lo
-        while at < hi:
-            left = hi - at
-            # The last tile of many takes some tokens again rather than fewer.
-            if left < MANY and hi - lo >= MANY:
-                at, left = hi - MANY, MANY
-            elif left < FEW and hi - lo >= FEW:
-                at, left = hi - FEW, FEW
-            if left >= MANY:
+        at, to = (panel - first) * LANES, lo
+        while to < hi:
+            if hi - lo < TOKENS:
                 if pair:
-                    reach_many_pair(
-                        queries.cells, queries.starts, panel, codes, scales, at, best, line, column
+                    multiply_one_pair(
+                        cells, starts, panel, codes, scales, to, best, line, at, keep, sums, to - lo
                     )
                 else:
-                    reach_many(
-                        queries.cells, queries.starts, panel, codes, scales, at, best, line, column
+                    multiply_one(
+                        cells, starts, panel, codes, scales, to, best, line, at, keep, sums, to - lo
                     )
-                at += MANY
-            elif left >= FEW:
-                if pair:
-                    reach_few_pair(
-                        queries.cells, queries.starts, panel, codes, scales, at, best, line, column
-                    )
-                else:
-                    reach_few(
-                        queries.cells, queries.starts, panel, codes, scales, at, best, line, column
-                    )
-                at += FEW
-            else:
-                reach_one(
-                    queries.cells, queries.starts, panel, codes, scales, at, best, line, column
+                to += 1
+                continue
+            to = min(to, hi - TOKENS)  # the last ones are multiplied again rather than one by one
+            if pair:
+                multiply_pair(
+                    cells, starts, panel, codes, scales, to, best, line, at, keep, sums, to - lo
                 )
-                if pair:
-                    reach_one(
-                        queries.cells,
-                        queries.starts,
-                        panel + 1,
-                        codes,
-                        scales,
-                        at,
-                        best,
-                        line,
-                        column + LANES,
-                    )
-                at += 1
-        panel += 2 if pair else 1
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _keep(
-    queries: Queries, query: int, codes: Any, scales: Any, lo: int, hi: int, sums: Any
-) -> None:
-    """Write the scores of tokens ``lo`` to ``hi`` with each lane of a query."""
-    first, last = queries.panels[query], queries.panels[query + 1]
-    panel = first
-    while panel < last:
-        pair = PAIRED and panel + 1 < last
-        column = (panel - first) * LANES
-        at = lo
-        while at < hi:
-            left = hi - at
-            if left < MANY and hi - lo >= MANY:
-                at, left = hi - MANY, MANY
-            elif left < FEW and hi - lo >= FEW:
-                at, left = hi - FEW, FEW
-            if left >= MANY:
-                if pair:
-                    keep_many_pair(
-                        queries.cells,
-                        queries.starts,
-                        panel,
-                        codes,
-                        scales,
-                        at,
-                        sums,
-                        at - lo,
-                        column,
-                    )
-                else:
-                    keep_many(
-                        queries.cells,
-                        queries.starts,
-                        panel,
-                        codes,
-                        scales,
-                        at,
-                        sums,
-                        at - lo,
-                        column,
-                    )
-                at += MANY
-            elif left >= FEW:
-                if pair:
-                    keep_few_pair(
-                        queries.cells,
-                        queries.starts,
-                        panel,
-                        codes,
-                        scales,
-                        at,
-                        sums,
-                        at - lo,
-                        column,
-                    )
-                else:
-                    keep_few(
-                        queries.cells,
-                        queries.starts,
-                        panel,
-                        codes,
-                        scales,
-                        at,
-                        sums,
-                        at - lo,
-                        column,
-                    )
-                at += FEW
             else:
-                keep_one(
-                    queries.cells, queries.starts, panel, codes, scales, at, sums, at - lo, column
+                multiply(
+                    cells, starts, panel, codes, scales, to, best, line, at, keep, sums, to - lo
                 )
-                if pair:
-                    keep_one(
-                        queries.cells,
-                        queries.starts,
-                        panel + 1,
-                        codes,
-                        scales,
-                        at,
-                        sums,
-                        at - lo,
-                        column + LANES,
-                    )
-                at += 1
+            to += TOKENS
         panel += 2 if pair else 1
 
 
@@ -252,9 +148,7 @@ def bound_scores(
             if not margin < _INFINITE:
                 lows[line, at + i], highs[line, at + i] = -_INFINITE, _INFINITE
                 continue
-            for lane in range(lanes):
-                best[line, lane] = -_INFINITE
-            _reach(queries, query, codes, scales, first, last, best, line)
+            _multiply(queries, query, codes, scales, first, last, best, line, False, best)
             score = _total(queries.scales, begin, best, line, lanes)
             lows[line, at + i], highs[line, at + i] = score - margin, score + margin
 
@@ -312,11 +206,7 @@ def score_exactly(
             if not direct:
                 _fill(segment, lo, hi, zero, codes, scales)
                 first, last = 0, hi - lo
-            _keep(queries, query, codes, scales, first, last, sums)
-            floors[:] = -_INFINITE
-            for token in range(hi - lo):
-                for lane in range(lanes):
-                    floors[0, lane] = max(floors[0, lane], sums[token, lane])
+            _multiply(queries, query, codes, scales, first, last, floors, 0, True, sums)
             for lane in range(lanes):
                 if lane >= tokens or queries.scales[begin + lane] == 0:
                     floors[0, lane] = _INFINITE

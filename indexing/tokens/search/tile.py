@@ -15,25 +15,26 @@ WIDE = has_feature("avx512f")  # 32 registers of 16 numbers; else 16 of 8
 _WIDE_BYTES = WIDE and has_feature("avx512vnni")
 BYTES = _WIDE_BYTES or has_feature("avxvnni")  # the processor multiplies bytes
 PAIRED = _WIDE_BYTES or (WIDE and not BYTES)  # panels are taken two at a time
-MANY = 12 if PAIRED else 6  # tokens whose sums fit the registers
-FEW = 4
+# Tokens taken together. With more, whose sums would still fit the registers, LLVM runs out of
+# registers for their addresses: 12 were measured at .7 of the speed of 4.
+TOKENS = 4
 _NUMBER, _FLOAT = ir.IntType(32), ir.FloatType()
 _FLOATS, _NUMBERS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_NUMBER, LANES)
 # Numbers in a register of the byte product: a panel is one such register, or two.
 _STEP = LANES if _WIDE_BYTES else LANES // 2
 
 
-def _product(tokens: int, panels: int, keep: bool) -> Any:
+def _product(tokens: int, panels: int) -> Any:
     """Return an intrinsic for so many tokens and panels.
 
     It multiplies the rows of ``codes`` from ``first`` on with the panels from ``panel`` on.
     Where the processor multiplies bytes, ``queries`` are signed bytes, four to an int32, ``codes``
     uint8, and ``starts`` (int32, a line for each panel) what the sums begin with: less ``ZERO``
     times the sum of a query's codes. Elsewhere all are float32, and ``codes`` have no ``ZERO``.
-    The sums times the tokens' ``scales`` are written to the lines of ``out`` from ``line`` on; or,
-    unless ``keep``, the largest of them and of what is there into line ``line``. A line has
-    ``LANES`` numbers for each panel of the query; ``column`` is the first that is written.
-    Nothing is checked.
+    Line ``line`` of ``best`` is raised to the largest of the sums times the tokens' ``scales``;
+    with ``keep`` these are written to ``sums`` too, from line ``at`` on. A line has ``LANES``
+    numbers for each panel of the query; ``column`` is the first that is written. Nothing is
+    checked.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -45,19 +46,26 @@ def _product(tokens: int, panels: int, keep: bool) -> Any:
         codes: Any,
         scales: Any,
         first: Any,
-        out: Any,
+        best: Any,
         line: Any,
         column: Any,
+        keep: Any,
+        sums: Any,
+        at: Any,
     ) -> Any:
-        place = types.intp
-        signature = types.void(queries, starts, place, codes, scales, place, out, place, place)
+        one = types.intp
+        signature = types.void(
+            queries, starts, one, codes, scales, one, best, one, one, types.boolean, sums, one
+        )
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             arrays = {
                 at: context.make_array(signature.args[at])(context, builder, arguments[at])
-                for at in (0, 1, 3, 4, 6)
+                for at in (0, 1, 3, 4, 6, 10)
             }
-            panel, first, line, column = (arguments[at] for at in (2, 5, 7, 8))
+            panel, first, line, column, keep, kept_line = (
+                arguments[at] for at in (2, 5, 7, 8, 9, 11)
+            )
             index = panel.type
             cells = builder.extract_value(arrays[0].shape, 1)
             cell_type = _NUMBER if BYTES else _FLOAT
@@ -124,22 +132,28 @@ def _product(tokens: int, panels: int, keep: bool) -> Any:
                 )
                 for token in range(tokens)
             ]
+            scores = [
+                [
+                    builder.fmul(builder.sitofp(total, _FLOATS) if BYTES else total, scale)
+                    for total in totals
+                ]
+                for totals, scale in zip(results, spread_scales, strict=True)
+            ]
             for at in range(panels):
                 place = builder.add(column, index(at * LANES))
                 place = builder.add(builder.mul(line, width), place)
-                best = None if keep else load(arrays[6].data, place, _FLOATS)
-                for token in range(tokens):
-                    total = results[token][at]
-                    number = builder.sitofp(total, _FLOATS) if BYTES else total
-                    score = builder.fmul(number, spread_scales[token])
-                    if best is None:
-                        offset = builder.add(place, builder.mul(width, index(token)))
-                        _store(builder, score, arrays[6].data, offset)
-                    else:
-                        greater = builder.fcmp_ordered(">", score, best)
-                        best = builder.select(greater, score, best)
-                if best is not None:
-                    _store(builder, best, arrays[6].data, place)
+                best = load(arrays[6].data, place, _FLOATS)
+                for line_scores in scores:
+                    greater = builder.fcmp_ordered(">", line_scores[at], best)
+                    best = builder.select(greater, line_scores[at], best)
+                _store(builder, best, arrays[6].data, place)
+            with builder.if_then(builder.trunc(keep, ir.IntType(1))):
+                width = builder.extract_value(arrays[10].shape, 1)
+                for token, line_scores in enumerate(scores):
+                    begin = builder.mul(builder.add(kept_line, index(token)), width)
+                    for at, score in enumerate(line_scores):
+                        place = builder.add(begin, builder.add(column, index(at * LANES)))
+                        _store(builder, score, arrays[10].data, place)
             return context.get_dummy_value()
 
         return signature, generate
@@ -179,10 +193,8 @@ def _add_product(builder: Any, total: Any, codes: Any, factors: Any) -> Any:
     return builder.shuffle_vector(*halves, ir.Constant(_NUMBERS, list(range(LANES))))
 
 
-reach_many, reach_few, reach_one = (_product(tokens, 1, False) for tokens in (MANY, FEW, 1))
-reach_many_pair, reach_few_pair = (_product(tokens, 2, False) for tokens in (MANY, FEW))
-keep_many, keep_few, keep_one = (_product(tokens, 1, True) for tokens in (MANY, FEW, 1))
-keep_many_pair, keep_few_pair = (_product(tokens, 2, True) for tokens in (MANY, FEW))
+multiply, multiply_pair = (_product(TOKENS, panels) for panels in (1, 2))
+multiply_one, multiply_one_pair = (_product(1, panels) for panels in (1, 2))
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -47,11 +47,11 @@ def one_query(vector: Any, *, tokens: bool) -> Any:
         if len(vector) != 1:
             raise DataError(f"vector: {len(vector)} texts; search one at a time")
         return vector
-    plain = np.zeros((0, 0)) if sp.issparse(vector) else _plain(vector)
+    plain: Any = np.asarray(None) if sp.issparse(vector) else _plain(vector)
     if plain.ndim != 2 or plain.dtype.kind not in "fiu" or not plain.size:
+        shape = "a sparse matrix" if sp.issparse(vector) else f"shape {plain.shape}"
         raise DataError(
-            f"vector: shape {tuple(vector.shape) if sp.issparse(vector) else plain.shape}; this "
-            "index holds a vector for each token: expected [tokens, dim]"
+            f"vector: {shape}; this index holds a vector for each token: expected [tokens, dim]"
         )
     return TokenVectors.of([plain], plain.shape[1])
 

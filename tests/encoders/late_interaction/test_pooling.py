@@ -85,9 +85,10 @@ def test_encoder_pools_documents_and_not_queries(bert: Path) -> None:
     assert factor_one.encode_documents(DOCUMENTS).values.tobytes() == whole.values.tobytes()
     assert factor_one.fingerprint == plain.fingerprint != pooled.fingerprint
     rest = whole.lengths - 2
-    assert pooled.encode_documents(DOCUMENTS).lengths.tolist() == (
-        2 + np.maximum(rest // 2, 1)
-    ).tolist()
+    assert (
+        pooled.encode_documents(DOCUMENTS).lengths.tolist()
+        == (2 + np.maximum(rest // 2, 1)).tolist()
+    )
     queries = pooled.encode_queries(["gold"]).values.tobytes()
     assert queries == plain.encode_queries(["gold"]).values.tobytes()
 
@@ -107,9 +108,7 @@ def test_settings_that_would_do_nothing_are_refused(bert: Path) -> None:
             TokenEncoder.from_pretrained(bert, **options)  # type: ignore[arg-type]
 
 
-def test_words_that_are_no_token_are_named(
-    bert: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_words_that_are_no_token_are_named(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
     encoder = TokenEncoder.from_pretrained(bert, dim=8, skip_words=["river", "riverside", "x y"])
     assert "riverside x y: not one token each" in caplog.text
     assert encoder.encode_documents(["river"]).lengths.tolist() == [

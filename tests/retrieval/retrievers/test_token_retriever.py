@@ -1,8 +1,9 @@
-"""Late interaction as a retriever: MaxSim against a straight loop, changes, filters, explanations."""
+"""Late interaction as a retriever: MaxSim against a straight loop, changes, filters, parts."""
 
 import copy
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +12,13 @@ from token_functions import DIM, straight_max_sim, token_vectors, word_vector
 from sluice.encoders import FunctionEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing import FlatIndex, TokenIndex
+from sluice.indexing import FlatIndex, Index, TokenIndex
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.retriever import Retriever
 
-WORDS = "gold river sluice stone water deep dense sparse rank token vector index".split()
+WORDS = ["gold", "river", "sluice", "stone", "water", "deep", "dense", "sparse", "rank", "token"]
 RNG = np.random.default_rng(5)
 TEXTS = [" ".join(RNG.choice(WORDS, RNG.integers(1, 9))) for _ in range(60)]
 CORPUS = [
@@ -28,6 +29,12 @@ QUERIES = {"q1": "gold in the river", "q2": "dense vector index", "q3": "rank", 
 
 def encoder() -> FunctionEncoder:
     return FunctionEncoder(token_vectors, name="words")
+
+
+def build(corpus: Any, index: Index | None = None, **options: Any) -> Retriever:
+    """Build with vectors as they are; by default they are stored with 8 bits a dimension."""
+    index = TokenIndex("float32") if index is None else index
+    return Retriever.build(encoder(), corpus, index=index, **options)
 
 
 def expected(query: str, documents: list[Document], k: int) -> list[tuple[str, float]]:
@@ -56,17 +63,26 @@ def agrees(retriever: Retriever, documents: list[Document], k: int = 10) -> None
 @pytest.fixture(scope="module")
 def retriever(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
     path = tmp_path_factory.mktemp("r") / "tokens"
-    return Retriever.build(encoder(), CORPUS, path=path)
+    return build(CORPUS, path=path)
 
 
 def test_a_function_of_token_vectors_is_searched_by_max_sim(retriever: Retriever) -> None:
-    assert isinstance(retriever.index, TokenIndex)
     agrees(retriever, CORPUS)
     agrees(retriever, CORPUS, 1000)
     run = retriever.run(QUERIES, k=5)
     assert [len(run[query]) for query in QUERIES] == [5, 5, 5, 0]
     assert retriever.least_score is None  # how long a query may be is not known
     agrees(Retriever.open(retriever.path, encoder=encoder()), CORPUS)
+
+
+def test_the_usual_index_is_one_of_token_vectors() -> None:
+    usual = Retriever.build(encoder(), CORPUS)
+    assert isinstance(usual.index, TokenIndex)
+    assert usual.name == "function"
+    for query in QUERIES.values():
+        best = dict(expected(query, CORPUS, 1000))
+        for hit in usual.search(query, 20) if query.strip() else ():
+            assert hit.score == pytest.approx(best[hit.doc_id], abs=0.05)
 
 
 def test_a_query_may_be_vectors(retriever: Retriever) -> None:
@@ -93,7 +109,7 @@ def test_filters_search_the_documents_that_match(retriever: Retriever) -> None:
 
 
 def test_documents_are_added_replaced_and_deleted(tmp_path: Path) -> None:
-    changed = Retriever.build(encoder(), CORPUS[:30], path=tmp_path / "r")
+    changed = build(CORPUS[:30], path=tmp_path / "r")
     assert changed.add(CORPUS[30:45]) == 15
     agrees(changed, CORPUS[:45])
     replaced = [Document("d3", text="gold gold rank"), Document("new", text="river water")]
@@ -113,16 +129,16 @@ def test_documents_are_added_replaced_and_deleted(tmp_path: Path) -> None:
 def test_given_vectors_are_indexed(tmp_path: Path) -> None:
     vectors = token_vectors([each.full_text for each in CORPUS])
     for given in (vectors, [vectors[:20], vectors[20:]]):
-        built = Retriever.build(encoder(), CORPUS, vectors=given, index=TokenIndex())
+        built = build(CORPUS, vectors=given)
         agrees(built, CORPUS)
     with pytest.raises(DataError, match="expected"):
-        Retriever.build(encoder(), CORPUS, vectors=vectors, index=FlatIndex())
+        build(CORPUS, FlatIndex(), vectors=vectors)
 
 
 def test_one_document_and_none(tmp_path: Path) -> None:
-    one = Retriever.build(encoder(), CORPUS[:1], path=tmp_path / "one")
+    one = build(CORPUS[:1], path=tmp_path / "one")
     agrees(one, CORPUS[:1])
-    none = Retriever.build(encoder(), [], path=tmp_path / "none")
+    none = build([], path=tmp_path / "none")
     assert none.search("gold") == []
     none.add(CORPUS)
     agrees(none, CORPUS)
@@ -131,8 +147,8 @@ def test_one_document_and_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("store", ["float32", "float16", "int8"])
 def test_a_small_shard_and_a_cache_change_nothing(tmp_path: Path, store: str) -> None:
     encoding = Encoding(shard=7, cache=tmp_path / "cache", store=store)  # type: ignore[arg-type]
-    built = Retriever.build(encoder(), CORPUS, encoding=encoding)
-    again = Retriever.build(encoder(), CORPUS, encoding=encoding)
+    built = build(CORPUS, encoding=encoding)
+    again = build(CORPUS, encoding=encoding)
     assert built.run(QUERIES, k=20) == again.run(QUERIES, k=20)
     if store == "float32":
         agrees(built, CORPUS)
@@ -152,7 +168,7 @@ def test_copies_and_pickles(retriever: Retriever, tmp_path: Path) -> None:
 @pytest.mark.parametrize("aggregate", ["max", "first"])
 def test_long_documents_are_found_by_their_passages(aggregate: str) -> None:
     passages = Passages(length=3, overlap=1, aggregate=aggregate)  # type: ignore[arg-type]
-    built = Retriever.build(encoder(), CORPUS, passages=passages)
+    built = build(CORPUS, passages=passages)
     for query in ("gold in the river", "rank"):
         asked = token_vectors([query]).text(0)
         best = {}
@@ -173,7 +189,7 @@ def test_long_documents_are_found_by_their_passages(aggregate: str) -> None:
 
 def test_a_mean_of_passages_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"aggregate.*'max'"):
-        Retriever.build(encoder(), CORPUS, passages=Passages(length=3, overlap=1, aggregate="mean"))
+        build(CORPUS, passages=Passages(length=3, overlap=1, aggregate="mean"))
 
 
 def test_the_parts_of_a_score_are_the_tokens_that_met(retriever: Retriever) -> None:
@@ -213,7 +229,7 @@ def test_tokens_are_named_where_the_encoder_names_them() -> None:
 
 def test_an_index_of_other_vectors_is_refused(retriever: Retriever) -> None:
     with pytest.raises(DataError, match="documents: TokenVectors"):
-        Retriever.build(encoder(), CORPUS, index=FlatIndex())
+        build(CORPUS, FlatIndex())
     with pytest.raises(DataError, match="documents: ndarray"):
         Retriever.build(lambda texts: np.ones((len(texts), 3)), CORPUS, index=TokenIndex())
     assert isinstance(retriever.index.documents(np.array([0])), TokenVectors)

@@ -9,6 +9,7 @@ from token_functions import straight_max_sim, token_vectors
 
 from sluice.encoders import BM25Encoder, FunctionEncoder
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.indexing import TokenIndex
 from sluice.retrieval import Document, Rerank, Retriever, Run
 from sluice.retrieval.pipelines.expression import names_in, parse
 from sluice.retrieval.pipelines.scorer import ScorerHooks
@@ -16,7 +17,7 @@ from sluice.retrieval.retrievers.gather_recall import gather_recalls, gathers
 from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 from sluice.retrieval.stages.rerankers.stored_max_sim import StoredMaxSim
 
-WORDS = "gold river sluice stone water deep dense sparse rank token vector index".split()
+WORDS = ["gold", "river", "sluice", "stone", "water", "deep", "dense", "sparse", "rank", "token"]
 RNG = np.random.default_rng(7)
 CORPUS = [
     Document(f"d{n}", text=" ".join(RNG.choice(WORDS, RNG.integers(1, 7))), metadata={"n": n % 2})
@@ -48,7 +49,7 @@ def bm25() -> Retriever:
 
 @pytest.fixture(scope="module")
 def tokens() -> Retriever:
-    return Retriever.build(Counting(), CORPUS, name="tokens")
+    return Retriever.build(Counting(), CORPUS, index=TokenIndex("float32"), name="tokens")
 
 
 def expected(query: str, doc: str) -> float:
@@ -73,7 +74,7 @@ def test_candidates_get_the_scores_of_an_exact_search(bm25: Retriever, tokens: R
 
 
 def test_unknown_documents_are_encoded_and_blank_ones_are_last(tokens: Retriever) -> None:
-    few = Retriever.build(Counting(), CORPUS[:20], name="few")
+    few = Retriever.build(Counting(), CORPUS[:20], index=TokenIndex("float32"), name="few")
     few.encoder.documents.clear()
     listed = ("d70", "blank", "d3", "d71", "d5")
     given = Run({"a": [(doc, 9.0 - place) for place, doc in enumerate(listed)]})
