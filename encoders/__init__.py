@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sluice.encoders.splade.corpus_statistics import fit_idf as fit_idf
     from sluice.encoders.splade.encoder import SpladeEncoder as SpladeEncoder
     from sluice.encoders.splade.start import start_splade as start_splade
+    from sluice.encoders.three_heads.encoder import ThreeHeadEncoder as ThreeHeadEncoder
     from sluice.encoders.towers import TowerEncoder as TowerEncoder
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -225,7 +225,7 @@ class TokenEncoder(TextEncoder):
         """
         if side == "query":
             features = self._expanded(features)  # where a part of a batch was cut to its texts
-        scored = self._scored(features, side)
+        scored = self.scored(features, side)
         states = self.hidden(features, scored if side == "query" else None)
         vectors = states.new_zeros((*scored.shape, self.dim), dtype=torch.float32)
         vectors[scored] = self._vectors(states[scored])
@@ -243,8 +243,7 @@ class TokenEncoder(TextEncoder):
         """Return the tokens of each text that have vectors, see ``token_names``."""
         from sluice.encoders.late_interaction.names import token_names
 
-        features = self.tokenize(texts, side)
-        return token_names(self, features, self._scored(features, side), side)
+        return token_names(self, texts, side)
 
     def _encode(self, texts: Sequence[str], side: Side) -> TokenVectors:
         counts = np.zeros(len(texts), np.int64)
@@ -293,7 +292,7 @@ class TokenEncoder(TextEncoder):
         """Return the last states of queries, ``[tokens, hidden]``, filled up."""
         if network is None:
             features = self._expanded(self.padded(batch))
-            return self.hidden(features)[self._scored(features, "query")]
+            return self.hidden(features)[self.scored(features, "query")]
         ids = [
             np.pad(text, (0, max(0, self.expand_to - len(text))), constant_values=self._mask_id)
             for text in batch.ids
@@ -331,8 +330,8 @@ class TokenEncoder(TextEncoder):
         ids = ids.masked_fill(filled, self._mask_id)
         return {"input_ids": ids, "attention_mask": mask.masked_fill(filled, int(self.attend))}
 
-    def _scored(self, features: Features, side: Side) -> Tensor:
-        """Return which tokens ``[n, length]`` have vectors."""
+    def scored(self, features: Features, side: Side) -> Tensor:
+        """Return which tokens ``[n, length]`` of ``tokenize`` have vectors."""
         ids, mask = features["input_ids"], features["attention_mask"].bool()
         if side == "query":
             return mask | (torch.arange(ids.shape[1], device=ids.device) < self.expand_to)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sluice.encoders.encoder import Side
 from sluice.encoders.late_interaction.pooling import pooled_labels
-from sluice.encoders.transformer.model import Features
 
 if TYPE_CHECKING:
     from sluice.encoders.late_interaction.encoder import TokenEncoder
@@ -18,14 +17,13 @@ if TYPE_CHECKING:
 JOINED = " + "  # the tokens that share one vector
 
 
-def token_names(
-    encoder: TokenEncoder, features: Features, scored: Tensor, side: Side
-) -> list[list[str]]:
+def token_names(encoder: TokenEncoder, texts: Sequence[str], side: Side) -> list[list[str]]:
     """Return the tokens of each text that have vectors, in their order.
 
-    ``scored`` ``[n, length]`` says which of the tokenised texts' have one. Tokens that share a
-    vector are one name, ``gold + river``; the texts are encoded to know them.
+    Tokens that share a vector are one name, ``gold + river``; the texts are encoded to know them.
     """
+    features = encoder.tokenize(texts, side)
+    scored = encoder.scored(features, side)
     names = [
         [_name(encoder, token) for token in ids[kept].tolist()]
         for ids, kept in zip(features["input_ids"], scored, strict=True)

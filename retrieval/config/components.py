@@ -70,8 +70,11 @@ def check_towers(spec: Mapping[str, Any], *, where: str) -> None:
 def vector_kind(spec: Mapping[str, Any]) -> Any:
     """Return the type of encoder that makes a component's vectors; for towers, the documents'.
 
-    None for a saved folder of towers, which may not exist yet.
+    For one head of three it is the type that makes such vectors. None for a saved folder of towers
+    or heads, which may not exist yet.
     """
+    if spec.get("type") == "three_heads":
+        return {"dense": "dense", "sparse": "splade", "tokens": "tokens"}.get(str(spec.get("head")))
     if spec.get("type") != "towers":
         return spec.get("type")
     return towers_in(spec).get("document", {}).get("type")

@@ -61,7 +61,7 @@ def matches_of_all(
     if not rows or not query.strip():
         return {}
     vector = state.encoder.encode_queries([query])
-    matches = {}
+    matches: dict[str, list[TokenMatch]] = {}
     for doc, row in rows.items():
         found = row
         if isinstance(state.index, PassageIndex):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.indexing.kernels.calls import lent
 from sluice.indexing.storage.exact_scores import norms_of
 from sluice.indexing.tokens.search.tile import BYTES, LANES
 from sluice.indexing.tokens.storage.rounding import LARGEST, LEVELS, SMALLEST
@@ -87,14 +88,16 @@ def query_panels(queries: TokenVectors) -> Queries:
     with np.errstate(over="ignore", invalid="ignore"):
         spread[:, places] = token_scales, norms * units * _UP, token_direct * units * _UP
     return Queries(
-        values.astype(np.float64),
-        queries.bounds,
-        panels,
-        factors,
-        starts,
-        *spread,
-        (lossy * _UP).astype(np.float32),
-        (direct * _UP).astype(np.float32),
+        exact=values.astype(np.float64),
+        bounds=lent(queries.bounds),
+        panels=panels,
+        cells=factors,
+        starts=starts,
+        scales=spread[0],
+        token_lossy=spread[1],
+        token_direct=spread[2],
+        lossy=(lossy * _UP).astype(np.float32),
+        direct=(direct * _UP).astype(np.float32),
     )
 
 

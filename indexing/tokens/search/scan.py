@@ -25,7 +25,13 @@ from sluice.indexing.tokens.search.tile import (
     multiply_pair,
     reaching,
 )
-from sluice.indexing.tokens.storage.rounding import add_residuals, read_token, scale_of
+from sluice.indexing.tokens.storage.rounding import (
+    add_residuals,
+    copy_codes,
+    read_token,
+    scale_of,
+    wide_of,
+)
 from sluice.indexing.tokens.storage.segment import RESIDUAL4, ZERO, Segment
 
 _LARGEST = float(LARGEST_SCORE)
@@ -86,13 +92,13 @@ def _multiply(
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _fill(segment: Segment, lo: int, hi: int, zero: int, codes: Any, scales: Any) -> None:
     """Write the codes, less ``zero``, and scales of tokens ``lo`` to ``hi`` from line 0 on."""
+    kind, _, _, _, source, stored, centroids, _, table, levels = segment
     for token in range(lo, hi):
-        scales[token - lo] = scale_of(segment, token)
-        if segment.kind == RESIDUAL4:
-            add_residuals(segment, token, zero, codes, token - lo)
+        scales[token - lo] = scale_of(kind, stored, token)
+        if kind == RESIDUAL4:
+            add_residuals(source, token, centroids, table, levels, zero, codes, token - lo)
         else:
-            for i in range(codes.shape[1]):
-                codes[token - lo, i] = np.int32(segment.codes[token, i]) - zero
+            copy_codes(source, token, zero, codes, token - lo)
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})  # type: ignore[untyped-decorator]
@@ -162,6 +168,25 @@ def _product(exact: Any, token: int, vectors: Any, width: int) -> Any:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _lower(
+    queries: Queries, begin: int, tokens: int, loss: float, reach: float, floors: Any, best: Any
+) -> None:
+    """Turn the largest approximate scores into what the largest exact one must reach at least.
+
+    A query token of zeros, whose products are 0, and empty lanes need no exact products.
+    """
+    for lane in range(floors.shape[1]):
+        if lane >= tokens or queries.scales[begin + lane] == 0:
+            floors[0, lane] = _INFINITE
+            best[lane] = 0.0
+            continue
+        slack = queries.token_lossy[begin + lane] * loss
+        slack += queries.token_direct[begin + lane] * reach
+        # Either may be off by the slack: the one that seems largest, and the one that is.
+        floors[0, lane] -= np.float32(2) * slack * _UP + _TINY
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def score_exactly(
     segment: Segment,
     places: NDArray[np.int64],
@@ -188,12 +213,14 @@ def score_exactly(
     lanes = queries.panels[query + 1] * LANES - begin
     zero = 0 if codes.itemsize == 1 else ZERO
     vectors = np.empty((1, dim), np.float32)
-    scratch = np.empty((1, dim + 3), np.uint8)
+    scratch = np.empty((1, wide_of(segment)), np.uint8)
     floors = np.empty((1, lanes), np.float32)
     best = np.empty(lanes, np.float64)
+    kind, bounds, _, _, stored, stored_scales, centroids, values, table, levels = segment
+    exact = queries.exact
     for i in range(len(places)):
         place = places[i]
-        lo, hi = segment.bounds[place], segment.bounds[place + 1]
+        lo, hi = bounds[place], bounds[place + 1]
         if lo == hi or tokens == 0:
             scores[at + i] = -np.inf
             continue
@@ -207,14 +234,7 @@ def score_exactly(
                 _fill(segment, lo, hi, zero, codes, scales)
                 first, last = 0, hi - lo
             _multiply(queries, query, codes, scales, first, last, floors, 0, True, sums)
-            for lane in range(lanes):
-                if lane >= tokens or queries.scales[begin + lane] == 0:
-                    floors[0, lane] = _INFINITE
-                    best[lane] = 0.0
-                    continue
-                slack = queries.token_lossy[begin + lane] * loss
-                slack += queries.token_direct[begin + lane] * reach
-                floors[0, lane] -= np.float32(2) * slack * _UP + _TINY
+            _lower(queries, begin, tokens, loss, reach, floors, best)
         for token in range(hi - lo):
             read = False
             for column in range(0, lanes, LANES):
@@ -225,9 +245,21 @@ def score_exactly(
                     if lane >= tokens:
                         break
                     if not read:
-                        read_token(segment, lo + token, dim, scratch, vectors, 0)
+                        read_token(
+                            kind,
+                            stored,
+                            stored_scales,
+                            centroids,
+                            values,
+                            table,
+                            levels,
+                            lo + token,
+                            scratch,
+                            vectors,
+                            0,
+                        )
                         read = True
-                    product = _product(queries.exact, token_first + lane, vectors, dim)
+                    product = _product(exact, token_first + lane, vectors, dim)
                     best[lane] = max(best[lane], product)
         total = 0.0
         for lane in range(tokens):
@@ -249,11 +281,14 @@ def match_tokens(
     """
     dim = exact.shape[1]
     vectors = np.empty((1, dim), np.float32)
-    scratch = np.empty((1, dim + 3), np.uint8)
-    lo = segment.bounds[place]
+    scratch = np.empty((1, wide_of(segment)), np.uint8)
+    kind, bounds, _, _, codes, scales, centroids, values, table, levels = segment
+    lo = bounds[place]
     products[:] = -np.inf
-    for token in range(lo, segment.bounds[place + 1]):
-        read_token(segment, token, dim, scratch, vectors, 0)
+    for token in range(lo, bounds[place + 1]):
+        read_token(
+            kind, codes, scales, centroids, values, table, levels, token, scratch, vectors, 0
+        )
         for query_token in range(len(exact)):
             product = _product(exact, query_token, vectors, dim)
             if product > products[query_token]:

@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
     segment: Segment
     places: Rows  # empty: all of the segment
-    count: int
+    documents: int
     column: int
 
 
@@ -58,7 +58,7 @@ class TokenSearch:
         hits = Hits.missing(self._count, k)
         rows = None if allowed is None else np.flatnonzero(allowed)
         parts = list(self._parts(rows))
-        total = sum(part.count for part in parts)
+        total = sum(part.documents for part in parts)
         if not total:
             return hits
         step = max(1, min(TOGETHER, MOST_BOUNDS // total))
@@ -141,14 +141,14 @@ class TokenSearch:
             def task(begin: int, end: int, part: Part = part) -> None:
                 self._bound(part, begin, end, first, bounds)
 
-            in_pieces(task, part.count, PIECES)
+            in_pieces(task, part.documents, PIECES)
         return bounds
 
     def _bounds_of(self, query: int, rows: Rows) -> Bounds:
         """Return the bounds of one query with some rows, on the caller's thread."""
         bounds = Bounds(*np.empty((2, 1, len(rows)), np.float32))
         for part in self._parts(rows):
-            self._bound(part, 0, part.count, query, bounds)
+            self._bound(part, 0, part.documents, query, bounds)
         return bounds
 
     def _bound(self, part: Part, begin: int, end: int, first_query: int, bounds: Bounds) -> None:

@@ -8,7 +8,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from sluice.indexing.flat.tile import has_feature
+from sluice.indexing.kernels.processor import has_feature
 
 LANES = 16  # query tokens in a panel
 WIDE = has_feature("avx512f")  # 32 registers of 16 numbers; else 16 of 8

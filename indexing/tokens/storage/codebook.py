@@ -27,13 +27,13 @@ class Codebook(NamedTuple):
 
     A token's direction (its vector over its norm) is ``unit * (table[c] - ZERO + levels[code])``
     in each dimension, for the centroid c nearest to it; the result is scaled to the token's norm,
-    rounded to bfloat16. ``table`` is int16 ``[centroids, cells * CELL]``, ``levels`` int16
+    rounded to bfloat16. ``table`` is uint8 ``[centroids, cells * CELL]``, ``levels`` int8
     ``[16]``, ascending, both in steps of ``unit``: whole numbers, so that a decoded vector is one
     of 8-bit integers and a scale, which is searched without further loss.
     """
 
-    table: NDArray[np.int16]
-    levels: NDArray[np.int16]
+    table: NDArray[np.uint8]
+    levels: NDArray[np.int8]
     unit: float
 
 
@@ -52,7 +52,7 @@ def learn_codebook(sample: TokenVectors, seed: int) -> Codebook:
     wide = code_width(sample.dim)
     if not len(directions):
         return Codebook(
-            np.full((1, wide), ZERO, np.int16), np.arange(-8, 8, dtype=np.int16), 1 / LEVELS
+            np.full((1, wide), ZERO, np.uint8), np.arange(-8, 8, dtype=np.int8), 1 / LEVELS
         )
     centroids = _k_means(directions, rng)
     nearest = _nearest(directions, centroids)
@@ -60,8 +60,8 @@ def learn_codebook(sample: TokenVectors, seed: int) -> Codebook:
     unit = float(np.quantile(np.abs(directions), 0.9999)) / LEVELS
     table = np.clip(np.rint(centroids / unit), -LEVELS, LEVELS)
     rest = (directions / unit - table[nearest]).ravel()
-    filled = np.full((len(centroids), wide), ZERO, np.int16)
-    filled[:, : sample.dim] = table.astype(np.int16) + ZERO
+    filled = np.full((len(centroids), wide), ZERO, np.uint8)
+    filled[:, : sample.dim] = (table + ZERO).astype(np.uint8)
     return Codebook(filled, _lloyd(rest[:: max(1, len(rest) >> 18)]), unit)
 
 
@@ -107,7 +107,7 @@ def _nearest(directions: Dense, centroids: Dense) -> NDArray[np.int64]:
     return nearest
 
 
-def _lloyd(rest: NDArray[np.floating]) -> NDArray[np.int16]:
+def _lloyd(rest: NDArray[np.floating]) -> NDArray[np.int8]:
     """Return 16 whole levels that are near the values: Lloyd's algorithm in one dimension."""
     values = np.sort(rest.astype(np.float64))
     sums = np.concatenate([[0.0], np.cumsum(values)])
@@ -118,7 +118,7 @@ def _lloyd(rest: NDArray[np.floating]) -> NDArray[np.int16]:
         sizes = np.diff(edges)
         means = np.diff(sums[edges]) / np.maximum(sizes, 1)
         levels = np.sort(np.where(sizes > 0, means, levels))
-    return np.rint(levels).astype(np.int16)
+    return np.clip(np.rint(levels), -LEVELS, LEVELS).astype(np.int8)
 
 
 def residual_codes(
@@ -128,7 +128,9 @@ def residual_codes(
     wide = book.table.shape[1]
     codes = np.empty((len(values), wide // 2), np.uint8)
     scales, centroids = np.empty((2, len(values)), np.uint16)
-    means = ((book.table[:, : values.shape[1]] - ZERO) * book.unit).astype(np.float32)
+    means = ((book.table[:, : values.shape[1]].astype(np.float64) - ZERO) * book.unit).astype(
+        np.float32
+    )
     for start in range(0, len(values), _BLOCK):
         part = slice(start, start + _BLOCK)
         directions, norms = _directions(values[part])
@@ -163,8 +165,8 @@ def _write_codes(
     directions: NDArray[np.float32],
     norms: NDArray[np.float64],
     centroids: NDArray[np.uint16],
-    table: NDArray[np.int16],
-    levels: NDArray[np.int16],
+    table: NDArray[np.uint8],
+    levels: NDArray[np.int8],
     unit: float,
     first: int,
     last: int,
@@ -181,13 +183,13 @@ def _write_codes(
             if i >= width:
                 chosen[i] = 0
                 continue
-            base = table[centroids[token], i]
+            base = np.int64(table[centroids[token], i])
             rest = np.float64(directions[token, i]) * inverse - (base - ZERO)
             level = 0
             for edge in edges:
                 level += rest > edge
             chosen[i] = level
-            whole = min(max(np.int64(base) + levels[level], 1), 255) - ZERO
+            whole = np.int64(min(max(base + levels[level], 1), 255)) - ZERO
             length += np.float64(whole * whole)
         for i in range(half):
             codes[token, i] = chosen[i] | (chosen[half + i] << 4)

@@ -28,7 +28,7 @@ from sluice.indexing.tokens.storage.segment import (
 
 JOINED = 1 << 19  # tokens up to which small additions are joined
 LARGEST_HALF = 65_504.0  # of float16
-_EMPTY_CODEBOOK = np.zeros((1, CELL), np.int16), np.zeros(16, np.int16), 0.0
+_EMPTY_CODEBOOK = np.zeros((1, CELL), np.uint8), np.zeros(16, np.int8), 0.0
 
 
 class TokenRows:
@@ -78,7 +78,7 @@ class TokenRows:
         if self._spool is None:
             self._extend(added)
             return
-        columns = {}
+        columns: dict[str, Any] = {}
         for name, dtype, _ in token_columns(self.store, self.dim):
             array = getattr(added, name)
             if array.size:
@@ -213,7 +213,9 @@ class TokenRows:
     def gather(self, rows: Rows) -> TokenVectors:
         """Return the stored vectors of any rows, in their order."""
         if self.dim is None or not len(rows):
-            return TokenVectors(np.zeros((0, self.dim or 0), np.float32), np.zeros(len(rows) + 1))
+            return TokenVectors(
+                np.zeros((0, self.dim or 0), np.float32), np.zeros(len(rows) + 1, np.int64)
+            )
         from sluice.indexing.tokens.storage.rounding import read_tokens
 
         found = self.places(rows)
@@ -242,8 +244,8 @@ class TokenRows:
         facts = {"store": self.store, "rows": rows, "tokens": tokens, "dim": self.dim or 0}
         if self.codebook is not None:
             table, levels, unit = self.codebook
-            write_array(folder / "table.npy", [table], table.shape, np.int16)
-            write_array(folder / "levels.npy", [levels], levels.shape, np.int16)
+            write_array(folder / "table.npy", [table], table.shape, np.uint8)
+            write_array(folder / "levels.npy", [levels], levels.shape, np.int8)
             facts.update(centroids=len(table), unit=unit)
         return facts
 
@@ -280,8 +282,8 @@ def _opened_codebook(folder: Path, facts: Mapping[str, Any], dim: int) -> Any:
     from sluice.indexing.tokens.storage.codebook import STEPS, Codebook
 
     count, unit = fact(facts, "centroids", int, folder), fact(facts, "unit", float, folder)
-    table = open_array(folder / "table.npy", np.int16, (count, code_width(dim)), mapped=False)
-    levels = open_array(folder / "levels.npy", np.int16, (STEPS,), mapped=False)
+    table = open_array(folder / "table.npy", np.uint8, (count, code_width(dim)), mapped=False)
+    levels = open_array(folder / "levels.npy", np.int8, (STEPS,), mapped=False)
     return Codebook(table, levels, unit)
 
 

@@ -38,8 +38,8 @@ class Segment(NamedTuple):
     scales: Any
     centroids: Any  # uint16 [tokens]
     values: Any  # [tokens, dim]
-    table: Any  # int16 [centroids, cells * CELL], in steps
-    levels: Any  # int16 [16], in steps
+    table: Any  # uint8 [centroids, cells * CELL], in steps
+    levels: Any  # int8 [16], in steps
 
 
 def checked_store(name: str) -> Store:

@@ -247,6 +247,8 @@ WORDS: Mapping[str, str] = {
     "normalised.beta": "How sharply hubs differ from other documents.",
     "normalised.documents": "Documents that normalisers are made for; 0: those seen.",
     "normalised.depth": "Hits that are reordered.",
+    "max_sim.retriever": "Instead of a model: a retriever, whose stored token vectors are "
+    "compared; only queries are encoded.",
     "prf.kind": "average of the query and the first documents, or rocchio.",
     "prf.alpha": "The query's weight in rocchio.",
     "prf.beta": "The first documents' weight in rocchio.",
@@ -290,6 +292,7 @@ SUMMARIES: Mapping[str, str] = {
     "fitted": "A fusion, or a reranker, whose settings are chosen on the dev queries.",
     "ltr": "A learnt ranker over the scores and ranks of several parts.",
     "normalised": "A retriever whose scores are corrected for hubs.",
+    "max_sim": "Late interaction: each query token's best match among a document's tokens, summed.",
     "cached": "A reranker that keeps its scores in a file.",
     "summarised": "A reranker that reads a summary of each document, made for the query.",
 }

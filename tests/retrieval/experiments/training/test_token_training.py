@@ -111,6 +111,22 @@ def test_the_dev_measure_rises_and_the_model_is_everybodys(
         exec(code_block.replace("FOLDER", str(folder)), {})
 
 
+@pytest.mark.parametrize("attend", [False, True])
+def test_parts_of_a_batch_are_filled_up_again(bert: Path, attend: bool) -> None:
+    """The gradient cache cuts texts to those that are seen; unseen mask tokens have vectors too."""
+    encoder = TokenEncoder.from_pretrained(
+        bert, dim=16, query_length=12, attend_to_expansion=attend, device="cpu"
+    )
+    features = encoder.tokenize(["gold", "the river of stone"], "query")
+    longest = int(features["attention_mask"].sum(1).max())
+    cut = {name: values[:, :longest] for name, values in features.items()}
+    assert (longest < 12) is not attend
+    whole, part = encoder.embed(features, "query"), encoder.embed(cut, "query")
+    assert whole.shape == part.shape == (2, 12, 16)
+    assert np.allclose(whole.detach().numpy(), part.detach().numpy(), atol=1e-6)
+    assert whole.any(2).all()
+
+
 def test_dev_evaluation_is_exact_max_sim(bert: Path) -> None:
     docs = documents()
     queries = {"a": "gold river", "b": "the index of stone", "c": "rank"}
