@@ -108,6 +108,11 @@ def _check_encoder(encoder: Mapping[str, Any], kind: str | None, where: str) -> 
 
     if kind == "bm25":
         raise ConfigError(f"{where}: bm25 counts words; it is fitted, not trained")
+    if encoder.get("type") == "three_heads":
+        raise ConfigError(
+            f"{where}: three_heads is for search only: its heads belong together; train an encoder "
+            "of one kind (dense, splade, tokens)"
+        )
     if encoder.get("prune_quantile") is not None:
         raise ConfigError(
             f"{where}.prune_quantile: prunes documents after encoding and does nothing in "

@@ -231,6 +231,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"loss": {"type": "info_nce", "chunk": 8}}, "loss: info_nce trains dense, splade"),
     ({"loss": {"type": "psl"}}, "set scoring: mean_max_sim"),
     ({"sparsity": {"target_doc_terms": 9}}, "sparsity: is for splade; a tokens encoder has no"),
+    ({"encoder": {"type": "three_heads", "model": "m", "head": "tokens"}}, "is for search only"),
     ({"negatives": {"type": "live"}}, "negatives: live candidates are for dense and splade"),
 ]  # fmt: skip
 
