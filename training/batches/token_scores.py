@@ -62,8 +62,12 @@ class TokenScoring:
     @property
     def facts(self) -> dict[str, Any]:
         """The settings that change what is learnt, with their defaults filled in."""
-        top_k = (self.top_k or TOP_K) if self.name == "xtr" else None
-        return {"name": self.name, **({} if top_k is None else {"top_k": top_k})}
+        return {"name": self.name, **({"top_k": self.found} if self.found else {})}
+
+    @property
+    def found(self) -> int:
+        """How many tokens of the batch's documents each query token finds; 0: all of them."""
+        return (self.top_k or TOP_K) if self.name == "xtr" else 0
 
     def scores(self, queries: Tensor, documents: Tensor, *, unit: bool = False) -> Tensor:
         """Return ``[B, N]``; ``unit`` makes every token's vector of length 1 first.
@@ -74,9 +78,8 @@ class TokenScoring:
         if unit:
             queries, documents = normalize(queries, dim=2), normalize(documents, dim=2)
         count, width, dim = queries.shape
-        top_k = (self.top_k or TOP_K) if self.name == "xtr" else 0
         best, least = _TokenMaxima.apply(  # type: ignore[no-untyped-call]
-            queries.reshape(count * width, dim), documents, filled, top_k
+            queries.reshape(count * width, dim), documents, filled, self.found
         )
         counted = asked.reshape(-1, 1) & filled.any(1)
         if self.name == "xtr":

@@ -91,6 +91,15 @@ def test_a_resumed_training_is_the_undisturbed_one(tiny: ModuleType, tmp_path: P
         fit(resumed, tiny.examples(), loss, output=copy, **settings)
 
 
+@pytest.mark.parametrize(("top_k", "warned"), [(5, False), (400, True)])
+def test_a_warning_where_xtr_leaves_no_token_out(
+    tiny: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture, top_k: int, warned: bool
+) -> None:
+    scoring = TokenScoring("xtr", top_k)
+    fit(tiny.Tokens(), tiny.examples(), InfoNCE(), output=tmp_path, scoring=scoring, **job(tiny))
+    assert caplog.text.count("so all are found and this is mean_max_sim") == warned
+
+
 def test_the_head_may_learn_faster(tiny: ModuleType, tmp_path: Path) -> None:
     ends = []
     for rate in (None, 1e-9):
