@@ -8,9 +8,9 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.retrieval.config.components import vector_kind
 from sluice.retrieval.config.sections import TrainingSection
-from sluice.training.batches.token_scores import TokenScoring
 
 if TYPE_CHECKING:
+    from sluice.training.batches.token_scores import TokenScoring
     from sluice.training.losses.base import LossBase
 
 
@@ -18,6 +18,8 @@ def token_scoring(section: TrainingSection, where: str = "") -> TokenScoring | N
     """Return how a section's token vectors are scored; None where it does not say."""
     if section.scoring is None and section.xtr_top_k is None:
         return None
+    from sluice.training.batches.token_scores import TokenScoring
+
     try:
         return TokenScoring(section.scoring or "max_sim", section.xtr_top_k)
     except ConfigError as error:
@@ -29,6 +31,7 @@ def check_scoring(section: TrainingSection, loss: LossBase, prefix: str) -> None
 
     An encoder of one's own is checked when it is there.
     """
+    from sluice.training.batches.token_scores import TokenScoring
     from sluice.training.loop.parts import check_token_loss
 
     kind = vector_kind(section.encoder)
