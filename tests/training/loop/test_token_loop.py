@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,10 +12,13 @@ from typing import Any
 import pytest
 import torch
 
+from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.config.other_names import losses_for
 from sluice.training import fit
 from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.loop.parts import choose_parts
+from sluice.training.losses import LOSSES
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.composed.clp import CLP
 from sluice.training.losses.composed.dse import DSE
@@ -152,6 +156,24 @@ def test_matryoshka_is_of_each_token(tiny: ModuleType) -> None:
         plain = InfoNCE(temperature=1.0)(scores, inputs["labels"], inputs["mask"])
         expected += weight * plain.item()
     assert value.item() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in losses_for("tokens") if name != "adore"])
+def test_every_loss_that_is_offered_trains(tiny: ModuleType, tmp_path: Path, name: str) -> None:
+    """``adore`` counts places in a list that is searched live, which token encoders have not."""
+    spec: dict[str, Any] = {"type": name}
+    if name == "sum":
+        spec["losses"] = [{"type": "info_nce"}, {"type": "star", "weight": 0.5}]
+    examples = [
+        replace(each, scores=(5.0 + number % 3, 1.0, 2.0))
+        for number, each in enumerate(tiny.examples(negatives=2))
+    ]
+    scoring = TokenScoring("mean_max_sim") if name == "psl" else None
+    encoder = tiny.Tokens(dropout=0.0)
+    fit(encoder, examples, build(spec, LOSSES, where="loss"), output=tmp_path, scoring=scoring,
+        **job(tiny, max_steps=1, optim="sgd", learning_rate=0.1, warmup_steps=0))  # fmt: skip
+    start = tiny.weights_of(tiny.Tokens(dropout=0.0))["projection.weight"]
+    assert not torch.equal(start, encoder.module["projection"].weight)
 
 
 REFUSED: list[LossBase] = [
