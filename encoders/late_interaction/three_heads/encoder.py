@@ -15,10 +15,10 @@ from sluice.encoders.encoder import Dense, EncoderBase, Side, Vectors
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.late_interaction.three_heads.memo import HEADS, Head, Part
+from sluice.encoders.late_interaction.three_heads.trunk import Trunk
 from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.locate import model_folder
-from sluice.encoders.three_heads.memo import HEADS, Head, Part
-from sluice.encoders.three_heads.trunk import Trunk
 
 # The transformers that heads were opened of; let go with the last head.
 _OPEN: weakref.WeakValueDictionary[object, Trunk] = weakref.WeakValueDictionary()
@@ -76,6 +76,11 @@ class HeadEncoder(EncoderBase):
     def fingerprint(self) -> str:
         """A hash of weights, tokenizer, prompts and lengths, and of the head."""
         return fingerprint_of(self.trunk.fingerprint, self.head)
+
+    @property
+    def views(self) -> Sequence[HeadEncoder]:
+        """The other heads that were opened: what this one encodes is in the memo for them."""
+        return [_VIEWS[head](self.trunk) for head in self.trunk.asked if head != self.head]
 
     @property
     def device(self) -> Any:
