@@ -20,8 +20,8 @@ WORDS: Mapping[str, str] = {
     "towers.query": "The query encoder, {type: dense or splade, model: ...}.",
     "towers.document": "The document encoder, {type: dense or splade, model: ...}.",
     "towers.freeze": "The tower that is not trained.",
-    "tokens.dim": "Keeps only so many of the vectors' first dimensions; of a model that is no "
-    "token encoder yet, the dimensions of its new projection (128).",
+    "tokens.dim": "Keeps only so many of the vectors' first dimensions; of another "
+    "encoder, the dimensions of its new projection (128).",
     "tokens.projection": "Adds a new linear layer to so many dimensions, or several: {dim, layers, "
     "hidden, activation, residual}; false: none.",
     "query_marker": "The token before every query; empty for none. Left out, the model's own, or "

@@ -15,10 +15,10 @@ from sluice.encoders.encoder import Dense, EncoderBase, Side, Vectors
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.late_interaction.three_heads.memo import HEADS, Head, Part
+from sluice.encoders.late_interaction.three_heads.trunk import Trunk
 from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.locate import model_folder
-from sluice.encoders.three_heads.memo import HEADS, Head, Part
-from sluice.encoders.three_heads.trunk import Trunk
 
 # The transformers that heads were opened of; let go with the last head.
 _OPEN: weakref.WeakValueDictionary[object, Trunk] = weakref.WeakValueDictionary()
