@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -305,9 +306,9 @@ class TokenIndex(Index):
         from sluice.indexing.tokens.search.search import TokenSearch  # numba
 
         with notice_once():
-            exact = TokenSearch(self._vectors, queries)
             if self._gathering is None:
-                return exact.hits(k, allowed)
+                return TokenSearch(self._vectors, queries).hits(k, allowed)
+            exact = partial(TokenSearch, self._vectors)
             return self._gathering.search(exact, queries, k, allowed, parameters)
 
     def _documents(self, rows: Rows) -> TokenVectors:
