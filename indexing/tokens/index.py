@@ -40,6 +40,7 @@ log = logging.getLogger("sluice")
 
 SAMPLE = 4096  # documents that a codebook is learnt from
 RECALL_NOTE = "recall"  # in an index's notes: what its gather finds of the exact best
+CHOICE_NOTE = "gather"  # why it has its depth; empty where ``candidates`` are set
 
 
 class TokenMatches(NamedTuple):
@@ -237,6 +238,7 @@ class TokenIndex(Index):
         measured = self._gathering.measured(self, given)
         if measured is not None:
             self.notes[RECALL_NOTE] = measured.as_dict()
+            self.notes[CHOICE_NOTE] = self._gathering.reason
         return measured
 
     def search_tokens(self, queries: TokenVectors, k: int, parameters: Mapping[str, Any]) -> Hits:

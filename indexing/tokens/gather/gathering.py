@@ -85,6 +85,7 @@ class Gathering:
         self.candidates = settings.candidates or CANDIDATES
         self.probes = settings.probes or PROBES
         self.searches: str = "gather"  # or exact, once ``auto`` has measured
+        self.reason = ""  # for the depth and what it searches by, where they were chosen
         self._expected = 0
         self._unlisted = False  # documents with tokens were added before centroids were learnt
 
@@ -203,7 +204,7 @@ class Gathering:
         if self.mode == "auto":
             chosen = choose_mode(index, sample, chosen, self.settings)
         self.candidates, self.probes = chosen.candidates, chosen.probes
-        self.searches = chosen.mode
+        self.searches, self.reason = chosen.mode, chosen.reason
         level = logging.INFO if chosen.meets else logging.WARNING
         log.log(
             level,
