@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -39,6 +40,7 @@ log = logging.getLogger("sluice")
 
 SAMPLE = 4096  # documents that a codebook is learnt from
 RECALL_NOTE = "recall"  # in an index's notes: what its gather finds of the exact best
+CHOICE_NOTE = "gather"  # why it has its depth; empty where ``candidates`` are set
 
 
 class TokenMatches(NamedTuple):
@@ -236,6 +238,7 @@ class TokenIndex(Index):
         measured = self._gathering.measured(self, given)
         if measured is not None:
             self.notes[RECALL_NOTE] = measured.as_dict()
+            self.notes[CHOICE_NOTE] = self._gathering.reason
         return measured
 
     def search_tokens(self, queries: TokenVectors, k: int, parameters: Mapping[str, Any]) -> Hits:
@@ -305,9 +308,9 @@ class TokenIndex(Index):
         from sluice.indexing.tokens.search.search import TokenSearch  # numba
 
         with notice_once():
-            exact = TokenSearch(self._vectors, queries)
             if self._gathering is None:
-                return exact.hits(k, allowed)
+                return TokenSearch(self._vectors, queries).hits(k, allowed)
+            exact = partial(TokenSearch, self._vectors)
             return self._gathering.search(exact, queries, k, allowed, parameters)
 
     def _documents(self, rows: Rows) -> TokenVectors:

@@ -123,6 +123,12 @@ KINDS = [
     Kind("augmented", lambda: AugmentedIndex(FlatIndex(), DocumentBias(missing=0.0)), "ip"),
     Kind("augmented-funnel", augmented_funnel, "ip"),
     Kind("tokens", lambda: TokenIndex("float32"), "ip", tokens=True),
+    Kind(
+        "tokens gather",
+        lambda: TokenIndex("float32", mode="gather", candidates=1_000),
+        "ip",
+        tokens=True,
+    ),
     Kind("passages-flat", lambda: PassageIndex(FlatIndex()), "ip"),
     Kind("passages-inverted", lambda: PassageIndex(InvertedIndex()), ""),
 ]

@@ -128,7 +128,7 @@ class CentroidGather(Gather):
         products = np.ascontiguousarray(query @ found.values.T)
         chosen = np.empty((len(query), min(probes + 1, len(found))), np.int32)
         best_centroids(products, chosen.shape[1], chosen)
-        sums, marks, seen = self._lent_room(len(self))
+        room = sums, marks, seen = self._taken_room(len(self))
         size = 0
         for first, part in self._lists.segments():
             size = add_lists(
@@ -146,18 +146,18 @@ class CentroidGather(Gather):
             )
         rows = np.empty(min(count, size), np.int64)
         best_sums(sums, marks, seen, size, count, rows)
+        self._room.arrays = room  # clear again; one that an error left half filled is not kept
         return rows
 
-    def _lent_room(self, rows: int) -> tuple[Any, Any, Any]:
-        """Return this thread's arrays, clear for at least so many rows."""
-        room = getattr(self._room, "arrays", None)
+    def _taken_room(self, rows: int) -> tuple[Any, Any, Any]:
+        """Return this thread's arrays, clear for at least so many rows, and forget them."""
+        room: tuple[Any, Any, Any] | None = self._room.__dict__.pop("arrays", None)
         if room is None or len(room[0]) < rows:
             room = (
                 np.zeros(rows, np.float32),
                 np.full(rows, -1, np.int32),
                 np.empty(rows, np.int32),
             )
-            self._room.arrays = room
         return room
 
     def write(self, folder: Path) -> dict[str, Any]:

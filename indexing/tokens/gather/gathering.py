@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -85,6 +85,7 @@ class Gathering:
         self.candidates = settings.candidates or CANDIDATES
         self.probes = settings.probes or PROBES
         self.searches: str = "gather"  # or exact, once ``auto`` has measured
+        self.reason = ""  # for the depth and what it searches by, where they were chosen
         self._expected = 0
         self._unlisted = False  # documents with tokens were added before centroids were learnt
 
@@ -96,7 +97,9 @@ class Gathering:
         return min(documents, SAMPLE + round(SAMPLE_ROOTS * math.sqrt(documents)))
 
     def train(self, sample: TokenVectors) -> None:
-        """Learn centroids from sample documents."""
+        """Learn centroids from sample documents, unless all will be searched exactly."""
+        if not self.training_rows(len(sample)):
+            return
         self.gather.train(sample, max(self._expected, len(sample)))
 
     def learn_from_first(self, documents: TokenVectors) -> None:
@@ -112,7 +115,7 @@ class Gathering:
 
     def search(
         self,
-        exact: Exact,
+        exact_search: Callable[[TokenVectors], Exact],
         queries: TokenVectors,
         k: int,
         allowed: Mask | None,
@@ -123,6 +126,7 @@ class Gathering:
         Where there are no more documents than candidates, where only so few are allowed, and where
         a query's lists hold fewer documents than ``k``, all allowed documents are searched.
         """
+        exact = exact_search(queries)
         count = max(k, int(parameters.get("candidates", self.candidates)))
         mode = parameters.get("mode", self.searches)
         few = len(self.gather) if allowed is None else int(np.count_nonzero(allowed))
@@ -137,11 +141,16 @@ class Gathering:
                 found[line, : len(rows)] = rows
 
         in_pieces(task, len(queries), PIECES)
-        hits = exact.best_of(found, k)
-        short = np.flatnonzero((found >= 0).sum(axis=1) < k)
+        if len(queries) == 1:  # on all threads
+            mask = np.zeros(len(self.gather), np.bool_)
+            mask[found[found >= 0]] = True
+            hits = exact.hits(k, mask)
+        else:
+            hits = exact.best_of(found, k)
+        short = np.flatnonzero(((found >= 0).sum(axis=1) < k) & (queries.lengths > 0))
         if len(short):
-            everything = exact.hits(k, allowed)
-            hits.rows[short], hits.scores[short] = everything.rows[short], everything.scores[short]
+            everything = exact_search(queries.rows(short)).hits(k, allowed)
+            hits.rows[short], hits.scores[short] = everything
         return hits
 
     def measured(self, index: Measurable, queries: TokenVectors | None) -> MeasuredRecall | None:
@@ -195,7 +204,7 @@ class Gathering:
         if self.mode == "auto":
             chosen = choose_mode(index, sample, chosen, self.settings)
         self.candidates, self.probes = chosen.candidates, chosen.probes
-        self.searches = chosen.mode
+        self.searches, self.reason = chosen.mode, chosen.reason
         level = logging.INFO if chosen.meets else logging.WARNING
         log.log(
             level,

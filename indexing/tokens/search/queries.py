@@ -58,9 +58,10 @@ def query_panels(queries: TokenVectors) -> Queries:
 
     largest = np.abs(values).max(axis=1, initial=0).astype(np.float64)
     token_scales = (largest / LEVELS).astype(np.float32)
+    wide_scales = token_scales.astype(np.float64)
     inverse = np.divide(LEVELS, largest, out=np.zeros_like(largest), where=largest > 0)
     whole = np.rint(values.astype(np.float64) * inverse[:, None])
-    lost = norms_of_float64(values - whole * token_scales.astype(np.float64)[:, None])
+    lost = norms_of_float64(values - whole * wide_scales[:, None])
     norms = norms_of(values)
     wrong = (largest > 0) & ~((largest >= SMALLEST) & (largest <= LARGEST))
 
@@ -83,7 +84,8 @@ def query_panels(queries: TokenVectors) -> Queries:
         np.add.at(lossy, owners, norms)
         np.add.at(direct, owners, token_direct + summed[owners] * (norms + lost))
         direct[owners[wrong]] = np.inf
-    units = np.divide(1, token_scales, out=np.zeros(len(values)), where=token_scales > 0)
+        query_lossy, query_direct = ((each * _UP).astype(np.float32) for each in (lossy, direct))
+    units = np.divide(1, wide_scales, out=np.zeros(len(values)), where=wide_scales > 0)
     spread = np.zeros((3, lanes), np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         spread[:, places] = token_scales, norms * units * _UP, token_direct * units * _UP
@@ -96,8 +98,8 @@ def query_panels(queries: TokenVectors) -> Queries:
         scales=spread[0],
         token_lossy=spread[1],
         token_direct=spread[2],
-        lossy=(lossy * _UP).astype(np.float32),
-        direct=(direct * _UP).astype(np.float32),
+        lossy=query_lossy,
+        direct=query_direct,
     )
 
 

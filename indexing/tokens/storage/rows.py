@@ -39,6 +39,7 @@ class TokenRows:
         self.dim: int | None = None  # None before the first vectors
         self.codebook: Any = None  # of residual4, once learnt
         self._segments: list[Segment] = []
+        self._lent: tuple[Segment, ...] | None = None  # the same, as kernels take them
         self._spool: dict[str, DenseSpool] | None = None
         self._folder: Path | None = None
 
@@ -64,8 +65,15 @@ class TokenRows:
         return size
 
     def segments(self) -> Sequence[Segment]:
-        """Return the documents in segments, in the order of their rows."""
-        return tuple(self._segments)
+        """Return the documents in segments, in the order of their rows, as kernels take them."""
+        lent_segments = self._lent
+        if lent_segments is None:
+            lent_segments = tuple(
+                Segment(segment.kind, *(lent(array) for array in segment[1:]))
+                for segment in self._segments
+            )
+            self._lent = lent_segments
+        return lent_segments
 
     def spool(self, folder: Path) -> None:
         """Keep the token vectors added from now on in files of ``folder``, mapped from there."""
@@ -73,8 +81,8 @@ class TokenRows:
 
     def append(self, documents: TokenVectors) -> None:
         """Add the rounded vectors of checked documents as the next rows."""
-        self.dim = documents.dim
         added = self._rounded(documents)
+        self.dim, self._lent = documents.dim, None
         if self._spool is None:
             self._extend(added)
             return
@@ -144,9 +152,8 @@ class TokenRows:
             "centroids": np.empty(0, np.uint16),
             "values": np.empty((0, 0), np.uint16 if self.store == "float16" else np.float32),
         }
-        writable = {name: lent(array) for name, array in {**empty, **columns}.items()}
         return Segment(
-            kind=STORES.index(self.store), table=lent(table), levels=lent(levels), **writable
+            kind=STORES.index(self.store), table=table, levels=levels, **{**empty, **columns}
         )
 
     def _extend(self, added: Segment) -> None:
@@ -190,18 +197,19 @@ class TokenRows:
                         **columns,
                     )
                 )
-        self._segments = remaining
+        self._segments, self._lent = remaining, None
 
     def places(self, rows: Rows) -> list[tuple[Segment, Rows, Rows]]:
         """Return, for each segment with some of the rows, their places in it and in ``rows``."""
-        if len(self._segments) == 1:
-            return [(self._segments[0], rows, np.arange(len(rows)))]
-        ends = np.cumsum([len(segment.losses) for segment in self._segments])
+        segments = self.segments()
+        if len(segments) == 1:
+            return [(segments[0], rows, np.arange(len(rows)))]
+        ends = np.cumsum([len(segment.losses) for segment in segments])
         homes = np.searchsorted(ends, rows, side="right")
         found = []
         for home in np.unique(homes).tolist():
             where = np.flatnonzero(homes == home)
-            segment = self._segments[home]
+            segment = segments[home]
             found.append((segment, rows[where] - (ends[home] - len(segment.losses)), where))
         return found
 

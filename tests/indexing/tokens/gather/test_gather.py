@@ -12,6 +12,9 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import open_index
 from sluice.indexing.tokens import TokenIndex
+from sluice.indexing.tokens.gather.centroid_gather import CentroidGather
+from sluice.indexing.tokens.gather.centroids import Centroids
+from sluice.indexing.tokens.gather.lists import CentroidLists
 from tests.support.token_clusters import DIM, clustered, max_sim
 
 QUICK = settings(derandomize=True, deadline=None, max_examples=25)
@@ -86,6 +89,11 @@ def test_fewer_hits_than_k_in_the_lists_search_everything() -> None:
     hits = index.search(TokenVectors.of([near], DIM), 5, params={"probes": 1})
     assert (hits.rows >= 0).all()
     same(hits, index.search(TokenVectors.of([near], DIM), 5, params={"mode": "exact"}))
+    both = TokenVectors.of([far, np.zeros((0, DIM), np.float32), near], DIM)
+    together = index.search(both, 5, params={"probes": 1})
+    np.testing.assert_array_equal(together.rows[2], hits.rows[0])
+    np.testing.assert_array_equal(together.rows[1], np.full(5, -1))
+    assert (together.scores[0] > 0.9).all()
 
 
 def test_a_filter_of_few_documents_is_exact(documents: TokenVectors, queries: TokenVectors) -> None:
@@ -210,3 +218,67 @@ def test_parameters_are_checked(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         filled(documents).search(documents.rows([0]), 1, params=params)
+
+
+def test_a_batch_is_its_queries(documents: TokenVectors, queries: TokenVectors) -> None:
+    index = filled(documents, candidates=15, probes=3)
+    together = index.search(queries, 10)
+    for line in range(len(queries)):
+        alone = index.search(queries.rows([line]), 10)
+        np.testing.assert_array_equal(alone.rows[0], together.rows[line])
+        np.testing.assert_array_equal(alone.scores[0], together.scores[line])
+
+
+def test_sums_are_max_sim_over_centroids(documents: TokenVectors, queries: TokenVectors) -> None:
+    gather = CentroidGather(13)
+    gather.train(documents, len(documents))
+    assigned = gather.assigned(documents)
+    gather.append(assigned)
+    centroids = gather._centroids.values
+    nearest = TokenVectors(centroids[assigned.codes], documents.bounds)
+    for query in queries:
+        expected = np.array([max_sim(query, text) for text in nearest])
+        best = np.argsort(-expected, kind="stable")[:30]
+        found = gather.candidates(query, 30, None, {"probes": len(centroids)})
+        if len(query):
+            # Equal to what float32 sums tell apart.
+            assert expected[found].min() == pytest.approx(expected[best].min(), abs=1e-5)
+        else:
+            assert len(found) == 0
+
+
+def test_missing_tokens_count_as_the_next_centroid() -> None:
+    points = np.eye(DIM, dtype=np.float32)[:4]
+    documents = TokenVectors.of([points[:1], points[1:2], points[2:3], points[3:]] * 3, DIM)
+    gather = CentroidGather(13)
+    gather._centroids = Centroids(points, points[:1], np.array([0, 4]))
+    gather._lists = CentroidLists(4)
+    gather.append(gather.assigned(documents))
+    query = np.array([[0.9, 0.5, 0.2, 0.1], [0.1, 0.3, 0.8, 0.2]], np.float32)
+    query = np.pad(query, ((0, 0), (0, DIM - 4)))
+    # Two probes: centroids 0 and 1 of the first token (else 0.2), 2 and 1 of the second (else 0.2).
+    sums = {0: 0.9 + 0.2, 1: 0.5 + 0.3, 2: 0.2 + 0.8}  # those of centroid 3 are in no list
+    order = sorted(sums, key=lambda centroid: -sums[centroid])
+    for places in (1, 2, 3):
+        found = gather.candidates(query, 3 * places, None, {"probes": 2})
+        assert set((found % 4).tolist()) == set(order[:places])
+
+
+def test_tokens_go_to_the_nearest_centroid(documents: TokenVectors) -> None:
+    centroids = Centroids.trained(documents.values, 300, 13)
+    assert 200 <= len(centroids) <= 300
+    values = documents.values.astype(np.float64)
+    distances = ((values[:, None] - centroids.values[None]) ** 2).sum(axis=2)
+    chosen = distances[np.arange(len(values)), centroids.assign(documents.values)]
+    # Only the nearest cells are looked into.
+    assert (chosen <= distances.min(axis=1) + 1e-5).mean() > 0.97
+    assert chosen.mean() < 0.5 * (values**2).sum(axis=1).mean()
+
+
+def test_centroids_of_few_vectors() -> None:
+    same_vector = np.ones((5, DIM), np.float32)
+    assert len(Centroids.trained(same_vector, 8, 1)) == 1
+    assert len(Centroids.trained(same_vector[:1], 8, 1)) == 1
+    zeros = Centroids.trained(np.zeros((9, DIM), np.float32), 3, 1)
+    assert np.isfinite(zeros.values).all()
+    np.testing.assert_array_equal(zeros.assign(np.zeros((2, DIM), np.float32)) < len(zeros), True)

@@ -112,6 +112,8 @@ def test_auto_measures_large_collections(tmp_path: Path) -> None:
         opened = open_index(tmp_path / "index")
         assert opened.searches == index.searches
         assert opened.recall_note.at_10 >= 0.99
+        assert "recall@10" in opened.notes["gather"]
+        assert "exact" in opened.notes["gather"]
     assert any_speed.searches == "exact"
 
 
