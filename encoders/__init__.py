@@ -1,4 +1,4 @@
-"""Text in, vectors out: dense, SPLADE and BM25 encoders, and cross-encoders that score pairs.
+"""Text in, vectors out: dense, SPLADE, token, BM25 encoders; and cross-encoders that score pairs.
 
 May import: nothing of the other three packages.
 """
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from sluice.encoders.foundation.errors import SluiceError as SluiceError
     from sluice.encoders.foundation.progress import show_progress as show_progress
     from sluice.encoders.given import as_encoder as as_encoder, as_scorer as as_scorer
+    from sluice.encoders.late_interaction.encoder import TokenEncoder as TokenEncoder
+    from sluice.encoders.late_interaction.three_heads.encoder import (
+        ThreeHeadEncoder as ThreeHeadEncoder,
+    )
     from sluice.encoders.lexical.bm25 import BM25Encoder as BM25Encoder
     from sluice.encoders.lexical.vocabulary import VocabularyEncoder as VocabularyEncoder
     from sluice.encoders.rerankers.cross_encoder import CrossEncoder as CrossEncoder

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 import numpy as np
 import scipy.sparse as sp
 
+from sluice.encoders.foundation.token_vectors import TokenVectors
+
 if TYPE_CHECKING:
     from builtins import property as hook
 else:
@@ -27,12 +29,14 @@ else:
 
 Side: TypeAlias = Literal["query", "document"]
 Dense: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float32]]
-Vectors: TypeAlias = Dense | sp.csr_array
+Vectors: TypeAlias = Dense | sp.csr_array | TokenVectors
 
 
 @runtime_checkable
 class Encoder(Protocol):
     """Text in, vectors out: float32 ``[n, dim]``, dense (numpy) or sparse (``csr_array``).
+
+    Or several vectors a text, one for each token: ``TokenVectors``, whose rows are texts.
 
     ``fingerprint`` changes whenever the vectors could: weights, tokenizer, pooling, prompts,
     lengths. An index remembers it and refuses another encoder's queries.
@@ -79,8 +83,8 @@ class EncoderBase:
         return None
 
     @hook
-    def similarity(self) -> Literal["cosine", "dot"]:
-        """What turns two of its vectors into a score."""
+    def similarity(self) -> Literal["cosine", "dot", "max_sim"]:
+        """What turns two of its vectors into a score; MaxSim takes all of two texts' tokens."""
         return "dot"
 
     @hook
@@ -92,6 +96,11 @@ class EncoderBase:
     def towers(self) -> Mapping[Side, Any]:
         """The encoders of the two sides, empty where one encoder serves both."""
         return {}
+
+    @hook
+    def views(self) -> Sequence[Any]:
+        """Other encoders that its passes make the vectors of too, as they are asked for them."""
+        return ()
 
     # What it computes with.
 
@@ -175,6 +184,13 @@ class EncoderBase:
         """Whether the weights of query terms have yet to be counted in a corpus."""
         return False
 
+    # What token vectors mean.
+
+    @hook
+    def token_texts(self) -> Callable[[Sequence[str], Side], Sequence[Sequence[str]]] | None:
+        """Names the token vectors of texts, one by one; None: they have numbers only."""
+        return None
+
     # What it learns from the documents of an index.
 
     @hook
@@ -244,8 +260,8 @@ HOOKS = tuple(name for name, value in vars(EncoderBase).items() if isinstance(va
 # Hooks that are a function or None. What has the name of a hook and is none (a number ``hidden``,
 # a method ``similarity``) is not read.
 FUNCTIONS = (
-    "token_ids", "map_texts", "terms", "fit_documents", "add_documents", "remove_documents",
-    "embed_layers", "hidden", "pooled", "raises", "raise_bias",
+    "token_ids", "map_texts", "terms", "token_texts", "fit_documents", "add_documents",
+    "remove_documents", "embed_layers", "hidden", "pooled", "raises", "raise_bias",
 )  # fmt: skip
 _ABSENT = object()
 

@@ -10,13 +10,27 @@ ENCODERS: Final[Mapping[str, str]] = {
     "dense": "sluice.encoders.dense.encoder:DenseEncoder.from_pretrained",
     "precomputed": "sluice.encoders.dense.precomputed:PrecomputedEncoder.from_pretrained",
     "splade": "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
+    "three_heads": (
+        "sluice.encoders.late_interaction.three_heads.encoder:HeadEncoder.from_pretrained"
+    ),
+    "tokens": "sluice.encoders.late_interaction.encoder:TokenEncoder.from_pretrained",
     "towers": "sluice.encoders.towers:TowerEncoder.from_pretrained",
     "vocabulary": "sluice.encoders.lexical.vocabulary:VocabularyEncoder.from_pretrained",
 }
 
 # Encoders of what a program gave: saved folders name them, YAML does not.
+# The three heads are saved as ``three_heads``, with the head's name.
 GIVEN: Final[Mapping[str, str]] = {
+    "dense_head": (
+        "sluice.encoders.late_interaction.three_heads.encoder:DenseHead.from_pretrained"
+    ),
     "function": "sluice.encoders.dense.function:FunctionEncoder.from_pretrained",
+    "sparse_head": (
+        "sluice.encoders.late_interaction.three_heads.encoder:SparseHead.from_pretrained"
+    ),
+    "token_head": (
+        "sluice.encoders.late_interaction.three_heads.encoder:TokenHead.from_pretrained"
+    ),
     "sentence_transformer": (
         "sluice.encoders.dense.sentence_transformer:SentenceTransformerEncoder.from_pretrained"
     ),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sluice.indexing.index import Index as Index
     from sluice.indexing.inverted.index import InvertedIndex as InvertedIndex
     from sluice.indexing.table import INDEXES as INDEXES
+    from sluice.indexing.tokens.index import TokenIndex as TokenIndex
     from sluice.indexing.wrappers.augmentations import (
         DocumentBias as DocumentBias,
         MipsToL2 as MipsToL2,

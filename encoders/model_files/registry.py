@@ -14,6 +14,7 @@ from sluice.encoders.model_files.layout import (
     read_modules,
     read_object,
     read_sidecar,
+    token_layout,
     transformer_folder,
 )
 from sluice.encoders.model_files.locate import model_folder
@@ -37,6 +38,8 @@ def kind_of(folder: Path) -> str:
     config = transformer_folder(folder) / "config.json"
     if not config.exists():
         raise ModelError(f"{folder}: not a model folder: no config.json and no Sluice manifest")
+    if token_layout(folder):
+        return "tokens"
     if any("Splade" in module for module, _ in modules):
         return "splade"
     names = str(read_object(config).get("architectures"))

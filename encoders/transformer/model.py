@@ -245,14 +245,17 @@ class TransformerModel:
         states: Tensor = self.model(**features).last_hidden_state
         return states
 
-    def training_pass(self, features: Features) -> TrainingPass | None:
+    def training_pass(
+        self, features: Features, present: Tensor | None = None
+    ) -> TrainingPass | None:
         """Return the pass without padding that trains on a batch; None for the model's own pass.
 
         (Encoding has a faster one, see ``network``.) The first is compared with the model's own.
+        ``present`` are the tokens with states, by default those that others attend to.
         """
         if not self.packed_training or torch.is_inference_mode_enabled():
             return None
-        packed = TrainingPass.of(self.model.base_model, features)
+        packed = TrainingPass.of(self.model.base_model, features, present)
         if packed is not None and not self._training_compared:
             self._training_compared = True
             self.packed_training = self._trains_alike()

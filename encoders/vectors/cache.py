@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Side, Vectors, hooks_of
@@ -26,15 +27,24 @@ from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.disk.locks import lock, lock_file
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.input.bounded import expanded
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.table import ENCODERS
 from sluice.encoders.vectors.directory import ROW_BITS, HashDirectory, Hashes, Places
-from sluice.encoders.vectors.forms import Store, dense_rows, put_together, sparse_rows, stored_form
+from sluice.encoders.vectors.forms import (
+    Store,
+    dense_rows,
+    put_together,
+    sparse_rows,
+    stored_form,
+    token_rows,
+)
 from sluice.encoders.vectors.shard import SUFFIX, Shard, write_shard
 
 log = logging.getLogger("sluice")
 
 FORMAT = "sluice.vectors"
 TOKENS = "tokens"  # of each text: the name of a shard's array, which older ones lack
+RAGGED = "ragged"  # a fact of shards of token vectors, several a text
 VERSION = 1
 
 # Keys once held the path of an encoder's class: package, type name, class. For the types of that
@@ -186,14 +196,17 @@ class VectorCache:
 
         ``tokens`` ``[n]`` are those that the texts have, whatever the encoder reads of them.
         """
-        width, dense = int(vectors.shape[1]), isinstance(vectors, np.ndarray)
+        facts: dict[str, Any] = {"key": self.key, "width": int(vectors.shape[1])}
+        facts["dense"] = not sp.issparse(vectors)
+        if isinstance(vectors, TokenVectors):
+            facts[RAGGED] = True
         arrays = {"hashes": hashes, **stored_form(vectors, self.store)}
         if tokens is not None:
             arrays[TOKENS] = tokens
         name = hashlib.blake2b(hashes.tobytes(), digest_size=16).hexdigest()
         path = self.folder / f"{name}{SUFFIX}"
         try:
-            write_shard(path, {"key": self.key, "width": width, "dense": dense}, arrays)
+            write_shard(path, facts, arrays)
         except FileNotFoundError:
             raise _gone(self.folder) from None
         shard = Shard(path)
@@ -206,8 +219,9 @@ class VectorCache:
         numbers, rows = places >> ROW_BITS, places & ((1 << ROW_BITS) - 1)
         touched = np.unique(numbers).tolist()
         facts = [self._shards[number].facts for number in touched]
-        widths, kinds = {int(each["width"]) for each in facts}, {each["dense"] for each in facts}
-        if len(kinds) > 1 or (True in kinds and len(widths) > 1):
+        widths = {int(each["width"]) for each in facts}
+        kinds = {(bool(each["dense"]), RAGGED in each) for each in facts}
+        if len(kinds) > 1 or (len(widths) > 1 and (False, False) not in kinds):
             raise DataError(
                 f"{self.folder}: vectors of widths {sorted(widths)} under one fingerprint; an "
                 "encoder's fingerprint has to change with its dimensions"
@@ -229,16 +243,31 @@ class VectorCache:
                 tokens[here] = self._shards[number].array(TOKENS)[rows[here]]
         return tokens
 
+    def lengths(self, places: Places) -> NDArray[np.int64]:
+        """Return how many vectors the texts of places have: 1 unless they are token vectors."""
+        numbers, rows = places >> ROW_BITS, places & ((1 << ROW_BITS) - 1)
+        lengths = np.ones(len(places), np.int64)
+        for number in np.unique(numbers).tolist():
+            if RAGGED in self._shards[number].facts:
+                here = numbers == number
+                lengths[here] = np.diff(self._shards[number].array("bounds"))[rows[here]]
+        return lengths
+
     def _rows(self, number: int, rows: Places, width: int) -> Vectors:
         """Read rows of one shard; its mapping ends here, so that it does not fill the memory."""
         shard = self._shards[number]
+        ragged = RAGGED in shard.facts
         names = ["values", *(["scales"] if self.store == "int8" else [])]
-        if not shard.facts["dense"]:
+        if ragged:
+            names.append("bounds")
+        elif not shard.facts["dense"]:
             names += ["starts", "terms"]
         try:
             arrays = {name: shard.array(name) for name in names}
         except FileNotFoundError:
             raise _gone(shard.path) from None
+        if ragged:
+            return token_rows(arrays, rows)
         return (
             dense_rows(arrays, rows) if shard.facts["dense"] else sparse_rows(arrays, rows, width)
         )

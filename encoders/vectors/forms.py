@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from sluice.encoders.encoder import Vectors
+from sluice.encoders.encoder import Dense, Vectors
 from sluice.encoders.foundation.errors import DataError, ModelError
+from sluice.encoders.foundation.token_vectors import TokenVectors
 
 Store: TypeAlias = Literal["float32", "float16", "int8"]
 Values: TypeAlias = NDArray[Any]
@@ -23,7 +24,9 @@ LARGEST_INT8 = 127
 def checked_vectors(vectors: Any, count: int, who: str) -> Vectors:
     """Return an encoder's vectors as float32 ``[count, width]``; an error names what is wrong."""
     matrix: Any = vectors  # one of scipy's many sparse classes, or a numpy array
-    if sp.issparse(vectors):
+    if isinstance(vectors, TokenVectors):
+        values = vectors.values
+    elif sp.issparse(vectors):
         matrix = sp.csr_array(matrix).astype(np.float32, copy=False)
         values = matrix.data
     elif isinstance(vectors, np.ndarray) and vectors.ndim == 2:
@@ -32,7 +35,7 @@ def checked_vectors(vectors: Any, count: int, who: str) -> Vectors:
         shape = f" of shape {vectors.shape}" if isinstance(vectors, np.ndarray) else ""
         raise ModelError(
             f"{who}: encode_documents returned {type(vectors).__name__}{shape}, expected an array "
-            "[texts, dim] or a scipy.sparse.csr_array"
+            "[texts, dim], a scipy.sparse.csr_array or TokenVectors"
         )
     if matrix.shape[0] != count:
         raise ModelError(f"{who}: {matrix.shape[0]:,} vectors for {count:,} texts; give one each")
@@ -45,9 +48,11 @@ def checked_vectors(vectors: Any, count: int, who: str) -> Vectors:
 def stored_form(vectors: Vectors, store: Store) -> dict[str, Values]:
     """Return the arrays that represent the vectors on disk.
 
-    int8 has a scale for each vector, its largest value / 127 (the rounding error is at most half of
-    it). ``DataError`` for a value too large for float16.
+    int8 has a scale for each vector (of token vectors, for each token's), its largest value / 127;
+    the rounding error is at most half of it. ``DataError`` for a value too large for float16.
     """
+    if isinstance(vectors, TokenVectors):
+        return {"bounds": vectors.bounds, **stored_form(_plain(vectors), store)}
     if isinstance(vectors, np.ndarray):
         lines = np.full(len(vectors), vectors.shape[1])
         return _encoded(vectors.reshape(-1), lines, store, vectors.shape)
@@ -94,6 +99,22 @@ def dense_rows(arrays: Mapping[str, Values], rows: NDArray[np.int64]) -> NDArray
     return vectors
 
 
+def token_rows(arrays: Mapping[str, Values], rows: NDArray[np.int64]) -> TokenVectors:
+    """Return stored token vectors of texts, in their order, as float32."""
+    stored = np.asarray(arrays["bounds"])
+    starts, lengths = stored[rows], stored[rows + 1] - stored[rows]
+    bounds = np.concatenate(([0], np.cumsum(lengths)))
+    if (starts[1:] == stored[rows + 1][:-1]).all():  # neighbours, as a corpus is read: one piece
+        first = int(starts[0]) if len(starts) else 0
+        places: Any = slice(first, first + int(bounds[-1]))
+    else:
+        places = np.repeat(starts - bounds[:-1], lengths) + np.arange(bounds[-1])
+    values = np.array(arrays["values"][places], np.float32)
+    if "scales" in arrays:
+        values *= np.asarray(arrays["scales"][places])[:, None]
+    return TokenVectors(values, bounds)
+
+
 def sparse_rows(arrays: Mapping[str, Values], rows: NDArray[np.int64], width: int) -> sp.csr_array:
     """Return stored sparse vectors ``[n, width]`` of rows, in their order, as float32."""
     starts = np.asarray(arrays["starts"])
@@ -113,6 +134,8 @@ def put_together(parts: Sequence[Vectors], order: Sequence[NDArray[np.int64]]) -
     """Return one matrix of parts whose rows belong at the positions in ``order``."""
     matrices: Any = parts
     back = np.argsort(np.concatenate(order), kind="stable")
+    if isinstance(parts[0], TokenVectors):
+        return TokenVectors.joined(matrices, parts[0].dim).rows(back)
     if isinstance(parts[0], np.ndarray):
         dense: Vectors = np.concatenate(matrices)[back]
         return dense
@@ -120,7 +143,11 @@ def put_together(parts: Sequence[Vectors], order: Sequence[NDArray[np.int64]]) -
 
 
 def mean_cosine(one: Vectors, other: Vectors) -> float:
-    """Return the mean cosine between the rows of two matrices; rows of zeros are left out."""
+    """Return the mean cosine between the rows of two matrices; rows of zeros are left out.
+
+    Of token vectors, between those of the same token.
+    """
+    one, other = _plain(one), _plain(other)
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         products = np.einsum("ij,ij->i", one, other, dtype=np.float64)
         squares = [np.einsum("ij,ij->i", each, each, dtype=np.float64) for each in (one, other)]
@@ -133,3 +160,8 @@ def mean_cosine(one: Vectors, other: Vectors) -> float:
     lengths = np.sqrt(squares[0] * squares[1])
     some = lengths > 0
     return float((products[some] / lengths[some]).mean()) if some.any() else 1.0
+
+
+def _plain(vectors: Vectors) -> Dense | sp.csr_array:
+    """Return token vectors as one matrix of all tokens, others as they are."""
+    return cast(Dense, vectors.values) if isinstance(vectors, TokenVectors) else vectors

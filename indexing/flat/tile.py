@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from llvmlite import binding, ir  # type: ignore[import-untyped]
-from numba.core import cgutils, config, types
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+from sluice.indexing.kernels.processor import has_feature
 
 LANES = 16  # queries in one vector register of 512 bits; narrower processors take several
 
@@ -28,16 +29,6 @@ class _Bfloat16(ir.Type):  # type: ignore[misc]
 _NUMBER, _FLOAT = ir.IntType(32), ir.FloatType()
 _FLOATS, _NUMBERS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_NUMBER, LANES)
 _PAIRS = ir.VectorType(_Bfloat16(), 2 * LANES)
-
-
-@cache
-def has_feature(name: str) -> bool:
-    """Return whether numba compiles for a processor that has a feature, as LLVM names it."""
-    if config.CPU_FEATURES is not None:
-        return f"+{name}" in config.CPU_FEATURES.split(",")
-    if config.CPU_NAME is not None:
-        return False
-    return bool(binding.get_host_cpu_features().get(name, False))
 
 
 def has_bfloat16() -> bool:

@@ -236,19 +236,20 @@ class DenseSpool:
     ``folder``, has no name, and is deleted with the object and what was mapped from it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, dtype: DTypeLike = np.float32) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self._dtype = np.dtype(dtype)
         self._stream = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         weakref.finalize(self, self._stream.close)
         self._size = 0
 
-    def append(self, vectors: Dense) -> Dense:
-        """Write float32 vectors ``[n, width]``, at least one, and return them from the file."""
+    def append(self, vectors: NDArray[Any]) -> NDArray[Any]:
+        """Write vectors ``[n, width]`` or numbers ``[n]``, at least one; return them mapped."""
         self._stream.seek(self._size)  # over what an append that failed may have left
-        self._stream.write(np.ascontiguousarray(vectors, np.float32).data)
+        self._stream.write(np.ascontiguousarray(vectors, self._dtype).data)
         self._stream.flush()
-        start, self._size = self._size, self._size + 4 * vectors.size
-        return np.memmap(self._stream, np.float32, mode="r", offset=start, shape=vectors.shape)
+        start, self._size = self._size, self._size + self._dtype.itemsize * vectors.size
+        return np.memmap(self._stream, self._dtype, mode="r", offset=start, shape=vectors.shape)
 
 
 def passing(chunks: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sluice.retrieval.documents.document import Document
     from sluice.retrieval.experiments.output.changes import Changed
     from sluice.retrieval.pipelines.stage import Stage
+    from sluice.retrieval.pipelines.token_match import TokenMatch
     from sluice.retrieval.retrievers.explanation import Explanation
     from sluice.retrieval.retrievers.retriever import Retriever
 
@@ -288,8 +289,9 @@ def explain(
     """Show why a document was found.
 
     For a sparse retriever (BM25, SPLADE): what each term adds to the score, and which engine the
-    index's planner chose. For a pipeline: what each stage received and returned, which retriever
-    found the document, how its rank changed, and the terms that matched.
+    index's planner chose. For one of token vectors: which of the document's tokens each of the
+    query's met. For a pipeline: what each stage received and returned, which retriever found the
+    document, how its rank changed, the terms that matched and the tokens that met.
 
     Examples:
       sluice explain runs/x/retrievers/bm25 "who found gold in the river" doc17
@@ -315,32 +317,43 @@ def explain(
     else:  # to the depth at which ranks are counted, because a cut may fall among equal scores
         doc_ids = list(retriever.run({"query": query}, None, max(k, DEPTH))["query"].doc_ids)[:k]
     if not doc_ids:
-        echo("no document shares a term with the query", err=True)
+        echo("no document is found for the query", err=True)
     for place, each in enumerate(doc_ids):
         explanation = retriever.explain(query, each)
         if as_json:
             typer.echo(json.dumps(explanation.as_dict(), ensure_ascii=False))
         else:
-            if place == 0 and explanation.plan_text:
-                echo(explanation.plan_text)
+            for text in (explanation.plan_text, explanation.recall) if place == 0 else ():
+                if text:
+                    echo(text)
             echo(_shown(explanation))
 
 
 def _shown(explanation: Explanation) -> str:
-    if not explanation.terms:
+    if not explanation.terms and not explanation.matches:
         return f"{explanation.doc_id}: shares no term with the query, so it is not a hit"
     place = "beyond the first 1,000" if explanation.rank is None else f"rank {explanation.rank}"
     if explanation.passage is not None:
         place += f", by its passage {explanation.passage}"
+    lines = [f"{explanation.doc_id}  score {explanation.score:.4f}  {place}"]
+    if explanation.matches:
+        return "\n".join([*lines, *_token_lines(explanation.matches)])
     width = max(4, *(len(part.term) for part in explanation.terms))
-    lines = [
-        f"{explanation.doc_id}  score {explanation.score:.4f}  {place}",
-        f"  {'term':<{width}}  {'query':>9}  {'document':>9}  {'adds':>9}",
-    ]
+    lines.append(f"  {'term':<{width}}  {'query':>9}  {'document':>9}  {'adds':>9}")
     for part in explanation.terms:
         numbers = f"{part.query_weight:9.4f}  {part.impact:9.4f}  {part.contribution:9.4f}"
         lines.append(f"  {part.term:<{width}}  {numbers}")
     return "\n".join(lines)
+
+
+def _token_lines(matches: Sequence[TokenMatch]) -> Iterator[str]:
+    """Yield which tokens met, a line for each token of the query, in its order."""
+    width = max(5, *(len(match.query_token) for match in matches))
+    other = max(8, *(len(match.document_token) for match in matches))
+    yield f"  {'query':<{width}}  {'document':<{other}}  {'place':>5}  {'adds':>9}"
+    for match in matches:
+        tokens = f"{match.query_token:<{width}}  {match.document_token:<{other}}"
+        yield f"  {tokens}  {match.document_place:>5}  {match.similarity:9.4f}"
 
 
 def add(path: Searched, documents: Documents, allow: Allow = None) -> None:

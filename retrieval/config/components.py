@@ -25,8 +25,10 @@ START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an enc
 # Built-in types by the vectors they make or hold; an index around another may hold either.
 DENSE_ENCODERS = ("dense", "precomputed")
 SPARSE_ENCODERS = ("bm25", "splade", "vocabulary")
+TOKEN_ENCODERS = ("tokens",)
 DENSE_INDEXES = ("flat", "faiss", "auto", "funnel", "augmented")
 SPARSE_INDEXES = ("inverted",)
+TOKEN_INDEXES = ("tokens",)
 
 
 def make_encoder(spec: Mapping[str, Any], *, where: str, model: Callable[[str], str]) -> Any:
@@ -68,8 +70,11 @@ def check_towers(spec: Mapping[str, Any], *, where: str) -> None:
 def vector_kind(spec: Mapping[str, Any]) -> Any:
     """Return the type of encoder that makes a component's vectors; for towers, the documents'.
 
-    None for a saved folder of towers, which may not exist yet.
+    For one head of three it is the type that makes such vectors. None for a saved folder of towers
+    or heads, which may not exist yet.
     """
+    if spec.get("type") == "three_heads":
+        return {"dense": "dense", "sparse": "splade", "tokens": "tokens"}.get(str(spec.get("head")))
     if spec.get("type") != "towers":
         return spec.get("type")
     return towers_in(spec).get("document", {}).get("type")
@@ -92,12 +97,17 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
         raise ConfigError(f"{where}.type: unknown type {name!r}; {other_index(name)}")
     check(spec, INDEXES, where=where, allow=allow)
     kind = vector_kind(encoder)
-    sides = ((DENSE_ENCODERS, "sparse", SPARSE_INDEXES, DENSE_INDEXES[:3]),
-             (SPARSE_ENCODERS, "dense", DENSE_INDEXES, SPARSE_INDEXES))  # fmt: skip
-    for encoders, other, refused, suited in sides:
-        if kind in encoders and name in refused:
+    holds = {
+        **dict.fromkeys(DENSE_INDEXES, "dense"), **dict.fromkeys(SPARSE_INDEXES, "sparse"),
+        **dict.fromkeys(TOKEN_INDEXES, "token"),
+    }  # fmt: skip
+    sides = ((DENSE_ENCODERS, "dense", DENSE_INDEXES[:3]),
+             (SPARSE_ENCODERS, "sparse", SPARSE_INDEXES),
+             (TOKEN_ENCODERS, "token", TOKEN_INDEXES))  # fmt: skip
+    for encoders, made, suited in sides:
+        if kind in encoders and holds.get(name, made) != made:
             raise ConfigError(
-                f"{where}.type: {name} holds {other} vectors; a {kind} encoder takes "
+                f"{where}.type: {name} holds {holds[name]} vectors; a {kind} encoder takes "
                 f"{', '.join(suited)}"
             )
     if name in INDEXES:
@@ -153,13 +163,16 @@ def check_head(spec: Mapping[str, Any], where: str, remedy: str) -> None:
 
 def _check_search(section: RetrieverSection, where: str) -> None:
     """Check search parameters by name and value, where the kind of index is known."""
-    from sluice.indexing import FlatIndex, Index, InvertedIndex
+    from sluice.indexing import FlatIndex, Index, InvertedIndex, TokenIndex
 
     index: Any = None
     if section.index is None:  # as ``Retriever.build`` chooses
+        usual: tuple[tuple[tuple[str, ...], Any], ...] = (
+            (DENSE_ENCODERS, FlatIndex), (SPARSE_ENCODERS, InvertedIndex),
+            (TOKEN_ENCODERS, TokenIndex),
+        )  # fmt: skip
         kind = vector_kind(section.encoder)
-        sparse = InvertedIndex() if kind in ("bm25", "splade", "vocabulary") else None
-        index = FlatIndex() if kind in ("dense", "precomputed") else sparse
+        index = next((make() for encoders, make in usual if kind in encoders), None)
     elif section.index["type"] in INDEXES:
         index = build(section.index, INDEXES, where=where)
     if isinstance(index, Index):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from sluice.encoders.foundation.disk.files import new_draft
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
@@ -22,6 +23,7 @@ from sluice.retrieval.exchange.dense.vectors import (
     read_dense_vectors,
     write_dense_vectors,
 )
+from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
 from sluice.retrieval.retrievers.retriever import Retriever
 
 if TYPE_CHECKING:
@@ -67,6 +69,11 @@ def export_dense(
     if texts and form != "parquet":
         raise ConfigError(f"texts: {form} holds ids and vectors only; choose parquet")
     index: Any = retriever.index
+    if holds_tokens(index):
+        raise ConfigError(
+            f"{retriever.path}: its index holds a vector for each token, and {form} one for each "
+            "document; index.documents(rows) gives them in Python"
+        )
     if isinstance(index, InvertedIndex):
         raise ConfigError(
             f"{retriever.path}: its index is an InvertedIndex; {form} holds dense vectors, sparse "
@@ -138,7 +145,8 @@ def _fitting(encoder: Any, vectors: DenseVectors) -> Encoder:
     empty = encoder.encode_documents([])
     kind = type(encoder).__name__
     if not isinstance(empty, np.ndarray):
-        raise ConfigError(f"encoder: a {kind} makes sparse vectors; expected a dense one")
+        made = "sparse vectors" if sp.issparse(empty) else "a vector for each token"
+        raise ConfigError(f"encoder: a {kind} makes {made}; expected a dense one")
     if empty.shape[1] != vectors.dim and len(vectors):
         raise ConfigError(
             f"encoder: this {kind} makes vectors of {empty.shape[1]} dimensions, but "

@@ -14,6 +14,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.jsonl import read_objects
 from sluice.retrieval.exchange.sparse.impact_json import id_of, matrix_of, weights_of
+from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
 from sluice.retrieval.runs.run import Run
 
 if TYPE_CHECKING:
@@ -74,6 +75,11 @@ def queries_of(retriever: Retriever, path: str | Path) -> tuple[list[str], Any]:
     """
     from sluice.indexing import InvertedIndex
 
+    if holds_tokens(retriever.index):
+        raise ConfigError(
+            f"{path}: one vector for each query, and {retriever.path} compares the vectors of all "
+            "tokens; search with texts, or in Python with search(vector=...)"
+        )
     if isinstance(retriever.index.innermost, InvertedIndex):
         terms = terms_of(retriever.encoder)
         return read_query_vectors(path, {term: column for column, term in enumerate(terms)})

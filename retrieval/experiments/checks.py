@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sluice.encoders.foundation.build import check, check_type
@@ -12,17 +12,20 @@ from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.table import ENCODERS
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.components import (
+    DENSE_ENCODERS,
+    SPARSE_ENCODERS,
     START_KEY,
     Allow,
     check_head,
     check_measures,
     check_retriever,
+    vector_kind,
 )
 from sluice.retrieval.config.sections import ExperimentConfig
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.pipelines.expression import NAME, names_in, parse
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.pipelines.table import SCORERS
+from sluice.retrieval.pipelines.table import SCORERS, STAGES
 from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sources
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
@@ -57,6 +60,7 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
         check_retriever(retriever, f"retrievers.{name}", allow)
     for name, spec in config.rerankers.items():
         check(spec, SCORERS, where=f"rerankers.{name}", allow=allow)
+        _check_read(config, spec, f"rerankers.{name}")
     for name, text in config.pipelines.items():
         check_pipeline(config, text, f"pipelines.{name}")
     for name, retriever in config.retrievers.items():
@@ -92,6 +96,35 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
     Dependencies(config).check()
 
 
+def _check_read(config: ExperimentConfig, spec: Mapping[str, Any], where: str) -> None:
+    """Check the retriever whose vectors a reranker reads, if its component names one."""
+    if spec.get("type") != "max_sim":
+        return
+    named = spec.get("retriever")
+    if (named is None) == (spec.get("model") is None):
+        raise ConfigError(
+            f"{where}: expected either model, which encodes the candidates, or retriever, whose "
+            "stored token vectors are read"
+        )
+    if named is None:
+        return
+    if named not in config.retrievers:
+        near = suggest(str(named), config.retrievers)
+        known = ", ".join(config.retrievers) or "none"
+        raise ConfigError(f"{where}.retriever: no retriever {named!r}; known: {known}{near}")
+    kind = vector_kind(config.retrievers[named].encoder)
+    if kind in (*DENSE_ENCODERS, *SPARSE_ENCODERS):
+        raise ConfigError(
+            f"{where}.retriever: {named} has a {kind} encoder, which gives no vectors of tokens; "
+            "expected a retriever whose encoder is of type tokens"
+        )
+    if others := sorted(set(spec) - {"type", "retriever"}):
+        raise ConfigError(
+            f"{where}.{others[0]}: is of a model, and with retriever the vectors are those of "
+            f"{named}; leave it out"
+        )
+
+
 def list_names(config: ExperimentConfig) -> list[str]:
     """Return the names of ranked lists: pipelines and retrievers."""
     return list(dict.fromkeys([*config.pipelines, *config.retrievers]))
@@ -112,7 +145,7 @@ def _check_names(config: ExperimentConfig) -> None:
     known = list(dict.fromkeys([*config.retrievers, *config.rerankers, *config.pipelines]))
     for name, text in config.pipelines.items():
         for used in names_in(text, where=f"pipelines.{name}"):
-            if used not in known:
+            if used not in known and used not in STAGES:
                 raise ConfigError(
                     f"pipelines.{name}: unknown name {used!r} in {text!r}; known: "
                     f"{', '.join(sorted(known)) or 'none'}{suggest(used, known)}"

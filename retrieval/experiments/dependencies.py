@@ -121,6 +121,9 @@ class Dependencies:
                     found.update(dict.fromkeys(self.searched([name])))
                 elif kind == "retrievers":
                     found[name] = None
+                elif kind == "rerankers":
+                    read = (each.partition(".") for each in self.needs(node))
+                    found.update({each: None for of, _, each in read if of == "retrievers"})
         return list(found)
 
     def in_expression(self, name: str, *, within: str = "") -> str:
@@ -139,6 +142,8 @@ class Dependencies:
                 if lists in getattr(self.config, kind):
                     yield f"{kind}.{lists}"
                     break
+        if isinstance(section, Mapping) and section.get("retriever") in self.config.retrievers:
+            yield f"retrievers.{section['retriever']}"  # of a reranker: whose vectors it reads
         for judge in _judges(section):
             if judge in self.config.rerankers:
                 yield f"rerankers.{judge}"

@@ -19,6 +19,7 @@ from sluice.retrieval.experiments.next_steps import next_steps
 from sluice.retrieval.experiments.output.made_parts import made_parts, parts_table
 from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.experiments.system import SystemResult, sessions_note, system_result
+from sluice.retrieval.retrievers.gather_recall import GatherRecall
 
 
 class Evaluation:
@@ -126,6 +127,16 @@ def _fitted(result: Evaluation) -> list[str]:
     return ["", "## What was fitted", "", *chosen] if chosen else []
 
 
+def _gathered(result: Evaluation) -> list[str]:
+    """Return a list of what the pipelines find of the best documents by an exact search."""
+    found = [
+        f"- {escaped_markdown(name)}: {escaped_markdown(str(GatherRecall.noted(each)))}."
+        for name, system in result.systems.items()
+        for each in system.gathers
+    ]
+    return ["", "## What is gathered of the exact best", "", *found] if found else []
+
+
 def _report(result: Evaluation, parts: list[dict[str, Any]]) -> str:
     experiment, dataset, table = result.experiment, result.dataset, result.table
     pipelines = experiment.config.pipelines
@@ -141,6 +152,7 @@ def _report(result: Evaluation, parts: list[dict[str, Any]]) -> str:
         *(["| system | pipeline |", "|---|---|"] if pipelines else []),
         *(f"| {name} | `{text.replace('|', chr(92) + '|')}` |" for name, text in pipelines.items()),
         *_fitted(result),
+        *_gathered(result),
         *(["", *parts_table(parts)] if parts else []),
         "",
         "## What to try next",

@@ -14,7 +14,10 @@ from sluice.retrieval.config.trust import refuse_unknown_model
 from sluice.retrieval.experiments.experiment import Experiment
 
 # Types whose `model` is a folder or an id of the hub; that of `http`, say, is not.
-WITH_MODELS = ("dense", "splade", "towers", "vocabulary", "cross_encoder", "generative", "max_sim")
+WITH_MODELS = (
+    "dense", "splade", "tokens", "three_heads", "towers", "vocabulary", "cross_encoder",
+    "generative", "max_sim",
+)  # fmt: skip
 
 
 def prepare(experiment: Experiment, nodes: Iterable[str] | None = None) -> None:

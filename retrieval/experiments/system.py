@@ -28,6 +28,7 @@ from sluice.retrieval.experiments.output.folder import RETRIEVERS
 from sluice.retrieval.pipelines.expression import texts_in
 from sluice.retrieval.retrievers.dataset_runs import asked, run_on
 from sluice.retrieval.retrievers.folder import HEAD, read_head
+from sluice.retrieval.retrievers.gather_recall import gather_recalls
 from sluice.retrieval.retrievers.latency import Latency, alone, measure_latency
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
@@ -48,6 +49,8 @@ class SystemResult:
     run, models included. ``changes`` are those of retrievers whose documents were changed since
     their build, ``origin`` is the code, packages, machine and time of the run. ``fitted`` says what
     was chosen for each ``fitted(...)`` of the pipeline (``shown``), and in a sentence ``why``.
+    ``gathers`` are the recalls of its stages that score candidates by token vectors, and of its
+    indexes that gather them.
     """
 
     name: str
@@ -62,6 +65,7 @@ class SystemResult:
     changes: dict[str, str] = field(default_factory=dict)
     origin: dict[str, Any] = field(default_factory=dict)
     fitted: list[dict[str, str]] = field(default_factory=list)
+    gathers: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def bytes_per_document(self) -> float | None:
@@ -123,6 +127,7 @@ def system_result(
         ),
     )  # fmt: skip
     _describe(result, retrievers_of(stage))
+    result.gathers = [asdict(each) for each in gather_recalls(stage, dataset.queries)]
     if name in experiment.config.pipelines:
         result.fitted = [{"shown": f.shown, "why": f.why} for f in experiment.fits.chosen(name)]
     facts = provenance({}, seconds=seconds)

@@ -37,7 +37,7 @@ OPERATORS = "|, +, *, % and >>"
 def names_in(text: str, *, where: str) -> Iterator[str]:
     """Yield the names of retrievers and rerankers an expression uses, once each."""
     nodes = list(ast.walk(_tree(text, where)))
-    called = {id(n.func) for n in nodes if isinstance(n, ast.Call) and _in_table(n.func)}
+    called = {id(n.func) for n in nodes if isinstance(n, ast.Call) and _of_table(n)}
     names = [n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in called]
     yield from dict.fromkeys(map(_spelled, names))
 
@@ -156,8 +156,9 @@ def _is_number(node: ast.expr) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _in_table(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id in STAGES
+def _of_table(call: ast.Call) -> bool:
+    """Return whether a call is of a function, which has parts: a name may be a reranker's too."""
+    return isinstance(call.func, ast.Name) and call.func.id in STAGES and bool(call.args)
 
 
 _HYPHEN, _DOT = "ー", "〆"  # letters to Python, and in nobody's name
@@ -244,7 +245,7 @@ class _Reader:
             if keyword.arg is None:
                 raise self.fail("** is not supported")
             options[keyword.arg] = self._constant(keyword.value)
-        if name in STAGES:
+        if name in STAGES and (node.args or name not in self.names):
             return self._from_table(name, node.args, options, part=part)
         if node.args:
             raise self.fail(f"{_spelled(name)} takes named arguments only, as in depth=50")
@@ -285,7 +286,7 @@ class _Reader:
         name = _spelled(node.id) if isinstance(node, ast.Name) else ""
         if name in self.names:
             return self.part(self.names[name]())
-        if isinstance(node, ast.Call) and _in_table(node.func):
+        if isinstance(node, ast.Call) and _of_table(node):
             return self._call(node, ast.unparse(node.func), part=True)
         return self.stage(node)
 

@@ -20,6 +20,7 @@ from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike, Scores
 from sluice.retrieval.pipelines.searchable import TextsOf, documents_in
 from sluice.retrieval.pipelines.stage import Stage, Texts
+from sluice.retrieval.pipelines.token_match import TokenMatch
 from sluice.retrieval.pipelines.tracing import SCORED_PASSAGES, Span, note
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run
@@ -196,6 +197,15 @@ class Rerank(Stage):
                 start, end = document.own_characters(*characters)
                 found[place] = Passage(number, start, end, document.text[start:end])
         return found
+
+    @property
+    def approximates(self) -> Stage | None:
+        """The retriever of a scorer that scores as its index does."""
+        return ScorerHooks(self.scorer).approximates
+
+    def matches_of(self, query: str, doc_id: str) -> Sequence[TokenMatch]:
+        """Return which tokens met, of a scorer that compares tokens."""
+        return ScorerHooks(self.scorer).matches_of(query, doc_id, self._documents)
 
     def _depth(self, ranking: Ranking) -> int:
         return max(0, min([self.depth, *(rule.depth(ranking) for rule in self.rules)]))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.stage import Stage, Texts
+    from sluice.retrieval.pipelines.token_match import TokenMatch
     from sluice.retrieval.runs.queries import Queries
     from sluice.retrieval.runs.run import Ranking
 
@@ -81,6 +82,17 @@ class ScorerHooks:
     def inner(self) -> Any:
         """The scorer that it passes pairs on to, None if it has none."""
         return self._hook("scorer")
+
+    @property
+    def approximates(self) -> Stage | None:
+        """The retriever whose search finds the best of all by these scores, None without one."""
+        found: Stage | None = self._hook("approximates")
+        return found
+
+    def matches_of(self, query: str, doc_id: str, documents: Texts | None) -> Sequence[TokenMatch]:
+        """Return which tokens of a document met those of a query; none if it does not say."""
+        named = self._hook("matches_of")
+        return tuple(named(query, doc_id, documents)) if callable(named) else ()
 
     @property
     def inside(self) -> tuple[Any, ...]:

@@ -22,6 +22,7 @@ from sluice.retrieval.pipelines.searchable import (
     all_searched,
     searched,
 )
+from sluice.retrieval.pipelines.token_match import TokenMatch
 from sluice.retrieval.pipelines.tracing import Span
 from sluice.retrieval.runs.notebook import html_table
 from sluice.retrieval.runs.queries import DEPTH, Queries
@@ -137,6 +138,21 @@ class Stage(Searchable):
 
     def check_first(self, first: Stage) -> None:
         """Raise ``ConfigError`` if the stage cannot come after ``first``; by default it can."""
+
+    @property
+    def approximates(self) -> Stage | None:
+        """The retriever that scores all documents as this stage does its candidates, or None.
+
+        Its exact search tells which of the best documents the candidates miss.
+        """
+        return None
+
+    def matches_of(self, query: str, doc_id: str) -> Sequence[TokenMatch]:
+        """Return which tokens of a document met those of the query; none where that is not known.
+
+        Of a stage that scores by token vectors itself, see ``TokenMatch``.
+        """
+        return ()
 
     def attached(self, documents: Texts) -> Stage:
         """Return the stage with a document store to read texts from, if it needs one."""

@@ -12,7 +12,7 @@ SCORERS: Final[Mapping[str, str]] = {
     **RERANKERS,
     "generative": "sluice.retrieval.stages.generative.rerankers:generative",
     "http": "sluice.retrieval.stages.generative.rerankers:generative_http",
-    "max_sim": "sluice.retrieval.stages.rerankers.max_sim:MaxSim.from_pretrained",
+    "max_sim": "sluice.retrieval.stages.rerankers.max_sim:max_sim_scorer",
 }
 
 # Those of these types, and of the judges', that talk to the server at their ``url``.
@@ -25,6 +25,7 @@ STAGES: Final[Mapping[str, str]] = {
     "cached": "sluice.retrieval.stages.rerankers.cached:cached",
     "dot": "sluice.retrieval.stages.rerankers.dot:dot",
     "ltr": "sluice.retrieval.stages.ltr.reranker:ltr",
+    "max_sim": "sluice.retrieval.stages.rerankers.stored_max_sim:max_sim",
     "pair_head": "sluice.retrieval.stages.rerankers.pair_head:pair_head",
     "passages": "sluice.retrieval.stages.rerankers.passages:by_passages",
     "summarised": "sluice.retrieval.stages.rerankers.summaries:summarised",

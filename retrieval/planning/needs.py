@@ -18,7 +18,8 @@ from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 
-LOADED = ("dense", "splade", "cross_encoder", "max_sim")  # types whose `model` is loaded
+# Types whose `model` is loaded.
+LOADED = ("dense", "splade", "tokens", "three_heads", "cross_encoder", "max_sim")
 
 
 def models(config: Any) -> Iterator[tuple[str, str]]:

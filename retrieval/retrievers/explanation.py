@@ -1,13 +1,17 @@
-"""Explains a sparse score: what each term adds to it, for BM25 and SPLADE alike."""
+"""Explains a score: what each term adds to it, or which tokens met."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.retrieval.pipelines.token_match import TokenMatch
+from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
+from sluice.retrieval.retrievers.token_scores import exact_params, matches_in, measured_recall
 
 if TYPE_CHECKING:
     from sluice.indexing.inverted.statistics import Plan
@@ -31,6 +35,10 @@ class Explanation(NamedTuple):
     without a term of the query is not a hit: score 0, no parts. ``plan`` is what the
     index's planner chose for the query and why, None for an index that has no planner.
 
+    Of token vectors ``matches`` are the parts, in the order of the query's tokens, and there are no
+    ``terms``; ``recall`` says what was measured of an index that gathers candidates, empty for one
+    that is exact.
+
     Of a document that is searched by its passages the best one is explained, and the plan is that
     of searching passages; ``passage`` is its number, from 1.
     """
@@ -41,6 +49,8 @@ class Explanation(NamedTuple):
     terms: list[TermPart]
     plan: Plan | None = None
     passage: int | None = None
+    matches: Sequence[TokenMatch] = ()
+    recall: str = ""
 
     @property
     def plan_text(self) -> str:
@@ -55,7 +65,8 @@ class Explanation(NamedTuple):
         """Return the explanation for JSON."""
         terms = [part._asdict() for part in self.terms]
         plan = None if self.plan is None else self.plan._asdict()
-        return {**self._asdict(), "terms": terms, "plan": plan}
+        matches = [match._asdict() for match in self.matches]
+        return {**self._asdict(), "terms": terms, "plan": plan, "matches": matches}
 
 
 def explained(
@@ -63,17 +74,18 @@ def explained(
 ) -> Explanation:
     """Explain a document's score; its rank is looked for among the first ``depth`` hits.
 
-    The plan is that of a search for ``k`` hits. ``ConfigError`` for an index that is not sparse,
-    ``DataError`` for an unknown document.
+    The plan is that of a search for ``k`` hits. ``ConfigError`` for an index of single dense
+    vectors, ``DataError`` for an unknown document.
     """
     from sluice.indexing.wrappers.passages import PassageIndex
 
     searched = retriever.index
     index = searched.innermost
-    if not index.explains:
+    tokens = holds_tokens(searched)
+    if not (index.explains or tokens):
         raise ConfigError(
-            f"{retriever.path}: explain needs a sparse index (BM25, SPLADE), this retriever has "
-            f"{type(index).__name__}; a dense score has no terms"
+            f"{retriever.path}: explain needs a sparse index (BM25, SPLADE) or one of token "
+            f"vectors, this retriever has {type(index).__name__}; a dense score has no terms"
         )
     if not isinstance(query, str):
         raise ConfigError(f"query: {query!r:.80}; expected text")
@@ -85,20 +97,32 @@ def explained(
     if isinstance(searched, PassageIndex):
         hits = searched.best_passages(vector, [row])
     else:
-        hits = searched.search(vector, 1, keep=np.array([row]))
+        exact = exact_params(searched) if tokens else None
+        hits = searched.search(vector, 1, keep=np.array([row]), params=exact)
     found = int(hits.rows[0, 0])
+    recall = measured_recall(index) if tokens else ""
     if not query.strip() or found < 0:
-        return Explanation(doc_id, 0.0, None, [], plan)
-    parts = index.explain(vector, found)
-    texts = term_texts(retriever.encoder, [part.term for part in parts])
-    terms = [TermPart(text, *part[1:]) for text, part in zip(texts, parts, strict=True)]
-    terms.sort(key=lambda part: (-part.contribution, part.term))
+        return Explanation(doc_id, 0.0, None, [], plan, recall=recall)
+    terms: list[TermPart] = []
+    matches: list[TokenMatch] = []
+    if tokens:
+        matches = matches_in(retriever, query, vector, row, found)
+    else:
+        terms = _terms(retriever.encoder, index.explain(vector, found))
     ids = list(retriever.run({"query": query}, depth)["query"].doc_ids)
     rank = ids.index(doc_id) + 1 if doc_id in ids else None
     passage = None
     if isinstance(searched, PassageIndex):
         passage = found - int(searched.first_passages([row])[0]) + 1
-    return Explanation(doc_id, float(hits.scores[0, 0]), rank, terms, plan, passage)
+    score = float(hits.scores[0, 0])
+    return Explanation(doc_id, score, rank, terms, plan, passage, matches, recall)
+
+
+def _terms(encoder: Any, parts: Sequence[Any]) -> list[TermPart]:
+    """Return an index's parts of a score with the texts of their terms, largest first."""
+    texts = term_texts(encoder, [part.term for part in parts])
+    terms = [TermPart(text, *part[1:]) for text, part in zip(texts, parts, strict=True)]
+    return sorted(terms, key=lambda part: (-part.contribution, part.term))
 
 
 def term_texts(encoder: Any, columns: list[int]) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.documents.where import Where, conditions
 from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.token_match import TokenMatch
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
 
@@ -44,6 +46,10 @@ class Filtered(Stage):
     def names_passages(self) -> bool:
         """Whether the retriever searches documents by their passages."""
         return self.retriever.names_passages
+
+    def matches_of(self, query: str, doc_id: str) -> Sequence[TokenMatch]:
+        """Return which tokens met, as the retriever does."""
+        return self.retriever.matches_of(query, doc_id)
 
     @property
     def least_score(self) -> float | None:

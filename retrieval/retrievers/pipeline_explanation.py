@@ -10,10 +10,13 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, tracing
+from sluice.retrieval.retrievers.gather_recall import found_text
 from sluice.retrieval.retrievers.retriever import retriever_of
+from sluice.retrieval.retrievers.token_scores import measured_recall
 from sluice.retrieval.runs.queries import DEPTH
 
 if TYPE_CHECKING:
+    from sluice.retrieval.pipelines.token_match import TokenMatch
     from sluice.retrieval.retrievers.explanation import TermPart
 
 QUERY = "query"
@@ -46,7 +49,8 @@ class DocumentPath:
 
     ``found_by`` names the retrievers that returned it. ``decided`` is the later step that moved it
     furthest, with its ranks before and after; None if nothing moved it. ``terms`` are
-    the largest parts of its score by each sparse retriever.
+    the largest parts of its score by each sparse retriever, ``matches`` the tokens that met, by
+    each stage that compares token vectors.
     """
 
     doc_id: str
@@ -56,6 +60,7 @@ class DocumentPath:
     found_by: list[str]
     decided: tuple[str, int, int] | None
     terms: dict[str, list[TermPart]] = field(default_factory=dict)
+    matches: dict[str, list[TokenMatch]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +76,9 @@ class PipelineExplanation:
         """Return the explanation for JSON."""
         facts = asdict(self)
         for document, path in zip(facts["documents"], self.documents, strict=True):
-            document["terms"] = {
-                name: [part._asdict() for part in parts] for name, parts in path.terms.items()
-            }
+            for kind, parts in (("terms", path.terms), ("matches", path.matches)):
+                listed: Any = parts.items()
+                document[kind] = {name: [each._asdict() for each in of] for name, of in listed}
         return facts
 
     def __str__(self) -> str:
@@ -95,6 +100,12 @@ def explain_pipeline(
         run = stage.run({QUERY: query}, None, max(k, DEPTH) if doc_ids is not None else k)
     followed = list(run[QUERY].doc_ids)[:k] if doc_ids is None else list(doc_ids)
     shown = [span for span in _shown(spans[0]) if span.result is not None]
+    for span in shown:
+        if found := found_text(span, {QUERY: query}, k):
+            span.facts["of the exact best"] = found
+        base = retriever_of(span.stage) if _finds(span) else None
+        if base is not None and (recall := measured_recall(base.index)):
+            span.facts["recall"] = recall
     steps = [
         Step(
             span.stage.name,
@@ -132,6 +143,7 @@ def _of_query(value: Any) -> Any:
 
 def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
     places, found_by, terms = [], [], {}
+    matches: dict[str, list[TokenMatch]] = {}
     decided: tuple[str, int, int] | None = None
     for span in spans:
         ids = list(getattr(_ranking(span), "doc_ids", ()))
@@ -141,6 +153,9 @@ def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
         places.append(place)
         if _finds(span) and at is not None:
             found_by.append(span.stage.name)
+        if at is not None and at < _scored(span):
+            met = list(span.stage.matches_of(query, doc_id))
+            matches |= {span.stage.name: met} if met else {}
         retriever = retriever_of(span.stage) if _finds(span) else None
         if retriever is not None:
             if at is not None and retriever.index.explains:
@@ -152,7 +167,13 @@ def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
         if abs(before - place.rank) > (abs(decided[1] - decided[2]) if decided else 0):
             decided = (span.stage.name, before, place.rank)
     last = places[-1]
-    return DocumentPath(doc_id, last.rank, last.score, places, found_by, decided, terms)
+    return DocumentPath(doc_id, last.rank, last.score, places, found_by, decided, terms, matches)
+
+
+def _scored(span: Span) -> float:
+    """Return how many of the first documents a stage scored: of a reranker, down to its depth."""
+    pairs = span.facts.get("pairs")
+    return int(pairs.get(QUERY, 0)) if isinstance(pairs, dict) else float("inf")
 
 
 def _before(doc_id: str, span: Span) -> int | None:
@@ -191,3 +212,9 @@ def _lines(explanation: PipelineExplanation) -> Iterator[str]:
         for name, parts in path.terms.items():
             shown = ", ".join(f"{part.term} {part.contribution:.3f}" for part in parts)
             yield f"  {name}: {shown or 'no shared term'}"
+        for name, met in path.matches.items():
+            best = sorted(met, key=lambda each: -each.similarity)[:TERMS]
+            shown = ", ".join(
+                f"{each.query_token} ~ {each.document_token} {each.similarity:.3f}" for each in best
+            )
+            yield f"  {name}: {shown}"

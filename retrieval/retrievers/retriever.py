@@ -25,10 +25,11 @@ from sluice.retrieval.pipelines.hit import Hit, Passage
 from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.searchable import Several, all_searched, searched, several
 from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.token_match import TokenMatch
 from sluice.retrieval.pipelines.tracing import Span, traced
 from sluice.retrieval.retrievers.corpus.best_passages import keep_vectors
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index
-from sluice.retrieval.retrievers.corpus.given_vectors import as_matrices, one_vector
+from sluice.retrieval.retrievers.corpus.given_vectors import as_matrices, holds_tokens, one_query
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.corpus.reading import READING, Reading, warn_of_cuts
 from sluice.retrieval.retrievers.corpus.sources import encoder_and_corpus, encoder_for
@@ -46,6 +47,7 @@ from sluice.retrieval.retrievers.folder import (
     write_head,
 )
 from sluice.retrieval.retrievers.state import RetrieverState
+from sluice.retrieval.retrievers.token_scores import stored_matches
 from sluice.retrieval.retrievers.updates import Updatable, Updated as Updated
 from sluice.retrieval.runs.queries import DEPTH, Asked, Queries, as_queries
 from sluice.retrieval.runs.run import Run
@@ -88,19 +90,20 @@ class Retriever(Updatable):
         or a function of texts (``as_encoder``). ``corpus`` is a list of texts or documents, a
         folder or file, a frame, a dataset (``as_documents``). ``build(corpus)`` takes BM25.
 
-        ``index`` is empty and defaults to ``FlatIndex()`` for dense and ``InvertedIndex()`` for
-        sparse vectors. Encoders that learn from the corpus (BM25) are fitted to it. An existing
-        retriever at ``path`` stays until the new one is complete. Without ``path`` the folder is
-        temporary and deleted with the object, unless ``save`` keeps it. ``config`` is noted in
-        ``retriever.json``.
+        ``index`` is empty and defaults to ``FlatIndex()`` for dense, ``InvertedIndex()`` for
+        sparse and ``TokenIndex()`` for token vectors. Encoders that learn from the corpus (BM25)
+        are fitted to it. An existing retriever at ``path`` stays until the new one is complete.
+        Without ``path`` the folder is temporary and deleted with the object, unless ``save`` keeps
+        it. ``config`` is noted in ``retriever.json``.
 
-        ``vectors`` are the documents' vectors if they exist already: one array ``[n, dim]``, or
-        several in corpus order, read after the corpus; ``encoder`` then encodes queries only.
+        ``vectors`` are the documents' vectors if they exist already: one array ``[n, dim]``,
+        ``TokenVectors``, or several in corpus order, read after the corpus; ``encoder`` then
+        encodes queries only.
 
         ``encoding`` sets how the corpus is encoded. A build that was killed continues after the
         last complete shard when it is called again with the same encoder. ``queries`` are what an
-        index of type ``auto`` measures with. ``passages`` cuts long documents into parts that fit
-        the encoder; later additions are cut the same way.
+        index measures with: of type ``auto``, or a gather of token vectors. ``passages`` cuts
+        long documents into parts that fit the encoder; later additions are cut the same way.
         """
         if passages is not None and vectors is not None:
             raise ConfigError(
@@ -267,11 +270,18 @@ class Retriever(Updatable):
 
     @property
     def least_score(self) -> float | None:
-        """0 for impacts, -1 for cosine; None for products of vectors of any length, and for l2."""
+        """0 for impacts, -1 for cosine; None for products of vectors of any length, and for l2.
+
+        Of token vectors of length 1 it is -1 for each token of the longest query.
+        """
+        hooks = hooks_of(self.encoder)
+        if holds_tokens(self.index):
+            longest = hooks.lengths.get("query")
+            return -float(longest) if hooks.normalize and longest else None
         metric = self.index.innermost.metric
         if metric is None:
             return 0.0
-        if metric == "cosine" or (metric == "ip" and hooks_of(self.encoder).normalize):
+        if metric == "cosine" or (metric == "ip" and hooks.normalize):
             return -1.0
         return None
 
@@ -349,14 +359,15 @@ class Retriever(Updatable):
         """Return the ``k`` best documents for one query, or a list of them for each of several.
 
         ``where`` filters by metadata and id, ``params`` are search parameters for this call, as in
-        ``run``. ``vector``, ``[dim]``, is the query's own in place of a text.
+        ``run``. ``vector``, ``[dim]``, is the query's own in place of a text; ``[tokens, dim]``
+        where the index holds a vector for each token.
         """
         state = self._state  # hits and texts come from the same one, whatever changes meanwhile
         given = None
         if vector is not None:
             if query:
                 raise ConfigError("search: a query and a vector; expected one of the two")
-            query, given = "(a vector)", one_vector(vector)
+            query, given = "(a vector)", one_query(vector, tokens=holds_tokens(state.index))
 
         @traced
         def run(retriever: Retriever, queries: Queries, _: Run | None, k: int) -> Run:
@@ -388,6 +399,10 @@ class Retriever(Updatable):
         """``search`` in a thread, awaited: other tasks run meanwhile."""
         search: Any = self.search  # too many forms for a type checker
         return await asyncio.to_thread(search, query, k, where=where, params=params, vector=vector)
+
+    def matches_of(self, query: str, doc_id: str) -> Sequence[TokenMatch]:
+        """Return which tokens of a document met those of the query, of token vectors."""
+        return stored_matches(self._state, query, doc_id) if holds_tokens(self.index) else ()
 
     def filtered(self, where: Where) -> Filtered:
         """Return the stage that finds only documents matching ``where``, for pipelines."""
@@ -422,8 +437,9 @@ class Retriever(Updatable):
     def explain(self, query: str, doc_id: str, *, k: int = 10) -> Explanation:
         """Return each term's part of a document's score, and its rank down to 1,000.
 
-        With it comes what the index's planner chose for a search of ``k`` hits, and why.
-        ``ConfigError`` unless the index is sparse, ``DataError`` for an unknown document.
+        Of token vectors, which of the document's tokens met each of the query's. With it comes what
+        the index's planner chose for a search of ``k`` hits, and why. ``ConfigError`` for an index
+        of single dense vectors, ``DataError`` for an unknown document.
         """
         from sluice.retrieval.retrievers.explanation import explained
 

@@ -18,6 +18,7 @@ from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
+from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
 
 if TYPE_CHECKING:
     from sluice.indexing import AugmentedIndex, Index
@@ -83,6 +84,11 @@ class Normaliser:
         depth = whole_number(hub_depth, "hub_depth", 1)
         bank_size = whole_number(documents, "documents", 0)
         index = retriever.index
+        if holds_tokens(index):
+            raise ConfigError(
+                f"{retriever.name}: holds a vector for each token, and the normaliser is for "
+                "single dense or sparse ones"
+            )
         if not len(index):
             raise DataError(f"{retriever.name}: has no documents to normalise")
         vectors = retriever.encoder.encode_queries(texts)

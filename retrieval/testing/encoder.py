@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.testing.rules import TEXTS, expect, verify
 
 Table = NDArray[np.float32]
+
+SIDES: Final = ("encode_queries", "encode_documents")
+TOKENS = 256  # of a text whose vectors are compared
 
 
 def check_encoder(
@@ -68,14 +72,16 @@ class World:
         """The methods that turn texts into numbers."""
         if ScorerHooks(self.encoder).scores_pairs:
             return ("score",)
-        return ("encode_queries",) if self.queries_only else ("encode_queries", "encode_documents")
+        return SIDES[:1] if self.queries_only else SIDES
 
     def encoded(self, side: str, texts: Sequence[str], encoder: Any = None) -> Table:
-        """Return what a method makes of texts, as a dense table."""
+        """Return what a method makes of texts, as a dense table with a line for each."""
         method = getattr(self.encoder if encoder is None else encoder, side)
         if side == "score":
             return np.asarray(method([(self.texts[0], text) for text in texts]))[:, None]
         found = method(texts)
+        if isinstance(found, TokenVectors):
+            return _lines(found)
         table: Table = found.toarray() if isinstance(found, sp.csr_array) else found
         return table
 
@@ -88,6 +94,15 @@ class World:
             expect(False, f"{what}: vector {place} differs by {off[place]:.3g}")
 
 
+def _lines(vectors: TokenVectors) -> Table:
+    """Return token vectors as a line for each text: the number of tokens, then the first ones."""
+    table = np.zeros((len(vectors), 1 + TOKENS * vectors.dim), np.float32)
+    for line, text in zip(table, vectors, strict=True):
+        line[0] = len(text) / TOKENS
+        line[1 : 1 + text[:TOKENS].size] = text[:TOKENS].reshape(-1)
+    return table
+
+
 def has_methods(encoder: Any) -> None:
     """An encoder has encode_queries and encode_documents (a scorer score), and can be saved."""
     scores = ScorerHooks(encoder).scores_pairs
@@ -98,7 +113,7 @@ def has_methods(encoder: Any) -> None:
 
 
 def form_of_vectors(world: World) -> None:
-    """Vectors are float32 [n, width], finite: numpy, or csr_array where they are sparse."""
+    """Vectors are float32 [n, width], finite: numpy, csr_array, or TokenVectors of n texts."""
     widths = set()
     for side in world.sides:
         if side == "score":
@@ -107,16 +122,17 @@ def form_of_vectors(world: World) -> None:
         else:
             found = getattr(world.encoder, side)(world.texts)
             expect(
-                isinstance(found, np.ndarray | sp.csr_array),
+                isinstance(found, np.ndarray | sp.csr_array | TokenVectors),
                 f"{side}: it returned a {type(found).__name__}",
             )
             expect(
-                found.ndim == 2 and found.shape[0] == len(world.texts),
+                len(found.shape) == 2 and found.shape[0] == len(world.texts),
                 f"{side}: {len(world.texts)} texts gave shape {found.shape}",
             )
             widths.add((type(found).__name__, found.shape[1]))
-        expect(found.dtype == np.float32, f"{side}: dtype {found.dtype}")
         values = found.data if isinstance(found, sp.csr_array) else found
+        values = found.values if isinstance(found, TokenVectors) else values
+        expect(values.dtype == np.float32, f"{side}: dtype {values.dtype}")
         expect(np.isfinite(values).all(), f"{side}: a value is not finite")
     expect(len(widths) < 2, f"queries and documents differ: {sorted(widths)}")
 
@@ -124,10 +140,15 @@ def form_of_vectors(world: World) -> None:
 def optional_hooks(world: World) -> None:
     """What else it says of itself is true: similarity, dim, normalize, terms."""
     hooks = hooks_of(world.encoder)
-    known = ("cosine", "dot")
-    expect(hooks.similarity in known, f"similarity is {hooks.similarity!r}, expected cosine or dot")
     for side in world.sides if "score" not in world.sides else ():
-        vectors = world.encoded(side, world.texts)
+        found = getattr(world.encoder, side)(world.texts)
+        tokens = isinstance(found, TokenVectors)
+        known = ("max_sim",) if tokens else ("cosine", "dot")
+        expect(
+            hooks.similarity in known,
+            f"similarity is {hooks.similarity!r}, expected {' or '.join(known)}",
+        )
+        vectors = found.values if tokens else world.encoded(side, world.texts)
         width = vectors.shape[1]
         expect(hooks.dim in (None, width), f"dim is {hooks.dim!r}, its vectors have {width}")
         lengths = np.linalg.norm(vectors, axis=1)
@@ -136,6 +157,13 @@ def optional_hooks(world: World) -> None:
         if hooks.terms is not None:
             named = hooks.terms(range(min(width, 3)))
             expect(len(named) == min(width, 3), f"terms: {len(named)} names of 3 columns")
+        if tokens and hooks.token_texts is not None:
+            names = hooks.token_texts(world.texts, "query" if side == SIDES[0] else "document")
+            counts = [len(each) for each in names]
+            expect(
+                counts == found.lengths.tolist(),
+                f"token_texts: {counts} names of {found.lengths.tolist()} tokens",
+            )
 
 
 def no_texts(world: World) -> None:

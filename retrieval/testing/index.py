@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.folder import open_index
 from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.index import Index
@@ -29,6 +30,7 @@ def check_index(
     count: int = 40,
     exact: bool = True,
     ties: bool = True,
+    tokens: bool = False,
     skip: Collection[str] = (),
 ) -> None:
     """Raise ``BrokenRule`` unless the indexes that ``make`` returns keep every rule of an index.
@@ -37,14 +39,20 @@ def check_index(
     dense ``[n, width]``, and sparse where its ``metric`` is None; ``count`` of them are added,
     after ``train`` where it asks for a sample. An approximate index is checked with
     ``exact=False``: what it finds may not be the best, all else holds. ``ties=False`` leaves it
-    the choice among equal documents. ``skip`` names rules that do not apply.
+    the choice among equal documents. With ``tokens`` the vectors are ``TokenVectors``, one token
+    for each document. ``skip`` names rules that do not apply.
 
     An index is saved and opened, for which its class must be importable by its module's name.
     """
     index = make()
     name = f"index {type(index).__name__}"
     verify(name, [is_an_index], (index, make()), [])
-    verify(name, RULES, World(make, index.metric, width, count, exact, ties), skip)
+    verify(
+        name,
+        RULES,
+        World(make, "ip" if tokens else index.metric, width, count, exact, ties, tokens),
+        skip,
+    )
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,7 @@ class World:
     count: int
     exact: bool
     ties: bool
+    tokens: bool = False
 
     def table(self, count: int, seed: int = 0) -> Table:
         """Small whole numbers: exact in every order of summing, with many ties and duplicates."""
@@ -70,6 +79,8 @@ class World:
 
     def vectors(self, table: Table) -> Any:
         """Return a table in the form that the index takes."""
+        if self.tokens:
+            return TokenVectors(table, np.arange(len(table) + 1))
         return sp.csr_array(table) if self.metric is None else table
 
     def built(self, table: Table) -> Index:
@@ -138,7 +149,8 @@ def rows_of_adding(world: World) -> None:
     )
     expect(len(index.add(vectors[:0])) == 0, "adding no vectors gave rows")
     before = index.search(queries, 5)
-    (vectors.data if isinstance(vectors, sp.csr_array) else vectors)[...] = 0
+    values = vectors.values if isinstance(vectors, TokenVectors) else vectors
+    (vectors.data if isinstance(vectors, sp.csr_array) else values)[...] = 0
     _same(index.search(queries, 5), before, "after the caller changed its vectors")
 
 
@@ -297,7 +309,8 @@ def stored_vectors(world: World) -> None:
         return
     expect(found.shape[0] == 3, f"3 rows gave {found.shape}")
     if world.exact and world.ties:
-        dense = found.toarray() if isinstance(found, sp.csr_array) else found
+        dense = found.values if isinstance(found, TokenVectors) else found
+        dense = found.toarray() if isinstance(found, sp.csr_array) else dense
         wide = np.zeros((3, world.width), np.float32)
         wide[:, : dense.shape[1]] = dense
         expect((wide == table[[3, 1, 1]]).all(), f"rows 3, 1, 1 are {wide.tolist()}")

@@ -15,11 +15,13 @@ from sluice.encoders.foundation.build import check_arguments
 from sluice.encoders.foundation.disk.files import packed_file, write_json
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.stage import Cut, Stage
 from sluice.retrieval.retrievers.candidate_lists import RandomRun, Sources, random_run
 from sluice.retrieval.retrievers.dataset_runs import run_on
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
+from sluice.retrieval.retrievers.token_scores import stored_scores
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.teachers.teachers import open_judge
 
@@ -252,9 +254,16 @@ def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str
     queries = list(dict.fromkeys(query for query, _ in pairs))
     of = {query: number for number, query in enumerate(queries)}
     left = retriever.encoder.encode_queries([dataset.queries[query] for query in queries])
+    scores: dict[str, dict[str, float]] = {}
+    if isinstance(left, TokenVectors):
+        rows = retriever.store.rows(documents)
+        for query, doc in pairs:
+            one, row = left[[of[query]]], rows[[place[doc]]]
+            score = float(stored_scores(retriever.index, one, row)[0])
+            scores.setdefault(query, {})[doc] = score
+        return scores
     right = _vectors_of(retriever, documents)
     metric = retriever.index.metric or "ip"
-    scores: dict[str, dict[str, float]] = {}
     for start in range(0, len(pairs), PAIRS):
         part = pairs[start : start + PAIRS]
         one = left[np.array([of[query] for query, _ in part])]

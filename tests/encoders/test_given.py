@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tiny_models import save_model
+from token_functions import DIM, token_vectors
 
 from sluice.encoders import BM25Encoder, FunctionEncoder, as_encoder, as_scorer
 from sluice.encoders.dense.sentence_transformer import SentenceTransformerEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.retrieval.testing import check_encoder
 
@@ -46,6 +48,47 @@ def test_a_function_is_an_encoder() -> None:
     assert (plain == np.float32(embed(TEXTS))).all()
     both = FunctionEncoder(embed, queries=lambda texts: np.ones((len(texts), 16)))
     assert both.encode_queries(["gold"])[0, 0] == 0.25
+
+
+def test_a_function_may_give_token_vectors(tmp_path: Path) -> None:
+    check_encoder(
+        FunctionEncoder(token_vectors, name="words", batch_size=2),
+        same=[FunctionEncoder(token_vectors, name="words")], skip=["saved_and_loaded"],
+    )  # fmt: skip
+    encoder = FunctionEncoder(token_vectors, name="words", batch_size=2)
+    assert encoder.similarity == "cosine"  # not known before the first call
+    texts = [*TEXTS, " ", "gold"]
+    found = encoder.encode_documents(texts)
+    assert isinstance(found, TokenVectors)
+    assert encoder.similarity == "max_sim"
+    assert found.lengths.tolist() == [4, 2, 4, 4, 0, 1]
+    np.testing.assert_allclose(found.values, token_vectors(texts).values, atol=1e-6)
+    assert encoder.encode_queries([]).shape == (0, DIM)
+    longer = FunctionEncoder(lambda texts: scaled_tokens(texts, 3.0), name="longer")
+    np.testing.assert_allclose(longer.encode_queries(texts).values, found.values, atol=1e-6)
+    plain = FunctionEncoder(lambda texts: scaled_tokens(texts, 3.0), name="p", normalize=False)
+    np.testing.assert_allclose(plain.encode_queries(texts).values, 3 * found.values, rtol=1e-6)
+    encoder.save_pretrained(tmp_path)
+    saved = FunctionEncoder.from_pretrained(tmp_path)
+    assert (saved.similarity, saved.fingerprint) == ("max_sim", encoder.fingerprint)
+
+
+def test_token_vectors_of_a_function_are_checked() -> None:
+    for wrong, message in [
+        (lambda texts: token_vectors([*texts, "more"]), "3 texts, 16 wide, for 2 texts"),
+        (lambda texts: scaled_tokens(texts, np.nan), "not finite"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            FunctionEncoder(wrong, name="wrong").encode_documents(TEXTS[:2])
+    mixed = FunctionEncoder(token_vectors, queries=embed, name="mixed")
+    mixed.encode_documents(TEXTS)
+    with pytest.raises(DataError, match="vectors of another kind before; expected TokenVectors"):
+        mixed.encode_queries(TEXTS)
+
+
+def scaled_tokens(texts: list[str], scale: float) -> TokenVectors:
+    vectors = token_vectors(texts)
+    return TokenVectors(vectors.values * np.float32(scale), vectors.bounds)
 
 
 class Scaled:

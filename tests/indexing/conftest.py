@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from sluice.encoders.foundation.build import resolve
-from sluice.indexing import INDEXES, FaissIndex, FlatIndex, Hits, Index, InvertedIndex
+from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.indexing import INDEXES, FaissIndex, FlatIndex, Hits, Index, InvertedIndex, TokenIndex
 from sluice.indexing.wrappers.augmentations import DocumentBias, MipsToL2
 from sluice.indexing.wrappers.augmented import AugmentedIndex
 from sluice.indexing.wrappers.funnel import FunnelIndex
@@ -67,6 +68,7 @@ class Kind:
     name: str
     make: Callable[[], Index]
     metric: str = ""
+    tokens: bool = False  # each vector is that of a text of one token
 
     @property
     def is_sparse(self) -> bool:
@@ -83,6 +85,8 @@ class Kind:
         return rng.integers(-2, 3, (count, WIDTH)).astype(np.float32)
 
     def vectors(self, table: Table) -> Any:
+        if self.tokens:
+            return TokenVectors(table, np.arange(len(table) + 1))
         return sparse.csr_array(table) if self.is_sparse else table
 
     def expected(
@@ -118,6 +122,13 @@ KINDS = [
     Kind("funnel-cosine", lambda: FunnelIndex(4, 100, metric="cosine"), "cosine"),
     Kind("augmented", lambda: AugmentedIndex(FlatIndex(), DocumentBias(missing=0.0)), "ip"),
     Kind("augmented-funnel", augmented_funnel, "ip"),
+    Kind("tokens", lambda: TokenIndex("float32"), "ip", tokens=True),
+    Kind(
+        "tokens gather",
+        lambda: TokenIndex("float32", mode="gather", candidates=1_000),
+        "ip",
+        tokens=True,
+    ),
     Kind("passages-flat", lambda: PassageIndex(FlatIndex()), "ip"),
     Kind("passages-inverted", lambda: PassageIndex(InvertedIndex()), ""),
 ]

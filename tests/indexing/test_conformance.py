@@ -159,7 +159,8 @@ def test_the_caller_keeps_its_vectors(kind: Any, same: Same) -> None:
     index = kind.make()
     index.add(vectors)
     before = index.search(queries, 5)
-    (vectors.data if sparse.issparse(vectors) else vectors)[...] = 0
+    values = vectors.values if kind.tokens else vectors
+    (vectors.data if sparse.issparse(vectors) else values)[...] = 0
     same(index.search(queries, 5), before)
 
 
@@ -186,6 +187,8 @@ def test_float64_is_cast(kind: Any, same: Same) -> None:
 def test_bad_values_are_refused(kind: Any, spoil: Any, message: str) -> None:
     table = np.eye(12, dtype=np.float32) + 0
     table[0, 0] = 1
+    if kind.tokens and "dtype" in message:
+        pytest.skip("TokenVectors are float32 whatever they are made of")
     index = kind.make()
     with pytest.raises(DataError, match=message):
         index.add(kind.vectors(spoil(table)))

@@ -20,6 +20,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "faiss": {"factory": "Flat"},
     "funnel": {"dimensions": 4, "depth": 100},
     "passages": {"inner": {"type": "flat"}},
+    "tokens": {"store": "float32"},
 }
 RECIPES = ("auto",)  # not an index: it makes one of the others
 
@@ -27,11 +28,13 @@ RECIPES = ("auto",)  # not an index: it makes one of the others
 @pytest.mark.parametrize("name", [name for name in INDEXES if name not in RECIPES])
 def test_types_of_the_table(name: str) -> None:
     spec = {"type": name, **ARGUMENTS.get(name, {})}
-    check_index(lambda: build(spec, INDEXES, where="index"), ties=name != "faiss")
+    check_index(
+        lambda: build(spec, INDEXES, where="index"), ties=name != "faiss", tokens=name == "tokens"
+    )
 
 
 def test_kinds(kind: Any) -> None:
-    check_index(kind.make, ties=not kind.name.startswith("faiss"))
+    check_index(kind.make, ties=not kind.name.startswith("faiss"), tokens=kind.tokens)
 
 
 @pytest.mark.parametrize("factory", ["HNSW8", "IVF4,Flat", "PQ4x4", "SQ8", "IVF4,PQ4x4fs"])

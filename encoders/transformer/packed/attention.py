@@ -17,20 +17,24 @@ FLASH_FROM = 160
 
 
 class Span(NamedTuple):
-    """Neighbouring texts of equal length: tokens ``start`` to ``stop``."""
+    """Neighbouring texts of equal length: tokens ``start`` to ``stop``.
+
+    All tokens of a text see its first ``seen``, usually all.
+    """
 
     start: int
     stop: int
     texts: int
     length: int
+    seen: int
 
 
-def spans(lengths: Sequence[int]) -> Iterator[Span]:
-    """Yield the runs of equal lengths, in order."""
+def spans(lengths: Sequence[int], seen: Sequence[int] | None = None) -> Iterator[Span]:
+    """Yield the runs of equal lengths, and of equally many tokens ``seen``, in order."""
     start = 0
-    for length, group in itertools.groupby(lengths):
+    for (length, visible), group in itertools.groupby(zip(lengths, seen or lengths, strict=True)):
         count = sum(1 for _ in group)
-        yield Span(start, start + count * length, count, length)
+        yield Span(start, start + count * length, count, length, visible)
         start += count * length
 
 
@@ -49,8 +53,10 @@ class Attention(Protocol):
 class TextAttention:
     """Texts of equal length together, without any padding: for CPUs."""
 
-    def __init__(self, lengths: Sequence[int], heads: int) -> None:
-        self._runs = list(spans(lengths))
+    def __init__(
+        self, lengths: Sequence[int], heads: int, seen: Sequence[int] | None = None
+    ) -> None:
+        self._runs = list(spans(lengths, seen))
         self._heads = heads
 
     def __call__(self, projected: Tensor, bias: Tensor | None) -> Tensor:
@@ -60,12 +66,13 @@ class TextAttention:
             shape = span.texts, span.length, -1, self._heads, projected.shape[1] // 3 // self._heads
             parts = projected[span.start : span.stop].view(shape)
             into = out[span.start : span.stop].view(shape)[:, :, 0]
-            added = None if bias is None else bias[:, : span.length, : span.length]
+            added = None if bias is None else bias[:, : span.length, : span.seen]
             if projected.dtype is torch.float32 and span.length >= FLASH_FROM:
                 query, key, value = parts.permute(2, 0, 3, 1, 4)
+                key, value = key[:, :, : span.seen], value[:, :, : span.seen]
                 into.copy_(_fused(query, key, value, added).transpose(1, 2))
             else:
-                _scored(parts, into, added)
+                _scored(parts, into, added, span.seen)
         return out
 
     def first(self, queries: Tensor, rest: Tensor, bias: Tensor | None) -> Tensor:
@@ -75,8 +82,8 @@ class TextAttention:
             texts = slice(done, done + span.texts)
             query = queries[texts].view(span.texts, self._heads, 1, -1)
             both = rest[span.start : span.stop].view(span.texts, span.length, 2, self._heads, -1)
-            key, value = both.permute(2, 0, 3, 1, 4)
-            added = None if bias is None else bias[:, :1, : span.length]
+            key, value = both[:, : span.seen].permute(2, 0, 3, 1, 4)
+            added = None if bias is None else bias[:, :1, : span.seen]
             out[texts] = _fused(query, key, value, added).reshape(span.texts, -1)
             done += span.texts
         return out
@@ -88,7 +95,13 @@ class PaddedAttention:
     Nothing else sees the padding; in a batch of like lengths there is little of it.
     """
 
-    def __init__(self, lengths: Sequence[int], heads: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        heads: int,
+        device: torch.device,
+        seen: Sequence[int] | None = None,
+    ) -> None:
         sizes = torch.tensor(lengths)
         longest = int(sizes.max())
         places = torch.arange(longest)
@@ -98,8 +111,8 @@ class PaddedAttention:
         # Where each place of the padded batch comes from; padding repeats a text's first token.
         self._from = torch.where(mask, starts[:, None] + places, starts[:, None]).to(device)
         self._to = mask.flatten().nonzero().squeeze(-1).to(device)
-        whole = bool(mask.all())
-        self._added = None if whole else mask.to(device)[:, None, None]
+        visible = places[None] < torch.tensor(seen or lengths)[:, None]
+        self._added = None if bool(visible.all()) else visible.to(device)[:, None, None]
 
     def __call__(self, projected: Tensor, bias: Tensor | None) -> Tensor:
         """Return ``[tokens, hidden]`` of queries, keys and values ``[tokens, 3 hidden]``."""
@@ -129,26 +142,28 @@ class PaddedAttention:
         return added.masked_fill(~self._added, float("-inf"))
 
 
-def attention(lengths: Sequence[int], heads: int, device: torch.device) -> Attention:
-    """Return what suits the device."""
+def attention(
+    lengths: Sequence[int], heads: int, device: torch.device, seen: Sequence[int] | None = None
+) -> Attention:
+    """Return what suits the device; ``seen`` tokens of each text are seen, by default all."""
     if device.type == "cpu":
-        return TextAttention(lengths, heads)
-    return PaddedAttention(lengths, heads, device)
+        return TextAttention(lengths, heads, seen)
+    return PaddedAttention(lengths, heads, device, seen)
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, added: Tensor | None) -> Tensor:
     return functional.scaled_dot_product_attention(query, key, value, attn_mask=added)
 
 
-def _scored(parts: Tensor, into: Tensor, bias: Tensor | None) -> None:
+def _scored(parts: Tensor, into: Tensor, bias: Tensor | None, seen: int) -> None:
     """Attend by plain products, a few texts at a time, ``[texts, length, 3, heads, size]``."""
     texts, length, _, heads, size = parts.shape
     step = max(1, SCORES // (heads * length * length * parts.dtype.itemsize))
     for first in range(0, texts, step):
         part = slice(first, first + step)
         query, key, value = parts[part].permute(2, 0, 3, 1, 4).contiguous().flatten(1, 2)
-        scores = torch.bmm(query * size**-0.5, key.transpose(1, 2))
+        scores = torch.bmm(query * size**-0.5, key[:, :seen].transpose(1, 2))
         if bias is not None:
-            scores.view(-1, heads, length, length).add_(bias)
-        mixed = torch.bmm(torch.softmax(scores, dim=-1), value)
+            scores.view(-1, heads, length, seen).add_(bias)
+        mixed = torch.bmm(torch.softmax(scores, dim=-1), value[:, :seen])
         into[part] = mixed.view(-1, heads, length, size).transpose(1, 2)

@@ -105,15 +105,22 @@ class PackedTransformer:
         return None if parts is None else cls(parts, dtype)
 
     def states(
-        self, ids: Tensor, lengths: Sequence[int], types: Tensor | None = None, *, top: int = 1
+        self,
+        ids: Tensor,
+        lengths: Sequence[int],
+        types: Tensor | None = None,
+        *,
+        top: int = 1,
+        seen: Sequence[int] | None = None,
     ) -> Tensor:
         """Return the last hidden states ``[tokens, hidden]`` of texts laid end to end.
 
         Those of the ``top`` last layers stand side by side, the last one's first.
         ``ids`` and ``types`` are int64 ``[tokens]`` on the model's device; every length is 1 or
-        more. Texts of equal length should be neighbours.
+        more. Texts of equal length should be neighbours. Of each text the first ``seen`` tokens
+        are attended to, by default all.
         """
-        attend = attention(lengths, self._parts.heads, ids.device)
+        attend = attention(lengths, self._parts.heads, ids.device, seen)
         states, bias = self._embedded(ids, lengths, types), self._bias_for(max(lengths))
         kept: list[Tensor] = []
         for left, layer in zip(range(len(self._layers), 0, -1), self._layers, strict=True):

@@ -233,10 +233,11 @@ class _Attention(torch.autograd.Function):
         saved: list[Tensor | None] = []
         for part in _pieces(runs, heads, projected.dtype):
             query, key, value = _split(projected, part, heads, 3)
+            key, value = key[:, : part.seen], value[:, : part.seen]
             scores = torch.bmm(query.mul_(query.shape[-1] ** -0.5), key.transpose(1, 2))
             if bias is not None:
-                scores.view(part.texts, heads, part.length, part.length).add_(
-                    bias[:, : part.length, : part.length]
+                scores.view(part.texts, heads, part.length, part.seen).add_(
+                    bias[:, : part.length, : part.seen]
                 )
             shares = torch.softmax(scores, dim=-1)
             kept = dropout.kept(shares.shape)
@@ -262,6 +263,7 @@ class _Attention(torch.autograd.Function):
         for place, part in enumerate(_pieces(runs, heads, projected.dtype)):
             shares, kept = saved[2 * place : 2 * place + 2]
             query, key, value = _split(projected, part, heads, 3)
+            key, value = key[:, : part.seen], value[:, : part.seen]
             (onward,) = _split(gradient, part, heads, 1)
             to_shares = torch.bmm(onward.mul_(dropout.scale), value.transpose(1, 2))
             used = shares
@@ -271,22 +273,24 @@ class _Attention(torch.autograd.Function):
             to_value = torch.bmm(used.transpose(1, 2), onward)
             to_scores = torch._softmax_backward_data(to_shares, shares, -1, shares.dtype)
             if to_bias is not None:
-                shape = part.texts, heads, part.length, part.length
-                to_bias[:, : part.length, : part.length] += to_scores.view(shape).sum(0)
+                shape = part.texts, heads, part.length, part.seen
+                to_bias[:, : part.length, : part.seen] += to_scores.view(shape).sum(0)
             to_query = torch.bmm(to_scores, key).mul_(size**-0.5)
             to_key = torch.bmm(to_scores.transpose(1, 2), query).mul_(size**-0.5)
+            unseen = 0, 0, 0, part.length - part.seen
+            to_key, to_value = functional.pad(to_key, unseen), functional.pad(to_value, unseen)
             _put(to_projected, torch.stack([to_query, to_key, to_value]), part, heads)
         return to_projected, to_bias, None, None, None
 
 
 def _pieces(runs: Sequence[Span], heads: int, dtype: torch.dtype) -> Iterator[Span]:
     """Yield the runs in pieces whose scores stay in the cache."""
-    for start, _, texts, length in runs:
+    for start, _, texts, length, seen in runs:
         step = max(1, SCORES // (heads * length * length * dtype.itemsize))
         for first in range(0, texts, step):
             count = min(step, texts - first)
             at = start + first * length
-            yield Span(at, at + count * length, count, length)
+            yield Span(at, at + count * length, count, length, seen)
 
 
 def _split(tokens: Tensor, part: Span, heads: int, kinds: int) -> Tensor:

@@ -32,12 +32,14 @@ class Packing(NamedTuple):
     """Where the real tokens of a padded batch ``[n, length]`` lie, the longest text first.
 
     ``places`` int64 ``[tokens]`` count through the padded batch; ``rows`` int64 ``[texts]`` are the
-    texts in packed order, of ``lengths``; texts without tokens are in none of them.
+    texts in packed order, of ``lengths``, each with so many tokens ``seen``; texts without tokens
+    are in none of them.
     """
 
     places: Tensor
     rows: Tensor
     lengths: list[int]
+    seen: list[int]
     shape: tuple[int, int]
 
     def padded(self, states: Tensor) -> Tensor:
@@ -53,20 +55,25 @@ class Packing(NamedTuple):
         return states.new_zeros((self.shape[0], states.shape[1])).index_copy(0, self.rows, chosen)
 
 
-def packing_of(mask: Tensor) -> Packing | None:
+def packing_of(mask: Tensor, present: Tensor | None = None) -> Packing | None:
     """Return how a batch packs by its ``attention_mask``; None unless padded on the right only.
 
-    None also for a batch without any token.
+    None also for a batch without any token. ``present`` are the tokens that have states, by
+    default those of ``mask``, which all of them attend to.
     """
-    sizes = mask.sum(dim=1)
-    real = torch.arange(mask.shape[1])[None] < sizes[:, None]
-    if not torch.equal(real, mask.bool()) or not int(sizes.sum()):
+    present = mask if present is None else present
+    sizes, seen = present.sum(dim=1), mask.sum(dim=1)
+    places = torch.arange(mask.shape[1])[None]
+    real = places < sizes[:, None]
+    fits = torch.equal(real, present.bool()) and torch.equal(places < seen[:, None], mask.bool())
+    if not fits or not int(seen.sum()) or bool((seen > sizes).any()):
         return None
-    order = torch.argsort(sizes, stable=True, descending=True)
+    order = torch.argsort(sizes * (mask.shape[1] + 1) + seen, stable=True, descending=True)
     rows = order[sizes[order] > 0]
     inside = real[rows]
     places = (rows[:, None] * mask.shape[1] + torch.arange(mask.shape[1])[None])[inside]
-    return Packing(places, rows, sizes[rows].tolist(), (mask.shape[0], mask.shape[1]))
+    shape = mask.shape[0], mask.shape[1]
+    return Packing(places, rows, sizes[rows].tolist(), seen[rows].tolist(), shape)
 
 
 class TrainingPass:
@@ -78,9 +85,12 @@ class TrainingPass:
         self.packing = packing
 
     @classmethod
-    def of(cls, model: Any, features: dict[str, Tensor]) -> TrainingPass | None:
+    def of(
+        cls, model: Any, features: dict[str, Tensor], present: Tensor | None = None
+    ) -> TrainingPass | None:
         """Return the pass of a batch, or None where only the model's own pass will do.
 
+        ``present`` are the tokens with states, see ``packing_of``.
         That is so for models ``parts_of`` does not know, with activation checkpointing or dropout
         of another kind, on accelerators, and for batches that are padded on the left.
         """
@@ -91,7 +101,7 @@ class TrainingPass:
             return None
         if any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
             return None
-        packing = packing_of(features["attention_mask"])
+        packing = packing_of(features["attention_mask"], present)
         return None if packing is None else cls(parts, features, packing)
 
     def states(self) -> Tensor:
@@ -109,11 +119,12 @@ class TrainingPass:
         with torch.autocast("cpu", enabled=False):
             bias = None if parts.bias is None else parts.bias(max(packing.lengths)).to(dtype)
             groups = list(_groups(packing.lengths))
-            done = []
+            done, texts = [], 0
             for group, part in zip(
                 groups, torch.split(states, [sum(group) for group in groups]), strict=True
             ):
-                runs = list(spans(group))
+                runs = list(spans(group, packing.seen[texts : texts + len(group)]))
+                texts += len(group)
                 for layer in parts.layers:
                     part = _next(layer, part, runs, parts.heads, bias, dtype)
                 done.append(part)

@@ -74,6 +74,14 @@ class _Latency(_Part):
     stages: dict[str, dict[str, Number]] | None = None
 
 
+class _Gather(_Part):
+    stage: str
+    retriever: str
+    queries: int
+    recall: dict[str, float]
+    note: str = ""
+
+
 class _System(_Part):
     name: Name
     measures: dict[str, float]
@@ -89,6 +97,7 @@ class _System(_Part):
     changes: dict[str, str] = Field(default_factory=dict)
     origin: _Origin | None = None
     fitted: list[dict[str, str]] = Field(default_factory=list)
+    gathers: list[_Gather] = Field(default_factory=list)
 
 
 class _Made(_Part):

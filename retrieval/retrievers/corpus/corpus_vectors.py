@@ -29,6 +29,7 @@ from sluice.retrieval.retrievers.corpus.encoding import (
     Encoding,
     EncodingEstimate,
     estimated,
+    shard_of,
     spread,
 )
 from sluice.retrieval.retrievers.corpus.reading import Reading
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-CHUNK = 8_192  # vectors read at a time
+CHUNK = 8_192  # documents read at a time
+CHUNK_VECTORS = 131_072  # read at a time, of documents that have one for each token
 SHOWN = 2_000  # texts; encoding fewer stays silent
 FITTED = 100_000  # documents whose vectors a quantile is read off: 8 bytes a posting in memory
 FIT_SEED = 13
@@ -65,8 +67,13 @@ class EncodedCorpus:
         return len(self._places)
 
     def __iter__(self) -> Iterator[Vectors]:
-        for start in range(0, len(self), CHUNK):
-            yield self._read(self._places[start : start + CHUNK])
+        held = np.concatenate(([0], np.cumsum(self._cache.lengths(self._places))))
+        start = 0
+        while start < len(self):
+            full = int(np.searchsorted(held, held[start] + CHUNK_VECTORS, "right")) - 1
+            stop = max(start + 1, min(start + CHUNK, full))
+            yield self._read(self._places[start:stop])
+            start = stop
 
     @property
     def tokens(self) -> NDArray[np.int32]:
@@ -97,7 +104,7 @@ def sampled_rows(count: int, n: int, seed: int) -> NDArray[np.int64]:
 class CorpusEncoder:
     """Encodes the texts of a corpus that are not in the cache, each once, shard by shard.
 
-    The shards are the missing texts in the order of the corpus, cut every ``encoding.shard``. A
+    The shards are the missing texts in the order of the corpus, cut every ``shard_of`` texts. A
     shard is written as a whole, so after a kill the same shards remain, and their vectors come out
     bit-identical. The encoder's fingerprint is checked before each is written.
     """
@@ -106,11 +113,21 @@ class CorpusEncoder:
         self._encoder, self._encoding = encoder, encoding
         self._who = type(encoder).__name__
         self._cache = VectorCache(root, vector_identity(encoder, encoding.store))
+        # What other views of the encoder will want is kept where they can find it.
+        shared = (
+            encoding.cache_folder is not None and encoding.workers == 1 and not encoding.devices
+        )
+        views = hooks_of(encoder).views if shared else ()
+        self._views = [
+            (view, VectorCache(root, vector_identity(view, encoding.store))) for view in views
+        ]
         self._open = contextlib.ExitStack()
         self._pool: EncodingPool | None = None
 
     def __enter__(self) -> Self:
         self._open.enter_context(self._cache)
+        for _, cache in self._views:
+            self._open.enter_context(cache)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -166,8 +183,9 @@ class CorpusEncoder:
         for _ in range(ROUNDS):
             show = len(rows) >= SHOWN
             with progress("encode", len(rows), "documents", show=show, also=also) as advance:
-                for start in range(0, len(rows), self._encoding.shard):
-                    part = rows[start : start + self._encoding.shard]
+                size = shard_of(self._encoder, self._encoding)
+                for start in range(0, len(rows), size):
+                    part = rows[start : start + size]
                     self._add(hashes[part], inputs_of(part), advance, first=not start)
             places = self._cache.locate(hashes)
             rows = self._missing(hashes)
@@ -197,13 +215,26 @@ class CorpusEncoder:
                 "that is encoding: build again"
             )
         counts = TokenCounts.joined(parts, len(inputs))
-        self._cache.put(hashes, vectors, None if counts is None else counts.full)
+        full = None if counts is None else counts.full
+        self._cache.put(hashes, vectors, full)
+        self._keep_views(hashes, inputs, full)
         if first and self._encoding.store != "float32":
             stored = self._cache.gather(self._cache.locate(hashes))
             log.info(
                 "vectors stored as %s: mean cosine to the computed ones %.6f over %s documents",
                 self._encoding.store, mean_cosine(vectors, stored), f"{len(inputs):,}",
             )  # fmt: skip
+
+    def _keep_views(self, hashes: Hashes, inputs: Inputs, tokens: NDArray[np.int32] | None) -> None:
+        """Keep the vectors of the encoder's other views, which the same passes made."""
+        for view, cache in self._views:
+            missing = np.flatnonzero(cache.locate(hashes) < 0)
+            if len(missing):
+                chosen = [inputs[place] for place in missing.tolist()]
+                vectors = checked_vectors(
+                    view.encode_documents(chosen), len(chosen), type(view).__name__
+                )
+                cache.put(hashes[missing], vectors, None if tokens is None else tokens[missing])
 
     def _encode(self, inputs: Inputs) -> Vectors:
         if self._encoding.workers == 1 and not self._encoding.devices:
@@ -317,7 +348,8 @@ def _pruned(encoder: Any, corpus: EncodedCorpus) -> EncodedCorpus:
     from sluice.encoders.splade.term_selection import prune_terms
 
     if encoder.needs_term_floors:
-        set_term_floors(encoder, corpus.sample(FITTED, FIT_SEED))
+        sample: Any = corpus.sample(FITTED, FIT_SEED)  # sparse: no other encoder prunes
+        set_term_floors(encoder, sample)
         log.info(
             "encode: prune_quantile %s fitted to %s documents",
             encoder.prune_quantile, f"{min(FITTED, len(corpus)):,}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -13,12 +13,14 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.encoders.foundation.numbers import duration, whole_number
 from sluice.encoders.foundation.progress import counted_by
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.vectors.forms import EXACT, STORES, Store
 from sluice.retrieval.retrievers.corpus.reading import Reading, percent
 
@@ -26,13 +28,16 @@ if TYPE_CHECKING:
     from sluice.encoders.encoder import Vectors
 
 SHARD = 8_192
+SHARD_VALUES = 1 << 25  # of a shard at most, of an encoder that gives each token a vector
+USUAL_TOKENS, USUAL_DIM = 512, 128  # of a text at most, where the encoder does not say
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
     """The settings of ``Retriever.build(encoding=...)``; none but ``store`` changes what is found.
 
-    ``shard`` is the number of texts encoded and written at a time, and so what a kill can cost.
+    ``shard`` is the number of texts encoded and written at a time, and so what a kill can cost; of
+    texts with a vector for each token it is at most as many as take 134 MB.
     ``store`` is the form of vectors on disk: float16 halves it, int8 (with a scale for each
     vector) quarters it; the loss is logged. ``cache`` is a folder of vectors to reuse, True for the
     default one, which is shared by all corpora and drops the vectors of the encoders used longest
@@ -64,6 +69,25 @@ class Encoding:
 
             return cache_root()
         return expanded(self.cache) if self.cache else None
+
+
+def shard_of(encoder: Any, encoding: Encoding) -> int:
+    """Return how many texts are encoded and written at a time.
+
+    A function of settings alone, so that a build that continues after a kill has the same shards.
+    With other views of the encoder it is the least of any.
+    """
+    every = [encoder, *hooks_of(encoder).views]
+    return min(_shard_of(each, encoding.shard) for each in every)
+
+
+def _shard_of(encoder: Any, most: int) -> int:
+    hooks = hooks_of(encoder)
+    if hooks.similarity != "max_sim":
+        return most
+    length = hooks.lengths.get("document", USUAL_TOKENS)
+    values = max(1, length) * (hooks.dim or USUAL_DIM)
+    return max(1, min(most, SHARD_VALUES // values))
 
 
 WARM_UP = 8  # texts encoded before any is timed
@@ -151,8 +175,9 @@ def estimated(
     if counts_twice is not None:
         full, tokens = counts_twice.full[: len(texts)], float(counts_twice.read.mean())
     each = _stored_bytes(vectors, encoding)
-    wide = 4 * vectors.shape[1] if isinstance(vectors, np.ndarray) else 2 * each
-    shard = min(encoding.shard, counts.missing)
+    sparse = not isinstance(vectors, np.ndarray | TokenVectors)
+    wide = 2 * each if sparse else _stored_bytes(vectors, replace(encoding, store=EXACT))
+    shard = min(shard_of(encoder, encoding), counts.missing)
     return counts._replace(
         tokens=tokens,
         seconds=counts.missing * seconds / len(texts),
@@ -178,4 +203,6 @@ def _stored_bytes(vectors: Vectors, encoding: Encoding) -> float:
     scale = 4 if encoding.store == "int8" else 0
     if isinstance(vectors, np.ndarray):
         return vectors.shape[1] * size + scale
+    if isinstance(vectors, TokenVectors):
+        return len(vectors.values) / max(1, len(vectors)) * (vectors.dim * size + scale) + 8
     return vectors.nnz / max(1, vectors.shape[0]) * (size + 4) + 8 + scale

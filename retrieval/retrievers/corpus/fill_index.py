@@ -15,6 +15,7 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
@@ -51,9 +52,9 @@ def filled_index(
     """Return an index of every document of the store, in row order.
 
     ``work`` is a folder for files that are needed until the index is saved; a run continues with
-    what a killed one left there. An index that chooses by measuring (``type: auto``) uses
-    ``queries``, or documents without them. How much the encoder reads of what it encodes is
-    appended to ``readings``.
+    what a killed one left there. An index that measures (``type: auto``, or a gather of token
+    vectors) uses ``queries``, or documents without them. How much the encoder reads of what it
+    encodes is appended to ``readings``.
     """
     if index is not None and not _chooses(index) and index.rows:
         raise ConfigError(f"index: it has {index.rows:,} rows already; expected an empty index")
@@ -62,9 +63,11 @@ def filled_index(
             passages, encoder, documents, index, filled_index=filled_index, work=work,
             encoding=encoding, queries=queries, readings=readings,
         )  # fmt: skip
+    from sluice.indexing import InvertedIndex
+
     hooks = hooks_of(encoder)
     if vectors is None and hooks.fit_documents is not None:
-        filled = _default_index(dense=False) if index is None else index
+        filled = InvertedIndex() if index is None else index
         filled.add(hooks.fit_documents(document_input(encoder, each) for each in documents))
         return filled
     if vectors is not None and hooks.needs_term_floors:
@@ -73,7 +76,7 @@ def filled_index(
             "so nothing would be pruned: leave it out"
         )
     if index is None:
-        index = _default_index(dense=isinstance(encoder.encode_documents([]), np.ndarray))
+        index = _default_index(encoder.encode_documents([]))
     elif vectors is None and not _chooses(index) and isinstance(hooks.dim, int):
         index.check_fit(hooks.dim, len(documents))
     encoding = encoding or Encoding()
@@ -82,15 +85,19 @@ def filled_index(
             filled = _chosen(encoder, index, found, queries, work)
         else:
             filled = _fill(index, found, len(documents), work)
+            _measure_gather(filled, encoder, queries)
     if filled.rows != len(documents):
         raise DataError(f"vectors: {filled.rows:,} for {len(documents):,} documents; give one each")
     return filled
 
 
-def _default_index(*, dense: bool) -> Index:
-    from sluice.indexing import FlatIndex, InvertedIndex
+def _default_index(vectors: Any) -> Index:
+    """Return an empty index for vectors of this kind."""
+    from sluice.indexing import FlatIndex, InvertedIndex, TokenIndex
 
-    return FlatIndex() if dense else InvertedIndex()
+    if isinstance(vectors, TokenVectors):
+        return TokenIndex()
+    return FlatIndex() if isinstance(vectors, np.ndarray) else InvertedIndex()
 
 
 @contextmanager
@@ -127,15 +134,35 @@ def _chosen(
     encoder: Any, recipe: Any, vectors: Any, queries: Mapping[str, str] | None, work: Path
 ) -> Index:
     """Return the index the recipe chooses, filled; it measures with at most ``QUERIES`` queries."""
-    asked = None
-    if queries:
-        from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
-
-        texts = list(queries.values())
-        rows = sampled_rows(len(texts), QUERIES, SEED)
-        asked = encoder.encode_queries([texts[row] for row in rows.tolist()])
+    asked = _asked(encoder, queries) if queries else None
     chosen: Index = recipe.choose(vectors, asked, work=work).index
     return chosen
+
+
+def _asked(encoder: Any, queries: Mapping[str, str]) -> Any:
+    from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
+
+    texts = list(queries.values())
+    rows = sampled_rows(len(texts), QUERIES, SEED)
+    return encoder.encode_queries([texts[row] for row in rows.tolist()])
+
+
+def _measure_gather(index: Index, encoder: Any, queries: Mapping[str, str] | None) -> None:
+    """Let an index of token vectors that gathers candidates measure itself by real queries.
+
+    Without any it does so by its documents, when it is saved.
+    """
+    from sluice.indexing import TokenIndex
+
+    if queries and isinstance(index, TokenIndex) and measures(index):
+        index.measure_recall(_asked(encoder, queries))
+
+
+def measures(index: Any) -> bool:
+    """Return whether an index, or a recipe for one, measures itself with queries."""
+    from sluice.indexing import TokenIndex
+
+    return _chooses(index) or (isinstance(index, TokenIndex) and index.mode != "exact")
 
 
 def _fill(index: Index, vectors: Any, count: int, work: Path) -> Index:

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
-from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.corpus.passages import MEAN_OF_TOKENS, Passages
 from sluice.retrieval.retrievers.corpus.reading import Reading
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ def mean_vectors(vectors: Any, counts: NDArray[np.int64], *, normalize: bool) ->
     one passage keeps exactly its vector. With ``normalize`` the means of several dense vectors are
     scaled to unit length (a mean of zero stays zero).
     """
+    if isinstance(vectors, TokenVectors):
+        if (counts > 1).any():
+            raise ConfigError(MEAN_OF_TOKENS)
+        return vectors
     if not isinstance(vectors, np.ndarray):
         return _sparse_means(vectors, counts)
     several = np.flatnonzero(counts > 1)

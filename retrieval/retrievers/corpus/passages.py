@@ -30,6 +30,10 @@ _WARNED: set[tuple[str, int, int]] = set()  # titles that a warning was logged f
 
 BLOCK = 256  # documents cut at a time: the tokens of many texts are large in memory
 AGGREGATES = ("max", "first", "mean")
+MEAN_OF_TOKENS = (
+    "passages.aggregate: 'mean' makes one vector of a document's, and this encoder gives each "
+    "token one; use 'max'"
+)
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,13 @@ class Passages:
             raise IndexFormatError(f"{where}: passages: {error}; rebuild the retriever") from None
 
     def check(self, encoder: Any) -> None:
-        """Raise ``ConfigError`` unless passages of this length fit into what the encoder reads."""
+        """Raise ``ConfigError`` unless passages of this length fit into what the encoder reads.
+
+        And unless they can be aggregated: there is no mean of several vectors a text.
+        """
         _Cutter(self, encoder)
+        if self.aggregate == "mean" and hooks_of(encoder).similarity == "max_sim":
+            raise ConfigError(MEAN_OF_TOKENS)
 
     def parts(self, encoder: Any, documents: Iterable[Document]) -> Iterator[Document]:
         """Yield all passages of all documents, one after the other."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.retrievers.quality.scores import QualityScores
 
@@ -127,8 +128,9 @@ def _chosen(rows: NDArray[np.int64], targets: NDArray[np.float64], seed: int) ->
 def _vectors(retriever: Retriever, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     vectors = retriever.index.documents(rows)
     if not isinstance(vectors, np.ndarray):
+        kind = "of tokens" if isinstance(vectors, TokenVectors) else "sparse"
         raise ConfigError(
-            f"{retriever.path}: its vectors are sparse, and a quality head reads dense ones; use a "
+            f"{retriever.path}: its vectors are {kind}, and a quality head reads dense ones; use a "
             "retriever with a dense encoder"
         )
     return vectors

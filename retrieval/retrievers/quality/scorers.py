@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.progress import progress
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.retrievers.quality.scores import QualityScores
 
@@ -146,6 +147,11 @@ class Magnitude:
         vectors = self._encoder.encode_documents(inputs)
         if isinstance(vectors, np.ndarray):
             return np.asarray(np.linalg.norm(vectors, axis=1), np.float32)
+        if isinstance(vectors, TokenVectors):
+            raise ConfigError(
+                "norm: a token encoder gives a document several vectors, which have no one length; "
+                "use a dense or a sparse encoder"
+            )
         return np.sqrt(np.asarray(vectors.multiply(vectors).sum(axis=1), np.float32)).ravel()
 
 

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.pipelines.scorer import Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts
+from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking
+from sluice.retrieval.stages.rerankers.stored_max_sim import StoredMaxSim
 from sluice.retrieval.stages.rerankers.stored_vectors import VectorBlock, vector_blocks
 
 
@@ -91,14 +93,17 @@ dot = VectorDot  # ``bm25 >> dot(dense, depth=100)`` in a pipeline
 def candidate_scores(stage: Stage, queries: Queries, heads: Mapping[str, Ranking]) -> Scores:
     """Return the score of each candidate, those of the first of ``heads`` first.
 
-    A retriever whose index gives its vectors back scores all of them exactly, see ``VectorDot``,
-    and so does a stage that passes one on unfiltered. Any other is run, 1,000 deep, and candidates
-    that it did not find stand just below the lowest of the query's others; 0 where there is none.
+    A retriever whose index gives its vectors back scores all of them exactly, see ``VectorDot`` and
+    ``StoredMaxSim``, and so does a stage that passes one on unfiltered. Any other is run, 1,000
+    deep, and candidates that it did not find stand just below the lowest of the query's others; 0
+    where there is none.
     """
     found = None
-    if retriever_of(stage) is not None and stage.base_where is None:
+    retriever = retriever_of(stage)
+    if retriever is not None and stage.base_where is None:
+        scorer = StoredMaxSim if holds_tokens(retriever.index) else VectorDot
         try:
-            found = VectorDot(stage).score_lists(queries, heads, None)
+            found = scorer(stage).score_lists(queries, heads, None)
         except ConfigError:  # several vectors a document, or an index that keeps none
             found = None
     if found is None:

@@ -8,24 +8,30 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sluice.encoders.encoder import hooks_of
+from sluice.encoders.encoder import Side, hooks_of
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
 from sluice.retrieval.pipelines.scorer import Scores
+from sluice.retrieval.pipelines.stage import Stage, Texts
+from sluice.retrieval.pipelines.token_match import TokenMatch, token_matches
+from sluice.retrieval.stages.rerankers.stored_max_sim import StoredMaxSim
 
 if TYPE_CHECKING:
-    from sluice.encoders.transformer.token_vectors import TokenVectors
+    from sluice.encoders.transformer.token_states import TokenStates
 
 BYTES = 256 << 20  # of document token vectors held together, at most
+USUAL_TOKENS = 512  # of a document at most, where the encoder does not say
 
 
 class MaxSim:
     """Scores a pair by the tokens' vectors: the sum over the query's of the best cosine.
 
-    ``sum_i max_j cos(q_i, d_j)``, over the tokens of the texts without special and prompt tokens;
-    the vectors are the last layer's states of ``encoder``, a dense one of any kind (Khattab and
-    Zaharia, 2020, ColBERT, eq. 3). A document without tokens scores -1 for each token of the
-    query, the least there is; a query without any scores 0. An encoder in bfloat16 halves memory.
+    ``sum_i max_j cos(q_i, d_j)`` (Khattab and Zaharia, 2020, ColBERT, eq. 3). Of a token encoder
+    the vectors are those that it was trained to give, and the products are as it normalises them.
+    Of a dense encoder of any kind they are the last layer's states, over the tokens of the texts
+    without special and prompt tokens; one in bfloat16 halves memory. A document without tokens
+    scores -1 for each token of the query, the least there is; a query without any scores 0.
 
     Every distinct query and document of a call is encoded once; of the documents' vectors about
     256 MB are held at a time.
@@ -33,10 +39,11 @@ class MaxSim:
 
     def __init__(self, encoder: Any) -> None:
         hooks = hooks_of(encoder)
-        if hooks.kind != "dense" or hooks.map_texts is None:
+        self._of_tokens = hooks.similarity == "max_sim"
+        if not self._of_tokens and (hooks.kind != "dense" or hooks.map_texts is None):
             raise ConfigError(
-                f"max_sim: {type(encoder).__name__}; expected a dense encoder, whose tokens have "
-                "vectors"
+                f"max_sim: {type(encoder).__name__}; expected a dense encoder or a token encoder, "
+                "whose tokens have vectors"
             )
         if hooks.backend is not None:
             raise ConfigError("max_sim: exported graphs give no tokens; use backend: torch")
@@ -55,21 +62,20 @@ class MaxSim:
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
         batch_tokens: int | None = None,
     ) -> MaxSim:
-        """Load a dense encoder's folder or hub id; the options are those of ``DenseEncoder``."""
+        """Load a token encoder's or a dense encoder's folder or hub id, with their options."""
         from sluice.encoders.dense.encoder import DenseEncoder
+        from sluice.encoders.late_interaction.encoder import TokenEncoder
+        from sluice.encoders.model_files.locate import model_folder
+        from sluice.encoders.model_files.registry import kind_of
 
-        encoder = DenseEncoder.from_pretrained(
-            model,
-            query_prompt=query_prompt,
-            document_prompt=document_prompt,
-            query_length=query_length,
-            document_length=document_length,
-            device=device,
-            dtype=dtype,
-            batch_tokens=batch_tokens,
-            backend="torch",
-        )
-        return cls(encoder)
+        options: dict[str, Any] = {
+            "query_prompt": query_prompt, "document_prompt": document_prompt,
+            "query_length": query_length, "document_length": document_length,
+            "device": device, "dtype": dtype, "batch_tokens": batch_tokens,
+        }  # fmt: skip
+        if kind_of(model_folder(str(model))) == "tokens":
+            return cls(TokenEncoder.from_pretrained(model, **options))
+        return cls(DenseEncoder.from_pretrained(model, backend="torch", **options))
 
     @property
     def fingerprint(self) -> str:
@@ -88,31 +94,56 @@ class MaxSim:
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """Return one score per (query, document) pair, float32 ``[n]``."""
-        from sluice.encoders.transformer.token_vectors import token_vectors
-
         scores = np.zeros(len(pairs), np.float32)
         if not len(pairs):
             return scores
         distinct = dict.fromkeys(query for query, _ in pairs)
         numbers = {query: number for number, query in enumerate(distinct)}
-        queries = token_vectors(self.encoder, list(numbers), "query")
+        queries = self._encoded(list(numbers), "query")
         for documents, places in self._blocks(pairs):
-            found = token_vectors(self.encoder, list(documents), "document")
+            found = self._encoded(list(documents), "document")
             by_query: dict[int, list[int]] = {}
             for place in places:
                 by_query.setdefault(numbers[pairs[place][0]], []).append(place)
             for query, chosen in by_query.items():
-                wanted = [documents[pairs[place][1]] for place in chosen]
-                scores[chosen] = _sums(queries.of(query), found, np.array(wanted))
+                wanted = np.array([documents[pairs[place][1]] for place in chosen])
+                if self._of_tokens:
+                    scores[chosen] = _products(queries[[query]], found[wanted])
+                else:
+                    scores[chosen] = _sums(queries.of(query), found, wanted)
         return scores
+
+    def _encoded(self, texts: list[str], side: Side) -> Any:
+        """Return texts' token vectors, ``TokenVectors`` or the states of a dense encoder."""
+        if self._of_tokens:
+            encoder = self.encoder
+            encode = encoder.encode_queries if side == "query" else encoder.encode_documents
+            return encode(texts)
+        from sluice.encoders.transformer.token_states import token_states
+
+        return token_states(self.encoder, texts, side)
+
+    def matches_of(self, query: str, doc_id: str, documents: Texts | None) -> list[TokenMatch]:
+        """Return which of a document's tokens each of the query's met, of a token encoder."""
+        if not self._of_tokens or documents is None or not query.strip():
+            return []
+        (text,) = documents.texts([doc_id])
+        named = hooks_of(self.encoder).token_texts
+        sides: tuple[tuple[str, Side], ...] = ((query, "query"), (text, "document"))
+        names = [None if named is None else named([each], side)[0] for each, side in sides]
+        found = [self._encoded([each], side).text(0) for each, side in sides]
+        return token_matches(*found, *names)
 
     def _blocks(
         self, pairs: Sequence[tuple[str, str]]
     ) -> Iterator[tuple[dict[str, int], list[int]]]:
         """Yield some documents by number, and the places of all pairs with one of them."""
-        encoder = self.encoder
-        hidden, width = encoder.state_width, encoder.dtype.itemsize
-        most = max(1, BYTES // (encoder.lengths["document"] * hidden * width))
+        hooks = hooks_of(self.encoder)
+        if self._of_tokens:
+            size = 4 * (hooks.dim or 0)
+        else:
+            size = self.encoder.state_width * self.encoder.dtype.itemsize
+        most = max(1, BYTES // max(1, hooks.lengths.get("document", USUAL_TOKENS) * size))
         places: dict[str, list[int]] = {}
         for place, (_, document) in enumerate(pairs):
             places.setdefault(document, []).append(place)
@@ -123,7 +154,13 @@ class MaxSim:
             yield numbers, sorted(place for document in block for place in places[document])
 
 
-def _sums(query: Any, documents: TokenVectors, wanted: np.ndarray) -> Scores:
+def _products(query: TokenVectors, documents: TokenVectors) -> Scores:
+    """Return the MaxSim of one query with documents, those without tokens below all others."""
+    (scores,) = max_sim(query, documents)
+    return np.where(np.isneginf(scores), np.float32(-len(query.values)), scores)
+
+
+def _sums(query: Any, documents: TokenStates, wanted: np.ndarray) -> Scores:
     """Return the sums of the best cosines of one query with some of the documents."""
     import torch
 
@@ -146,3 +183,35 @@ def _sums(query: Any, documents: TokenVectors, wanted: np.ndarray) -> Scores:
         best = torch.segment_reduce(cosines, "max", lengths=counts, axis=0)
         sums[filled] = best.sum(dim=1).cpu().numpy()
     return sums
+
+
+def max_sim_scorer(
+    model: str | Path | None = None,
+    *,
+    retriever: Any = None,
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
+    query_length: int | None = None,
+    document_length: int | None = None,
+    device: str = "auto",
+    dtype: Literal["float32", "bfloat16", "auto"] = "float32",
+    batch_tokens: int | None = None,
+) -> MaxSim | StoredMaxSim:
+    """Return the scorer of ``type: max_sim``: of a ``model``, or of a retriever's stored vectors.
+
+    Late interaction: each token of the query finds its best match among the document's tokens.
+    """
+    if isinstance(retriever, Stage):
+        return StoredMaxSim(retriever)
+    if model is None:
+        raise ConfigError("max_sim: expected a model, or a retriever of token vectors")
+    return MaxSim.from_pretrained(
+        model,
+        query_prompt=query_prompt,
+        document_prompt=document_prompt,
+        query_length=query_length,
+        document_length=document_length,
+        device=device,
+        dtype=dtype,
+        batch_tokens=batch_tokens,
+    )

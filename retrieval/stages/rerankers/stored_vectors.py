@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking
@@ -91,9 +92,14 @@ def retriever_state(stage: Stage, caller: str) -> RetrieverState:
 
 
 def check_single_vectors(state: RetrieverState, caller: str) -> None:
-    """Raise ``ConfigError`` for a retriever of passages."""
+    """Raise ``ConfigError`` for a retriever of passages or of token vectors."""
     from sluice.indexing.wrappers.passages import PassageIndex
 
+    if holds_tokens(state.index):
+        raise ConfigError(
+            f"{caller}: {state.path} holds a vector for each token, and {caller} compares single "
+            f"ones; score by max_sim({state.name}) instead"
+        )
     if isinstance(state.index, PassageIndex):
         raise ConfigError(
             f"{caller}: {state.path} indexes passages, of which a document has several vectors; "

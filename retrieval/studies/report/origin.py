@@ -11,6 +11,7 @@ from sluice.encoders.foundation.numbers import duration, plural
 from sluice.retrieval.config.sections import ExperimentConfig
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.retrievers.corpus.reading import Reading
+from sluice.retrieval.retrievers.gather_recall import GatherRecall
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet
 
 # Settings of a training run that are listed, in this order: key, and the words before its value.
@@ -37,9 +38,11 @@ def origin_of(evaluated: EvaluatedSet) -> dict[str, Any]:
 
 
 def _pipeline(system: Mapping[str, Any]) -> str:
-    """Return a system's expression, and behind it what was chosen for what it leaves open."""
+    """Return a system's expression, what was chosen for what it leaves open, and its recalls."""
     chosen = [str(fit.get("shown")) for fit in system.get("fitted") or ()]
-    return " = ".join([str(system.get("pipeline", "")), *filter(None, [", ".join(chosen)])])
+    pipeline = " = ".join([str(system.get("pipeline", "")), *filter(None, [", ".join(chosen)])])
+    gathered = [str(GatherRecall.noted(each)) for each in system.get("gathers") or ()]
+    return "; ".join([pipeline, *gathered])
 
 
 def _parts(evaluated: EvaluatedSet) -> Iterator[list[str]]:

@@ -12,6 +12,7 @@ from sluice.retrieval.evaluation.scores import Scores
 from sluice.retrieval.studies.report.distributions import figures
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet
 from sluice.retrieval.studies.report.terms import term_parts
+from sluice.retrieval.studies.report.token_pairs import token_pairs
 
 PLOTTED = 2000  # queries whose values and texts are stored
 SHOWN = 10  # documents of each system
@@ -108,9 +109,9 @@ def details(
     """Return the details of the queries at ``places``, and the sparse retrievers' term counts.
 
     ``{"documents": [[id, title, snippet], ...], "queries": {place: {"top", "relevant", "terms",
-    "relevantTotal"}}}``. ``top`` has by system [document, score, grade or null], best first;
-    ``relevant`` has [document, grade, [rank or 0 by system]], best grade first; ``terms`` by
-    retriever the query's terms and the parts of its documents' scores.
+    "tokens", "relevantTotal"}}}``. ``top`` has by system [document, score, grade or null], best
+    first; ``relevant`` has [document, grade, [rank or 0 by system]], best grade first; ``terms`` by
+    retriever the query's terms and the parts of its documents' scores, ``tokens`` which tokens met.
     """
     texts = Texts()
     documents = {
@@ -118,19 +119,21 @@ def details(
         for place in places
     }
     parts, counts = term_parts(evaluated, documents)
+    pairs = token_pairs(evaluated, documents)
     queries = {}
     for place in places:
         query = evaluated.queries[place]
         shown = _shown(evaluated, query, texts)
-        shown["terms"] = {
-            name: {
-                **found,
-                "documents": {texts.number(doc): part for doc, part in found["documents"].items()},
-            }
-            for name, found in parts[query].items()
-        }
+        shown["terms"] = {name: _numbered(texts, found) for name, found in parts[query].items()}
+        shown["tokens"] = {name: _numbered(texts, found) for name, found in pairs[query].items()}
         queries[place] = shown
     return {"documents": texts.stored(evaluated), "queries": queries}, counts
+
+
+def _numbered(texts: Texts, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of scores with their documents by number."""
+    documents = {texts.number(doc): part for doc, part in found["documents"].items()}
+    return {**found, "documents": documents}
 
 
 def _relevant(evaluated: EvaluatedSet, query: str) -> list[tuple[str, int, list[int]]]:

@@ -10,7 +10,7 @@ import torch
 from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.encoders.transformer.token_vectors import token_vectors
+from sluice.encoders.transformer.token_states import token_states
 
 
 def by_hand(encoder: DenseEncoder, text: str, top: int, pooling: str) -> np.ndarray:
@@ -88,8 +88,8 @@ def test_sentence_transformers_refuses_what_it_would_read_wrongly(
 
 def test_token_vectors_are_as_wide(bert: Path) -> None:
     encoder = DenseEncoder.from_pretrained(bert, top_layers=2)
-    assert token_vectors(encoder, ["gold river"], "document").values.shape[1] == 64
-    assert token_vectors(encoder, [""], "document").values.shape == (0, 64)
+    assert token_states(encoder, ["gold river"], "document").values.shape[1] == 64
+    assert token_states(encoder, [""], "document").values.shape == (0, 64)
 
 
 def test_bad_settings(bert: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.disk.files import new_draft
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
 from sluice.encoders.foundation.progress import Rate, counted_by, progress
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.table import ENCODERS
 from sluice.encoders.vectors.cache import (
     BOUND,
@@ -31,8 +32,10 @@ from sluice.encoders.vectors.forms import (
     checked_vectors,
     dense_rows,
     mean_cosine,
+    put_together,
     sparse_rows,
     stored_form,
+    token_rows,
 )
 from sluice.encoders.vectors.shard import Shard, write_shard
 
@@ -88,6 +91,65 @@ def test_small_forms_keep_their_bounds(store: str, dense: bool) -> None:
     bound = {"float32": 0 * peaks, "float16": peaks * 2.0**-10, "int8": peaks / 254 * 1.001}[store]
     assert (np.abs(found - vectors[rows]) <= bound).all()
     assert mean_cosine(found, vectors[rows]) > 0.9999
+
+
+def ragged(lengths: list[int], dim: int = 6) -> TokenVectors:
+    texts = [RNG.standard_normal((length, dim)).astype(np.float32) * 3 for length in lengths]
+    return TokenVectors.of(texts, dim)
+
+
+LENGTHS = [3, 0, 1, 7, 0, 2, 5, 1, 0, 4]
+
+
+@pytest.mark.parametrize("store", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("rows", [[0, 1, 2], [9, 3, 3, 1], [4], [], list(range(10)), [8, 9]])
+def test_token_vectors_come_back_by_text(store: str, rows: list[int]) -> None:
+    vectors = ragged(LENGTHS)
+    arrays = stored_form(vectors, store)
+    found = token_rows(arrays, np.array(rows, np.int64))
+    assert found.lengths.tolist() == [LENGTHS[row] for row in rows]
+    assert found.shape == (len(rows), 6)
+    for place, row in enumerate(rows):
+        true = vectors.text(row)
+        peaks = np.abs(true).max(axis=1, keepdims=True) if len(true) else 0
+        bound = {"float32": 0, "float16": 2.0**-10, "int8": 1.001 / 254}[store] * peaks
+        assert (np.abs(found.text(place) - true) <= bound).all()
+
+
+def test_token_vectors_are_cached_in_shards_and_read_in_any_order(tmp_path: Path) -> None:
+    vectors = ragged(LENGTHS * 4)
+    hashes = text_hashes(TEXTS)
+    with VectorCache(tmp_path, IDENTITY) as cache:
+        cache.put(hashes[:25], vectors[:25])
+        cache.put(hashes[25:], vectors[25:])
+    order = RNG.permutation(40)
+    with VectorCache(tmp_path, IDENTITY) as again:
+        places = again.locate(hashes[order])
+        found = again.gather(places)
+        assert isinstance(found, TokenVectors)
+        assert again.lengths(places).tolist() == vectors.lengths[order].tolist()
+        np.testing.assert_array_equal(found.values, vectors[order].values)
+        np.testing.assert_array_equal(found.bounds, vectors[order].bounds)
+        again.put(text_hashes(["wide"]), np.ones((1, 6), np.float32))
+        with pytest.raises(DataError, match="under one fingerprint"):
+            again.gather(again.locate(text_hashes([TEXTS[0], "wide"])))
+    parts = [vectors[:3], vectors[3:8]]
+    joined = put_together(parts, [np.array([4, 0, 2]), np.array([1, 3, 5, 7, 6])])
+    assert joined.lengths.tolist() == [LENGTHS[at] for at in (1, 3, 2, 4, 0, 5, 7, 6)]
+
+
+def test_token_vectors_are_checked() -> None:
+    vectors = ragged(LENGTHS)
+    assert checked_vectors(vectors, 10, "Mine") is vectors
+    with pytest.raises(ModelError, match="10 vectors for 9 texts"):
+        checked_vectors(vectors, 9, "Mine")
+    vectors.values[4, 2] = np.inf
+    with pytest.raises(DataError, match="not finite"):
+        checked_vectors(vectors, 10, "Mine")
+    one, other = ragged([2, 1]), ragged([2, 1])
+    rows = zip(one.values, other.values, strict=True)
+    cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in rows]
+    assert mean_cosine(one, other) == pytest.approx(np.mean(cosines), abs=1e-6)
 
 
 def test_float16_refuses_what_it_cannot_hold() -> None:

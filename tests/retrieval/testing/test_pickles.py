@@ -17,6 +17,7 @@ from small_world import documents
 from sluice.encoders import BM25Encoder, PrecomputedEncoder, VocabularyEncoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.indexing import Index, InvertedIndex, open_index
 from sluice.indexing.table import INDEXES
@@ -43,7 +44,9 @@ def test_indexes(name: str, tmp_path: Path) -> None:
     index: Index = build({"type": name, **ARGUMENTS.get(name, {})}, INDEXES, where="index")
     empty = [way(index) for way in WAYS.values()]
     vectors: Any = np.random.default_rng(1).random((30, 8), np.float32)
-    if index.metric is None:
+    if name == "tokens":
+        vectors = TokenVectors(vectors, np.arange(0, 31, 3))
+    elif index.metric is None:
         vectors = sparse.csr_array(vectors)
     for each in (index, *empty):
         each.add(vectors)

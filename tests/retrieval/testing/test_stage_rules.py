@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 from fake_language_models import FakeModel
 from small_world import WordEncoder, documents
+from token_functions import token_vectors
 
-from sluice.encoders import BM25Encoder
+from sluice.encoders import BM25Encoder, FunctionEncoder
 from sluice.encoders.dense.pair_head import PairHead
 from sluice.encoders.foundation.build import resolve
 from sluice.indexing import FlatIndex
@@ -30,6 +31,7 @@ from sluice.retrieval.stages.generative.pointwise import Pointwise
 from sluice.retrieval.stages.ltr.features import CandidateFeatures
 from sluice.retrieval.stages.ltr.ranker import LearnedRanker, part_fingerprint
 from sluice.retrieval.stages.rerankers.max_sim import MaxSim
+from sluice.retrieval.stages.rerankers.stored_max_sim import StoredMaxSim
 from sluice.retrieval.testing import check_stage
 
 CORPUS = [
@@ -54,6 +56,7 @@ class World(NamedTuple):
     bm25: Retriever
     dense: Retriever
     folder: Path
+    tokens: Retriever
 
     def options(self, name: str) -> dict[str, Any]:
         """What a stage of the table must be told."""
@@ -85,6 +88,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         Retriever.build(BM25Encoder(), CORPUS, name="bm25", path=folder / "bm25"),
         Retriever.build(WordEncoder(), CORPUS, index=flat, name="dense", path=folder / "dense"),
         folder,
+        Retriever.build(
+            FunctionEncoder(token_vectors, name="words"),
+            CORPUS,
+            name="tokens",
+            path=folder / "tokens",
+        ),
     )
 
 
@@ -98,7 +107,8 @@ def built(world: World, name: str) -> Stage:
         elif parameter.kind is parameter.POSITIONAL_ONLY:
             of_stages = "Stage" in str(parameter.annotation)
             sparse = name in ("rm3", "summarised")
-            parts.append((world.bm25 if sparse else world.dense) if of_stages else Overlap())
+            stage = world.tokens if name == "max_sim" else world.dense
+            parts.append((world.bm25 if sparse else stage) if of_stages else Overlap())
     made = make(*parts, **world.options(name))
     if isinstance(made, Unfitted):
         made = fit_on(made, QUERIES, QRELS)
@@ -122,6 +132,8 @@ OTHERS: dict[str, Callable[[World], Stage]] = {
     "reranker": lambda world: Rerank(Overlap(), depth=5),
     "interpolated": lambda world: Rerank(Overlap(), depth=9, interpolate=0.5),
     "ruled": lambda world: Rerank(Overlap(), depth=9, rules=[cut_off(0.5)]),
+    "tokens": lambda world: world.tokens,
+    "gathered": lambda world: world.bm25 % 20 >> Rerank(StoredMaxSim(world.tokens), 15),
     "depth 0": lambda world: Rerank(Overlap(), depth=0),
     "pointwise": lambda world: Rerank(Pointwise.yes_no(FakeModel(lambda prompt: _chances(prompt)))),
     "pairwise": lambda world: Rerank(Pairwise(FakeModel(lambda prompt: _first(prompt)))),

@@ -128,6 +128,19 @@ function termList(terms, marked) {
     added && marked ? `+ ${term} ` : `${term} `, el("span", {}, number(weight)))));
 }
 
+// Which token of the document each of the query's met: the stronger, the darker.
+const HEATS = 8;
+function tokenStrip(retriever, found, number_) {
+  const pairs = found.documents[number_];
+  const most = Math.max(...pairs.map((pair) => pair[1]), 1e-9);
+  const more = found.count > found.tokens.length ? `, the first ${found.tokens.length} of the query's ${whole(found.count)} tokens` : "";
+  return el("div", {}, el("p", {}, `${retriever}: the query's tokens, and the document's that they met${more}`),
+    el("ol", { class: "strip" }, pairs.map(([token, similarity], place) => el("li", {
+      class: `heat${Math.max(0, Math.min(HEATS, Math.round((HEATS * similarity) / most)))}`,
+      title: `${found.tokens[place]} met ${token}: ${number(similarity)}` },
+      el("b", {}, found.tokens[place]), el("span", {}, token)))));
+}
+
 function queryParts(set) {
   const at = state.query;
   const place = set.perQuery.places[at];
@@ -144,7 +157,7 @@ function queryParts(set) {
   const told = details().queries[place];
   if (!told) return [...parts, el("p", { class: "quiet" }, `The documents of this query are not in this page, which has those of ${whole(set.detailed.length)} queries.`)];
   return [...parts, ...termParts(told), ...relevantPart(told, names), el("h4", {}, "Best documents"),
-    el("p", { class: "quiet small" }, "The badge is the grade, ? for a document without judgement. A document opens for its text and what its terms add to the score."),
+    el("p", { class: "quiet small" }, "The badge is the grade, ? for a document without judgement. A document opens for its text and what its terms, or the tokens that met, add to the score."),
     el("div", { class: "cards" }, names.map((name, index) => systemCard(told, name, index)))];
 }
 
@@ -179,7 +192,8 @@ function systemCard(told, name, index) {
       el("summary", {}, el("span", { class: "rank" }, String(rank + 1)), gradeBadge(grade), el("span", { class: "clamp" }, title || snippet || id)),
       el("p", {}, snippet === undefined ? "(its text is not available)" : snippet || "(no text)"),
       el("p", { class: "quiet" }, "Document ", el("span", { class: "mono" }, id), `, score ${number(score, 5)}`),
-      terms.map(([retriever, found]) => el("p", {}, `${retriever}:`, termList(found.documents[number_], false)))));
+      terms.map(([retriever, found]) => el("p", {}, `${retriever}:`, termList(found.documents[number_], false))),
+      Object.entries(told.tokens || {}).filter(([, found]) => found.documents[number_]).map(([retriever, found]) => tokenStrip(retriever, found, number_))));
   });
   const value = ofQuery(current(), state.measure, name, state.query);
   return el("div", { class: `card ${colour(index)}` }, el("h4", {}, el("span", {}, name), el("span", { class: "quiet" }, `${fixed(value)}`)),

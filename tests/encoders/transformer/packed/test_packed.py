@@ -232,7 +232,9 @@ def test_texts_without_any_token_have_zero_vectors(tokenizer: Any) -> None:
 
 def test_spans_are_runs_of_equal_lengths() -> None:
     found = [tuple(span) for span in spans([5, 5, 3, 1, 1])]
-    assert found == [(0, 10, 2, 5), (10, 13, 1, 3), (13, 15, 2, 1)]
+    assert found == [(0, 10, 2, 5, 5), (10, 13, 1, 3, 3), (13, 15, 2, 1, 1)]
+    apart = [tuple(span) for span in spans([5, 5, 5], [4, 4, 2])]
+    assert apart == [(0, 10, 2, 5, 4), (10, 15, 1, 5, 2)]
     assert list(spans([])) == []
 
 

@@ -1,5 +1,6 @@
 """Training without padding against the models' own pass: values, gradients, dropout."""
 
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,11 @@ from sluice.encoders.transformer.packed.training_layers import (
     product,
     weight_gradient,
 )
-from sluice.encoders.transformer.packed.training_pass import TrainingPass, packing_of
+from sluice.encoders.transformer.packed.training_pass import (
+    Packing,
+    TrainingPass,
+    packing_of,
+)
 
 SMALL = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
@@ -279,19 +284,25 @@ def test_parts_pass_the_numerical_check_of_gradients() -> None:
         return added_norm(residual, branch, dropping, norm)
 
     assert torch.autograd.gradcheck(summed, (random(3, 4), random(3, 4)))
-    runs = packing_of(torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 0]]))
-    assert runs is not None
+    mask, present = [[1, 1, 0], [1, 1, 0], [1, 0, 0]], [[1, 1, 1], [1, 1, 0], [1, 1, 0]]
+    whole = packing_of(torch.tensor(present))
+    partly = packing_of(torch.tensor(mask), torch.tensor(present))
+    assert whole is not None
+    assert partly is not None
+    assert (partly.lengths, partly.seen) == ([3, 2, 2], [2, 2, 1])
     from sluice.encoders.transformer.packed.attention import spans
 
-    def attending(dropout: Dropout) -> Callable[[Tensor, Tensor], Tensor]:
+    def attending(dropout: Dropout, runs: Packing) -> Callable[[Tensor, Tensor], Tensor]:
         def attend(projected: Tensor, bias: Tensor) -> Tensor:
             torch.manual_seed(7)
-            return attended(projected, bias, list(spans(runs.lengths)), 2, dropout)
+            places = list(spans(runs.lengths, runs.seen))
+            return attended(projected, bias, places, 2, dropout)
 
         return attend
 
-    for dropout in (still, dropping):
-        assert torch.autograd.gradcheck(attending(dropout), (random(7, 12), random(2, 3, 3)))
+    for dropout, runs in itertools.product((still, dropping), (whole, partly)):
+        inputs = random(7, 12), random(2, 3, 3)
+        assert torch.autograd.gradcheck(attending(dropout, runs), inputs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

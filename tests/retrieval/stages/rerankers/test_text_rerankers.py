@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 from small_world import LengthScorer, WordEncoder, documents
 from tiny_models import WORDS, save_model
+from token_functions import straight_max_sim
 
-from sluice.encoders import BM25Encoder, CrossEncoder, DenseEncoder
+from sluice.encoders import BM25Encoder, CrossEncoder, DenseEncoder, TokenEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.transformer.token_vectors import token_vectors
+from sluice.encoders.transformer.token_states import token_states
 from sluice.retrieval import Rerank, Retriever
 from sluice.retrieval.config.components import make_encoder
 from sluice.retrieval.experiments.checks import _AnyScorer, _AnyStage
@@ -88,20 +90,49 @@ def test_max_sim_in_blocks_encodes_each_document_once(
 
 
 def test_max_sim_of_a_text_with_itself_counts_its_tokens(encoder: DenseEncoder) -> None:
-    found = token_vectors(encoder, TEXTS, "document")
+    found = token_states(encoder, TEXTS, "document")
     lengths = np.diff(found.bounds)
     assert len(found) == len(TEXTS)
     assert lengths[0] == 4
     assert np.allclose(MaxSim(encoder).score([(t, t) for t in TEXTS]), lengths, atol=1e-4)
-    assert len(token_vectors(encoder, [], "query")) == 0
+    assert len(token_states(encoder, [], "query")) == 0
 
 
 @pytest.mark.usefixtures("bfloat16")
 def test_max_sim_in_bfloat16_is_near(folder: Path, encoder: DenseEncoder) -> None:
     pairs = [(query, document) for query in TEXTS for document in TEXTS]
     half = MaxSim.from_pretrained(folder, dtype="bfloat16")
-    assert token_vectors(half.encoder, TEXTS, "query").values.dtype is torch.bfloat16
+    assert token_states(half.encoder, TEXTS, "query").values.dtype is torch.bfloat16
     assert np.allclose(half.score(pairs), MaxSim(encoder).score(pairs), atol=0.3)
+
+
+@pytest.mark.parametrize("options", [{}, {"pool_factor": 2.0}, {"normalize": False}])
+def test_max_sim_of_a_token_encoder_uses_its_own_vectors(
+    bert: Path, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = TokenEncoder.from_pretrained(bert, dim=8, query_length=12, **options)
+    encoder.save_pretrained(tmp_path / "tokens")
+    texts = [*TEXTS, "!"]  # no token of it has a vector but the marks
+    pairs = [(query, document) for query in texts for document in texts]
+    asked, found = encoder.encode_queries(texts), encoder.encode_documents(texts)
+    expected = [straight_max_sim(query, document) for query in asked for document in found]
+    scorer = MaxSim.from_pretrained(tmp_path / "tokens")
+    assert isinstance(scorer.encoder, TokenEncoder)
+    assert np.allclose(scorer.score(pairs), expected, atol=1e-4)
+    monkeypatch.setattr(token_similarity, "BYTES", 1)
+    assert np.allclose(MaxSim(encoder).score(pairs[::-1]), expected[::-1], atol=1e-4)
+    store = Store(dict(zip("abcdef", texts, strict=False)))
+    met = scorer.matches_of(TEXTS[0], "d", store)
+    assert sum(each.similarity for each in met) == pytest.approx(expected[3], abs=1e-4)
+    assert met[2].query_token == "gold"
+
+
+class Store:
+    def __init__(self, texts: dict[str, str]) -> None:
+        self._texts = texts
+
+    def texts(self, document_ids: Sequence[str]) -> list[str]:
+        return [self._texts[each] for each in document_ids]
 
 
 def test_max_sim_is_a_type_of_rerankers(folder: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from command_line import Call
 from report_world import HOSTILE, QUERIES, SYSTEMS, documents, query_id, world
 
-from sluice.encoders import SpladeEncoder
+from sluice.encoders import SpladeEncoder, TokenEncoder
 from sluice.encoders.foundation.errors import DataError, IndexFormatError, SluiceError
 from sluice.retrieval import Passages, Retriever, Run
 from sluice.retrieval.experiments.output.results import read_results
@@ -153,6 +153,28 @@ def test_terms_of_passages_and_expansion_are_those_of_explain(masked_bert: Path)
             [term.term, pytest.approx(term.contribution, rel=5e-3)] for term in found
         ]
     assert len(parts) > 3
+
+
+def test_tokens_that_met_are_those_of_explain(bert: Path, tmp_path: Path) -> None:
+    output = world(tmp_path)
+    encoder = TokenEncoder.from_pretrained(bert, dim=8, query_length=12, document_length=40)
+    late = Retriever.build(encoder, documents(), path=output / "retrievers" / "late")
+    (opened,) = open_sets(output)
+    _, details = set_data(opened, 4)
+    assert opened.failures == []
+    ids = [document[0] for document in details["documents"]]
+    for place, told in details["queries"].items():
+        found = told["tokens"]["late"]
+        query = opened.dataset.queries[opened.queries[place]]
+        assert len(found["documents"]) > 5
+        for number, pairs in found["documents"].items():
+            explained = late.explain(query, ids[number]).matches
+            assert found["count"] == len(explained)
+            assert found["tokens"] == [match.query_token for match in explained]
+            assert [pair[0] for pair in pairs] == [match.document_token for match in explained]
+            similar = [match.similarity for match in explained]
+            assert np.allclose([pair[1] for pair in pairs], similar, atol=1e-3)
+    assert HOSTILE not in build_report(output, queries=4).read_text("utf-8")
 
 
 def test_an_encoder_that_does_not_load_is_said(output: Path) -> None:

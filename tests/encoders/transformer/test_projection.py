@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sluice.encoders.dense.encoder import DenseEncoder
-from sluice.encoders.dense.projection import Projection, draw_projection
 from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.transformer.projection import Projection, draw_projection
 
 DEEP: dict[str, Any] = {"dim": 8, "layers": 2, "hidden": 24, "residual": True}
 SPECS: list[dict[str, Any]] = [

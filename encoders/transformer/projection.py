@@ -1,4 +1,4 @@
-"""Linear layers after the pooling, and vectors cut to their first dimensions (Matryoshka)."""
+"""Linear layers over vectors, and vectors cut to their first dimensions (Matryoshka)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEYS = ("dim", "layers", "hidden", "activation", "residual")
 
 
 class Projection(nn.Module):
-    """``activation(W x + b)``, with ``residual`` plus x, over pooled vectors or another projection.
+    """``activation(W x + b)``, with ``residual`` plus x, over vectors or another projection.
 
     Each is one of sentence-transformers' Dense modules; ``before`` is the one whose vectors it
     reads. Where a residual layer changes the number of dimensions, x passes a linear map without a
@@ -56,7 +56,7 @@ class Projection(nn.Module):
         self.before = before
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Map ``[n, inputs]`` of the first projection to ``[n, outputs]``."""
+        """Map ``[..., inputs]`` of the first projection to ``[..., outputs]``."""
         if self.before is not None:
             vectors = self.before(vectors)
         projected: Tensor = self.activation(self.linear(vectors))
@@ -93,13 +93,15 @@ class _Spec(NamedTuple):
     residual: bool
 
 
-def draw_projection(inputs: int, spec: int | Mapping[str, Any], seed: int) -> Projection:
+def draw_projection(
+    inputs: int, spec: int | Mapping[str, Any], seed: int, *, bias: bool = True
+) -> Projection:
     """Return a new projection whose weights are drawn by ``seed``.
 
     ``spec`` is the number of dimensions, or ``dim`` with ``layers``, the ``hidden`` dimensions
     between them (by default the inputs'), their ``activation`` (``gelu``, ``relu`` or ``tanh``) and
     ``residual``. A residual layer begins as what it passes on: where ``dim`` and ``hidden`` are the
-    inputs', vectors begin as they were.
+    inputs', vectors begin as they were. Without ``bias`` every layer is linear alone.
     """
     sizes, between, residual = _spec_of(inputs, spec)
     last = len(sizes) - 1
@@ -109,11 +111,11 @@ def draw_projection(inputs: int, spec: int | Mapping[str, Any], seed: int) -> Pr
         for number, (size, following) in enumerate(itertools.pairwise(sizes), start=1):
             activation = "Identity" if number == last else between
             layer = Projection(
-                size, following, activation=activation, residual=residual, before=made
+                size, following, bias=bias, activation=activation, residual=residual, before=made
             )
             if residual:
-                nn.init.zeros_(layer.linear.weight)
-                nn.init.zeros_(layer.linear.bias)
+                for parameter in layer.linear.parameters():
+                    nn.init.zeros_(parameter)
             made = layer
     return layer
 
@@ -203,6 +205,27 @@ def _read_layer(folder: Path, width: int, before: Projection | None) -> Projecti
         raise ModelError(f"{weights}: does not fit its config.json: {error}") from error
     layer.before = before
     return layer
+
+
+def linear_projection(weights: Path, hidden: int) -> Projection:
+    """Read ``linear.weight`` beside a network's own weights, where ColBERT has it."""
+    from safetensors import SafetensorError, safe_open
+
+    if not weights.exists():
+        raise ModelError(f"{weights}: missing; weights are read from safetensors only")
+    try:
+        with safe_open(weights, framework="pt") as file:
+            matrix = file.get_tensor("linear.weight")
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{weights}: no linear.weight to project by: {error}") from error
+    if matrix.ndim != 2 or matrix.shape[1] != hidden or not matrix.is_floating_point():
+        raise ModelError(
+            f"{weights}: linear.weight is {list(matrix.shape)}; expected [dimensions, {hidden}]"
+        )
+    projection = Projection(hidden, len(matrix), bias=False)
+    with torch.no_grad():
+        projection.linear.weight.copy_(matrix)
+    return projection
 
 
 def write_projection(projection: Projection, folders: Sequence[Path]) -> None:

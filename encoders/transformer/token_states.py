@@ -17,7 +17,7 @@ from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
 
 
-class TokenVectors(NamedTuple):
+class TokenStates(NamedTuple):
     """Unit vectors of texts' tokens, end to end.
 
     ``values`` is ``[tokens, hidden]`` on the encoder's device, float32 or bfloat16 as the encoder
@@ -35,7 +35,7 @@ class TokenVectors(NamedTuple):
         return self.values[int(self.bounds[text]) : int(self.bounds[text + 1])]
 
 
-def token_vectors(encoder: TextEncoder, texts: Sequence[str], side: Side) -> TokenVectors:
+def token_states(encoder: TextEncoder, texts: Sequence[str], side: Side) -> TokenStates:
     """Return the last layer's states of texts' own tokens, scaled to unit length.
 
     Special tokens, the prompt's and padding are left out, so a text may have none. Texts are cut at
@@ -61,7 +61,7 @@ def token_vectors(encoder: TextEncoder, texts: Sequence[str], side: Side) -> Tok
     filled = [part for part in parts if len(part)]
     hidden = encoder.state_width
     values = torch.cat(filled) if filled else torch.zeros((0, hidden), device=encoder.device)
-    return TokenVectors(values, np.cumsum([0, *lengths]))
+    return TokenStates(values, np.cumsum([0, *lengths]))
 
 
 def _special_ids(tokenizer: Any) -> list[int]:

@@ -1,0 +1,256 @@
+"""What a `TokenIndex` that gathers has beside its vectors: candidates, their depth, the recall."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
+from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.indexing.hits import Hits
+from sluice.indexing.kernels.threads import in_pieces
+from sluice.indexing.live_rows import Mask, Rows
+from sluice.indexing.storage.arrays import fact
+from sluice.indexing.tokens.gather.base import Gather
+from sluice.indexing.tokens.gather.centroid_gather import PROBES, CentroidGather
+from sluice.indexing.tokens.gather.recall import (
+    DEPTHS,
+    MeasuredRecall,
+    Sample,
+    query_count,
+    sampled_documents,
+)
+from sluice.indexing.tokens.gather.settings import (
+    CANDIDATES,
+    EXACT_BELOW,
+    GatherSettings,
+    Mode,
+    checked_mode,
+)
+from sluice.indexing.tokens.gather.tuning import choose_depth, choose_mode
+
+log = logging.getLogger("sluice")
+
+SAMPLE = 4_096  # documents that centroids are learnt from, and more in large indexes
+SAMPLE_ROOTS = 12  # so many times the root of the number of documents
+PIECES = 8
+
+
+class Exact(Protocol):
+    """Exact search over what is stored, as the index does it."""
+
+    def hits(self, k: int, allowed: Mask | None) -> Hits:
+        """Return the best allowed documents of each query."""
+        ...
+
+    def best_of(self, candidates: Rows, k: int) -> Hits:
+        """Return the best of each query's candidates ``[n, c]``; -1 is skipped."""
+        ...
+
+
+class Measurable(Protocol):
+    """The index that is measured."""
+
+    @property
+    def tokens(self) -> int:
+        """Number of stored token vectors."""
+        ...
+
+    def search_tokens(self, queries: TokenVectors, k: int, parameters: Mapping[str, Any]) -> Hits:
+        """Return hits with these parameters."""
+        ...
+
+    def live_rows(self) -> Rows:
+        """Return the rows of live documents that have tokens."""
+        ...
+
+    def documents(self, rows: Any) -> TokenVectors:
+        """Return stored vectors."""
+        ...
+
+
+class Gathering:
+    """Gathers candidates for exact scoring; the mode is ``gather``, or ``auto`` until measured."""
+
+    def __init__(self, mode: Mode, settings: GatherSettings, seed: int) -> None:
+        self.mode: Mode = mode
+        self.settings = settings
+        self.seed = seed
+        self.gather: Gather = CentroidGather(seed)
+        self.candidates = settings.candidates or CANDIDATES
+        self.probes = settings.probes or PROBES
+        self.searches: str = "gather"  # or exact, once ``auto`` has measured
+        self.reason = ""  # for the depth and what it searches by, where they were chosen
+        self._expected = 0
+        self._unlisted = False  # documents with tokens were added before centroids were learnt
+
+    def training_rows(self, documents: int) -> int:
+        """Return how many documents to learn from; 0 where all will be searched exactly."""
+        self._expected = max(self._expected, documents)
+        if self.gather.trained or (self.mode == "auto" and self._expected < EXACT_BELOW):
+            return 0
+        return min(documents, SAMPLE + round(SAMPLE_ROOTS * math.sqrt(documents)))
+
+    def train(self, sample: TokenVectors) -> None:
+        """Learn centroids from sample documents, unless all will be searched exactly."""
+        if not self.training_rows(len(sample)):
+            return
+        self.gather.train(sample, max(self._expected, len(sample)))
+
+    def learn_from_first(self, documents: TokenVectors) -> None:
+        """Learn from the documents of the first add that has tokens, if nothing was learnt."""
+        size = 0 if self._unlisted else self.training_rows(len(documents))
+        if not size:
+            self._unlisted |= not self.gather.trained and len(documents.values) > 0
+            return
+        if size < len(documents):
+            rng = np.random.default_rng(self.seed)
+            documents = documents.rows(np.sort(rng.choice(len(documents), size, replace=False)))
+        self.train(documents)
+
+    def search(
+        self,
+        exact_search: Callable[[TokenVectors], Exact],
+        queries: TokenVectors,
+        k: int,
+        allowed: Mask | None,
+        parameters: Mapping[str, Any],
+    ) -> Hits:
+        """Return the exact best of each query's candidates.
+
+        Where there are no more documents than candidates, where only so few are allowed, and where
+        a query's lists hold fewer documents than ``k``, all allowed documents are searched.
+        """
+        exact = exact_search(queries)
+        count = max(k, int(parameters.get("candidates", self.candidates)))
+        mode = parameters.get("mode", self.searches)
+        few = len(self.gather) if allowed is None else int(np.count_nonzero(allowed))
+        if mode == "exact" or few <= count or not self.gather.trained:
+            return exact.hits(k, allowed)
+        given = {"probes": self.probes, **parameters}
+        found = np.full((len(queries), count), -1, np.int64)
+
+        def task(first: int, last: int) -> None:
+            for line in range(first, last):
+                rows = self.gather.candidates(queries.text(line), count, allowed, given)
+                found[line, : len(rows)] = rows
+
+        in_pieces(task, len(queries), PIECES)
+        if len(queries) == 1:  # on all threads
+            mask = np.zeros(len(self.gather), np.bool_)
+            mask[found[found >= 0]] = True
+            hits = exact.hits(k, mask)
+        else:
+            hits = exact.best_of(found, k)
+        short = np.flatnonzero(((found >= 0).sum(axis=1) < k) & (queries.lengths > 0))
+        if len(short):
+            everything = exact_search(queries.rows(short)).hits(k, allowed)
+            hits.rows[short], hits.scores[short] = everything
+        return hits
+
+    def measured(self, index: Measurable, queries: TokenVectors | None) -> MeasuredRecall | None:
+        """Choose the depth where it is to be chosen, and return the recall; None if all is exact.
+
+        The queries are ``queries``, up to 200 of them drawn by the seed, else windows of documents.
+        """
+        rows = index.live_rows()
+        if not len(rows) or not self.gather.trained:
+            return None
+        sample = self._sample(index, rows, queries)
+        if not len(sample):
+            return None
+        if self.settings.candidates is None:
+            self._choose(index, sample, len(rows))
+        chosen = {"mode": "gather", "candidates": self.candidates, "probes": self.probes}
+        at_10, at_100 = (
+            float(sample.recalls(lambda texts, k: index.search_tokens(texts, k, chosen), k).mean())
+            for k in DEPTHS
+        )
+        return MeasuredRecall(
+            at_10=at_10,
+            at_100=at_100,
+            queries=len(sample),
+            source=sample.source,
+            documents=len(rows),
+            candidates=self.candidates,
+            probes=self.probes,
+            seed=self.seed,
+        )
+
+    def _sample(self, index: Measurable, rows: Rows, queries: TokenVectors | None) -> Sample:
+        dim = index.documents(rows[:1]).dim
+        count = query_count(index.tokens, dim)
+
+        def exact(texts: TokenVectors, k: int) -> Hits:
+            return index.search_tokens(texts, k, {"mode": "exact"})
+
+        if queries is not None:
+            filled = np.flatnonzero(queries.lengths > 0)
+            if len(filled) > count:
+                rng = np.random.default_rng(self.seed)
+                filled = np.sort(rng.choice(filled, count, replace=False))
+            own = np.full(len(filled), -1, np.int64)
+            return Sample.of(queries.rows(filled), own, "queries", exact)
+        windows, own = sampled_documents(rows, index.documents, count, self.seed)
+        return Sample.of(windows, own, "documents", exact)
+
+    def _choose(self, index: Measurable, sample: Sample, documents: int) -> None:
+        chosen = choose_depth(index, sample, documents, self.settings, self.seed)
+        if self.mode == "auto":
+            chosen = choose_mode(index, sample, chosen, self.settings)
+        self.candidates, self.probes = chosen.candidates, chosen.probes
+        self.searches, self.reason = chosen.mode, chosen.reason
+        level = logging.INFO if chosen.meets else logging.WARNING
+        log.log(
+            level,
+            "tokens: %s%s",
+            chosen.reason,
+            "" if chosen.meets else "; not reached, set mode: exact or lower the target",
+        )
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """Write the gather into the index's folder; return the facts ``read`` needs."""
+        return {
+            "mode": self.mode,
+            "searches": self.searches,
+            "depth": [self.candidates, self.probes],
+            "settings": self.settings.as_dict(),
+            "gather": {"type": self.gather.type_name, **self.gather.write(folder)},
+        }
+
+    @classmethod
+    def read(cls, folder: Path, facts: Mapping[str, Any], rows: int, seed: int) -> Self:
+        """Open what ``write`` wrote, for an index of so many rows."""
+        saved = fact(facts, "settings", dict, folder)
+        depth = fact(facts, "depth", list, folder)
+        try:
+            mode = checked_mode(fact(facts, "mode", str, folder))
+            names = ("candidates", "probes", "recall", "latency_ms")
+            settings = GatherSettings.checked(mode, *(saved.get(name) for name in names))
+        except ConfigError as error:
+            raise IndexFormatError(f"{folder}: {error}") from None
+        opened = cls(mode, settings, seed)
+        opened.searches = fact(facts, "searches", str, folder)
+        good = len(depth) == 2 and all(type(part) is int and part > 0 for part in depth)
+        if not good or opened.searches not in ("exact", "gather"):
+            raise IndexFormatError(f"{folder}: the depth of its gather is {depth!r}; rebuild")
+        opened.candidates, opened.probes = depth
+        own = fact(facts, "gather", dict, folder)
+        if own.get("type") != CentroidGather.type_name:
+            raise IndexFormatError(
+                f"{folder}: unknown gather {own.get('type')!r}, expected "
+                f"{CentroidGather.type_name}; rebuild the index, or open it with a newer version"
+            )
+        opened.gather = CentroidGather.read(seed, folder, own)
+        opened._unlisted = not opened.gather.trained and rows > 0
+        if len(opened.gather) != rows:
+            raise IndexFormatError(
+                f"{folder}: the gather has {len(opened.gather):,} documents, the index {rows:,}; "
+                "rebuild the index"
+            )
+        return opened

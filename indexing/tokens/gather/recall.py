@@ -1,0 +1,141 @@
+"""Measured recall: the share of the exact best that a gather finds, noted in the index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.indexing.hits import Hits
+from sluice.indexing.live_rows import Rows
+
+QUERIES = 200  # to measure with, at most
+FEWEST_QUERIES = 32
+PRODUCTS = 1 << 42  # multiplications that exact search may take for all of them
+WINDOW = 32  # tokens of a document that serve as a query
+DEPTHS = (10, 100)
+
+Search = Callable[[TokenVectors, int], Hits]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRecall:
+    """What share of the exact best ``k`` the gather found, on average over sampled queries.
+
+    ``source`` says what the queries were: given ones, or windows of documents' own tokens (a
+    document is never an answer to its own), which may be easier or harder. ``added`` and
+    ``deleted`` documents changed the index since.
+    """
+
+    at_10: float
+    at_100: float
+    queries: int
+    source: Literal["queries", "documents"]
+    documents: int
+    candidates: int
+    probes: int
+    seed: int
+    added: int = 0
+    deleted: int = 0
+
+    def changed(self, added: int = 0, deleted: int = 0) -> MeasuredRecall:
+        """Return the note after a change of the index."""
+        return replace(self, added=self.added + added, deleted=self.deleted + deleted)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, note: Any) -> MeasuredRecall | None:
+        """Return the recall a saved note tells of; None where there is none, or not a whole one."""
+        if not isinstance(note, Mapping) or not all(name in note for name in cls.__slots__):
+            return None
+        return cls(**{name: note[name] for name in cls.__slots__})
+
+    def __str__(self) -> str:
+        """Return a line for reports."""
+        what = "queries" if self.source == "queries" else "windows of documents' tokens"
+        parts = [
+            f"recall@10 {self.at_10:.3f}, @100 {self.at_100:.3f} of exact, on {self.queries} {what}"
+            f" against {self.documents:,} documents (candidates {self.candidates:,}, probes "
+            f"{self.probes})"
+        ]
+        for name in ("added", "deleted"):
+            if count := getattr(self, name):
+                parts.append(f"{count:,} {name} since")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Queries, and the exact hits of each; ``own`` is a query's own row, -1 if it has none."""
+
+    queries: TokenVectors
+    own: Rows
+    source: Literal["queries", "documents"]
+    exact: Hits
+
+    @classmethod
+    def of(
+        cls,
+        queries: TokenVectors,
+        own: Rows,
+        source: Literal["queries", "documents"],
+        exact: Search,
+    ) -> Sample:
+        """Search the queries exactly, for one hit more than the largest depth: their own."""
+        return cls(queries, own, source, exact(queries, max(DEPTHS) + 1))
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def part(self, places: NDArray[np.int64]) -> Sample:
+        """Return some of the queries."""
+        exact = Hits(self.exact.rows[places], self.exact.scores[places])
+        return Sample(self.queries.rows(places), self.own[places], self.source, exact)
+
+    def recalls(self, search: Search, k: int) -> NDArray[np.float64]:
+        """Return each query's share of the exact best ``k``, at most 100.
+
+        A hit counts if its score reaches that of the exact k-th best: scores of both searches are
+        equal bit for bit, and one of several tied at the end is as good as another.
+        """
+        found = search(self.queries, k + int((self.own >= 0).any()))
+        shares = np.ones(len(self))
+        for place, own in enumerate(self.own.tolist()):
+            best = _others(self.exact, place, own)[:k]
+            if len(best):
+                good = int((_others(found, place, own)[:k] >= best[-1]).sum())
+                shares[place] = good / len(best)
+        return shares
+
+
+def _others(hits: Hits, place: int, own: int) -> NDArray[np.float32]:
+    rows, scores = hits.rows[place], hits.scores[place]
+    others: NDArray[np.float32] = scores[(rows >= 0) & (rows != own)]
+    return others
+
+
+def sampled_documents(
+    rows: Rows, documents: Callable[[Rows], TokenVectors], count: int, seed: int
+) -> tuple[TokenVectors, Rows]:
+    """Return windows of tokens of some of the rows, and the rows: queries where none are given."""
+    rng = np.random.default_rng(seed)
+    chosen = np.sort(rng.choice(rows, min(count, len(rows)), replace=False))
+    texts = documents(chosen)
+    windows = []
+    for text in texts:
+        start = int(rng.integers(0, max(1, len(text) - WINDOW + 1)))
+        windows.append(text[start : start + WINDOW])
+    return TokenVectors.of(windows, texts.dim), chosen
+
+
+def query_count(tokens: int, dim: int) -> int:
+    """Return how many queries to measure with, fewer in large indexes: exact search takes long."""
+    affordable = PRODUCTS // max(1, tokens * dim * WINDOW)
+    return max(FEWEST_QUERIES, min(QUERIES, affordable))

@@ -1,0 +1,159 @@
+"""Measures what a gather misses: candidates of one retriever, scored as another would all of them.
+
+In ``bm25 % 200 >> max_sim(tokens)`` the scores are exact, the candidates are not all documents. The
+recall is how many of the best by an exact search in ``tokens`` the pipeline still returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from sluice.encoders.foundation.numbers import plural
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.tracing import Span, tracing
+from sluice.retrieval.retrievers.retriever import retriever_of
+from sluice.retrieval.retrievers.token_scores import exact_params
+from sluice.retrieval.runs.queries import DEPTH, Queries
+from sluice.retrieval.runs.run import Ranking, Run
+
+if TYPE_CHECKING:
+    from sluice.indexing import TokenIndex
+
+CUTS = (10, 100)
+SAMPLE = 100  # queries
+SEED = 13
+
+
+@dataclass(frozen=True, slots=True)
+class GatherRecall:
+    """What ``stage`` finds of the best documents by an exact search in ``retriever``.
+
+    ``recall`` is the mean over ``queries`` sampled queries, by the number of best documents. Of an
+    index that gathers candidates itself it is what was measured when it was saved; ``note`` says
+    how.
+    """
+
+    stage: str
+    retriever: str
+    queries: int
+    recall: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+
+    @classmethod
+    def of_index(cls, name: str, index: TokenIndex) -> Self | None:
+        """Return what is noted of an index, None for one that is exact or was not measured."""
+        note = index.recall_note
+        if index.searches == "exact" or note is None:
+            return None
+        recall = {"10": note.at_10, "100": note.at_100}
+        return cls(name, name, note.queries, recall, f"{name}: {note}")
+
+    @classmethod
+    def noted(cls, facts: Mapping[str, Any]) -> Self:
+        """Return the recall that ``results.json`` has, whatever else is noted there."""
+        return cls(**{each.name: facts[each.name] for each in fields(cls) if each.name in facts})
+
+    def __str__(self) -> str:
+        if self.note:
+            return self.note
+        values = ", ".join(
+            f"{100 * value:.1f}% of the best {k}" for k, value in self.recall.items()
+        )
+        asked = plural(self.queries, "sampled query")
+        return f"{self.stage}: {values} by an exact search in {self.retriever} ({asked})"
+
+
+def gathers(stage: Stage) -> bool:
+    """Return whether a stage of a pipeline scores candidates as a retriever would all documents."""
+    return stage.approximates is not None or any(map(gathers, stage.inner))
+
+
+def gather_recalls(
+    stage: Stage, queries: Queries, *, sample: int = SAMPLE, seed: int = SEED
+) -> list[GatherRecall]:
+    """Measure every gather in a pipeline on queries drawn by ``seed``; [] where there is none.
+
+    Costs one more run of the sampled queries, and an exact search of each. What indexes have noted
+    of themselves comes first.
+    """
+    noted = _noted(stage)
+    if not gathers(stage):
+        return noted
+    asked = sampled(queries, sample, seed)
+    with tracing() as spans:
+        stage.run(asked, None, max(DEPTH, *CUTS))
+    found = noted
+    for span in spans[0].walk() if spans else ():
+        exact = exact_run(span, asked, max(CUTS))
+        if exact is not None and span.result is not None:
+            recall = {str(k): _mean_recall(span.result, exact, k) for k in CUTS}
+            base: Any = span.stage.approximates
+            found.append(GatherRecall(span.stage.name, base.name, len(asked), recall))
+    return found
+
+
+def _noted(stage: Stage) -> list[GatherRecall]:
+    """Return what the indexes of a pipeline's retrievers have noted, each once."""
+    from sluice.indexing import TokenIndex
+
+    found: dict[str, GatherRecall] = {}
+    for part in [*map(_noted, stage.inner)]:
+        found |= {each.stage: each for each in part}
+    retriever = retriever_of(stage)
+    index = None if retriever is None else retriever.index.innermost
+    if retriever is not None and isinstance(index, TokenIndex):
+        own = GatherRecall.of_index(retriever.name, index)
+        found |= {} if own is None else {own.stage: own}
+    return list(found.values())
+
+
+def sampled(queries: Queries, sample: int, seed: int) -> dict[str, str]:
+    """Return up to ``sample`` queries that are not blank, drawn by ``seed``, in their order."""
+    names = [query for query, text in queries.items() if text.strip()]
+    if len(names) > sample:
+        chosen = np.random.default_rng(seed).choice(len(names), sample, replace=False)
+        names = [names[place] for place in np.sort(chosen).tolist()]
+    return {query: queries[query] for query in names}
+
+
+def exact_run(span: Span, queries: Mapping[str, str], k: int) -> Run | None:
+    """Return the exact search that a stage approximates, None for a stage that does not."""
+    base = span.stage.approximates
+    retriever = None if base is None else retriever_of(base)
+    if base is None or retriever is None:
+        return None
+    exact = exact_params(retriever.index)
+    return retriever.run(queries, None, k, where=base.base_where, params=exact)
+
+
+def found_text(span: Span, queries: Mapping[str, str], k: int) -> str:
+    """Return how many of the ``k`` best a gather found for one query; empty for other stages."""
+    exact = exact_run(span, queries, k)
+    if exact is None or span.result is None:
+        return ""
+    (query,) = queries
+    best = exact[query]
+    return f"{_found(span.result.get(query, best[:0]), best, k)} of {min(k, len(best))}"
+
+
+def _mean_recall(run: Run, exact: Run, k: int) -> float:
+    values = [
+        _found(run[query], best, k) / min(k, len(best))
+        for query, best in exact.items()
+        if len(best)
+    ]
+    return float(np.mean(values)) if values else 1.0
+
+
+def _found(ranking: Ranking, best: Ranking, k: int) -> int:
+    """Return how many of the first ``k`` are among the ``k`` best, or tie with the last of them."""
+    top = best[:k]
+    if not len(top):
+        return 0
+    known, least = set(top.doc_ids), float(top.scores[-1])
+    pairs = zip(ranking.doc_ids[:k], ranking.scores[:k].tolist(), strict=True)
+    return min(len(top), [doc in known or score == least for doc, score in pairs].count(True))

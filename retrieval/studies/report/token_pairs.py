@@ -1,0 +1,62 @@
+"""Shows in the report which tokens met, for retrievers of token vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sluice.encoders.foundation.errors import SluiceError
+from sluice.retrieval.pipelines.token_match import TokenMatch
+from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
+from sluice.retrieval.retrievers.retriever import Retriever
+from sluice.retrieval.retrievers.token_scores import matches_of_all
+from sluice.retrieval.studies.report.distributions import figures
+from sluice.retrieval.studies.report.evaluated import EvaluatedSet
+
+PAIRS = 32  # of a document: the first tokens of the query
+LONGEST = 40  # characters of a token that are shown: a pooled vector names several
+
+DocIds = Mapping[str, Sequence[str]]  # query id -> documents whose scores are explained
+
+
+def token_pairs(evaluated: EvaluatedSet, doc_ids_by_query: DocIds) -> dict[str, dict[str, Any]]:
+    """Return by query and retriever which tokens of the documents each of the query's met.
+
+    ``{query id: {retriever: {"tokens", "count", "documents": {id: [[token, similarity], ...]}}}}``:
+    ``tokens`` are the query's first ones, in their order, ``count`` how many it has; each
+    document's pairs are one for each of these.
+    """
+    explained: dict[str, dict[str, Any]] = {query: {} for query in doc_ids_by_query}
+    for name, retriever in evaluated.retrievers.items():
+        try:
+            if not holds_tokens(retriever.index):
+                continue
+            for query, doc_ids in doc_ids_by_query.items():
+                text = evaluated.dataset.queries.get(query, "")
+                explained[query] |= _pairs(name, retriever, text, doc_ids)
+        except (SluiceError, ImportError, OSError) as error:
+            evaluated.failed(f"tokens of {name}", error)
+    return explained
+
+
+def _pairs(name: str, retriever: Retriever, text: str, doc_ids: Sequence[str]) -> dict[str, Any]:
+    matches = matches_of_all(retriever.state, text, doc_ids)
+    if not matches:
+        return {}
+    first = next(iter(matches.values()))
+    return {
+        name: {
+            "tokens": [_cut(match.query_token) for match in first[:PAIRS]],
+            "count": len(first),
+            "documents": {doc: _row(of_document[:PAIRS]) for doc, of_document in matches.items()},
+        }
+    }
+
+
+def _row(matches: Sequence[TokenMatch]) -> list[list[Any]]:
+    shown = figures([match.similarity for match in matches], 3)
+    return [[_cut(m.document_token), value] for m, value in zip(matches, shown, strict=True)]
+
+
+def _cut(token: str) -> str:
+    return token if len(token) <= LONGEST else f"{token[: LONGEST - 1]}…"
