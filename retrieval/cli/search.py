@@ -31,8 +31,8 @@ from sluice.retrieval.cli.terminal.output import echo
 if TYPE_CHECKING:
     from sluice.retrieval.documents.document import Document
     from sluice.retrieval.experiments.output.changes import Changed
+    from sluice.retrieval.pipelines.hit import TokenMatch
     from sluice.retrieval.pipelines.stage import Stage
-    from sluice.retrieval.pipelines.token_match import TokenMatch
     from sluice.retrieval.retrievers.explanation import Explanation
     from sluice.retrieval.retrievers.retriever import Retriever
 

@@ -1,4 +1,4 @@
-"""What a search returns: a document, its score, and the passage it was found by."""
+"""What a search returns: a document, its score, the passage or the tokens it was found by."""
 
 from __future__ import annotations
 
@@ -22,6 +22,21 @@ class Passage(NamedTuple):
 
     def __repr__(self) -> str:
         return f"Passage({self.number}, {self.start}:{self.end}, {short(self.text)!r})"
+
+
+class TokenMatch(NamedTuple):
+    """One token of a query, and the document's token that is most similar to it.
+
+    ``similarity`` is what the pair adds to the score: the score is the sum over the query's tokens.
+    ``query_place`` and ``document_place`` count from 0. Tokens of an encoder that does not name
+    them are called ``[0]``, ``[1]`` ...
+    """
+
+    query_token: str
+    document_token: str
+    similarity: float
+    query_place: int
+    document_place: int
 
 
 class Hit(NamedTuple):

@@ -15,12 +15,11 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import is_number, whole_number
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.given import as_scorer
-from sluice.retrieval.pipelines.hit import Passage
+from sluice.retrieval.pipelines.hit import Passage, TokenMatch
 from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike, Scores
 from sluice.retrieval.pipelines.searchable import TextsOf, documents_in
 from sluice.retrieval.pipelines.stage import Stage, Texts
-from sluice.retrieval.pipelines.token_match import TokenMatch
 from sluice.retrieval.pipelines.tracing import SCORED_PASSAGES, Span, note
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from sluice.retrieval.pipelines.hit import TokenMatch
     from sluice.retrieval.pipelines.stage import Stage, Texts
-    from sluice.retrieval.pipelines.token_match import TokenMatch
     from sluice.retrieval.runs.queries import Queries
     from sluice.retrieval.runs.run import Ranking
 

@@ -12,7 +12,7 @@ import numpy as np
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number, is_number, whole_number
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
-from sluice.retrieval.pipelines.hit import SHOWN, Hit, Passage, short
+from sluice.retrieval.pipelines.hit import SHOWN, Hit, Passage, TokenMatch, short
 from sluice.retrieval.pipelines.saving import NameOf, options_text, save_pipeline
 from sluice.retrieval.pipelines.searchable import (
     PassagesOf,
@@ -22,7 +22,6 @@ from sluice.retrieval.pipelines.searchable import (
     all_searched,
     searched,
 )
-from sluice.retrieval.pipelines.token_match import TokenMatch
 from sluice.retrieval.pipelines.tracing import Span
 from sluice.retrieval.runs.notebook import html_table
 from sluice.retrieval.runs.queries import DEPTH, Queries

@@ -9,9 +9,12 @@ import numpy as np
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.pipelines.token_match import TokenMatch
+from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
-from sluice.retrieval.retrievers.token_scores import exact_params, matches_in, measured_recall
+from sluice.retrieval.retrievers.corpus.token_scores import (
+    exact_params,
+    measured_recall,
+)
 
 if TYPE_CHECKING:
     from sluice.indexing.inverted.statistics import Plan
@@ -106,7 +109,7 @@ def explained(
     terms: list[TermPart] = []
     matches: list[TokenMatch] = []
     if tokens:
-        matches = matches_in(retriever, query, vector, row, found)
+        matches = retriever.token_reader.matches_in(query, vector, row, found)
     else:
         terms = _terms(retriever.encoder, index.explain(vector, found))
     ids = list(retriever.run({"query": query}, depth)["query"].doc_ids)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.documents.where import Where, conditions
+from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.pipelines.token_match import TokenMatch
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
 

@@ -15,8 +15,8 @@ import numpy as np
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, tracing
+from sluice.retrieval.retrievers.corpus.token_scores import exact_params
 from sluice.retrieval.retrievers.retriever import retriever_of
-from sluice.retrieval.retrievers.token_scores import exact_params
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking, Run
 

@@ -10,13 +10,13 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, tracing
+from sluice.retrieval.retrievers.corpus.token_scores import measured_recall
 from sluice.retrieval.retrievers.gather_recall import found_text
 from sluice.retrieval.retrievers.retriever import retriever_of
-from sluice.retrieval.retrievers.token_scores import measured_recall
 from sluice.retrieval.runs.queries import DEPTH
 
 if TYPE_CHECKING:
-    from sluice.retrieval.pipelines.token_match import TokenMatch
+    from sluice.retrieval.pipelines.hit import TokenMatch
     from sluice.retrieval.retrievers.explanation import TermPart
 
 QUERY = "query"

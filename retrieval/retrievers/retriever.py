@@ -21,11 +21,10 @@ from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where
-from sluice.retrieval.pipelines.hit import Hit, Passage
+from sluice.retrieval.pipelines.hit import Hit, Passage, TokenMatch
 from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.searchable import Several, all_searched, searched, several
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.pipelines.token_match import TokenMatch
 from sluice.retrieval.pipelines.tracing import Span, traced
 from sluice.retrieval.retrievers.corpus.best_passages import keep_vectors
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index
@@ -47,7 +46,6 @@ from sluice.retrieval.retrievers.folder import (
     write_head,
 )
 from sluice.retrieval.retrievers.state import RetrieverState
-from sluice.retrieval.retrievers.token_scores import stored_matches
 from sluice.retrieval.retrievers.updates import Updatable, Updated as Updated
 from sluice.retrieval.runs.queries import DEPTH, Asked, Queries, as_queries
 from sluice.retrieval.runs.run import Run
@@ -402,7 +400,10 @@ class Retriever(Updatable):
 
     def matches_of(self, query: str, doc_id: str) -> Sequence[TokenMatch]:
         """Return which tokens of a document met those of the query, of token vectors."""
-        return stored_matches(self._state, query, doc_id) if holds_tokens(self.index) else ()
+        state = self._state
+        if not holds_tokens(state.index):
+            return ()
+        return state.token_reader.matches(query, [doc_id]).get(doc_id, [])
 
     def filtered(self, where: Where) -> Filtered:
         """Return the stage that finds only documents matching ``where``, for pipelines."""

@@ -25,6 +25,7 @@ from sluice.retrieval.documents.store import DocumentStore, open_documents
 from sluice.retrieval.documents.where import Where, conditions, matching_rows
 from sluice.retrieval.retrievers.corpus.best_passages import PassageFinder, keep_vectors
 from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.corpus.token_scores import TokenReader
 from sluice.retrieval.retrievers.folder import (
     DOCUMENTS,
     HEAD,
@@ -261,6 +262,11 @@ class RetrieverState:
             return [None] * len(doc_ids)
         finder = PassageFinder(self.passages, self.encoder, self.index, self.store, self.params)
         return finder.find(query, doc_ids, span)
+
+    @property
+    def token_reader(self) -> TokenReader:
+        """What reads which tokens met, where the index holds token vectors."""
+        return TokenReader(self.encoder, self.index, self.store, self.passages is not None)
 
     def with_text(self, queries: Queries) -> list[str]:
         """Return the queries that are not blank; one warning counts the others."""

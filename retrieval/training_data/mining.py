@@ -19,9 +19,9 @@ from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.stage import Cut, Stage
 from sluice.retrieval.retrievers.candidate_lists import RandomRun, Sources, random_run
+from sluice.retrieval.retrievers.corpus.token_scores import stored_scores
 from sluice.retrieval.retrievers.dataset_runs import run_on
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
-from sluice.retrieval.retrievers.token_scores import stored_scores
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.teachers.teachers import open_judge
 

@@ -1,4 +1,4 @@
-"""From a stream of documents to a filled index: encoding, passages, estimates.
+"""From a stream of documents to a filled index, and what is read back: passages, tokens.
 
 May import: `retrieval.documents`, `retrieval.runs`, `indexing`, `encoders`.
 """

@@ -12,9 +12,10 @@ from sluice.encoders.encoder import Side, hooks_of
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
+from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.pipelines.scorer import Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts
-from sluice.retrieval.pipelines.token_match import TokenMatch, token_matches
+from sluice.retrieval.retrievers.corpus.token_scores import token_matches
 from sluice.retrieval.stages.rerankers.stored_max_sim import StoredMaxSim
 
 if TYPE_CHECKING:

@@ -9,12 +9,16 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.pipelines.scorer import Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts
-from sluice.retrieval.pipelines.token_match import TokenMatch, token_matches
 from sluice.retrieval.pipelines.tracing import note
 from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
-from sluice.retrieval.retrievers.token_scores import names_of, stored_matches, stored_scores
+from sluice.retrieval.retrievers.corpus.token_scores import (
+    names_of,
+    stored_scores,
+    token_matches,
+)
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking
 from sluice.retrieval.stages.rerankers.stored_vectors import retriever_state
@@ -80,7 +84,7 @@ class StoredMaxSim:
         """Return which of the document's tokens each of the query's met, see ``TokenMatch``."""
         state = self._state()
         if doc_id in state.store:
-            return stored_matches(state, query, doc_id)
+            return state.token_reader.matches(query, [doc_id]).get(doc_id, [])
         fresh = _Encoded(state, [doc_id], documents)
         if fresh.vectors is None or not query.strip():
             return []

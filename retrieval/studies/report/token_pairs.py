@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sluice.encoders.foundation.errors import SluiceError
-from sluice.retrieval.pipelines.token_match import TokenMatch
+from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
 from sluice.retrieval.retrievers.retriever import Retriever
-from sluice.retrieval.retrievers.token_scores import matches_of_all
 from sluice.retrieval.studies.report.distributions import figures
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet
 
@@ -40,7 +39,7 @@ def token_pairs(evaluated: EvaluatedSet, doc_ids_by_query: DocIds) -> dict[str, 
 
 
 def _pairs(name: str, retriever: Retriever, text: str, doc_ids: Sequence[str]) -> dict[str, Any]:
-    matches = matches_of_all(retriever.state, text, doc_ids)
+    matches = retriever.state.token_reader.matches(text, doc_ids)
     if not matches:
         return {}
     first = next(iter(matches.values()))
