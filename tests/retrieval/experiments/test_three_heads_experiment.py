@@ -7,16 +7,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from sluice.encoders.three_heads.encoder import open_head
-from sluice.encoders.three_heads.trunk import Trunk
 from small_world import write_beir
 from tiny_architectures import save_architecture
 
-<<<<<<< HEAD
 from sluice.encoders.late_interaction.three_heads.encoder import HeadEncoder
 from sluice.encoders.late_interaction.three_heads.trunk import Trunk
-=======
->>>>>>> late_index
 from sluice.encoders.transformer.tokens import TokenBatch
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.experiments.experiment import Experiment
