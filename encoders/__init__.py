@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from sluice.encoders.foundation.progress import show_progress as show_progress
     from sluice.encoders.given import as_encoder as as_encoder, as_scorer as as_scorer
     from sluice.encoders.late_interaction.encoder import TokenEncoder as TokenEncoder
+    from sluice.encoders.late_interaction.three_heads.encoder import (
+        ThreeHeadEncoder as ThreeHeadEncoder,
+    )
     from sluice.encoders.lexical.bm25 import BM25Encoder as BM25Encoder
     from sluice.encoders.lexical.vocabulary import VocabularyEncoder as VocabularyEncoder
     from sluice.encoders.rerankers.cross_encoder import CrossEncoder as CrossEncoder
     from sluice.encoders.splade.corpus_statistics import fit_idf as fit_idf
     from sluice.encoders.splade.encoder import SpladeEncoder as SpladeEncoder
     from sluice.encoders.splade.start import start_splade as start_splade
-    from sluice.encoders.three_heads.encoder import ThreeHeadEncoder as ThreeHeadEncoder
     from sluice.encoders.towers import TowerEncoder as TowerEncoder
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -97,6 +97,11 @@ class EncoderBase:
         """The encoders of the two sides, empty where one encoder serves both."""
         return {}
 
+    @hook
+    def views(self) -> Sequence[Any]:
+        """Other encoders that its passes make the vectors of too, as they are asked for them."""
+        return ()
+
     # What it computes with.
 
     @hook

@@ -10,7 +10,9 @@ ENCODERS: Final[Mapping[str, str]] = {
     "dense": "sluice.encoders.dense.encoder:DenseEncoder.from_pretrained",
     "precomputed": "sluice.encoders.dense.precomputed:PrecomputedEncoder.from_pretrained",
     "splade": "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
-    "three_heads": "sluice.encoders.three_heads.encoder:open_head",
+    "three_heads": (
+        "sluice.encoders.late_interaction.three_heads.encoder:HeadEncoder.from_pretrained"
+    ),
     "tokens": "sluice.encoders.late_interaction.encoder:TokenEncoder.from_pretrained",
     "towers": "sluice.encoders.towers:TowerEncoder.from_pretrained",
     "vocabulary": "sluice.encoders.lexical.vocabulary:VocabularyEncoder.from_pretrained",

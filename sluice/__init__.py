@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sluice.encoders.dense.function import FunctionEncoder as FunctionEncoder
     from sluice.encoders.foundation.errors import SluiceError as SluiceError
     from sluice.encoders.foundation.progress import show_progress as show_progress
+    from sluice.encoders.late_interaction.encoder import TokenEncoder as TokenEncoder
     from sluice.encoders.lexical.bm25 import BM25Encoder as BM25Encoder
     from sluice.encoders.rerankers.cross_encoder import CrossEncoder as CrossEncoder
     from sluice.encoders.splade.encoder import SpladeEncoder as SpladeEncoder

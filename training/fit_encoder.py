@@ -16,6 +16,7 @@ from sluice.training.example import Example
 
 if TYPE_CHECKING:
     from sluice.training.batches.teacher import BatchTeacher
+    from sluice.training.batches.token_scores import TokenScoring
     from sluice.training.loop.live_candidates import LiveCandidates
     from sluice.training.loop.refresh import Refresh
     from sluice.training.loop.trainer import Evaluate
@@ -73,6 +74,7 @@ def fit(
     seed: int = 13,
     head_learning_rate: float | None = None,
     sampling_temperature: float | None = None,
+    scoring: TokenScoring | None = None,
 ) -> FitReport:
     """Train the encoder in place; it ends with the best weights on dev, or the last without dev.
 
@@ -97,7 +99,8 @@ def fit(
     for losses that learn from all of their pairs, or from vectors. ``gradient_cache`` is how many
     texts are encoded at a time, whatever the batch size; the loss still sees the full batch.
     Examples of several sources (``Example.source``) are drawn by ``sampling_temperature``, 2 by
-    default: every batch is of one source (``sluice.training.batches.mixed_sampler``).
+    default: every batch is of one source (``sluice.training.batches.mixed_sampler``). ``scoring``
+    says how token vectors make scores, MaxSim by default; it is for encoders of these alone.
 
     Under ``torchrun`` every process calls this with the same arguments; the batch size in
     ``trainer`` is each process's, and a loss sees the batches of all of them together.
@@ -158,7 +161,10 @@ def fit(
         "examples": examples_hash(chosen),
         **({} if teacher is None else {"teacher": teacher.fingerprint}),
         "encoder": {name: list(p.shape) for name, p in encoder.module.named_parameters()},
-        **_if_given(sampling_temperature=sampling_temperature),
+        **_if_given(
+            sampling_temperature=sampling_temperature,
+            scoring=None if scoring is None else scoring.facts,
+        ),
     }
     with first_process():
         if rank() == 0:
@@ -188,6 +194,7 @@ def fit(
         teacher=teacher,
         head_learning_rate=head_learning_rate,
         sampling_temperature=sampling_temperature,
+        scoring=scoring,
         optimizer=own_optimizer(settings, arguments),
     )
     start = time.monotonic()

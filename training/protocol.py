@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Side = Literal["query", "document"]
-Similarity = Literal["cosine", "dot", "max_sim"]
+Similarity = Literal["cosine", "dot", "max_sim", "mean_max_sim"]
 Features = dict[str, "Tensor"]
 
 
@@ -36,7 +36,11 @@ class Trainable(Protocol):
 
 @runtime_checkable
 class BiEncoder(Trainable, Protocol):
-    """Encodes queries and documents apart: dense ``[n, dim]`` or sparse ``[n, vocab]`` vectors."""
+    """Encodes queries and documents apart: dense ``[n, dim]`` or sparse ``[n, vocab]`` vectors.
+
+    Or one vector a token, ``[n, L, dim]``, where ``similarity`` is ``max_sim``: a row of zeros is
+    no token, and L may be another at each call.
+    """
 
     @property
     def similarity(self) -> Similarity:
@@ -48,7 +52,7 @@ class BiEncoder(Trainable, Protocol):
         ...
 
     def embed(self, features: Features, side: Side) -> Tensor:
-        """Return float32 vectors ``[n, dim]`` through which gradients flow."""
+        """Return float32 vectors ``[n, dim]`` or ``[n, L, dim]``, through which gradients flow."""
         ...
 
 

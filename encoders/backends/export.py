@@ -219,7 +219,8 @@ def _opened(model: Any, output: Path) -> Any:
             raise ConfigError(f"{source}: has two towers; export {source}/query and /document")
         if kind not in OUTPUTS:
             raise ConfigError(
-                f"{source}: an encoder of type {kind} has no network to export as ONNX"
+                f"{source}: an encoder of type {kind} is not exported as ONNX; expected one of "
+                f"{', '.join(OUTPUTS)}"
             )
         encoder = open_encoder(source, device="cpu")
     if hooks_of(encoder).kind not in OUTPUTS:

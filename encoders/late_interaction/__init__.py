@@ -1,6 +1,7 @@
 """One vector for each token of a text, scored by MaxSim (ColBERT): projection, masks, pooling.
 
-May import: `encoders.transformer` and below.
+`three_heads/` makes them beside a dense vector and term weights. May import:
+`encoders.transformer` and below.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def expansion_of(layout: TokenLayout, length: int, given: bool | int | None) -> 
 
 
 def check_words(tokenizer: Any, words: Sequence[str]) -> None:
-    """Log a warning that names words which are no token."""
+    """Log a warning that names the words without a token of their own."""
     known = tokenizer.get_vocab()
     unknown = [word for word in words if word not in known]
     if unknown:

@@ -223,6 +223,8 @@ class TokenEncoder(TextEncoder):
 
         Padding and skipped tokens are zeros. Documents are not pooled.
         """
+        if side == "query":
+            features = self._expanded(features)  # where a part of a batch was cut to its texts
         scored = self.scored(features, side)
         states = self.hidden(features, scored if side == "query" else None)
         vectors = states.new_zeros((*scored.shape, self.dim), dtype=torch.float32)
@@ -317,7 +319,7 @@ class TokenEncoder(TextEncoder):
         return functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def _expanded(self, features: Features) -> Features:
-        """Return padded queries filled up with mask tokens to ``expand_to``."""
+        """Return padded queries filled up with mask tokens to ``expand_to``; twice is as once."""
         if not self.expand_to:
             return features
         ids, mask = features["input_ids"], features["attention_mask"]

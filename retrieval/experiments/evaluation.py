@@ -130,7 +130,7 @@ def _fitted(result: Evaluation) -> list[str]:
 def _gathered(result: Evaluation) -> list[str]:
     """Return a list of what the pipelines find of the best documents by an exact search."""
     found = [
-        f"- {escaped_markdown(name)}: {escaped_markdown(str(GatherRecall(**each)))}."
+        f"- {escaped_markdown(name)}: {escaped_markdown(str(GatherRecall.noted(each)))}."
         for name, system in result.systems.items()
         for each in system.gathers
     ]

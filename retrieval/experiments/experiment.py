@@ -62,6 +62,7 @@ from sluice.retrieval.pipelines.saving import PIPELINE
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.table import REMOTE
 from sluice.retrieval.retrievers.candidate_lists import Sources, open_lists
+from sluice.retrieval.retrievers.corpus.fill_index import measures
 from sluice.retrieval.retrievers.folder import HEAD, discard_leftovers, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
@@ -350,9 +351,8 @@ class Experiment:
         except IndexFormatError as error:
             log.warning("%s; rebuilding", error)
         encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
+        views = self._views_of(section.encoder)  # open while this one encodes
         log.info("%s: indexing", name)
-        from sluice.indexing.index import Recipe
-
         index = make_index(section.index, where=f"{where}.index")
         built = Retriever.build(
             encoder,
@@ -362,7 +362,7 @@ class Experiment:
             name=name,
             encoding=section.encoding or CachedEncoding(),
             passages=section.passages,
-            queries=self._queries() if isinstance(index, Recipe) else None,
+            queries=self._queries() if measures(index) else None,
             config={
                 "retriever": section.model_dump(exclude={"search"}),
                 "dataset": self.config.dataset,
@@ -370,8 +370,24 @@ class Experiment:
             },
         )
         built.params = section.search
+        del views
         give_back_memory()
         return built
+
+    def _views_of(self, spec: Mapping[str, Any]) -> list[Any]:
+        """Open the other heads of a retriever's model that retrievers are yet to be built with.
+
+        One pass then makes the vectors of all, which the cache keeps for them.
+        """
+        if spec.get("type") != "three_heads":
+            return []
+        return [
+            make_encoder(other.encoder, where=f"retrievers.{name}.encoder", model=self.model)
+            for name, other in self.config.retrievers.items()
+            if {**other.encoder, "head": spec.get("head")} == {**spec}
+            and other.encoder != spec
+            and not self.is_built(name)
+        ]
 
     def _queries(self) -> Mapping[str, str]:
         """Return the queries to choose an index by: train and dev, never those of the test."""

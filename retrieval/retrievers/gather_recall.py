@@ -7,8 +7,8 @@ recall is how many of the best by an exact search in ``tokens`` the pipeline sti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from sluice.retrieval.retrievers.token_scores import exact_params
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking, Run
 
+if TYPE_CHECKING:
+    from sluice.indexing import TokenIndex
+
 CUTS = (10, 100)
 SAMPLE = 100  # queries
 SEED = 13
@@ -29,15 +32,34 @@ SEED = 13
 class GatherRecall:
     """What ``stage`` finds of the best documents by an exact search in ``retriever``.
 
-    ``recall`` is the mean over ``queries`` sampled queries, by the number of best documents.
+    ``recall`` is the mean over ``queries`` sampled queries, by the number of best documents. Of an
+    index that gathers candidates itself it is what was measured when it was saved; ``note`` says
+    how.
     """
 
     stage: str
     retriever: str
     queries: int
     recall: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+
+    @classmethod
+    def of_index(cls, name: str, index: TokenIndex) -> Self | None:
+        """Return what is noted of an index, None for one that is exact or was not measured."""
+        note = index.recall_note
+        if index.searches == "exact" or note is None:
+            return None
+        recall = {"10": note.at_10, "100": note.at_100}
+        return cls(name, name, note.queries, recall, f"{name}: {note}")
+
+    @classmethod
+    def noted(cls, facts: Mapping[str, Any]) -> Self:
+        """Return the recall that ``results.json`` has, whatever else is noted there."""
+        return cls(**{each.name: facts[each.name] for each in fields(cls) if each.name in facts})
 
     def __str__(self) -> str:
+        if self.note:
+            return self.note
         values = ", ".join(
             f"{100 * value:.1f}% of the best {k}" for k, value in self.recall.items()
         )
@@ -55,14 +77,16 @@ def gather_recalls(
 ) -> list[GatherRecall]:
     """Measure every gather in a pipeline on queries drawn by ``seed``; [] where there is none.
 
-    Costs one more run of the sampled queries, and an exact search of each.
+    Costs one more run of the sampled queries, and an exact search of each. What indexes have noted
+    of themselves comes first.
     """
+    noted = _noted(stage)
     if not gathers(stage):
-        return []
+        return noted
     asked = sampled(queries, sample, seed)
     with tracing() as spans:
         stage.run(asked, None, max(DEPTH, *CUTS))
-    found = []
+    found = noted
     for span in spans[0].walk() if spans else ():
         exact = exact_run(span, asked, max(CUTS))
         if exact is not None and span.result is not None:
@@ -70,6 +94,21 @@ def gather_recalls(
             base: Any = span.stage.approximates
             found.append(GatherRecall(span.stage.name, base.name, len(asked), recall))
     return found
+
+
+def _noted(stage: Stage) -> list[GatherRecall]:
+    """Return what the indexes of a pipeline's retrievers have noted, each once."""
+    from sluice.indexing import TokenIndex
+
+    found: dict[str, GatherRecall] = {}
+    for part in [*map(_noted, stage.inner)]:
+        found |= {each.stage: each for each in part}
+    retriever = retriever_of(stage)
+    index = None if retriever is None else retriever.index.innermost
+    if retriever is not None and isinstance(index, TokenIndex):
+        own = GatherRecall.of_index(retriever.name, index)
+        found |= {} if own is None else {own.stage: own}
+    return list(found.values())
 
 
 def sampled(queries: Queries, sample: int, seed: int) -> dict[str, str]:

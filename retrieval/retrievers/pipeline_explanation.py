@@ -12,6 +12,7 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, tracing
 from sluice.retrieval.retrievers.gather_recall import found_text
 from sluice.retrieval.retrievers.retriever import retriever_of
+from sluice.retrieval.retrievers.token_scores import measured_recall
 from sluice.retrieval.runs.queries import DEPTH
 
 if TYPE_CHECKING:
@@ -102,6 +103,9 @@ def explain_pipeline(
     for span in shown:
         if found := found_text(span, {QUERY: query}, k):
             span.facts["of the exact best"] = found
+        base = retriever_of(span.stage) if _finds(span) else None
+        if base is not None and (recall := measured_recall(base.index)):
+            span.facts["recall"] = recall
     steps = [
         Step(
             span.stage.name,

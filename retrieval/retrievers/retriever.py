@@ -102,8 +102,8 @@ class Retriever(Updatable):
 
         ``encoding`` sets how the corpus is encoded. A build that was killed continues after the
         last complete shard when it is called again with the same encoder. ``queries`` are what an
-        index of type ``auto`` measures with. ``passages`` cuts long documents into parts that fit
-        the encoder; later additions are cut the same way.
+        index measures with: of type ``auto``, or a gather of token vectors. ``passages`` cuts
+        long documents into parts that fit the encoder; later additions are cut the same way.
         """
         if passages is not None and vectors is not None:
             raise ConfigError(

@@ -103,7 +103,16 @@ def exact_params(index: Index) -> Mapping[str, Any]:
 
 def measured_recall(index: Index) -> str:
     """Return what was measured of an index that gathers candidates; empty for an exact one."""
-    return ""
+    from sluice.indexing import TokenIndex
+
+    inner = index.innermost
+    if not isinstance(inner, TokenIndex) or inner.searches == "exact":
+        return ""
+    return (
+        "gather: its recall is not measured"
+        if inner.recall_note is None
+        else (f"gather: {inner.recall_note}")
+    )
 
 
 def names_of(encoder: Any, text: Any, side: Side) -> list[str] | None:

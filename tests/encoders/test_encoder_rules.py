@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -33,6 +34,7 @@ def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dic
         "cross_encoder": {"model": str(pair_bert)},
         "precomputed": {"model": str(tmp_path / "precomputed")},
         "splade": {"model": str(masked_bert)},
+        "three_heads": {"model": str(three_heads(bert, tmp_path / "heads")), "head": "sparse"},
         "towers": {
             "query": {"type": "dense", "model": str(bert), "query_prompt": "query: "},
             "document": {"type": "dense", "model": str(bert)},
@@ -47,6 +49,24 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "cross_encoder": [{"max_length": 12}],
     "dense": [{"query_prompt": "query: "}, {"pooling": "cls"}, {"document_length": 12}],
     "splade": [{"pooling": "sum"}, {"document_top_k": 3}],
+    "three_heads": [{"head": "dense"}, {"head": "tokens"}, {"document_length": 12}],
+    "tokens": [
+        {"query_length": 12},
+        {"document_length": 12},
+        {"expand_queries": False},
+        {"expand_queries": 12},
+        {"attend_to_expansion": True},
+        {"skip_words": ["river"]},
+        {"pool_factor": 2},
+        {"pool_factor": 2, "protected_tokens": 3},
+        {"dim": 12},
+        {"seed": 1},
+        {"query_marker": "the"},
+        {"document_prompt": "document: "},
+        {"projection": False},
+        {"normalize": False},
+        {"layers": 1},
+    ],
     "towers": [{"document": {"type": "dense", "pooling": "cls"}}],
 }
 QUERIES_ONLY = ("precomputed", "vocabulary")
@@ -72,6 +92,19 @@ def test_types_of_the_table(name: str, specs: dict[str, Any], bert: Path) -> Non
         queries_only=name in QUERIES_ONLY,
         tolerance=1e-4,
     )
+
+
+def three_heads(bert: Path, folder: Path) -> Path:
+    """A tiny BERT with two heads beside it, in BGE-M3's layout."""
+    import torch
+    from safetensors.torch import save_file
+
+    shutil.copytree(bert, folder)
+    drawn = torch.Generator().manual_seed(4)
+    for name, outputs in (("sparse", 1), ("colbert", 8)):
+        head = {"weight": torch.randn(outputs, 32, generator=drawn), "bias": torch.ones(outputs)}
+        save_file(head, folder / f"{name}_linear.safetensors")
+    return folder
 
 
 class Letters:

@@ -14,6 +14,7 @@ import torch  # noqa: E402
 
 from sluice.training import fit  # noqa: E402
 from sluice.training.batches.processes import rank, world  # noqa: E402
+from sluice.training.batches.token_scores import TokenScoring  # noqa: E402
 from sluice.training.losses.contrastive.bce import BCE  # noqa: E402
 from sluice.training.losses.contrastive.info_nce import InfoNCE  # noqa: E402
 from sluice.training.losses.masked_language import MaskedLanguage  # noqa: E402
@@ -36,7 +37,10 @@ def trained(kind: str, output: Path, model: Path, processes: int) -> None:
         loss: Any = MaskedLanguage()
         examples = texts(22)
     else:
-        kinds = {"splade": tiny.Splade, "dense": tiny.Dense, "cross": tiny.Cross}
+        kinds = {
+            "splade": tiny.Splade, "dense": tiny.Dense, "cross": tiny.Cross, "tokens": tiny.Tokens,
+            "xtr": tiny.Tokens,
+        }  # fmt: skip
         encoder = kinds.get(kind, tiny.Dense)(dropout=0.0)
         settings |= {"trainer": trainer, "gradient_cache": 3 if kind == "splade" else None}
         if kind != "splade":
@@ -44,6 +48,12 @@ def trained(kind: str, output: Path, model: Path, processes: int) -> None:
         if kind == "dense":
             settings |= {"evaluate": lambda _: {"nDCG@10": 0.5}, "evaluate_every": 2}
         loss = BCE() if kind == "cross" else InfoNCE(symmetric=True, same_side=True)
+        if kind in ("tokens", "xtr"):
+            loss = InfoNCE(symmetric=True)
+            settings["gradient_cache"] = 3 if several and kind == "xtr" else None
+            settings["scoring"] = TokenScoring("xtr", 9) if kind == "xtr" else None
+            # Adam makes noise of gradients that are 0 but for rounding (a key's bias)
+            settings["trainer"] = {**trainer, "optim": "sgd", "learning_rate": 0.05}
         examples = tiny.examples(22, negatives=2)
         if kind == "sources":
             examples = [replace(each, source="ab"[n % 3 == 0]) for n, each in enumerate(examples)]
@@ -56,7 +66,7 @@ def trained(kind: str, output: Path, model: Path, processes: int) -> None:
     safetensors.torch.save_file(dict(distinct.values()), file)
 
 
-KINDS = ("splade", "dense", "cross", "masked", "sources")
+KINDS = ("splade", "dense", "cross", "masked", "sources", "tokens", "xtr")
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.training.example import Example, Text
 
 VOCAB = 64
@@ -70,6 +71,43 @@ class Dense:
         probe = self.module.encoder.layer[0].output.dense
         self.seen.append((probe(torch.zeros(1, 32)).dtype, states.dtype))
         return ((states * mask).sum(1) / mask.sum(1)).float()
+
+
+class Tokens:
+    """A vector of length 1 for each token but the first, zeros for padding."""
+
+    kind = "tokens"
+    similarity = "max_sim"
+    normalize = True
+    head_parameters = ("projection.",)
+
+    def __init__(self, seed: int = 0, dropout: float = 0.1, dim: int = 8) -> None:
+        self.dim = dim
+        bert = _bert(seed, dropout)
+        projection = nn.Linear(16, dim, bias=False)
+        self.module: nn.Module = nn.ModuleDict({"bert": bert, "projection": projection})
+
+    def tokenize(self, texts: Sequence[str], side: str) -> dict[str, Tensor]:
+        return _features([_ids(text) for text in texts])
+
+    def embed(self, features: dict[str, Tensor], side: str) -> Tensor:
+        modules: Any = self.module
+        vectors = modules["projection"](modules["bert"](**features).last_hidden_state).float()
+        kept = features["attention_mask"].clone()
+        kept[:, 0] = 0
+        return nn.functional.normalize(vectors, dim=2) * kept[..., None]
+
+    def _encoded(self, texts: Sequence[str], side: str) -> TokenVectors:
+        self.module.eval()
+        with torch.no_grad():
+            vectors = self.embed(self.tokenize(texts, side), side).numpy()
+        return TokenVectors.of([text[text.any(1)] for text in vectors], self.dim)
+
+    def encode_queries(self, texts: Sequence[str]) -> TokenVectors:
+        return self._encoded(texts, "query")
+
+    def encode_documents(self, texts: Sequence[str]) -> TokenVectors:
+        return self._encoded(texts, "document")
 
 
 class Splade:

@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from sluice.training.batches.token_scores import widened_to
+
 Value = TypeVar("Value")
 
 PATIENCE = timedelta(days=2)
@@ -97,10 +99,15 @@ class _Scaled(torch.autograd.Function):
 def gathered(own: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return every process's rows, in process order; ``sizes`` says how many rows each has.
 
-    Gradients reach the own rows only, times the number of processes (see the module).
+    Gradients reach the own rows only, times the number of processes (see the module). Token
+    vectors ``[n, L, dim]`` are filled up with zeros to the largest L of all processes.
     """
     if world() == 1:
         return own
+    if own.dim() == 3:
+        longest = torch.tensor(own.shape[1], device=own.device)
+        dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+        own = widened_to(own, int(longest))
     most = max(sizes)
     padded = own.new_zeros((most, *own.shape[1:]))
     padded[: len(own)] = own.detach()

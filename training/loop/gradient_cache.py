@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sluice.training.batches.token_scores import widened_to
 from sluice.training.protocol import Features
 
 Encode = Callable[[dict[str, Features]], Mapping[str, Tensor]]
@@ -39,6 +40,7 @@ def cached_backward(
 
     ``encode({name: features})`` returns ``{name: vectors [n, ...]}``; ``features`` are tensors
     ``[n, length]`` padded on the right, of which ``size`` texts of like length are encoded at once.
+    Token vectors ``[n, L, dim]`` of chunks with another L are filled up with zeros.
     ``objective`` turns the vectors of the whole batch into the loss. ``arithmetic`` makes the
     context (autocast) that encoding runs under; ``backward`` may scale what it is given (fp16), and
     all gradients are then scaled alike.
@@ -53,7 +55,11 @@ def cached_backward(
             encoded = encode({chunk.name: chunk.features})[chunk.name]
         if chunk.name not in vectors:
             count = len(features[chunk.name]["input_ids"])
-            vectors[chunk.name] = encoded.new_empty((count, *encoded.shape[1:]))
+            vectors[chunk.name] = encoded.new_zeros((count, *encoded.shape[1:]))
+        elif encoded.dim() == 3:
+            longest = max(encoded.shape[1], vectors[chunk.name].shape[1])
+            vectors[chunk.name] = widened_to(vectors[chunk.name], longest)
+            encoded = widened_to(encoded, longest)
         vectors[chunk.name][chunk.rows] = encoded
     after = _random_state()
     leaves = {name: values.requires_grad_() for name, values in vectors.items()}
@@ -68,7 +74,8 @@ def cached_backward(
         with arithmetic():
             encoded = encode({chunk.name: chunk.features})[chunk.name]
         if encoded.requires_grad:  # queries without a network have no gradient
-            torch.autograd.backward(encoded, gradient[chunk.rows])
+            own = gradient[chunk.rows]
+            torch.autograd.backward(encoded, own[:, : encoded.shape[1]] if own.dim() == 3 else own)
     _restore(after)
     return loss.detach()
 

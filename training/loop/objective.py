@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.processes import gathered
+from sluice.training.batches.token_scores import TokenScoring, tokens_of
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.sparsity.regulariser import Regulariser, active_terms
@@ -18,11 +20,14 @@ from sluice.training.sparsity.regulariser import Regulariser, active_terms
 if TYPE_CHECKING:
     from sluice.training.loop.live_candidates import LiveCandidates
 
+log = logging.getLogger("sluice")
+
 
 class Objective:
     """The loss of a batch with the penalties of the regulariser, always in float32.
 
-    ``parts`` collects sums and counts of what the next log line reports as means.
+    ``parts`` collects sums and counts of what the next log line reports as means. ``scoring`` is
+    for token vectors, and ``cosine`` then says that each has length 1.
     """
 
     def __init__(
@@ -32,12 +37,15 @@ class Objective:
         cosine: bool,
         regulariser: Regulariser | None = None,
         live: LiveCandidates | None = None,
+        scoring: TokenScoring | None = None,
     ) -> None:
         self.loss = loss
         self.cosine = cosine
+        self.scoring = scoring
         self.regulariser = regulariser
         self.live = live
         self.parts: dict[str, tuple[Tensor, int]] = {}
+        self._checked = False  # whether `xtr` leaves any token out
 
     def __call__(
         self, outputs: Mapping[str, Tensor], inputs: Mapping[str, Any], *, layers: int, step: int
@@ -83,6 +91,7 @@ class Objective:
             "weights": inputs["weights"],
             "teacher": inputs["teacher"],
             "cosine": self.cosine,
+            "scoring": self.scoring,
             "features": inputs["features"],
             "ids": inputs["ids"],
         }
@@ -93,6 +102,9 @@ class Objective:
             sides = vectors.get("query", empty), vectors.get("document", empty)
             return VectorBatch(*sides, matrix=matrix, **targets)
         queries, documents = vectors["query"], vectors["document"]
+        if self.scoring is not None and not self._checked:
+            self._checked = True
+            warn_of_all(self.scoring, documents)
         stacked: Sequence[tuple[Tensor, Tensor]] = ()
         if layers > 1:
             stacked = list(
@@ -137,6 +149,17 @@ class Objective:
         if self.regulariser is not None:
             means |= self.regulariser.notes()
         return means
+
+
+def warn_of_all(scoring: TokenScoring, documents: Tensor) -> None:
+    """Log a warning where each query token finds all of a batch's document tokens."""
+    count = int(tokens_of(documents).sum())
+    if count <= scoring.found:
+        log.warning(
+            "scoring: xtr: each token finds %s tokens and the first batch's documents have %s, so "
+            "all are found and this is mean_max_sim; set xtr_top_k below, or enlarge the batch",
+            f"{scoring.found:,}", f"{count:,}",
+        )  # fmt: skip
 
 
 def _device(outputs: Mapping[str, Tensor]) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 
 from transformers import TrainingArguments
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.collator import Batch, BiEncoderCollator, PairCollator, QueryCollator
 from sluice.training.batches.forward import BiEncoderModule, PairModule, TrainedModule
@@ -15,17 +16,23 @@ from sluice.training.batches.mixed_sampler import TEMPERATURE, MixedSampler
 from sluice.training.batches.processes import world
 from sluice.training.batches.sampler import BatchSampler
 from sluice.training.batches.teacher import BatchTeacher
+from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.example import Example
+from sluice.training.loop.live_candidates import LiveCandidates
+from sluice.training.loop.objective import Objective
 from sluice.training.losses.base import LossBase, as_loss
+from sluice.training.losses.description import type_name
 from sluice.training.protocol import BiEncoder, Loss, PairEncoder
+from sluice.training.sparsity.regulariser import Regulariser
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a batch passes through: ``collator`` to tensors, ``module`` to vectors, ``loss``.
 
-    ``cosine`` says whether vectors are compared by cosine. With ``distinct`` no query may appear
-    twice in a batch, because its documents are held against each other's queries.
+    ``cosine`` says whether vectors are compared by cosine, ``scoring`` how token vectors are. With
+    ``distinct`` no query may appear twice in a batch, because its documents are held against each
+    other's queries.
     """
 
     module: TrainedModule
@@ -33,6 +40,17 @@ class Parts:
     loss: LossBase
     cosine: bool
     distinct: bool
+    scoring: TokenScoring | None = None
+
+    def objective(self, regulariser: Regulariser | None, live: LiveCandidates | None) -> Objective:
+        """Return what is minimised, of the vectors that ``module`` makes."""
+        return Objective(
+            self.loss,
+            cosine=self.cosine,
+            regulariser=regulariser,
+            live=live,
+            scoring=self.scoring,
+        )
 
     def sampler(
         self,
@@ -66,14 +84,16 @@ def choose_parts(
     sparse: bool,
     seed: int,
     teacher: BatchTeacher | None = None,
+    scoring: TokenScoring | None = None,
 ) -> Parts:
     """Return the parts that train this encoder with this loss.
 
     ``live``: candidates come from a frozen index, so that only queries are encoded. ``sparse``:
-    there are sparsity penalties. ``teacher`` teaches whole batches. Raises ``ConfigError`` where
-    these do not fit the encoder.
+    there are sparsity penalties. ``teacher`` teaches whole batches. ``scoring`` is of token
+    vectors, MaxSim by default. Raises ``ConfigError`` where these do not fit the encoder.
     """
     hooks = as_loss(loss)
+    scoring = _token_scoring(encoder, hooks, scoring, live=live, sparse=sparse)
     by_batch = hooks.teacher_matrix or hooks.teacher_vectors
     if by_batch and (live or isinstance(encoder, PairEncoder)):
         raise ConfigError(
@@ -97,9 +117,13 @@ def choose_parts(
             raise ConfigError("negatives: live candidates are for encoders of queries alone")
         collator = PairCollator(encoder, texts=hooks.texts)
         return Parts(PairModule(encoder), collator, hooks, cosine=False, distinct=False)
-    hooks = hooks.bound_to(encoder.similarity)
-    similarity = encoder.similarity if hooks.similarity == "auto" else hooks.similarity
-    cosine = similarity == "cosine"
+    if scoring is not None:
+        hooks = hooks.bound_to(scoring.similarity)
+        cosine = bool(hooks_of(encoder).normalize)
+    else:
+        hooks = hooks.bound_to(encoder.similarity)
+        similarity = encoder.similarity if hooks.similarity == "auto" else hooks.similarity
+        cosine = similarity == "cosine"
     own_pass = hooks.own_pass(encoder, seed=seed, sparse=sparse)
     if own_pass is not None:
         return Parts(*own_pass, hooks, cosine=cosine, distinct=False)
@@ -115,4 +139,49 @@ def choose_parts(
         teacher_matrix=hooks.teacher_matrix,
         teacher_vectors=hooks.teacher_vectors,
     )
-    return Parts(module, in_batch, hooks, cosine=cosine, distinct=True)
+    return Parts(module, in_batch, hooks, cosine=cosine, distinct=True, scoring=scoring)
+
+
+def _token_scoring(
+    encoder: BiEncoder | PairEncoder,
+    loss: LossBase,
+    scoring: TokenScoring | None,
+    *,
+    live: bool,
+    sparse: bool,
+) -> TokenScoring | None:
+    """Return how token vectors are scored; None for an encoder of other vectors, or of none."""
+    if isinstance(encoder, PairEncoder) or encoder.similarity != "max_sim":
+        if scoring is not None:
+            raise ConfigError(
+                f"scoring: {scoring.name}: is for encoders of token vectors, and this "
+                f"{type(encoder).__name__} makes none; leave scoring out"
+            )
+        return None
+    if live or sparse:
+        key = "negatives: {type: live}" if live else "sparsity"
+        raise ConfigError(f"{key}: is not for encoders of token vectors; leave it out")
+    scoring = scoring or TokenScoring()
+    check_token_loss(loss, scoring)
+    return scoring
+
+
+def check_token_loss(loss: LossBase, scoring: TokenScoring, where: str = "loss") -> None:
+    """Raise ``ConfigError`` for a loss that means nothing over the scores of token vectors."""
+    if loss.encoders is not None and "tokens" not in loss.encoders:
+        raise ConfigError(
+            f"{where}: {type_name(loss)} trains {', '.join(loss.encoders)} and needs one vector a "
+            "text, or scores of another kind; an encoder of token vectors takes losses of scores, "
+            "such as info_nce, kl_div or margin_mse"
+        )
+    if loss.same_side:
+        raise ConfigError(
+            f"{where}.same_side: true: a MaxSim between two documents sums over far more tokens "
+            "than one of a query, so the two cannot be compared; leave it out"
+        )
+    if loss.similarity == "dot" or (loss.similarity == "cosine" and scoring.name == "max_sim"):
+        raise ConfigError(
+            f"{where}.similarity: {loss.similarity}, and scoring is {scoring.name}: the scores of "
+            "token vectors are what scoring says; leave similarity out, or for psl, which needs "
+            "scores from -1 to 1, set scoring: mean_max_sim"
+        )

@@ -41,6 +41,7 @@ from sluice.training.batches.forward import BiEncoderModule
 from sluice.training.batches.loader import ExampleList, batch_loader
 from sluice.training.batches.processes import average_gradients, from_first, rank, wait, world
 from sluice.training.batches.teacher import BatchTeacher
+from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.example import Example
 from sluice.training.journal.log import Journal
 from sluice.training.loop.callbacks import Conductor
@@ -49,7 +50,6 @@ from sluice.training.loop.dev_values import note_values
 from sluice.training.loop.gradient_cache import cached_backward
 from sluice.training.loop.live_candidates import LiveCandidates
 from sluice.training.loop.memory_watch import MemoryWatch, advised_memory
-from sluice.training.loop.objective import Objective
 from sluice.training.loop.parameter_groups import add_rates
 from sluice.training.loop.parts import choose_parts
 from sluice.training.loop.refresh import Refresh, Refreshing
@@ -72,7 +72,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
     ``live`` trains queries alone against what a frozen index answers to them. ``teacher`` teaches
     whole batches, for a loss that learns from all pairs or from vectors. ``optimizer`` is a class
     with its settings, in place of the one that the arguments name. ``sampling_temperature`` is for
-    examples of several sources, see ``MixedSampler``.
+    examples of several sources, see ``MixedSampler``; ``scoring`` is of token vectors.
     """
 
     control: TrainerControl
@@ -94,6 +94,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         teacher: BatchTeacher | None = None,
         head_learning_rate: float | None = None,
         sampling_temperature: float | None = None,
+        scoring: TokenScoring | None = None,
         optimizer: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
     ) -> None:
         self.encoder = encoder
@@ -108,12 +109,11 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             sparse=regulariser is not None,
             seed=arguments.seed,
             teacher=teacher,
+            scoring=scoring,
         )
         if teacher is not None:
             teacher.prepare(examples)
-        self.objective = Objective(
-            parts.loss, cosine=parts.cosine, regulariser=regulariser, live=live
-        )
+        self.objective = parts.objective(regulariser, live)
         self.steering = None
         if regulariser is not None and not isinstance(encoder, PairEncoder):
             self.steering = Steering(

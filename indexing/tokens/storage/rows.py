@@ -92,7 +92,7 @@ class TokenRows:
             if array.size:
                 if name not in self._spool and self._folder is not None:
                     self._spool[name] = DenseSpool(self._folder, dtype)
-                columns[name] = self._spool[name].append(array)
+                columns[name] = lent(self._spool[name].append(array))
         self._segments.append(added._replace(**columns))
 
     def _rounded(self, documents: TokenVectors) -> Segment:

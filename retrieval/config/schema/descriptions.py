@@ -20,6 +20,24 @@ WORDS: Mapping[str, str] = {
     "towers.query": "The query encoder, {type: dense or splade, model: ...}.",
     "towers.document": "The document encoder, {type: dense or splade, model: ...}.",
     "towers.freeze": "The tower that is not trained.",
+    "tokens.dim": "Keeps only so many of the vectors' first dimensions; of another "
+    "encoder, the dimensions of its new projection (128).",
+    "tokens.projection": "Adds a new linear layer to so many dimensions, or several: {dim, layers, "
+    "hidden, activation, residual}; false: none.",
+    "query_marker": "The token before every query; empty for none. Left out, the model's own, or "
+    "[unused0], or [Q].",
+    "document_marker": "The token before every document; empty for none. Left out, the model's "
+    "own, or [unused1], or [D].",
+    "expand_queries": "Fills queries up with mask tokens, which have vectors too: true (to "
+    "query_length), false, or to so many tokens.",
+    "attend_to_expansion": "Whether the tokens of a query see the mask tokens that it is filled "
+    "up with.",
+    "skip_words": "Tokens of documents that have no vector; left out, punctuation.",
+    "pool_factor": "Divides the number of a document's vectors: like tokens share one. 2 costs "
+    "next to nothing, 1 pools none.",
+    "protected_tokens": "The first tokens of a document that are not pooled.",
+    "three_heads.head": "dense, sparse (term weights) or tokens; left out, the one the folder was "
+    "saved with.",
     "pooling": "How token vectors become one; left out, as the model's folder says.",
     "splade.pooling": "max (SPLADE v2, the default) or sum (v1), over the tokens of a text.",
     "normalize": "Scales vectors to unit length, so that the score is the cosine.",
@@ -274,6 +292,8 @@ SUMMARIES: Mapping[str, str] = {
     "precomputed": "Dense vectors that another program made; queries that it encoded too.",
     "dense": "A transformer with a pooling: one dense vector for each text.",
     "splade": "SPLADE: weights of the vocabulary's terms, from a masked language model.",
+    "tokens": "Late interaction (ColBERT): a vector for each token, scored by MaxSim.",
+    "three_heads": "One head of a model with three (BGE-M3); heads share the passes through it.",
     "towers": "Two encoders with weights of their own, for queries and for documents.",
     "cross_encoder": "Reads query and document together and returns one score.",
     "bfs": "Titles or first sentences as queries, their bodies as documents.",

@@ -79,6 +79,7 @@ class _Gather(_Part):
     retriever: str
     queries: int
     recall: dict[str, float]
+    note: str = ""
 
 
 class _System(_Part):

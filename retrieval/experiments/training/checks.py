@@ -29,6 +29,7 @@ from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, 
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.live_training import check_live
 from sluice.retrieval.experiments.training.source_checks import check_list_scores, check_sources
+from sluice.retrieval.experiments.training.token_checks import check_scoring
 from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF, listed, named_sources
 from sluice.retrieval.training_data.example_sources import changes, check_examples
 from sluice.retrieval.training_data.files.corpus_examples import check_texts_alone
@@ -81,7 +82,7 @@ def check_training(
         )
     check_head(section.encoder, f"{prefix}encoder", f"write {START_KEY}: true beside model")
     if section.sparsity is not None:
-        if kind in ("dense", "cross_encoder"):
+        if kind in ("dense", "tokens", "cross_encoder"):
             raise ConfigError(f"{prefix}sparsity: is for splade; a {kind} encoder has no terms")
         Sparsity.from_config(section.sparsity)
     if section.tuning is not None:
@@ -97,6 +98,7 @@ def check_training(
         check_measures(section.evaluate.measures, f"{prefix}evaluate.measures")
     _check_trainer(section, prefix)
     loss = _check_loss(section, prefix, allow)
+    check_scoring(section, loss, prefix)
     check_list_scores(section, loss, prefix)
     check_combinations(section, loss, mining, prefix, with_dataset=with_dataset)
 
@@ -106,6 +108,11 @@ def _check_encoder(encoder: Mapping[str, Any], kind: str | None, where: str) -> 
 
     if kind == "bm25":
         raise ConfigError(f"{where}: bm25 counts words; it is fitted, not trained")
+    if encoder.get("type") == "three_heads":
+        raise ConfigError(
+            f"{where}: three_heads is for search only: its heads belong together; train an encoder "
+            "of one kind (dense, splade, tokens)"
+        )
     if encoder.get("prune_quantile") is not None:
         raise ConfigError(
             f"{where}.prune_quantile: prunes documents after encoding and does nothing in "
@@ -181,7 +188,7 @@ def _check_taught(section: TrainingSection, loss: LossBase, prefix: str) -> None
         if section.teacher is None:
             raise ConfigError(
                 f"{prefix}teacher: missing: {name} asks a teacher batch by batch; name an encoder "
-                "(dense, splade, bm25)"
+                "(dense, splade, tokens, bm25)"
             )
         check_batch_teacher(section.teacher, f"{prefix}teacher", vectors=loss.teacher_vectors)
 
@@ -370,8 +377,8 @@ def _check_head(section: TrainingSection, kind: str | None, prefix: str) -> None
         return
     if kind == "dense":
         raise ConfigError(
-            f"{prefix}head_learning_rate: a dense encoder has no head; it is for splade and "
-            "cross_encoder: set trainer.learning_rate"
+            f"{prefix}head_learning_rate: a dense encoder has no head; it is for splade, tokens "
+            "and cross_encoder: set trainer.learning_rate"
         )
     tuned = (section.tuning or {}).get("type")
     if kind == "splade" and tuned not in (None, "bitfit", "ln_tuning"):

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sluice.encoders.encoder import Vectors
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.input.reservoir import Reservoir
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import depth_of, parse_measure
@@ -20,6 +22,7 @@ from sluice.retrieval.runs.run import Ranking, Run
 from sluice.training.protocol import DevMeasures
 
 if TYPE_CHECKING:
+    from sluice.indexing import Hits
     from sluice.retrieval.datasets.dataset import Dataset
 
 Evaluate = Callable[[Any], Mapping[str, float]]
@@ -94,12 +97,8 @@ def _by_searching(
     depth = dev_depth(section) + drop
 
     def measured(encoder: Any) -> Mapping[str, float]:
-        from sluice.indexing import FlatIndex, InvertedIndex
-
         vectors = encoder.encode_documents(list(texts.values()))
-        index = FlatIndex() if isinstance(vectors, np.ndarray) else InvertedIndex()
-        index.add(vectors)
-        hits = index.search(encoder.encode_queries(list(queries.values())), depth)
+        hits = _hits(vectors, encoder.encode_queries(list(queries.values())), depth)
         rankings = {}
         for query, rows, scores in zip(queries, hits.rows, hits.scores, strict=True):
             hit = rows >= 0
@@ -109,6 +108,20 @@ def _by_searching(
         return DevMeasures(scores.mean, [*scores.per_query[section.measures[0]].values()])
 
     return measured
+
+
+def _hits(documents: Vectors, queries: Vectors, depth: int) -> Hits:
+    """Return the exact best documents of every query, by the kind of their vectors."""
+    from sluice.indexing import FlatIndex, Index, InvertedIndex
+    from sluice.indexing.tokens import TokenIndex
+
+    index: Index = InvertedIndex()
+    if isinstance(documents, np.ndarray):
+        index = FlatIndex()
+    elif isinstance(documents, TokenVectors):
+        index = TokenIndex("float32")
+    index.add(documents)
+    return index.search(queries, depth)
 
 
 def _by_reranking(

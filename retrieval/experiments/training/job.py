@@ -39,6 +39,7 @@ from sluice.retrieval.experiments.training.parts import (
     opened_parts,
 )
 from sluice.retrieval.experiments.training.summary import KEY, facts_of, training_summary
+from sluice.retrieval.experiments.training.token_checks import token_scoring
 from sluice.retrieval.training_data.contamination import (
     Contamination,
     contamination_of,
@@ -330,5 +331,6 @@ def _fitted(
         seed=job.seed,
         head_learning_rate=section.head_learning_rate,
         sampling_temperature=section.sampling_temperature,
+        scoring=token_scoring(section, job.where),
         **settings,
     )

@@ -20,7 +20,8 @@ HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 UNMERGED: Final = ("adapter", "prefix")  # tunings that sentence-transformers cannot load
 MEASURED: Final = 20  # lines of dev measures at most
 TASKS: Final = {
-    "dense": "sentence-similarity", "splade": "feature-extraction", "cross_encoder": "text-ranking",
+    "dense": "sentence-similarity", "splade": "feature-extraction",
+    "tokens": "sentence-similarity", "cross_encoder": "text-ranking",
 }  # fmt: skip
 THEIRS: Final = {
     "dense": """\
@@ -37,6 +38,13 @@ model = SparseEncoder("FOLDER")
 queries = model.encode_query(["a question"])
 documents = model.encode_document(["a text"])
 print(model.similarity(queries, documents))""",
+    "tokens": """\
+from sentence_transformers import MultiVectorEncoder
+
+model = MultiVectorEncoder("FOLDER")
+queries = model.encode_query(["a question"])
+documents = model.encode_document(["a text"])
+print(model.similarity(queries, documents))""",
     "cross_encoder": """\
 from sentence_transformers import CrossEncoder
 
@@ -46,6 +54,7 @@ print(model.predict([("a question", "a text")]))""",
 OURS: Final = {
     "dense": "DenseEncoder",
     "splade": "SpladeEncoder",
+    "tokens": "TokenEncoder",
     "cross_encoder": "CrossEncoder",
     "towers": "TowerEncoder",
 }
@@ -143,7 +152,8 @@ def _vectors(encoder: Any, facts: Mapping[str, Any]) -> str | None:
     hooks = hooks_of(encoder)
     if facts["type"] == "cross_encoder" or hooks.dim is None:
         return None
-    return f"{hooks.dim:,} dimensions, compared by {hooks.similarity}"
+    each = " of each token" if hooks.kind == "tokens" else ""
+    return f"{hooks.dim:,} dimensions{each}, compared by {hooks.similarity}"
 
 
 def _lengths(encoder: Any, facts: Mapping[str, Any]) -> str | None:
@@ -171,10 +181,9 @@ def _use(facts: Mapping[str, Any], *, loads: bool) -> str:
         parts.append(f"With Sluice:\n\n```python\n{RERANK}\n```")
     elif kind in OURS:
         imports = f"from sluice import {', '.join(sorted([OURS[kind], 'Document', 'Retriever']))}"
-        if kind == "towers":
-            imports = (
-                "from sluice import Document, Retriever\nfrom sluice.encoders import TowerEncoder"
-            )
+        if kind in ("towers", "tokens"):
+            own = f"from sluice.encoders import {OURS[kind]}"
+            imports = f"from sluice import Document, Retriever\n{own}"
         code = SEARCH.format(imports=imports, name=OURS[kind])
         parts.append(f"With Sluice:\n\n```python\n{code}\n```")
     else:

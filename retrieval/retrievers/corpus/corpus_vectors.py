@@ -113,11 +113,21 @@ class CorpusEncoder:
         self._encoder, self._encoding = encoder, encoding
         self._who = type(encoder).__name__
         self._cache = VectorCache(root, vector_identity(encoder, encoding.store))
+        # What other views of the encoder will want is kept where they can find it.
+        shared = (
+            encoding.cache_folder is not None and encoding.workers == 1 and not encoding.devices
+        )
+        views = hooks_of(encoder).views if shared else ()
+        self._views = [
+            (view, VectorCache(root, vector_identity(view, encoding.store))) for view in views
+        ]
         self._open = contextlib.ExitStack()
         self._pool: EncodingPool | None = None
 
     def __enter__(self) -> Self:
         self._open.enter_context(self._cache)
+        for _, cache in self._views:
+            self._open.enter_context(cache)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -205,13 +215,26 @@ class CorpusEncoder:
                 "that is encoding: build again"
             )
         counts = TokenCounts.joined(parts, len(inputs))
-        self._cache.put(hashes, vectors, None if counts is None else counts.full)
+        full = None if counts is None else counts.full
+        self._cache.put(hashes, vectors, full)
+        self._keep_views(hashes, inputs, full)
         if first and self._encoding.store != "float32":
             stored = self._cache.gather(self._cache.locate(hashes))
             log.info(
                 "vectors stored as %s: mean cosine to the computed ones %.6f over %s documents",
                 self._encoding.store, mean_cosine(vectors, stored), f"{len(inputs):,}",
             )  # fmt: skip
+
+    def _keep_views(self, hashes: Hashes, inputs: Inputs, tokens: NDArray[np.int32] | None) -> None:
+        """Keep the vectors of the encoder's other views, which the same passes made."""
+        for view, cache in self._views:
+            missing = np.flatnonzero(cache.locate(hashes) < 0)
+            if len(missing):
+                chosen = [inputs[place] for place in missing.tolist()]
+                vectors = checked_vectors(
+                    view.encode_documents(chosen), len(chosen), type(view).__name__
+                )
+                cache.put(hashes[missing], vectors, None if tokens is None else tokens[missing])
 
     def _encode(self, inputs: Inputs) -> Vectors:
         if self._encoding.workers == 1 and not self._encoding.devices:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from sluice.encoders.encoder import Vectors
 
 SHARD = 8_192
-SHARD_TOKENS = 262_144  # vectors of a shard, of an encoder that gives each token one
-USUAL_TOKENS = 512  # of a text at most, where the encoder does not say
+SHARD_VALUES = 1 << 25  # of a shard at most, of an encoder that gives each token a vector
+USUAL_TOKENS, USUAL_DIM = 512, 128  # of a text at most, where the encoder does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Encoding:
     """The settings of ``Retriever.build(encoding=...)``; none but ``store`` changes what is found.
 
     ``shard`` is the number of texts encoded and written at a time, and so what a kill can cost; of
-    texts with a vector for each token it is at most as many as have 262,144 tokens.
+    texts with a vector for each token it is at most as many as take 134 MB.
     ``store`` is the form of vectors on disk: float16 halves it, int8 (with a scale for each
     vector) quarters it; the loss is logged. ``cache`` is a folder of vectors to reuse, True for the
     default one, which is shared by all corpora and drops the vectors of the encoders used longest
@@ -75,12 +75,19 @@ def shard_of(encoder: Any, encoding: Encoding) -> int:
     """Return how many texts are encoded and written at a time.
 
     A function of settings alone, so that a build that continues after a kill has the same shards.
+    With other views of the encoder it is the least of any.
     """
+    every = [encoder, *hooks_of(encoder).views]
+    return min(_shard_of(each, encoding.shard) for each in every)
+
+
+def _shard_of(encoder: Any, most: int) -> int:
     hooks = hooks_of(encoder)
     if hooks.similarity != "max_sim":
-        return encoding.shard
+        return most
     length = hooks.lengths.get("document", USUAL_TOKENS)
-    return max(1, min(encoding.shard, SHARD_TOKENS // max(1, length)))
+    values = max(1, length) * (hooks.dim or USUAL_DIM)
+    return max(1, min(most, SHARD_VALUES // values))
 
 
 WARM_UP = 8  # texts encoded before any is timed

@@ -52,9 +52,9 @@ def filled_index(
     """Return an index of every document of the store, in row order.
 
     ``work`` is a folder for files that are needed until the index is saved; a run continues with
-    what a killed one left there. An index that chooses by measuring (``type: auto``) uses
-    ``queries``, or documents without them. How much the encoder reads of what it encodes is
-    appended to ``readings``.
+    what a killed one left there. An index that measures (``type: auto``, or a gather of token
+    vectors) uses ``queries``, or documents without them. How much the encoder reads of what it
+    encodes is appended to ``readings``.
     """
     if index is not None and not _chooses(index) and index.rows:
         raise ConfigError(f"index: it has {index.rows:,} rows already; expected an empty index")
@@ -85,6 +85,7 @@ def filled_index(
             filled = _chosen(encoder, index, found, queries, work)
         else:
             filled = _fill(index, found, len(documents), work)
+            _measure_gather(filled, encoder, queries)
     if filled.rows != len(documents):
         raise DataError(f"vectors: {filled.rows:,} for {len(documents):,} documents; give one each")
     return filled
@@ -133,15 +134,35 @@ def _chosen(
     encoder: Any, recipe: Any, vectors: Any, queries: Mapping[str, str] | None, work: Path
 ) -> Index:
     """Return the index the recipe chooses, filled; it measures with at most ``QUERIES`` queries."""
-    asked = None
-    if queries:
-        from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
-
-        texts = list(queries.values())
-        rows = sampled_rows(len(texts), QUERIES, SEED)
-        asked = encoder.encode_queries([texts[row] for row in rows.tolist()])
+    asked = _asked(encoder, queries) if queries else None
     chosen: Index = recipe.choose(vectors, asked, work=work).index
     return chosen
+
+
+def _asked(encoder: Any, queries: Mapping[str, str]) -> Any:
+    from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
+
+    texts = list(queries.values())
+    rows = sampled_rows(len(texts), QUERIES, SEED)
+    return encoder.encode_queries([texts[row] for row in rows.tolist()])
+
+
+def _measure_gather(index: Index, encoder: Any, queries: Mapping[str, str] | None) -> None:
+    """Let an index of token vectors that gathers candidates measure itself by real queries.
+
+    Without any it does so by its documents, when it is saved.
+    """
+    from sluice.indexing import TokenIndex
+
+    if queries and isinstance(index, TokenIndex) and measures(index):
+        index.measure_recall(_asked(encoder, queries))
+
+
+def measures(index: Any) -> bool:
+    """Return whether an index, or a recipe for one, measures itself with queries."""
+    from sluice.indexing import TokenIndex
+
+    return _chooses(index) or (isinstance(index, TokenIndex) and index.mode != "exact")
 
 
 def _fill(index: Index, vectors: Any, count: int, work: Path) -> Index:

@@ -41,7 +41,7 @@ def _pipeline(system: Mapping[str, Any]) -> str:
     """Return a system's expression, what was chosen for what it leaves open, and its recalls."""
     chosen = [str(fit.get("shown")) for fit in system.get("fitted") or ()]
     pipeline = " = ".join([str(system.get("pipeline", "")), *filter(None, [", ".join(chosen)])])
-    gathered = [str(GatherRecall(**each)) for each in system.get("gathers") or ()]
+    gathered = [str(GatherRecall.noted(each)) for each in system.get("gathers") or ()]
     return "; ".join([pipeline, *gathered])
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
 from sluice.retrieval.training_data.teachers.ensemble import ENSEMBLE, Mixture, mixture_of
 from sluice.retrieval.training_data.teachers.teachers import (
     BM25,
@@ -66,6 +67,9 @@ class EncodedTexts:
     def _append(self, side: Side, kept: int, vectors: Any) -> None:
         if not kept:
             self._vectors[side] = vectors
+        elif isinstance(vectors, TokenVectors):
+            first = self._vectors[side].rows(slice(kept))
+            self._vectors[side] = TokenVectors.joined([first, vectors], vectors.dim)
         elif isinstance(vectors, np.ndarray):
             self._vectors[side] = np.concatenate([self._vectors[side][:kept], vectors])
         else:
@@ -80,7 +84,11 @@ class EncodedTexts:
                 f"teacher {self.name}: has no vector of the {side} {missing[0]!r:.60}; training "
                 "texts must not change without a call of prepare"
             )
-        vectors = self._vectors[side][[rows[text] for text in texts]]
+        chosen = [rows[text] for text in texts]
+        vectors = self._vectors[side]
+        if isinstance(vectors, TokenVectors):
+            return vectors.rows(chosen)
+        vectors = vectors[chosen]
         return _unit(vectors) if self.cosine else vectors
 
 
@@ -120,9 +128,7 @@ class EncodedTeacher:
         for member in self.members:
             left = member.of([text.text for text in queries], "query")
             right = member.of([text.text for text in documents], "document")
-            product = left @ right.T
-            dense = product if isinstance(product, np.ndarray) else product.toarray()
-            members.append(np.asarray(dense, np.float64))
+            members.append(_products(left, right))
         rows = [self.mixture.of_query([m[row] for m in members]) for row in range(len(queries))]
         return np.stack(rows)
 
@@ -136,8 +142,8 @@ class EncodedTeacher:
         vectors = self.members[0].of([text.text for text in texts], side)
         if not isinstance(vectors, np.ndarray):
             raise ConfigError(
-                f"{self.where}: {self.name} makes sparse vectors; vectors are learnt from a dense "
-                "encoder: name one"
+                f"{self.where}: {self.name} makes sparse or token vectors; vectors are learnt from "
+                "a dense encoder: name one"
             )
         return np.asarray(vectors, np.float32)
 
@@ -168,8 +174,11 @@ def make_batch_teacher(
 
 PAIRS_ONLY = (
     "scores single pairs, and this loss learns from every pair of a batch, or from vectors; name "
-    "encoders (dense, splade, bm25), or learn from a query's own documents (negatives: own)"
+    "encoders (dense, splade, tokens, bm25), or learn from a query's own documents (negatives: own)"
 )
+
+
+OTHERS = ("splade", "tokens")  # that have not one dense vector a text
 
 
 def check_batch_teacher(spec: str | Mapping[str, Any], where: str, *, vectors: bool) -> None:
@@ -180,10 +189,20 @@ def check_batch_teacher(spec: str | Mapping[str, Any], where: str, *, vectors: b
         kind = member.get("type") if isinstance(member, Mapping) else None
         if stored or kind == "cross_encoder":
             raise ConfigError(f"{where}: {member if stored else kind}: {PAIRS_ONLY}")
-        if vectors and (len(members) > 1 or kind in ("splade", BM25) or member == BM25):
+        if vectors and (len(members) > 1 or kind in (*OTHERS, BM25) or member == BM25):
             raise ConfigError(
                 f"{where}: this loss learns the vectors of one dense encoder; name one"
             )
+
+
+def _products(left: Any, right: Any) -> NDArray[np.float64]:
+    """Return every query with every document, MaxSim of token vectors."""
+    if isinstance(left, TokenVectors):
+        least = -left.lengths[:, None].astype(np.float64)  # of a document without tokens
+        return np.maximum(max_sim(left, right), least)
+    product = left @ right.T
+    dense = product if isinstance(product, np.ndarray) else product.toarray()
+    return np.asarray(dense, np.float64)
 
 
 def _unit(vectors: Any) -> Any:

@@ -15,6 +15,7 @@ from sluice.encoders.foundation.disk.files import file_hash, fingerprint_of
 from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
+from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
 from sluice.encoders.model_files.locate import is_path
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.retrieval.pipelines.rerank import Rerank
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 Scores = NDArray[np.float64]  # [pairs], NaN where there is none
 
 BM25 = "bm25"
-KINDS = (BM25, "cross_encoder", "dense", "splade")
+KINDS = (BM25, "cross_encoder", "dense", "splade", "tokens")
 STORED = "examples"  # the name of the scores that the training examples bring
 
 Texts = Callable[[], Iterable[str]]  # the texts of a corpus, streamed anew
@@ -88,12 +89,29 @@ class ModelTeacher:
         right = self._model.encode_documents(documents)
         row = {text: place for place, text in enumerate(queries)}
         column = {text: place for place, text in enumerate(documents)}
+        if isinstance(left, TokenVectors):
+            return _max_sims(left, right, [(row[pair[1]], column[pair[3]]) for pair in pairs])
         one = left[np.array([row[pair[1]] for pair in pairs])]
         other = right[np.array([column[pair[3]] for pair in pairs])]
         products = np.asarray((one * other).sum(axis=1), np.float64).ravel()
         if hooks_of(self._model).similarity == "cosine":
             products /= (_lengths(one) * _lengths(other)).clip(1e-30)
         return products
+
+
+def _max_sims(
+    queries: TokenVectors, documents: TokenVectors, cells: Sequence[tuple[int, int]]
+) -> Scores:
+    """Return the MaxSim of some pairs; -1 a query token for a document without tokens."""
+    places: dict[int, list[int]] = {}
+    for place, (query, _) in enumerate(cells):
+        places.setdefault(query, []).append(place)
+    scores = np.empty(len(cells))
+    for query, own in places.items():
+        texts = documents.rows([cells[place][1] for place in own])
+        least = -float(queries.lengths[query])
+        scores[own] = np.maximum(max_sim(queries.rows([query]), texts)[0], least)
+    return scores
 
 
 def _lengths(vectors: Any) -> Scores:
@@ -176,9 +194,9 @@ def make_teacher(
 ) -> Any:
     """Make what a ``teacher:`` section describes.
 
-    A name is as for ``open_teacher``; a component is a cross-encoder, a dense, splade or bm25
-    encoder, or an ensemble of these: ``{type: ensemble, teachers: [...], weights: [...], normalise:
-    min-max, scale: 30}``.
+    A name is as for ``open_teacher``; a component is a cross-encoder, a dense, splade, tokens or
+    bm25 encoder, or an ensemble of these: ``{type: ensemble, teachers: [...], weights: [...],
+    normalise: min-max, scale: 30}``.
     """
     if isinstance(spec, str):
         return open_teacher(spec, model, corpus=corpus, stored=stored, where=where)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from places import SUPPORT
 from small_world import documents
+from token_functions import token_vectors
 
-from sluice.encoders import BM25Encoder
+from sluice.encoders import BM25Encoder, FunctionEncoder
 from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.retrievers.folder import discard_leftovers, verify_retriever
@@ -60,6 +61,33 @@ def test_a_killed_writer_leaves_a_whole_retriever(tmp_path: Path) -> None:
         verify_retriever(tmp_path / "r")
     rebuilt = Retriever.build(BM25Encoder(), documents()[:30], path=tmp_path / "r")
     assert answers(rebuilt) == allowed[4]
+
+
+def test_a_killed_writer_of_token_vectors_leaves_a_whole_retriever(tmp_path: Path) -> None:
+    docs, chance = documents(), random.Random(11)
+    encoder = FunctionEncoder(token_vectors, name="words")
+    allowed = []
+    for size in (20, 30):
+        retriever = Retriever.build(encoder, docs[:size])
+        allowed.append(answers(retriever))
+        retriever.add(docs[30:])
+        allowed.append(answers(retriever))
+        retriever.delete(["d01", "d35"])
+        allowed.append(answers(retriever))
+    for _ in range(3):
+        command = [sys.executable, str(SUPPORT / "token_loop.py"), str(tmp_path / "r")]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, cwd=SUPPORT, env=_environment(), text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(chance.uniform(0.0, 0.3))
+            process.kill()
+        opened = Retriever.open(tmp_path / "r", encoder=encoder)
+        assert answers(opened) in allowed
+        verify_retriever(tmp_path / "r")
+    rebuilt = Retriever.build(encoder, docs[:30], path=tmp_path / "r")
+    assert answers(rebuilt) == allowed[3]
 
 
 def test_a_killed_update_is_whole_or_never_was(tmp_path: Path) -> None:

@@ -95,3 +95,13 @@ def test_a_stress_test_scores_the_new_document(tokens: Retriever, bm25: Retrieve
     names = {"tokens": lambda: tokens, "bm25": lambda: bm25}
     with pytest.raises(ConfigError, match="reads the index of 'tokens'"):
         AlteredPipeline(parse("bm25 >> max_sim(tokens)", names))
+
+
+def test_langchain_takes_it_as_any_other(tokens: Retriever) -> None:
+    pytest.importorskip("langchain_core")
+    from sluice.retrieval.exchange.adapters.retrievers import langchain_retriever
+
+    found = langchain_retriever(tokens, k=2).invoke("gold water")
+    assert [each.metadata["id"] for each in found] == [
+        hit.doc_id for hit in tokens.search("gold water", 2)
+    ]

@@ -16,6 +16,8 @@ from sluice.indexing import FlatIndex, Index, TokenIndex
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.gather_recall import gather_recalls
+from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 from sluice.retrieval.retrievers.retriever import Retriever
 
 WORDS = ["gold", "river", "sluice", "stone", "water", "deep", "dense", "sparse", "rank", "token"]
@@ -233,3 +235,22 @@ def test_an_index_of_other_vectors_is_refused(retriever: Retriever) -> None:
     with pytest.raises(DataError, match="documents: ndarray"):
         Retriever.build(lambda texts: np.ones((len(texts), 3)), CORPUS, index=TokenIndex())
     assert isinstance(retriever.index.documents(np.array([0])), TokenVectors)
+
+
+@pytest.mark.parametrize("asked", [None, {"a": "gold river", "b": "rank the token", "c": "deep"}])
+def test_a_gather_says_what_it_finds(asked: dict[str, str] | None, tmp_path: Path) -> None:
+    index = TokenIndex("float32", mode="gather", candidates=15, probes=4)
+    built = build(CORPUS, index, queries=asked, path=tmp_path / "r")
+    note = built.index.recall_note  # type: ignore[attr-defined]
+    assert note.source == ("documents" if asked is None else "queries")
+    assert built.explain("gold", "d1").recall == f"gather: {note}"
+    (noted,) = gather_recalls(built % 5, QUERIES)
+    assert noted.recall == {"10": note.at_10, "100": note.at_100}
+    assert str(noted) == f"{built.name}: {note}"
+    exact = build(CORPUS).run(QUERIES, k=20)
+    assert built.run(QUERIES, k=20, params={"mode": "exact"}) == exact
+    trace = explain_pipeline(built, "gold river", 5)
+    assert trace.steps[0].facts["recall"] == f"gather: {note}"
+    built.add([Document("new", text="gold")])
+    assert "1 added since" in built.explain("gold", "d1").recall
+    assert build(CORPUS).explain("gold", "d1").recall == ""

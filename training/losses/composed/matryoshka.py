@@ -29,15 +29,15 @@ class Matryoshka(Wrapping):
     """``sum_m weights_m loss(first m dimensions)``, so that any of these prefixes works alone.
 
     ``dims`` are the prefixes, by default h, h/2, ... down to 32 for vectors of h dimensions;
-    ``weights`` are all 1. Cosines are of the prefixes: they are normalised again. The encoder runs
-    once; the trained model's ``sluice.json`` names the dims.
+    ``weights`` are all 1. Cosines are of the prefixes: they are normalised again; of token vectors
+    each one's prefix is. The encoder runs once; the trained model's ``sluice.json`` names the dims.
     """
 
     summary = "any loss over prefixes of the vector"
     paper = "Kusupati et al. 2022 (MRL), eq. 1"
 
     called: ClassVar[str] = "matryoshka"
-    trains: ClassVar[tuple[str, ...]] = ("dense",)
+    trains: ClassVar[tuple[str, ...]] = ("dense", "tokens")
 
     dims: list[int] | None = None
     weights: list[float] | None = None
@@ -64,7 +64,7 @@ class Matryoshka(Wrapping):
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the weighted sum over the prefixes."""
         of_vectors(batch, self.called)
-        dims = chosen_dims(self.dims, batch.queries.shape[1], self.called)
+        dims = chosen_dims(self.dims, batch.queries.shape[-1], self.called)
         weights = self.weights or [1.0] * len(dims)
         return added(
             weight * self.inner.over(sliced(batch, dim))
@@ -113,7 +113,7 @@ def sliced(batch: VectorBatch, dim: int) -> VectorBatch:
         changes["answered"] = columns, vectors[:, :dim]
     if batch.teacher_vectors is not None:
         changes["teacher_vectors"] = tuple(each[:, :dim] for each in batch.teacher_vectors)
-    return batch.with_vectors(batch.queries[:, :dim], batch.documents[:, :dim], **changes)
+    return batch.with_vectors(batch.queries[..., :dim], batch.documents[..., :dim], **changes)
 
 
 def added(terms: Any) -> Tensor:

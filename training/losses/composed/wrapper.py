@@ -137,4 +137,4 @@ def width_of(encoder: Any) -> int:
     device = next(encoder.module.parameters()).device
     features = {k: v.to(device) for k, v in encoder.tokenize(["width"], "query").items()}
     with torch.no_grad(), torch.random.fork_rng():
-        return int(encoder.embed(features, "query").shape[1])
+        return int(encoder.embed(features, "query").shape[-1])

@@ -38,6 +38,11 @@ class DecoupledSoftmax(LossBase):
     focal_gamma: float = 0.0
     chunk: int | None = None
 
+    @property
+    def encoders(self) -> tuple[str, ...] | None:
+        """All; with ``chunk`` those that make one vector of a text, or score pairs."""
+        return None if self.chunk is None else ("dense", "splade", "cross_encoder")
+
     def __post_init__(self) -> None:
         check_positive("decoupled_softmax", temperature=self.temperature)
         if self.focal_gamma < 0:

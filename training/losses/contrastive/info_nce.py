@@ -29,12 +29,12 @@ LEARNT = (0.01, 10.0)  # where a learnt temperature stays: CLIP's bound below
 class InfoNCE(LossBase):
     """``mean_i [log sum_j exp(s_ij / t) - s_i+ / t]``, j over the positive and the negatives.
 
-    ``temperature`` is t; left out it is 0.05 for cosine and 1 for what is not bounded (dot
-    products, logits). ``similarity`` overrides the encoder's. ``negatives`` says what a query is
-    held against: ``all`` documents of the batch, its ``own``, the batch's positives
-    (``inbatch_pos``), or these and its own (``inbatch_pos+own``, as SPLADE trains). ``same_side``
-    adds query-query and positive-positive scores (KaLM), ``symmetric`` the same loss from document
-    to query, averaged.
+    ``temperature`` is t; left out it is 0.05 for cosine, 1 for what is not bounded (dot products,
+    logits, MaxSim) and 1/32 for mean MaxSim and XTR. ``similarity`` overrides the encoder's.
+    ``negatives`` says what a query is held against: ``all`` documents of the batch, its ``own``,
+    the batch's positives (``inbatch_pos``), or these and its own (``inbatch_pos+own``, as SPLADE
+    trains). ``same_side`` adds query-query and positive-positive scores (KaLM), ``symmetric`` the
+    same loss from document to query, averaged.
 
     ``learnable_temperature`` trains log t, with ``learning_rate`` (None: the encoder's).
     ``focal_gamma`` weighs a query with ``(1 - p)^gamma``, p its positive's probability, as a
@@ -91,9 +91,11 @@ class InfoNCE(LossBase):
 
     @property
     def encoders(self) -> tuple[str, ...]:
-        """All; with ``logq`` or ``chunk`` those that encode documents apart."""
-        apart = self.logq or self.chunk is not None
-        return ("dense", "splade") if apart else ("dense", "splade", "cross_encoder")
+        """All; ``logq`` takes those that encode documents apart, ``chunk`` of one vector each."""
+        if self.chunk is not None:
+            return ("dense", "splade")
+        apart = ("dense", "splade", "tokens")
+        return apart if self.logq else (*apart, "cross_encoder")
 
     def bind_counts(self, counts: Mapping[str, float]) -> None:
         """Say how often each document occurs among the training pairs; used with ``logq``."""

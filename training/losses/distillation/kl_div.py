@@ -25,13 +25,14 @@ from sluice.training.protocol import ScoreMatrix
 class KLDiv(LossBase):
     """``mean_i sum_j P_ij log(P_ij / p_ij)``, P = softmax(T / teacher_temperature), p of s / t.
 
-    ``temperature`` is t; left out it is 0.05 for cosine and 1 for dot products. ``direction:
+    ``temperature`` is t; left out it is 0.05 for cosine, 1 for dot products and MaxSim, and 1/32
+    for mean MaxSim and XTR. ``direction:
     reverse`` is KL(p || P), which seeks the teacher's mode. ``rescaled`` multiplies by t^2, so that
     the gradient keeps its size when t grows (Hinton et al. 2015). The distributions are over the
     documents of a query that the teacher scored; a query with fewer than two contributes nothing.
 
     ``negatives`` other than ``own`` compares a query with documents of other queries too: the
-    teacher, one or several encoders (dense, splade, bm25), scores all pairs of each batch.
+    teacher, one or several encoders (dense, splade, tokens, bm25), scores all pairs of each batch.
     """
 
     summary = "the student's distribution over a group drawn to the teacher's"
@@ -58,7 +59,7 @@ class KLDiv(LossBase):
     @property
     def encoders(self) -> tuple[str, ...] | None:
         """All; those that encode documents apart where other queries' documents count."""
-        return ("dense", "splade") if self.teacher_matrix else None
+        return ("dense", "splade", "tokens") if self.teacher_matrix else None
 
     @property
     def needs_teacher(self) -> bool:

@@ -45,18 +45,22 @@ def mean_by_row(values: Tensor, rows: Tensor, count: int) -> tuple[Tensor, Tenso
     return sums / sizes.clamp(min=1), sizes > 0
 
 
-COSINE = 20.0  # cosines lie in [-1, 1]: too narrow for a softmax or a logistic to saturate
+# What lies in [-1, 1] is too narrow for a softmax or a logistic to saturate. A mean of MaxSim is
+# made what the sum over a query of 32 tokens is.
+SCALES = {"cosine": 20.0, "mean_max_sim": 32.0}
 
 
 def scale_for(scale: float | None, similarity: str) -> float:
-    """Return the factor of the scores; left out 20 for cosine and 1 for what is not bounded."""
-    if scale is not None:
-        return scale
-    return COSINE if similarity == "cosine" else 1.0
+    """Return the factor of the scores; left out 20 for cosine and 1 for what is not bounded.
+
+    For token vectors that is 1 for MaxSim, a sum over the query's tokens, and 32 for its mean and
+    for XTR.
+    """
+    return SCALES.get(similarity, 1.0) if scale is None else scale
 
 
 def temperature_for(temperature: float | None, similarity: str) -> float:
-    """Return the divisor of the scores; left out 0.05 for cosine and 1 for what is not bounded."""
+    """Return the divisor of the scores; left out 1 over what ``scale_for`` multiplies them by."""
     return 1.0 / scale_for(None, similarity) if temperature is None else temperature
 
 

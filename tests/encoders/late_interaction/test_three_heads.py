@@ -12,10 +12,15 @@ from tiny_architectures import save_architecture
 
 from sluice.encoders import DenseEncoder, ThreeHeadEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
+from sluice.encoders.late_interaction.three_heads.encoder import (
+    DenseHead,
+    HeadEncoder,
+    SparseHead,
+    TokenHead,
+)
+from sluice.encoders.late_interaction.three_heads.memo import Memo
+from sluice.encoders.late_interaction.three_heads.trunk import Trunk
 from sluice.encoders.model_files import open_encoder
-from sluice.encoders.three_heads.encoder import DenseHead, SparseHead, TokenHead, open_head
-from sluice.encoders.three_heads.memo import Memo
-from sluice.encoders.three_heads.trunk import Trunk
 from sluice.encoders.transformer.tokens import TokenBatch
 
 TEXTS = ["river gold, river stone.", "", "water", "deep sparse query model " * 8, "water"]
@@ -92,7 +97,9 @@ def test_heads_are_the_papers_formulas(folder: Path) -> None:
 
 
 def test_each_text_is_encoded_once_for_three_heads(folder: Path, counted: list[int]) -> None:
-    views = [open_head(folder, head=head) for head in ("dense", "sparse", "tokens")]
+    views = [
+        HeadEncoder.from_pretrained(folder, head=head) for head in ("dense", "sparse", "tokens")
+    ]
     assert len({id(view.trunk) for view in views}) == 1
     first = [view.encode_queries(TEXTS) for view in views]
     assert sum(counted) == 4  # one text is there twice
@@ -178,25 +185,28 @@ def test_saved_opened_and_apart_by_fingerprint(folder: Path, tmp_path: Path) -> 
 
 
 def test_settings_share_a_model_only_where_equal(folder: Path) -> None:
-    one, other = open_head(folder, head="dense"), open_head(folder, head="tokens", query_length=9)
+    one, other = (
+        HeadEncoder.from_pretrained(folder, head="dense"),
+        HeadEncoder.from_pretrained(folder, head="tokens", query_length=9),
+    )
     assert one.trunk is not other.trunk
-    assert open_head(folder, head="sparse").trunk is one.trunk
+    assert HeadEncoder.from_pretrained(folder, head="sparse").trunk is one.trunk
 
 
 def test_what_cannot_be_opened(folder: Path, tmp_path: Path, bert: Path) -> None:
     with pytest.raises(ConfigError, match=r"head: 'tokns'; known: .*tokens"):
-        open_head(folder, head="tokns")
+        HeadEncoder.from_pretrained(folder, head="tokns")
     with pytest.raises(ModelError, match=r"sparse_linear\.safetensors: missing"):
-        open_head(bert, head="dense")
+        HeadEncoder.from_pretrained(bert, head="dense")
     heads = ThreeHeadEncoder.from_pretrained(folder)
     heads.save_pretrained(tmp_path / "saved")
     save_file({"weight": torch.zeros(2, 32)}, tmp_path / "saved" / "sparse_linear.safetensors")
     with pytest.raises(ModelError, match=r"expected a weight \[1, 32\]"):
-        open_head(tmp_path / "saved", head="dense")
+        HeadEncoder.from_pretrained(tmp_path / "saved", head="dense")
     (tmp_path / "saved" / "sparse_linear.safetensors").unlink()
     torch.save({"weight": torch.zeros(1, 32)}, tmp_path / "saved" / "sparse_linear.pt")
     with pytest.raises(ModelError, match="a pickle, which Sluice does not open"):
-        open_head(tmp_path / "saved", head="dense")
+        HeadEncoder.from_pretrained(tmp_path / "saved", head="dense")
     with pytest.raises(DataError, match="a single str"):
         heads.tokens.encode_queries("gold")
     assert heads.dense.encode_queries([]).shape == (0, 32)

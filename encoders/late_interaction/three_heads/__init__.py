@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.encoders.three_heads.encoder import ThreeHeadEncoder as ThreeHeadEncoder
+    from sluice.encoders.late_interaction.three_heads.encoder import (
+        ThreeHeadEncoder as ThreeHeadEncoder,
+    )
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

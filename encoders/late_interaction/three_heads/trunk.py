@@ -16,10 +16,10 @@ from sluice.encoders.backends.devices import Dtype
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.late_interaction.three_heads.memo import HEADS, Head, Memo, Part
 from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
-from sluice.encoders.three_heads.memo import HEADS, Head, Memo, Part
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
@@ -108,6 +108,11 @@ class Trunk(TextEncoder):
     def ask(self, head: Head) -> None:
         """Let passes from now on compute a head too."""
         self._asked.add(head)
+
+    @property
+    def asked(self) -> tuple[Head, ...]:
+        """The heads that passes compute."""
+        return tuple(head for head in HEADS if head in self._asked)
 
     @property
     def vocabulary_size(self) -> int:

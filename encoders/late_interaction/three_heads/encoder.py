@@ -15,10 +15,10 @@ from sluice.encoders.encoder import Dense, EncoderBase, Side, Vectors
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.late_interaction.three_heads.memo import HEADS, Head, Part
+from sluice.encoders.late_interaction.three_heads.trunk import Trunk
 from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.locate import model_folder
-from sluice.encoders.three_heads.memo import HEADS, Head, Part
-from sluice.encoders.three_heads.trunk import Trunk
 
 # The transformers that heads were opened of; let go with the last head.
 _OPEN: weakref.WeakValueDictionary[object, Trunk] = weakref.WeakValueDictionary()
@@ -34,10 +34,53 @@ class HeadEncoder(EncoderBase):
         self.trunk = trunk
         trunk.ask(self.head)
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        *,
+        head: str | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        query_length: int | None = None,
+        document_length: int | None = None,
+        device: str = "auto",
+        dtype: Dtype = "float32",
+        batch_tokens: int | None = None,
+    ) -> HeadEncoder:
+        """Open one head of a model with three: dense, sparse (term weights) or tokens.
+
+        ``head`` is the one the folder was saved with, if left out. Heads opened with the same
+        settings share one model, and the passes through it. They are for search, not trained.
+        """
+        folder = model_folder(str(model))
+        named = read_sidecar(folder).get("head") if head is None else head
+        if named not in HEADS:
+            known = ", ".join(HEADS)
+            if named is None:
+                raise ConfigError(f"head: missing; {model} has three: {known}; give one of them")
+            raise ConfigError(f"head: {named!r}; known: {known}{suggest(str(named), HEADS)}")
+        options: dict[str, Any] = {
+            "query_prompt": query_prompt, "document_prompt": document_prompt,
+            "query_length": query_length, "document_length": document_length,
+            "device": device, "dtype": dtype, "batch_tokens": batch_tokens,
+        }  # fmt: skip
+        key = (str(folder.resolve()), _state_of(folder), *options.values())
+        trunk = _OPEN.get(key)
+        if trunk is None:
+            trunk = Trunk.from_pretrained(folder, **options)
+            _OPEN[key] = trunk
+        return _VIEWS[named](trunk)
+
     @property
     def fingerprint(self) -> str:
         """A hash of weights, tokenizer, prompts and lengths, and of the head."""
         return fingerprint_of(self.trunk.fingerprint, self.head)
+
+    @property
+    def views(self) -> Sequence[HeadEncoder]:
+        """The other heads that were opened: what this one encodes is in the memo for them."""
+        return [_VIEWS[head](self.trunk) for head in self.trunk.asked if head != self.head]
 
     @property
     def device(self) -> Any:
@@ -189,7 +232,7 @@ class ThreeHeadEncoder:
 
     @classmethod
     def from_pretrained(cls, model: str | Path, **options: Any) -> ThreeHeadEncoder:
-        """Load a folder in BGE-M3's layout, the heads in safetensors; options as ``open_head``."""
+        """Load a folder in BGE-M3's layout, its heads in safetensors; options as for one head."""
         return cls(Trunk.from_pretrained(model, **options))
 
     @property
@@ -210,43 +253,6 @@ class ThreeHeadEncoder:
     def save_pretrained(self, path: str | Path) -> None:
         """Write a sentence-transformers folder of the dense head, and the others' beside it."""
         self.trunk.save_pretrained(path)
-
-
-def open_head(
-    model: str | Path,
-    *,
-    head: str | None = None,
-    query_prompt: str | None = None,
-    document_prompt: str | None = None,
-    query_length: int | None = None,
-    document_length: int | None = None,
-    device: str = "auto",
-    dtype: Dtype = "float32",
-    batch_tokens: int | None = None,
-) -> HeadEncoder:
-    """Open one head of a model with three: dense, sparse (term weights) or tokens.
-
-    ``head`` is the one the folder was saved with, if left out. Heads that are opened with the same
-    settings share one model, and the passes through it. They are for search, and are not trained.
-    """
-    folder = model_folder(str(model))
-    named = read_sidecar(folder).get("head") if head is None else head
-    if named not in HEADS:
-        known = ", ".join(HEADS)
-        if named is None:
-            raise ConfigError(f"head: missing; {model} has three: {known}; give one of them")
-        raise ConfigError(f"head: {named!r}; known: {known}{suggest(str(named), HEADS)}")
-    options: dict[str, Any] = {
-        "query_prompt": query_prompt, "document_prompt": document_prompt,
-        "query_length": query_length, "document_length": document_length,
-        "device": device, "dtype": dtype, "batch_tokens": batch_tokens,
-    }  # fmt: skip
-    key = (str(folder.resolve()), _state_of(folder), *options.values())
-    trunk = _OPEN.get(key)
-    if trunk is None:
-        trunk = Trunk.from_pretrained(folder, **options)
-        _OPEN[key] = trunk
-    return _VIEWS[named](trunk)
 
 
 def _state_of(folder: Path) -> tuple[tuple[str, int, int], ...]:

@@ -1,0 +1,53 @@
+"""Checks what a training run says of token vectors: their scores, and what these exclude."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.table import ENCODERS, RERANKERS
+from sluice.retrieval.config.components import vector_kind
+from sluice.retrieval.config.sections import TrainingSection
+
+if TYPE_CHECKING:
+    from sluice.training.batches.token_scores import TokenScoring
+    from sluice.training.losses.base import LossBase
+
+
+def token_scoring(section: TrainingSection, where: str = "") -> TokenScoring | None:
+    """Return how a section's token vectors are scored; None where it does not say."""
+    if section.scoring is None and section.xtr_top_k is None:
+        return None
+    from sluice.training.batches.token_scores import TokenScoring
+
+    try:
+        return TokenScoring(section.scoring or "max_sim", section.xtr_top_k)
+    except ConfigError as error:
+        raise ConfigError(f"{where}{error}") from None
+
+
+def check_scoring(section: TrainingSection, loss: LossBase, prefix: str) -> None:
+    """Raise ``ConfigError`` where ``scoring`` is for no token vectors, or parts do not go with it.
+
+    An encoder of one's own is checked when it is there.
+    """
+    from sluice.training.batches.token_scores import TokenScoring
+    from sluice.training.loop.parts import check_token_loss
+
+    kind = vector_kind(section.encoder)
+    if kind != "tokens":
+        key = "scoring" if section.scoring is not None else "xtr_top_k"
+        said = (section.scoring, section.xtr_top_k) != (None, None)
+        if said and kind in (*ENCODERS, *RERANKERS):
+            raise ConfigError(
+                f"{prefix}{key}: is for encoders of token vectors (encoder: {{type: tokens}}), and "
+                f"this one is {kind}; leave it out"
+            )
+        return
+    scoring = token_scoring(section, prefix) or TokenScoring()
+    if (section.negatives or {}).get("type") == "live":
+        raise ConfigError(
+            f"{prefix}negatives: live candidates are for dense and splade; mine them: {{type: "
+            "mined, retriever: self, refresh: 100}"
+        )
+    check_token_loss(loss, scoring, f"{prefix}loss")
