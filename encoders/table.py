@@ -19,8 +19,18 @@ ENCODERS: Final[Mapping[str, str]] = {
 }
 
 # Encoders of what a program gave: saved folders name them, YAML does not.
+# The three heads are saved as ``three_heads``, with the head's name.
 GIVEN: Final[Mapping[str, str]] = {
+    "dense_head": (
+        "sluice.encoders.late_interaction.three_heads.encoder:DenseHead.from_pretrained"
+    ),
     "function": "sluice.encoders.dense.function:FunctionEncoder.from_pretrained",
+    "sparse_head": (
+        "sluice.encoders.late_interaction.three_heads.encoder:SparseHead.from_pretrained"
+    ),
+    "token_head": (
+        "sluice.encoders.late_interaction.three_heads.encoder:TokenHead.from_pretrained"
+    ),
     "sentence_transformer": (
         "sluice.encoders.dense.sentence_transformer:SentenceTransformerEncoder.from_pretrained"
     ),

@@ -75,7 +75,7 @@ def page(found: Mapping[str, Collection]) -> str:
     several = "their mean and half the distance of the largest from the smallest"
     lines = [
         f"Made by `scripts/{Path(__file__).name}` from `configs/{CONFIG.name}`:",
-        f"{seeds} seeds, {several}. " if seeds > 1 else "One seed.",
+        f"{seeds} seeds, {several}." if seeds > 1 else "One seed.",
         "Test splits. Latency of one query, encoding included, with the first seed; the indexes of",
         "all stages. p of the paired t-test over the queries, by Holm over the rows of a column.",
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,12 +14,12 @@ import scipy.sparse as sp
 
 from sluice.encoders.backends.devices import Dtype
 from sluice.encoders.encoder import Dense, EncoderBase, Side, Vectors
-from sluice.encoders.foundation.disk.files import fingerprint_of
+from sluice.encoders.foundation.disk.files import file_hash, fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.late_interaction.three_heads.memo import HEADS, Head, Part
 from sluice.encoders.late_interaction.three_heads.trunk import Trunk
-from sluice.encoders.model_files.layout import read_sidecar
+from sluice.encoders.model_files.layout import SIDECAR, read_sidecar
 from sluice.encoders.model_files.locate import model_folder
 
 # The transformers that heads were opened of; let go with the last head.
@@ -65,7 +67,7 @@ class HeadEncoder(EncoderBase):
             "query_length": query_length, "document_length": document_length,
             "device": device, "dtype": dtype, "batch_tokens": batch_tokens,
         }  # fmt: skip
-        key = (str(folder.resolve()), _state_of(folder), *options.values())
+        key = (_content_of(folder), *options.values())
         trunk = _OPEN.get(key)
         if trunk is None:
             trunk = Trunk.from_pretrained(folder, **options)
@@ -255,8 +257,22 @@ class ThreeHeadEncoder:
         self.trunk.save_pretrained(path)
 
 
-def _state_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return what changes when a file of a folder does: names, sizes and times."""
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    states = [(path, path.stat()) for path in files]
-    return tuple((path.name, state.st_size, state.st_mtime_ns) for path, state in states)
+def _content_of(folder: Path) -> tuple[tuple[str, str], ...]:
+    """Return the files of a model folder with hashes, and what its sidecar says of all heads.
+
+    Each retriever that is saved has a copy of the model: equal copies are opened once.
+    """
+    files = [path for path in folder.iterdir() if path.is_file() and path.name != SIDECAR]
+    states = [(path, path.stat()) for path in sorted(files)]
+    noted = {key: value for key, value in read_sidecar(folder).items() if key != "head"}
+    hashes = [
+        (path.name, _hash_of(path.resolve(), state.st_size, state.st_mtime_ns))
+        for path, state in states
+    ]
+    return *hashes, (SIDECAR, json.dumps(noted, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=512)
+def _hash_of(path: Path, size: int, modified: int) -> str:
+    """Return a file's hash, computed again when size or time have changed."""
+    return file_hash(path)

@@ -84,6 +84,7 @@ def query_panels(queries: TokenVectors) -> Queries:
         np.add.at(lossy, owners, norms)
         np.add.at(direct, owners, token_direct + summed[owners] * (norms + lost))
         direct[owners[wrong]] = np.inf
+        query_lossy, query_direct = ((each * _UP).astype(np.float32) for each in (lossy, direct))
     units = np.divide(1, wide_scales, out=np.zeros(len(values)), where=wide_scales > 0)
     spread = np.zeros((3, lanes), np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -97,8 +98,8 @@ def query_panels(queries: TokenVectors) -> Queries:
         scales=spread[0],
         token_lossy=spread[1],
         token_direct=spread[2],
-        lossy=(lossy * _UP).astype(np.float32),
-        direct=(direct * _UP).astype(np.float32),
+        lossy=query_lossy,
+        direct=query_direct,
     )
 
 

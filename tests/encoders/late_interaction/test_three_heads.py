@@ -212,3 +212,27 @@ def test_what_cannot_be_opened(folder: Path, tmp_path: Path, bert: Path) -> None
     assert heads.dense.encode_queries([]).shape == (0, 32)
     assert heads.sparse.encode_queries([]).shape[0] == 0
     assert len(heads.tokens.encode_documents([])) == 0
+
+
+def test_one_pipeline_of_three_retrievers_encodes_a_query_once(
+    folder: Path, tmp_path: Path, counted: list[int]
+) -> None:
+    from sluice.indexing import TokenIndex
+    from sluice.retrieval import Document, Retriever
+
+    corpus = [Document(str(number), text) for number, text in enumerate(TEXTS)]
+    kinds = ("dense", "sparse", "tokens")
+    for kind in kinds:
+        view = HeadEncoder.from_pretrained(folder, head=kind)
+        index = TokenIndex("float32") if kind == "tokens" else None
+        Retriever.build(view, corpus, index=index).save(tmp_path / kind)
+    dense, sparse, tokens = (Retriever.load(tmp_path / kind) for kind in kinds)
+    assert dense.encoder.trunk is tokens.encoder.trunk  # type: ignore[union-attr]
+    pipeline = dense | sparse | tokens
+    pipeline.search("gold", k=3)  # opens the heads that were not yet
+    counted.clear()
+    hits = pipeline.search("river stone", k=3)
+    assert sum(counted) == 1
+    best = {hit.doc_id for part in (dense, sparse, tokens) for hit in part.search("river stone", 1)}
+    assert hits[0].doc_id in best
+    assert sum(counted) == 1
