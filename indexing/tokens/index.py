@@ -33,7 +33,6 @@ from sluice.indexing.tokens.storage.segment import (
     Store,
     checked_store,
     checked_tokens,
-    token_bytes,
 )
 
 log = logging.getLogger("sluice")
@@ -343,8 +342,3 @@ class TokenIndex(Index):
             index._gathering = Gathering.read(folder, own, len(index._vectors), index.seed)
             index.mode, index.settings = index._gathering.mode, index._gathering.settings
         return index
-
-
-def bytes_per_token(store: Store, dim: int) -> int:
-    """Return how many bytes a stored token vector takes, its share of bounds left out."""
-    return token_bytes(store, dim)

@@ -86,10 +86,3 @@ def token_columns(store: Store, dim: int) -> list[tuple[str, DTypeLike, int]]:
     if store != "int8":
         columns.append(("values", np.float32 if store == "float32" else np.uint16, dim))
     return columns
-
-
-def token_bytes(store: Store, dim: int) -> int:
-    """Return how many bytes a token takes."""
-    return sum(
-        np.dtype(dtype).itemsize * (width or 1) for _, dtype, width in token_columns(store, dim)
-    )
