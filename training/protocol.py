@@ -38,8 +38,8 @@ class Trainable(Protocol):
 class BiEncoder(Trainable, Protocol):
     """Encodes queries and documents apart: dense ``[n, dim]`` or sparse ``[n, vocab]`` vectors.
 
-    Or one vector a token, ``[n, L, dim]``, where ``similarity`` is ``max_sim``: a row of zeros is
-    no token, and L may be another at each call.
+    Or one vector a token, ``[n, L, dim]``, where ``similarity`` is ``max_sim``: zeros are
+    padding, and L may be another at each call.
     """
 
     @property

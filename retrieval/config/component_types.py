@@ -1,4 +1,4 @@
-"""The types a config's components may have, as pydantic checks them and editors complete them."""
+"""What a config's sections are made of: their base, and the types of components in them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
-from pydantic_core.core_schema import no_info_before_validator_function
+from pydantic_core.core_schema import (
+    no_info_before_validator_function,
+    no_info_wrap_validator_function,
+)
 
-from sluice.encoders.foundation.errors import suggest
+from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.retrieval.evaluation.measures import measure_names
 
@@ -130,3 +141,32 @@ Teacher = Annotated[
 ]
 TrainerSettings = Annotated[dict[str, Any], WithJsonSchema({COMPONENT: "trainer"})]
 Tuning = Annotated[dict[str, Any], ComponentType("tunings")]
+
+
+class Section(BaseModel):
+    """A part of a config; keys it does not know are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class AsSection:
+    """Makes a plain dataclass a section: built from a mapping, strictly.
+
+    What its ``__post_init__`` refuses is a fault at the section's place.
+    """
+
+    def __get_pydantic_core_schema__(
+        self, source: type, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Return the dataclass's schema for mappings; the fields stay as strict as a section's."""
+        schema = handler(source)
+        dataclass_schema: Any = handler.resolve_ref_schema(schema)
+        dataclass_schema["strict"] = False  # a strict one takes instances only
+        return no_info_wrap_validator_function(_refused, schema)
+
+
+def _refused(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return handler(value)
+    except ConfigError as error:
+        raise PydanticCustomError(REFUSED, "{error}", {"error": str(error)}) from None

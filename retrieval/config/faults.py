@@ -7,8 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, get_args, get_origin
 
 from sluice.encoders.foundation.errors import suggest
-from sluice.retrieval.config.component_types import REFUSED
-from sluice.retrieval.config.section import Section
+from sluice.retrieval.config.component_types import REFUSED, Section
 
 # What pydantic adds to the place of a fault in a union: the option that did not fit.
 OPTIONS = ("str", "bool", "dict", "lax-or-strict", "function-before", "RetrieverSection")

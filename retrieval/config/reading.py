@@ -13,11 +13,10 @@ from pydantic import ValidationError
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.input.plain_yaml import load_yaml
-from sluice.retrieval.config.component_types import OWN_TYPE
+from sluice.retrieval.config.component_types import OWN_TYPE, Section
 from sluice.retrieval.config.dataset_paths import found_beside
 from sluice.retrieval.config.faults import messages
 from sluice.retrieval.config.recipes import SUFFIXES, recipe_or_file, recipes
-from sluice.retrieval.config.section import Section
 from sluice.retrieval.config.yaml_file import read_yaml
 
 ConfigSource = str | Path | Mapping[str, Any]  # a YAML file, or its content

@@ -12,12 +12,14 @@ from pydantic_core import PydanticCustomError
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.config.component_types import (
     REFUSED,
+    AsSection as AsSection,
     DatasetName,
     Encoder,
     IndexSpec,
     Measures,
     Ranker,
     Scorer,
+    Section as Section,
 )
 from sluice.retrieval.config.output_names import expanded_output
 from sluice.retrieval.config.reading import (  # most of the project reads configs from here
@@ -29,7 +31,6 @@ from sluice.retrieval.config.reading import (  # most of the project reads confi
     load_values as load_values,
     named_file as named_file,
 )
-from sluice.retrieval.config.section import AsSection as AsSection, Section as Section
 from sluice.retrieval.config.training_section import (
     DevSection as DevSection,
     FreezeSection as FreezeSection,

@@ -12,13 +12,13 @@ from sluice.retrieval.config.component_types import (
     Loss,
     Measures,
     Negatives,
+    Section,
     SparsitySettings,
     Teacher,
     TrainedEncoder,
     TrainerSettings,
     Tuning,
 )
-from sluice.retrieval.config.section import Section
 
 
 class DevSection(Section):

@@ -16,9 +16,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from sluice.encoders.foundation.errors import SluiceError
+from sluice.retrieval.config.component_types import Section
 from sluice.retrieval.config.faults import messages
 from sluice.retrieval.config.reading import find_own_modules
-from sluice.retrieval.config.section import Section
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TuneConfig
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.datasets.loose_files import LooseFiles

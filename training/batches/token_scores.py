@@ -24,7 +24,7 @@ CELLS = 1 << 22  # similarities of tokens that are held at a time: 16 MB of floa
 class TokenScoring:
     """How vectors ``[B, Lq, dim]`` and ``[N, Ld, dim]`` make scores ``[B, N]``.
 
-    Rows of zeros are no tokens. With m_ij the best product of token i of the query with a token of
+    Rows of zeros are not tokens. With m_ij the best product of token i of the query with a token of
     document j, the score is ``sum_i m_ij`` (``max_sim``: Khattab and Zaharia 2020, ColBERT, eq. 3),
     that over the number of the query's tokens (``mean_max_sim``), or, with ``xtr``,
     ``sum_i a_ij m_ij / sum_i a_ij``, where a_ij is 1 if m_ij is among the ``top_k`` best products
@@ -101,7 +101,7 @@ def tokens_of(vectors: Tensor) -> Tensor:
 
 
 def widened_to(vectors: Tensor, length: int) -> Tensor:
-    """Return vectors ``[n, L, dim]`` as ``[n, length, dim]``, with zeros, which are no tokens."""
+    """Return vectors ``[n, L, dim]`` as ``[n, length, dim]``, filled up with zeros."""
     return pad(vectors, (0, 0, 0, length - vectors.shape[1]))
 
 
