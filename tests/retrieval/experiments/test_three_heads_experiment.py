@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from sluice.encoders.three_heads.encoder import open_head
-from sluice.encoders.three_heads.trunk import Trunk
 from small_world import write_beir
 from tiny_architectures import save_architecture
 
+from sluice.encoders.late_interaction.three_heads.encoder import HeadEncoder
+from sluice.encoders.late_interaction.three_heads.trunk import Trunk
 from sluice.encoders.transformer.tokens import TokenBatch
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.experiments.experiment import Experiment
@@ -20,11 +20,12 @@ HEADS = ("dense", "sparse", "tokens")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A model of its own for each test: equal copies share passes while one of them is open."""
     folder = tmp_path / "model"
     folder.mkdir()
     save_architecture(folder, "Bert", "dense")
-    drawn = torch.Generator().manual_seed(4)
+    drawn = torch.Generator().manual_seed(len(request.node.name))
     sparse = {"weight": torch.randn(1, 32, generator=drawn), "bias": torch.tensor([0.1])}
     tokens = {"weight": torch.randn(12, 32, generator=drawn), "bias": torch.randn(12)}
     save_file(sparse, folder / "sparse_linear.safetensors")
@@ -67,7 +68,7 @@ def test_a_corpus_and_its_queries_are_encoded_once(
     # The vectors are those that each head makes alone.
     for head in HEADS:
         retriever = experiment.retriever(head)
-        alone = open_head(folder, head=head).encode_documents(
+        alone = HeadEncoder.from_pretrained(folder, head=head).encode_documents(
             [document.full_text for document in retriever.store]
         )
         found = retriever.index.documents(np.arange(len(retriever)))
