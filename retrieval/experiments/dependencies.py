@@ -142,8 +142,8 @@ class Dependencies:
                 if lists in getattr(self.config, kind):
                     yield f"{kind}.{lists}"
                     break
-        if isinstance(section, Mapping) and section.get("retriever") in self.config.retrievers:
-            yield f"retrievers.{section['retriever']}"  # of a reranker: whose vectors it reads
+        if isinstance(section, Mapping) and (read := read_by(section)) in self.config.retrievers:
+            yield f"retrievers.{read}"
         for judge in _judges(section):
             if judge in self.config.rerankers:
                 yield f"rerankers.{judge}"
@@ -198,6 +198,11 @@ class Dependencies:
     def _section(self, node: str) -> Any:
         kind, _, name = node.partition(".")
         return getattr(self.config, kind)[name]
+
+
+def read_by(reranker: Mapping[str, Any]) -> str | None:
+    """Return the retriever whose stored token vectors a reranker's component reads, or None."""
+    return reranker.get("retriever") if reranker.get("type") == "max_sim" else None
 
 
 def _lists(section: Any) -> list[str]:

@@ -31,7 +31,7 @@ from sluice.retrieval.config.sections import (
 from sluice.retrieval.config.trust import refuse_remote_dataset, refuse_unknown_model, trusted
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
 from sluice.retrieval.experiments.checks import check_experiment, check_opened, list_names
-from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.dependencies import Dependencies, read_by
 from sluice.retrieval.experiments.fitting.stages import FittedStages
 from sluice.retrieval.experiments.output.changes import (
     differing_corpora,
@@ -426,8 +426,8 @@ class Experiment:
         if name not in self._scorers:
             spec = self.config.rerankers[name]
 
-            if "retriever" in spec:
-                spec = {**spec, "retriever": self.retriever(spec["retriever"])}
+            if (read := read_by(spec)) is not None:
+                spec = {**spec, "retriever": self.retriever(read)}
             model = str if spec.get("type") in REMOTE else self.model  # a server has its own names
 
             def make(**options: Any) -> Any:

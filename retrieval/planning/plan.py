@@ -24,6 +24,7 @@ from sluice.retrieval.config.sections import (
 )
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.evaluation.measures import depth_for, parse_measure
+from sluice.retrieval.experiments.dependencies import read_by
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.suite import is_suite
 from sluice.retrieval.experiments.system import is_saved
@@ -253,6 +254,9 @@ def _evaluated(experiment: Experiment, dataset: Dataset, rates: Rates | None) ->
         for node in dict.fromkeys(nodes):
             section, _, part = node.partition(".")
             if section != "rerankers":
+                continue
+            if read_by(config.rerankers[part]) is not None:  # vectors that are stored
+                seconds = None if seconds is None else seconds + queries * SEARCH_SECONDS
                 continue
             pairs += _depth_of(experiment, nodes, part)
             spec = _measurable(config, config.rerankers[part])

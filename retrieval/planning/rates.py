@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.retrieval.config.components import START_KEY, make_encoder
 from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.training.protocol import BiEncoder, PairEncoder
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Rates:
         held = peak_memory_bytes()
         texts = self._texts
         pairs = [(texts[0][:100], text) for text in texts]
-        paired = spec.get("type") == "cross_encoder"
+        paired = ScorerHooks(encoder).scores_pairs
         seconds = _timed(
             lambda: encoder.score(pairs) if paired else encoder.encode_documents(texts)
         )

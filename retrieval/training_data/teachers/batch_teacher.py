@@ -141,9 +141,12 @@ class EncodedTeacher:
             )
         vectors = self.members[0].of([text.text for text in texts], side)
         if not isinstance(vectors, np.ndarray):
+            made = (
+                "a vector for each token" if isinstance(vectors, TokenVectors) else "sparse vectors"
+            )
             raise ConfigError(
-                f"{self.where}: {self.name} makes sparse or token vectors; vectors are learnt from "
-                "a dense encoder: name one"
+                f"{self.where}: {self.name} makes {made}; vectors are learnt from a dense encoder: "
+                "name one"
             )
         return np.asarray(vectors, np.float32)
 

@@ -102,6 +102,20 @@ def test_search_explain_verify(sluice: Call, made: Path) -> None:
     assert code == 0, err
 
 
+def test_the_plan_times_what_is_read_and_what_is_scored(
+    sluice: Call, made: Path, bert: Path, tmp_path: Path
+) -> None:
+    facts = yaml.safe_load(made.read_text()) | {"output": str(tmp_path / "other")}
+    facts["rerankers"]["light"] = {"type": "max_sim", "model": str(bert)}
+    facts["pipelines"] |= {"scored": "bm25 % 7 >> light(depth=7)"}
+    file = tmp_path / "plan.yaml"
+    file.write_text(yaml.safe_dump(facts))
+    code, out, err = sluice("config", "check", file)
+    assert code == 0, err
+    assert "pairs to rerank" in out
+    assert "unknown" not in out
+
+
 def test_documents_are_added_to_all_retrievers(sluice: Call, made: Path) -> None:
     sluice("index", made)
     new = made.parent / "new.jsonl"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 from scipy import sparse
 from small_world import documents
 
@@ -65,6 +68,15 @@ def test_indexes(name: str, tmp_path: Path) -> None:
     assert (index.search(vectors[:3], 5).rows == expected.rows).all()
 
 
+def with_heads(bert: Path, folder: Path) -> Path:
+    """Return a copy of a model with two heads beside it, in BGE-M3's layout."""
+    shutil.copytree(bert, folder)
+    for name, outputs in (("sparse", 1), ("colbert", 8)):
+        head = {"weight": torch.rand(outputs, 32), "bias": torch.ones(outputs)}
+        save_file(head, folder / f"{name}_linear.safetensors")
+    return folder
+
+
 @pytest.mark.parametrize("name", [*ENCODERS, *RERANKERS])
 def test_encoders(
     name: str, bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path
@@ -83,6 +95,8 @@ def test_encoders(
             made = PrecomputedEncoder(texts, np.eye(2, dtype=np.float32))
         made.save_pretrained(tmp_path / name)
         spec["model"] = str(tmp_path / name)
+    elif name == "three_heads":
+        spec |= {"model": str(with_heads(bert, tmp_path / name)), "head": "sparse"}
     encoder = build(spec, {**ENCODERS, **RERANKERS}, where="encoder")
     if name == "bm25":
         encoder.fit(texts)
