@@ -18,7 +18,7 @@ from sluice.encoders.given import as_scorer
 from sluice.retrieval.pipelines.hit import Passage
 from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike, Scores
-from sluice.retrieval.pipelines.searchable import TextsOf, documents_in
+from sluice.retrieval.pipelines.searchable import TextsOf, documents_in, seconds_left
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.tracing import SCORED_PASSAGES, Span, note
 from sluice.retrieval.runs.queries import Queries
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 AT_ONCE = 16  # pairs between two looks at the clock
+OUT_OF_TIME = "out of time"  # a fact of a search with a limit: query to candidates not scored
 
 
 class DepthRule(Protocol):
@@ -56,6 +57,7 @@ class Rerank(Stage):
     ``rules`` make the depth smaller query by query. With ``deadline_ms`` no more pairs of a query
     are scored when that many milliseconds have gone, or the next few would exceed them: the others
     stay below, in the order they had. List scorers cannot stop early, so a deadline is refused.
+    The ``time_limit`` of a search stops it too, or a list scorer from starting.
     """
 
     needs_candidates = True
@@ -149,6 +151,9 @@ class Rerank(Stage):
         with counting_tokens() as counts:
             scored = self._scored(queries, {q: head for q, head in heads.items() if len(head)})
         note({"pairs": {query: len(scored.get(query, ())) for query in heads}})
+        if seconds_left() is not None:
+            left = {query: len(head) - len(scored.get(query, ())) for query, head in heads.items()}
+            note({OUT_OF_TIME: {query: count for query, count in left.items() if count}})
         self._say_cuts(counts, sum(map(len, scored.values())), queries=len(heads))
         merged = {}
         for query, ranking in rankings.items():
@@ -181,7 +186,8 @@ class Rerank(Stage):
 
     def _scored(self, queries: Queries, heads: dict[str, Ranking]) -> dict[str, Scores]:
         """Return the scores of each query's head, or of its first documents under a deadline."""
-        if not heads:
+        remaining = seconds_left()
+        if not heads or (remaining is not None and remaining <= 0):
             return {}
         if self._of_lists:
             documents = self._documents
@@ -202,7 +208,7 @@ class Rerank(Stage):
         repeated = chain.from_iterable(repeat(queries[q], len(head)) for q, head in heads.items())
         pairs = list(zip(repeated, texts, strict=True))
         ends = list(accumulate(map(len, heads.values())))
-        if self.deadline_ms is not None:
+        if self.deadline_ms is not None or remaining is not None:
             spans = zip(heads, [0, *ends], ends, strict=False)
             return {query: self._in_time(pairs[start:end]) for query, start, end in spans}
         scores = self._pair_scores(pairs)
@@ -228,12 +234,15 @@ class Rerank(Stage):
 
     def _in_time(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """Score pairs few by few, as long as the next few can be expected to be done in time."""
-        limit = float(self.deadline_ms or 0) / 1000
-        scores: list[Scores] = []
+        limit = np.inf if self.deadline_ms is None else float(self.deadline_ms) / 1000
+        scores: list[Scores] = [np.zeros(0, np.float32)]
         start, took = time.perf_counter(), 0.0
         for place in range(0, len(pairs), AT_ONCE):
             before = time.perf_counter()
-            if scores and before - start + took > limit:
+            remaining = seconds_left()
+            if place and before - start + took > limit:
+                break
+            if remaining is not None and remaining < took:
                 break
             scores.append(self._pair_scores(pairs[place : place + AT_ONCE]))
             took = time.perf_counter() - before
