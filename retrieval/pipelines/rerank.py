@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 AT_ONCE = 16  # pairs between two looks at the clock
+FIRST_UNDER_A_LIMIT = 4  # of a search with a time limit: their pace tells how many more fit
 OUT_OF_TIME = "out of time"  # a fact of a search with a limit: query to candidates not scored
 
 
@@ -236,16 +237,18 @@ class Rerank(Stage):
         """Score pairs few by few, as long as the next few can be expected to be done in time."""
         limit = np.inf if self.deadline_ms is None else float(self.deadline_ms) / 1000
         scores: list[Scores] = [np.zeros(0, np.float32)]
-        start, took = time.perf_counter(), 0.0
-        for place in range(0, len(pairs), AT_ONCE):
+        start, took, place = time.perf_counter(), 0.0, 0
+        at_once = AT_ONCE if seconds_left() is None else FIRST_UNDER_A_LIMIT
+        while place < len(pairs):
             before = time.perf_counter()
             remaining = seconds_left()
             if place and before - start + took > limit:
                 break
             if remaining is not None and remaining < took:
                 break
-            scores.append(self._pair_scores(pairs[place : place + AT_ONCE]))
+            scores.append(self._pair_scores(pairs[place : place + at_once]))
             took = time.perf_counter() - before
+            place += at_once
         return np.concatenate(scores)
 
     def _list_scores(self, lists: Mapping[str, Any], query: str, head: Ranking) -> Scores:

@@ -1,7 +1,7 @@
 """Tools for agents over MCP: ``search`` and ``fetch``, in the shapes that ChatGPT asks for.
 
-``search`` returns ``{"results": [{id, title, url, snippet}]}`` and ``fetch`` the text of a document,
-both within a number of tokens: clients refuse long results.
+``search`` returns ``{"results": [{id, title, url, snippet}]}``, ``fetch`` the text of one, both
+within a number of tokens: clients refuse long results.
 """
 
 from __future__ import annotations

@@ -90,7 +90,9 @@ def make_app(service: Service) -> App:
         _route(path, Answering(service, points, path)) for path, points in paths.items()
     ]
     document = Reply(openapi(keys=keys is not None))
-    files = {**page_files(), "/openapi.json": document}
+    pages = page_files().items()
+    files = {path: Reply(page.body, media=page.media) for path, page in pages}
+    files["/openapi.json"] = document
     routes += [_route(path, _static(path, reply)) for path, reply in files.items()]
     managers: list[Any] = []
     if settings.mcp:

@@ -1,4 +1,4 @@
-"""The page at ``/``: files that a browser gets as they are, without any other address.
+"""The page at `/`: files that a browser gets as they are, without any other address.
 
-May import: `retrieval.serving.http.call`.
+May import: nothing.
 """

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import NamedTuple
 
-from sluice.retrieval.serving.http.call import Reply
+
+class PageFile(NamedTuple):
+    """A file's bytes and their type."""
+
+    body: bytes
+    media: str
+
 
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -14,10 +21,10 @@ FILES = {
 }
 
 
-def page_files() -> dict[str, Reply]:
+def page_files() -> dict[str, PageFile]:
     """Return the page's files by address."""
     folder = files("sluice.retrieval.serving.page") / "files"
     return {
-        address: Reply((folder / name).read_bytes(), media=media)
+        address: PageFile((folder / name).read_bytes(), media)
         for address, (name, media) in FILES.items()
     }
