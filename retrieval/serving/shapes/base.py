@@ -27,7 +27,7 @@ EXPECTED = {  # by pydantic's types of faults
     "too_short": "at least {min_length} in the list",
     "string_too_short": "at least {min_length} character",
 }
-OPTIONS = ("str", "list[str]", "int", "list[int]", "constrained-str")
+OPTIONS = ("str", "int", "list[", "dict[", "function-")  # how options of a union begin, in places
 
 
 class Shape(BaseModel):
@@ -58,7 +58,9 @@ def read_values(kind: type[Read], values: dict[str, Any]) -> Read:
 def _fault(details: list[ErrorDetails], kind: type[Shape]) -> Fault:
     if details[0]["type"] == "json_invalid":
         return invalid(f"body: not JSON ({details[0]['ctx']['error']}); expected an object")
-    path = _path(details[0]["loc"])
+    first_path = _path(details[0]["loc"])
+    inside = [path for each in details if (path := _path(each["loc"])).startswith(first_path)]
+    path = max(inside, key=len)  # of a union the option that fits best: its fault is deepest
     same = [item for item in details if _path(item["loc"]) == path]
     place = path or "body"
     known = [item for item in same if item["type"] in EXPECTED]
@@ -83,7 +85,7 @@ def _path(parts: Iterable[Any]) -> str:
     for part in parts:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif str(part).split("[")[0] not in OPTIONS and not str(part).startswith("function-"):
+        elif not (str(part) in OPTIONS or str(part).startswith(OPTIONS[2:])):
             path += f".{part}" if path else str(part)
     return path
 
