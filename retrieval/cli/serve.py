@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.options import (
     Allow,
@@ -237,7 +235,7 @@ def key(
     from sluice.retrieval.serving.keys import add_key
 
     text = add_key(path, name, scope or ["search"])
-    typer.echo(text)
+    echo(text)
     if sys.stderr.isatty():
         echo(f"{path}: the key {name} was added; it is shown this once", err=True)
 

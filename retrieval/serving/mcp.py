@@ -58,7 +58,7 @@ class SearchResults(BaseModel):
 
 
 class Fetched(BaseModel):
-    """A document's text from character ``offset``; ``next_offset`` is where to go on, if at all."""
+    """A part of a document's text; ``next_offset`` is where the next one begins, null at the end."""
 
     id: str
     title: str
@@ -100,7 +100,7 @@ def mcp_server(service: Service) -> MCPServer:
         offset: Annotated[int, Field(ge=0, description="The character to begin at.")] = 0,
         max_tokens: Tokens = TEXT_TOKENS,
     ) -> Fetched:
-        """Return a document's text, in parts where it is long (next_offset)."""
+        """Return a document's text, in parts where it is long (see next_offset)."""
         try:
             (document,) = service.documents([id])
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The table of end points: what they are asked, what they answer, and which key they need."""
+"""The table of end points: requests, answers, and which key they need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searching and explaining: what is asked and what is answered."""
+"""Searching and explaining: requests and answers."""
 
 from __future__ import annotations
 
